@@ -26,8 +26,8 @@ from rbtools.commands.attack import main as attack_main
 from rbtools.commands.corrupt import main as corrupt_main
 from rbtools.models import checkpoint
 from rbtools.models.normalize import Normalized
+from tests.runner import Record, entry, one, records
 
-Record = dict[str, Any]
 CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_1x1~1|+|nor_conv_1x1~0|nor_conv_1x1~1|nor_conv_1x1~2|"
 
 
@@ -38,21 +38,6 @@ def attack(*arguments: str, given: str = "") -> Result:
 
 def arch(*arguments: str) -> Result:
     return CliRunner().invoke(arch_main, list(arguments))
-
-
-def records(result: Result) -> list[Record]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def one(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    (record,) = records(result)
-    return record
-
-
-def acc_entry(record: Record) -> Record:
-    (entry,) = [entry for entry in record["evals"] if entry["metric"] == "acc"]
-    return entry
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +131,7 @@ def test_what_was_recognised_is_found_again_without_torch(bare: str, data: str) 
     again = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "0 computed, 1 found in the store" in again.stderr
-    assert "sanity" in acc_entry(json.loads(again.stdout))
+    assert "sanity" in entry(json.loads(again.stdout), "acc")
 
 
 def test_batchnorm_tells_the_normalisation_that_the_file_does_not(
@@ -533,7 +518,7 @@ def warnings_of(forward: str, *words: str) -> tuple[list[str], Result]:
     state = torch.load(file, weights_only=True)
     torch.save({key.replace("1.", "layer."): value for key, value in state.items()}, file)
     result = attack("--checkpoint", file, *LINEAR, "--normalize", "none", *words)
-    return acc_entry(one(result))["sanity"]["warnings"], result
+    return entry(one(result), "acc")["sanity"]["warnings"], result
 
 
 @pytest.mark.parametrize(
@@ -611,7 +596,7 @@ def test_a_guessed_normalisation_is_compared_with_the_others_on_the_first_images
         "another is better than clean accuracy 0.5000: try --normalize cifar10, with which it is 1.0000 on 80"
     )
     assert said in result.stderr
-    assert any(said in text for text in acc_entry(one(result))["sanity"]["warnings"])
+    assert any(said in text for text in entry(one(result), "acc")["sanity"]["warnings"])
     for normalize, acc in (("none", 0.5), ("cifar10", 1.0)):  # it is taken, and warned of where it is worse
         named = attack(*quadrants(), "--dataset", data, "--normalize", normalize, "--store", "other")
         assert one(named)["metrics"]["acc"] == acc
@@ -685,13 +670,13 @@ def test_the_look_is_the_same_from_workers(bare: str, data: str) -> None:
     ]
     done = subprocess.run(words, input=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert acc_entry(json.loads(done.stdout))["sanity"] == acc_entry(alone)["sanity"]
+    assert entry(json.loads(done.stdout), "acc")["sanity"] == entry(alone, "acc")["sanity"]
     assert "on the first 80 images" in done.stderr
 
 
 def test_networks_trained_here_are_not_looked_at(trained: dict[str, Record]) -> None:
     result = attack("--n", "20", given=json.dumps(trained["erm"]))
-    assert "sanity" not in acc_entry(one(result)) and "clean accuracy" not in result.stderr
+    assert "sanity" not in entry(one(result), "acc") and "clean accuracy" not in result.stderr
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+
+from tests.runner import records
 
 FILTERS = {
     "train": ["--epochs", "0"],
@@ -35,10 +36,6 @@ GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.
 def run(tool: str, arguments: list[str], text: str | bytes = "") -> Result:
     command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
     return CliRunner().invoke(command, arguments, input=text)
-
-
-def records(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("tool", TOOLS)

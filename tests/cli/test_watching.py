@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from rbtools.execution import context
 from rbtools.execution.context import Clock
+from tests.runner import records
 
 TRAIN = ["--epochs", "1", "--lr", "0.2"]
 SMALL = json.dumps(
@@ -33,10 +34,6 @@ SMALL = json.dumps(
 def run(tool: str, *arguments: str, text: str = "") -> Result:
     command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
     return CliRunner().invoke(command, arguments, input=text, prog_name=f"rb-{tool}")
-
-
-def records(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def lines(trained: dict[str, dict[str, Any]]) -> str:

@@ -24,24 +24,13 @@ from rbtools.commands.attack import main
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.inputs import resolve
 from rbtools.store import Store
+from tests.runner import Record, invoke, one, records
 
-Record = dict[str, Any]
 CPU = ["--device", "cpu"]
 
 
-def run(arguments: list[str], *records: Record) -> Result:
-    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
-    return CliRunner().invoke(main, [*arguments, *CPU], input=text)
-
-
-def records(result: Result) -> list[Record]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def one(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    (record,) = records(result)
-    return record
+def run(arguments: list[str], *given: Record) -> Result:
+    return invoke(main, [*arguments, *CPU], *given)
 
 
 # --- records in, records out ----------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -12,25 +11,11 @@ from click.testing import CliRunner, Result
 from rbtools import datasets
 from rbtools.commands.certify import main
 from rbtools.models import build
-
-Record = dict[str, Any]
-
-
-def run(arguments: list[str], *records: Record) -> Result:
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    return CliRunner().invoke(main, [*arguments, "--device", "cpu"], input=text)
+from tests.runner import Record, entry, invoke, one
 
 
-def one(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    (line,) = result.stdout.splitlines()
-    record: Record = json.loads(line)
-    return record
-
-
-def entry(record: Record, metric: str) -> Record:
-    (found,) = [entry for entry in record["evals"] if entry["metric"] == metric]
-    return found
+def run(arguments: list[str], *given: Record) -> Result:
+    return invoke(main, [*arguments, "--device", "cpu"], *given)
 
 
 def test_every_distance_has_a_result_that_says_how_it_was_proved(known: dict[str, Record]) -> None:

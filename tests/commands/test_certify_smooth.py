@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rbtools.commands import certify, rank, verify
 from rbtools.plots.board.evaluation_commands import evaluations
 from rbtools.records import consistency
+from tests.runner import Record, entry, invoke, one
 
-Record = dict[str, Any]
 FEW = ["smooth", "--sigma", "0.25", "--samples", "300", "--select", "20", "--device", "cpu"]
 
 
-def run(arguments: list[str], *records: Record, tool: Any = certify) -> Result:
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    return CliRunner().invoke(tool.main, arguments, input=text)
-
-
-def one(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    (line,) = result.stdout.splitlines()
-    record: Record = json.loads(line)
-    return record
-
-
-def entry(record: Record, metric: str) -> Record:
-    (found,) = [entry for entry in record["evals"] if entry["metric"] == metric]
-    return found
+def run(arguments: list[str], *given: Record, tool: Any = certify) -> Result:
+    return invoke(tool.main, arguments, *given)
 
 
 def test_radii_have_names_and_entries_that_say_how_they_were_certified(known: dict[str, Record]) -> None:

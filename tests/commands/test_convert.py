@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.commands.convert import main
+from tests.runner import records
 
 ROW: dict[str, Any] = {
     "dataset": "CIFAR-10",
@@ -31,10 +32,6 @@ RECORD: dict[str, Any] = {
 
 def run(*arguments: str, text: str = "") -> Result:
     return CliRunner().invoke(main, list(arguments), input=text)
-
-
-def records(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def lines(*found: dict[str, Any]) -> str:

@@ -24,20 +24,11 @@ from rbtools.models import checkpoint
 from rbtools.probabilistic.estimate import pr_d
 from rbtools.store import Store
 from rbtools.store.resumable_write import ResumableFile
-
-Record = dict[str, Any]
-
-
-def run(arguments: list[str], *records: Record) -> Result:
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    return CliRunner().invoke(main, [*arguments, "--device", "cpu"], input=text)
+from tests.runner import Record, invoke, one
 
 
-def one(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    (line,) = result.stdout.splitlines()
-    record: Record = json.loads(line)
-    return record
+def run(arguments: list[str], *given: Record) -> Result:
+    return invoke(main, [*arguments, "--device", "cpu"], *given)
 
 
 def test_each_corruption_has_a_result_at_each_severity(trained: dict[str, Record]) -> None:

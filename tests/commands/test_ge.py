@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,21 +16,13 @@ from rbtools.commands.attack import main as attack
 from rbtools.commands.ge import main
 from rbtools.commands.pr import main as pr
 from rbtools.probabilistic.intervals import skewed_interval
+from tests.runner import Record, entry, invoke, one
 
-Record = dict[str, Any]
 SOME = ["--n", "40", "--n-train", "60", "--device", "cpu"]
 
 
-def run(arguments: list[str], *records: Record) -> Result:
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    return CliRunner().invoke(main, arguments, input=text)
-
-
-def one(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    (line,) = result.stdout.splitlines()
-    record: Record = json.loads(line)
-    return record
+def run(arguments: list[str], *given: Record) -> Result:
+    return invoke(main, arguments, *given)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +83,6 @@ def test_n_counts_the_images_of_either_side(trained: dict[str, Record]) -> None:
 def test_a_difference_can_be_named(trained: dict[str, Record]) -> None:
     metrics = one(run(["acc", "--as", "gap", *SOME], trained["erm"]))["metrics"]
     assert metrics["gap"] == pytest.approx(metrics["train.acc"] - metrics["acc"]) and "ge.acc" not in metrics
-
-
-def entry(record: Record, metric: str) -> Record:
-    (found,) = [entry for entry in record["evals"] if entry["metric"] == metric]
-    return found
 
 
 def test_what_the_record_has_of_one_split_is_not_computed_again(trained: dict[str, Record]) -> None:

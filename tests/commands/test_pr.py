@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rbtools.commands.pr import main
 from rbtools.errors import UsageError
 from rbtools.parse_units import radii, tolerances
-
-Record = dict[str, Any]
-
-
-def run(arguments: list[str], *records: Record) -> Result:
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    return CliRunner().invoke(main, [*arguments, "--device", "cpu"], input=text)
+from tests.runner import Record, entry, invoke, one
 
 
-def one(result: Result) -> Record:
-    assert result.exit_code == 0, result.stderr
-    (line,) = result.stdout.splitlines()
-    record: Record = json.loads(line)
-    return record
-
-
-def entry(record: Record, metric: str) -> Record:
-    (found,) = [entry for entry in record["evals"] if entry["metric"] == metric]
-    return found
+def run(arguments: list[str], *given: Record) -> Result:
+    return invoke(main, [*arguments, "--device", "cpu"], *given)
 
 
 def test_the_defaults_are_those_of_the_benchmark(trained: dict[str, Record]) -> None:

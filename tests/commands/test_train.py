@@ -20,8 +20,8 @@ from click.testing import CliRunner, Result
 from rbtools.commands.attack import main as attack
 from rbtools.commands.train import main
 from rbtools.training import METHODS
+from tests.runner import records
 
-Record = dict[str, Any]
 ARCH = {
     "space": "nasbench201",
     "str": "|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|",
@@ -34,10 +34,6 @@ FAST = ["--epochs", "1", "--batch-size", "721", "--device", "cpu"]
 
 def run(arguments: list[str], text: str = LINE) -> Result:
     return CliRunner().invoke(main, arguments, input=text)
-
-
-def records(result: Result) -> list[Record]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_methods_and_seeds_fan_out_each_with_its_own_options() -> None:

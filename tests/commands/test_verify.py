@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rbtools.commands.verify import main
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums
+from tests.runner import Record, invoke
 
-Record = dict[str, Any]
 
-
-def run(arguments: list[str], *records: Record) -> Result:
-    return CliRunner().invoke(main, arguments, input="".join(json.dumps(one) + "\n" for one in records))
+def run(arguments: list[str], *given: Record) -> Result:
+    return invoke(main, arguments, *given)
 
 
 def verdicts(result: Result) -> dict[str, str]:

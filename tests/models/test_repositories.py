@@ -111,7 +111,8 @@ def test_a_network_computes_what_its_authors_code_computes(name: str) -> None:
 @torch.no_grad()
 def test_peng_et_als_network_computes_what_its_authors_code_computes() -> None:
     """A smaller one, as the published one has 104 million parameters."""
-    logits = filled(PengResNet((1, 2, 1, 1), (8, 32, 32, 64, 64), classes=10))(waves(64))
+    sizes = (1, 2, 1, 1), (8, 32, 32, 64, 64)  # blocks and widths
+    logits = filled(PengResNet(*sizes, classes=10, in_channels=3, activation="silu"))(waves(64))
     expected = torch.tensor([[-0.968844, -0.307327, 0.521568, 1.01173]])
     torch.testing.assert_close(logits[:1, :4], expected, rtol=5e-4, atol=5e-4)
     torch.testing.assert_close(logits[1, :2], torch.tensor([-0.957001, -0.295945]), rtol=5e-4, atol=5e-4)

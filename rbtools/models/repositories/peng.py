@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rbtools.models.families.base import Inferred, State
 from rbtools.models.repositories import by_shapes
-from rbtools.models.repositories.deepmind import SqueezeExcite
+from rbtools.models.repositories.deepmind import SqueezeExcite, variants
 from rbtools.models.resnet import ACTIVATIONS
 
 NAMES = r"peng/ra-wrn-101-2"
@@ -73,13 +73,7 @@ class PengResNet(nn.Module):
     normalizations: ClassVar[Mapping[int, Any]] = {1000: IMAGENET}
 
     def __init__(
-        self,
-        blocks: Sequence[int],
-        widths: Sequence[int],
-        *,
-        classes: int,
-        in_channels: int = 3,
-        activation: str = "silu",
+        self, blocks: Sequence[int], widths: Sequence[int], *, classes: int, in_channels: int, activation: str
     ) -> None:
         super().__init__()
         first = nn.Conv2d(in_channels, widths[0], 7, 2, padding=3, bias=False)
@@ -99,11 +93,6 @@ class PengResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.fc(self.stages(self.stem(images)).mean((2, 3)))
         return logits
-
-
-def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The activation does not show in names and shapes."""
-    return tuple({"activation": activation} for activation in ("silu", "relu"))
 
 
 def build(
