@@ -239,7 +239,9 @@ def _searched(
 
     if not (run.prepare and any(output.allow_fast_model for output in outputs)):
         return fast_model.FastModel(model, ())
-    result = fast_model.make_fast_model(model, precision.resolve(run), shape, compiled=run.compile)
+    result = fast_model.make_fast_model(
+        model, precision.resolve(run), shape, compiled=run.compile, notify=run.notify
+    )
     if result.refusal is not None:
         run.notify(
             f"warning: attacks run on the network itself, in float32, because {result.refusal}. They take"

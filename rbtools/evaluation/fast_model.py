@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rbtools.models import folding
+from rbtools.models import cuda_graphs, folding
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
 
@@ -32,7 +32,12 @@ class FastModel(NamedTuple):
 
 
 def make_fast_model(
-    model: nn.Module, precision: str, shape: tuple[int, int, int], *, compiled: bool = False
+    model: nn.Module,
+    precision: str,
+    shape: tuple[int, int, int],
+    *,
+    compiled: bool = False,
+    notify: Callable[[str], None] = lambda message: None,
 ) -> FastModel:
     """A copy with BatchNorm folded into the convolutions before it, channels last, in that precision.
 
@@ -40,7 +45,8 @@ def make_fast_model(
     takes the same images and gives float32 logits; with "bf16" the network computes in bfloat16, but the
     normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
     traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs, and
-    networks whose copy fails (`refusal` says why), are attacked unchanged.
+    networks whose copy fails (`refusal` says why), are attacked unchanged. On a GPU its passes are recorded
+    as CUDA graphs, unless it is compiled; `notify` is called with the reason where that fails.
     """
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
@@ -66,6 +72,10 @@ def make_fast_model(
     if compiled:
         fast = torch.compile(fast, dynamic=True)  # type: ignore[assignment]
         steps.append("compiled")
+    else:
+        graphed = cuda_graphs.frozen(fast, probe, notify)
+        steps += ["cuda-graphs"] if graphed is not fast else []
+        fast = graphed
     return FastModel(fast, tuple(steps), remark=remark)
 
 

@@ -13,10 +13,11 @@ from rbtools.execution.context import RunContext
 from rbtools.inputs import named_weights, resolve
 from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint, read_checkpoint
-from rbtools.models.normalize import Normalized
+from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 
 if TYPE_CHECKING:
     from rbtools.datasets.base import Description
+    from rbtools.trainer.recipe import Recipe
     from rbtools.trainer.train_model import TrainingTask
 
 
@@ -49,6 +50,17 @@ def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bo
     with _seeded(seed):
         built = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
     return _behind(built, about)
+
+
+def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[list[float]] | str | None:
+    """Mean and standard deviation a channel that a trained model normalises with, "per-image", or None."""
+    if isinstance(model, PerImageStandardization):
+        return PER_IMAGE
+    if not isinstance(model, Normalized):
+        return None
+    if recipe.init != "checkpoint" and about.mean is not None and about.std is not None:
+        return [list(about.mean), list(about.std)]
+    return [[float(f"{x:.7g}") for x in v.flatten().tolist()] for v in (model.mean, model.std)]
 
 
 @contextlib.contextmanager

@@ -17,8 +17,7 @@ from rbtools.errors import RbError
 from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
 from rbtools.lazy import nn, torch
-from rbtools.models import checkpoint, folding
-from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
+from rbtools.models import checkpoint, cuda_graphs, folding
 from rbtools.rng.draws import Draws
 from rbtools.spaces.identity import identity
 from rbtools.trainer import distributed, eval_copy, init, optim, regularize, theorem_lr, tracking, validation
@@ -103,7 +102,12 @@ class _Training:
             )
         self.model = distributed.synchronised(init.network(task, run).to(device), device)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
-        self.passes = Passes(self.model)
+        graphed = None  # of several processes the reductions are not recorded
+        if task.prepare and distributed.count() == 1:
+            graphed = cuda_graphs.training(self.model, device, run.notify)
+        self.graphed = graphed
+        self.step_model = self.model if graphed is None else graphed
+        self.passes = Passes(self.step_model)
         self.step_method = task.method
         if self.recipe.filter is not None:
             self.step_method = ChenLee(task.method, self.recipe.warm_steps, self.recipe.filter_rule)
@@ -119,7 +123,9 @@ class _Training:
                     f"Inner attacks run on the network itself and take longer ({folding.reason(wrong)})."
                 )
             if self.eval_copy is not None:
-                self.passes.watch(self.eval_copy)
+                probe = torch.zeros(2, *self.about.shape, device=device)
+                self.inner_model = cuda_graphs.frozen(self.eval_copy, probe, run.notify)
+                self.passes.watch(self.inner_model)
         if self.recipe.lr_rule == "theorem1":
             self.recipe = dataclasses.replace(self.recipe, lr=self.recipe.lr * self._theory(task))
         groups: Any = self.model.parameters()
@@ -198,7 +204,7 @@ class _Training:
         totals, worst = Totals(), torch.zeros((), dtype=torch.float64, device=self.device)
         self._wait()
         start = time.perf_counter()
-        self.model.train()
+        self.step_model.train()
         with self.passes:
             for number, ids in enumerate(batches(order, self.recipe.batch_size)):
                 if self.epoch * self.batches + number == self.draw:
@@ -308,7 +314,7 @@ class _Training:
         if self.recipe.clean_pass:
             with torch.no_grad(), self._precision():
                 for part in pieces:
-                    self.model(images[part])
+                    self.step_model(images[part])
         return value
 
     def _batch(self, ids: Tensor, draws: Draws, first: Tensor) -> tuple[Tensor, Tensor]:
@@ -340,20 +346,22 @@ class _Training:
         `weight`: the images' share of the batch.
         """
         method, awp = self.step_method, self._awp_now()
+        if self.graphed is not None:
+            self.graphed.begin()
         if self.eval_copy is None and not awp:
             with self._precision():
-                result: Loss = method(self.model, images, targets, draws)
+                result: Loss = method(self.step_model, images, targets, draws)
                 return result
         if self.eval_copy is None:
             with self._precision():
-                inner_result = method.inner_attack(self.model, images, targets, draws)
+                inner_result = method.inner_attack(self.step_model, images, targets, draws)
         else:
             self.eval_copy.update()
-            inner_result = method.inner_attack(self.eval_copy, images, targets, draws)
+            inner_result = method.inner_attack(self.inner_model, images, targets, draws)
 
         def loss() -> Loss:
             with self._precision():
-                made: Loss = method.loss(self.model, images, targets, inner_result).mean()
+                made: Loss = method.loss(self.step_model, images, targets, inner_result).mean()
             return made
 
         if not awp:
@@ -446,7 +454,7 @@ class _Training:
             "seconds_per_epoch": round(sum(steady) / len(steady), 4) if steady else None,
             "device": self.device.type,
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
-            "normalize": self._normalization(),
+            "normalize": init.normalization(self.model, self.recipe, self.about),
             **({} if self.eval_copy is None else {"prepared": self._prepared()}),
             **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
@@ -483,14 +491,5 @@ class _Training:
             *(["folded"] if self.eval_copy.folds else []),
             "channels-last",
             *(["bf16"] if self.half else []),
+            *(["cuda-graphs"] if self.inner_model is not self.eval_copy else []),
         ]
-
-    def _normalization(self) -> list[list[float]] | str | None:
-        if isinstance(self.model, PerImageStandardization):
-            return PER_IMAGE
-        if not isinstance(self.model, Normalized):
-            return None
-        mean, std = self.about.mean, self.about.std
-        if self.recipe.init != "checkpoint" and mean is not None and std is not None:
-            return [list(mean), list(std)]
-        return [[float(f"{x:.7g}") for x in v.flatten().tolist()] for v in (self.model.mean, self.model.std)]

@@ -29,6 +29,7 @@ from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
 from rbtools.training.base import Loss
 from rbtools.training.erm import ERM
+from tests import pretend_graphs
 
 Record = dict[str, Any]
 TRAIN_IMAGES = 1442
@@ -581,3 +582,24 @@ def test_training_with_one_step_is_attacked_on_some_of_its_images(run: RunContex
     ids = torch.arange(0, 1000, 2)
     chosen = validation.few(torch.arange(1000) % 10, ids)
     assert len(chosen) == 32 and set(chosen.tolist()) <= set(ids.tolist())
+
+
+@pytest.mark.parametrize("name", ["erm", "trades", "mart", "awp"])
+def test_a_training_by_recorded_passes_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    awp = {"regularize": ("awp",), "awp_gamma": 0.01, "awp_warmup": 0} if name == "awp" else {}
+    method = (
+        METHODS.build("erm")
+        if name == "erm"
+        else METHODS.build("trades" if name == "awp" else name, attack_steps=2)
+    )
+    how = dataclasses.replace(FAST, epochs=1, batch_size=200, lr=0.01, **awp)
+    plain = train(RECORD, method, how, run_in("plain"))
+    graphs = pretend_graphs.install(monkeypatch)
+    recorded = train(RECORD, method, how, run_in("recorded"))
+    replays = {"erm": 10, "trades": 40, "mart": 40, "awp": 60}
+    assert sum(graph.replays for graph in graphs) > replays[name]
+    assert recorded["train"]["passes"] == plain["train"]["passes"]
+    assert ("cuda-graphs" in recorded["train"].get("prepared", ())) == (name != "erm")
+    before = weights(plain, "plain")
+    for key, value in weights(recorded, "recorded").items():
+        torch.testing.assert_close(value, before[key], rtol=1e-3, atol=1e-5)

@@ -1,0 +1,187 @@
+"""Recorded passes, on a pretend recorder."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools.attacks import ATTACKS
+from rbtools.models import cuda_graphs
+from rbtools.rng.draws import Draws
+from tests import pretend_graphs
+from tests.pretend_graphs import PretendGraph
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
+    return pretend_graphs.install(monkeypatch)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+    )
+
+
+def images(count: int, seed: int = 1) -> Tensor:
+    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def refuse(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
+def frozen() -> tuple[nn.Module, nn.Module]:
+    model = network().eval().requires_grad_(False)
+    return model, cuda_graphs.frozen(model, images(2), refuse)
+
+
+def gradient(model: nn.Module, points: Tensor) -> tuple[Tensor, Tensor]:
+    points = points.clone().requires_grad_(True)
+    logits = model(points)
+    return logits.detach(), torch.autograd.grad(logits.logsumexp(1).sum(), points)[0]
+
+
+def test_sizes_of_padding() -> None:
+    assert [cuda_graphs.padded(n) for n in (1, 16, 17, 25, 33, 49, 65, 512, 513)] == [
+        *(16, 16, 24, 32, 48, 64, 96, 512, 768)
+    ]
+    assert all(n <= cuda_graphs.padded(n) <= max(16, 1.5 * n) for n in range(1, 3000))
+
+
+@pytest.mark.parametrize("count", [3, 16, 20])
+def test_a_replay_is_the_network(count: int, graphs: list[PretendGraph]) -> None:
+    model, graphed = frozen()
+    for seed in range(cuda_graphs.CALLS + 2):
+        points = images(count, seed)
+        for wanted, got in zip(gradient(model, points), gradient(graphed, points), strict=True):
+            torch.testing.assert_close(got, wanted)
+        with torch.no_grad():
+            torch.testing.assert_close(graphed(points), model(points))
+    assert all(graph.replays > 2 for graph in graphs[-3:])
+    assert len(graphs) == (3 if count <= 16 else 5)  # forward, backward, forward alone; the probe's two
+
+
+def test_weights_may_change_between_replays(graphs: list[PretendGraph]) -> None:
+    model, graphed = frozen()
+    points = images(4)
+    before = graphed(points.requires_grad_(True)).detach()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5)
+    for wanted, got in zip(gradient(model, points.detach()), gradient(graphed, points.detach()), strict=True):
+        torch.testing.assert_close(got, wanted)
+    assert not torch.allclose(before, graphed(points).detach())
+
+
+def test_logits_whose_memory_was_overwritten_are_differentiated_anew(graphs: list[PretendGraph]) -> None:
+    model, graphed = frozen()
+    first, second = images(4, 1).requires_grad_(True), images(4, 2).requires_grad_(True)
+    logits = graphed(first)
+    graphed(second)
+    replays = [graph.replays for graph in graphs]
+    (late,) = torch.autograd.grad(logits.logsumexp(1).sum(), first)
+    assert [graph.replays for graph in graphs] == replays
+    torch.testing.assert_close(late, gradient(model, first.detach())[1])
+    logits = graphed(first)
+    one = [torch.autograd.grad(logits[:, k].sum(), first, retain_graph=True)[0] for k in range(2)]
+    exact = model(first)
+    for k in range(2):
+        torch.testing.assert_close(
+            one[k], torch.autograd.grad(exact[:, k].sum(), first, retain_graph=True)[0]
+        )
+
+
+def test_an_attack_perturbs_as_on_the_network(graphs: list[PretendGraph]) -> None:
+    model, graphed = frozen()
+    points, labels = images(6), torch.arange(6) % 5
+    attack = ATTACKS.build("apgd-ce", eps=0.1, steps=8)
+    wanted, got = (attack(m, points, labels, Draws(0, "attack", torch.arange(6))) for m in (model, graphed))
+    assert torch.equal(got, wanted)
+    assert sum(graph.replays for graph in graphs) > 16
+
+
+class _Reads(nn.Module):
+    """Python looks at a value."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :5] * float(images.detach().sum())
+
+
+class _Random(nn.Module):
+    """Another function in every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.passes += 1
+        return images.flatten(1)[:, :5] * self.passes
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"), [(_Reads(), "not permitted when stream is capturing"), (_Random(), "differs")]
+)
+def test_a_network_that_cannot_be_recorded_says_why(
+    model: nn.Module, reason: str, graphs: list[PretendGraph]
+) -> None:
+    sentences: list[str] = []
+    assert cuda_graphs.frozen(model, images(2), sentences.append) is model
+    assert len(sentences) == 1 and "CUDA graphs are not used" in sentences[0] and reason in sentences[0]
+
+
+def test_no_graphs_on_a_cpu() -> None:
+    model = network()
+    assert cuda_graphs.frozen(model, images(2), refuse) is model
+    assert cuda_graphs.training(model, torch.device("cpu"), refuse) is None
+
+
+def _train(model: nn.Module, own: nn.Module, begin: Any, sizes: tuple[int, ...]) -> list[Tensor]:
+    """Steps with a clean and an adversarial pass; the losses."""
+    model.train()
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step, size in enumerate(sizes):
+        begin()
+        points, labels = images(size, step), torch.arange(size) % 5
+        optimizer.zero_grad(set_to_none=True)
+        clean, moved = model(points), model((points + 0.1).clamp(0, 1))
+        loss = (
+            nn.functional.cross_entropy(clean, labels) + (clean.softmax(1) - moved.softmax(1)).square().sum()
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def test_training_steps_are_the_networks_own(graphs: list[PretendGraph]) -> None:
+    own = network()
+    other = copy.deepcopy(own)
+    graphed = cuda_graphs.training(other, torch.device("cpu"), refuse)
+    assert graphed is not None
+    sizes = (8, 8, 8, 8, 8, 5, 8)
+    wanted = _train(own, own, lambda: None, sizes)
+    got = _train(graphed, other, graphed.begin, sizes)
+    torch.testing.assert_close(got, wanted)
+    for name, value in own.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], value)
+    assert len(graphs) == 4 and all(graph.replays >= 4 for graph in graphs)
+
+
+def test_training_with_dropout_is_not_recorded(graphs: list[PretendGraph]) -> None:
+    sentences: list[str] = []
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 5))
+    assert cuda_graphs.training(model, torch.device("cpu"), sentences.append) is None
+    assert "dropout" in sentences[0]

@@ -1,0 +1,82 @@
+"""A pretend recorder of CUDA graphs: what a graph has captured is computed again, and Python is not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rbtools.models import cuda_graphs
+
+
+class PretendGraph:
+    """As torch.cuda.CUDAGraph: the operations of a pass, on the tensors that they were recorded with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        with torch.no_grad():
+            for operation, args, kwargs, output in self.calls:
+                if operation._schema.is_mutable:
+                    operation(*args, **kwargs)
+                elif not operation.is_view:
+                    _copy(output, operation(*args, **kwargs))
+
+
+def _copy(old: Any, new: Any) -> None:
+    if isinstance(old, Tensor):
+        old.copy_(new)
+    elif isinstance(old, tuple | list):
+        for former, latter in zip(old, new, strict=True):
+            _copy(former, latter)
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, graph: PretendGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        output = func(*args, **(kwargs or {}))
+        plain = tuple(arg.detach() if isinstance(arg, Tensor) else arg for arg in args)
+        kept = output.detach() if isinstance(output, Tensor) else output
+        self.graph.calls.append((func, plain, kwargs or {}, kept))
+        return output
+
+
+class _Stream:
+    def wait_stream(self, other: _Stream) -> None:
+        pass
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
+    """Let the CPU record graphs; returns all that are recorded from now on."""
+    recorded: list[PretendGraph] = []
+
+    def new() -> PretendGraph:
+        recorded.append(PretendGraph())
+        return recorded[-1]
+
+    @contextlib.contextmanager
+    def graph(graph: PretendGraph, pool: Any = None) -> Iterator[None]:
+        with _Recorder(graph):
+            yield
+
+    monkeypatch.setattr(cuda_graphs, "usable", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "Stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    return recorded
