@@ -10,6 +10,8 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNKNOWN_MEMORY = 4 * 2**30
+_AHEAD = 2  # batches that are read before they are indexed, at most
 
 
 class Streamed:
@@ -39,15 +42,48 @@ class Streamed:
         self.shape = torch.Size(shape)
         self.device = device or torch.device("cpu")
         self._fetch = fetch
+        self._pool: ThreadPoolExecutor | None = None
+        self._read_ahead: dict[bytes, Future[tuple[Tensor, torch.cuda.Event | None]]] = {}
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        ids = torch.arange(len(self))[index.cpu() if isinstance(index, torch.Tensor) else index]
-        out = torch.empty(ids.numel(), *self.shape[1:], dtype=torch.uint8)
+        ids = self._ids(index)
+        future = self._read_ahead.pop(ids.numpy().tobytes(), None)
+        pixels, copied = self._read(ids) if future is None else future.result()
+        if copied is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(copied)
+            pixels.record_stream(current)
+        return pixels.reshape(*ids.shape, *self.shape[1:])
+
+    def prefetch(self, index: Sequence[int] | np.ndarray | Tensor) -> None:
+        """Begin to read the images of the next batch in a thread, while a GPU computes on this one."""
+        if self.device.type != "cuda":
+            return  # the CPU has no core to spare
+        ids = self._ids(index)
+        self._pool = self._pool or ThreadPoolExecutor(1)
+        while len(self._read_ahead) >= _AHEAD:
+            self._read_ahead.pop(next(iter(self._read_ahead))).cancel()
+        self._read_ahead[ids.numpy().tobytes()] = self._pool.submit(self._read, ids)
+
+    def _ids(self, index: int | slice | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+        return torch.arange(len(self))[index.cpu() if isinstance(index, torch.Tensor) else index]
+
+    def _read(self, ids: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        """The images (n, C, H, W) on the device, and the end of their copy if it may be under way."""
+        on_gpu = self.device.type == "cuda"
+        # From pinned memory a GPU copies without making Python wait; on a stream of its own, beside kernels.
+        out = torch.empty(ids.numel(), *self.shape[1:], dtype=torch.uint8, pin_memory=on_gpu)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())
-        return out.reshape(*ids.shape, *self.shape[1:]).to(self.device)
+        if not on_gpu:
+            return out.to(self.device), None
+        stream, copied = _copy_stream(self.device), torch.cuda.Event()
+        with torch.cuda.stream(stream):
+            moved = out.to(self.device, non_blocking=True)
+            copied.record(stream)
+        return moved, copied
 
     def to(self, device: torch.device | str) -> Streamed:
         """The same images, returned on that device."""
@@ -67,7 +103,25 @@ def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed
     """Images on a device; those that do not fit are moved to it when they are indexed."""
     if isinstance(pixels, Streamed) or device.type != "cuda" or pixels.nbytes <= _free_on(device) // 2:
         return pixels.to(device)
+    return batchwise(pixels, device)
+
+
+def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
+    """Images that are used once, on a device: a GPU gets those of a batch when they are indexed."""
+    if isinstance(pixels, Streamed) or device.type != "cuda":
+        return pixels.to(device)
     return Streamed(tuple(pixels.shape), lambda ids, out: _gather(pixels, ids, out), device)
+
+
+def prefetch(pixels: Tensor | Streamed, ids: Tensor) -> None:
+    """Begin to read the images of the next batch, where they are not on the device."""
+    if isinstance(pixels, Streamed) and len(ids):
+        pixels.prefetch(ids)
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def _gather(pixels: Tensor, ids: np.ndarray, out: np.ndarray) -> None:

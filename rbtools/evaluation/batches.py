@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rbtools import datasets
+from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.evaluation import divide
 from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
@@ -80,6 +80,7 @@ def fill(
     """
     dataset = data.load()
     order = data.order(dataset.labels)[:n]
+    pixels, labels = streaming.batchwise(dataset.images, device), dataset.labels.to(device)
     size = _together(outputs, device, data.about.shape)
     chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size * _copies(outputs))
     with run.clock.stage("preparation"):
@@ -105,7 +106,7 @@ def fill(
             results, chunk_size = _measured(
                 task,
                 [outputs[i] for i in wanted],
-                lambda size: _batch(model, fast, dataset, ids, device, run.seed, size, precomputed),  # noqa: B023
+                lambda size: _batch(model, fast, pixels, labels, ids, run.seed, size, precomputed),  # noqa: B023
                 chunk_size,
             )
             arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
@@ -129,8 +130,16 @@ def fill(
             )
         for batch in (range(start, min(start + size, n)) for start in range(0, n, size)):
             progress(batch.start)
+            streaming.prefetch(pixels, _following(outcomes, order, batch.stop, size))
             for i, part in compute(batch).items():
                 outcomes[i].extend(*part)
+
+
+def _following(outcomes: Sequence[Outcomes], order: Tensor, start: int, size: int) -> Tensor:
+    """The examples that the batch from `start` on will compute first; none if it lacks no outcome."""
+    stop = min(start + size, len(order))
+    first = [begin for begin, _ in _missing(outcomes, start, stop)][:1]
+    return order[first[0] if first else stop : stop]
 
 
 def is_divided(
@@ -255,20 +264,19 @@ def _searched(
 def _batch(
     model: nn.Module,
     fast_model: nn.Module,
-    dataset: datasets.Dataset,
+    pixels: Tensor | streaming.Streamed,
+    labels: Tensor,
     ids: Tensor,
-    device: torch.device,
     seed: int,
     chunk_size: int,
     precomputed: Mapping[Any, Tensor],
 ) -> Batch:
-    images = dataset.images[ids].to(device).float().div(255)
-    labels = dataset.labels[ids].to(device)
-    ids = ids.to(device)
+    images = pixels[ids].float().div(255)
+    ids = ids.to(labels.device)
     return Batch(
         model,
         images,
-        labels,
+        labels[ids],
         ids,
         seed=seed,
         chunk_size=chunk_size,

@@ -206,7 +206,10 @@ class _Training:
         start = time.perf_counter()
         self.step_model.train()
         with self.passes:
-            for number, ids in enumerate(batches(order, self.recipe.batch_size)):
+            parts = batches(order, self.recipe.batch_size)
+            for number, ids in enumerate(parts):
+                for following in parts[number + 1 : number + 2]:
+                    streaming.prefetch(self.images, distributed.share(following))
                 if self.epoch * self.batches + number == self.draw:
                     self.drawn = {k: value.detach().clone() for k, value in self.model.state_dict().items()}
                 worst = torch.maximum(worst, self._step(ids, totals))

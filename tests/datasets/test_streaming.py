@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,55 @@ def test_every_index_of_a_tensor(index):
 def test_numbers_that_there_are_not_are_an_error():
     with pytest.raises(IndexError):
         streaming.Streamed(ALL.shape, fetch)[torch.tensor([7])]
+
+
+@pytest.fixture
+def ahead(monkeypatch):
+    """Images for a GPU, whose copy is left out, and the ids and threads of every read."""
+    reads = []
+
+    def read(self, ids):
+        reads.append((ids.tolist(), threading.get_ident()))
+        if 6 in ids:
+            raise RbError("damaged")
+        return torch.from_numpy(ALL[ids.numpy()]), None
+
+    monkeypatch.setattr(streaming.Streamed, "_read", read)
+    return streaming.Streamed(ALL.shape, fetch, torch.device("cuda")), reads
+
+
+def test_the_next_batch_is_read_in_a_thread(ahead):
+    streamed, reads = ahead
+    first, second = torch.tensor([3, 1]), torch.tensor([0, 2, 5])
+    streaming.prefetch(streamed, first)
+    for ids, following in ((first, second), (second, first[:0])):
+        streaming.prefetch(streamed, following)
+        assert torch.equal(streamed[ids], torch.from_numpy(ALL)[ids])
+    assert [ids for ids, _ in reads] == [[3, 1], [0, 2, 5]]
+    assert threading.get_ident() not in {thread for _, thread in reads}
+    assert torch.equal(streamed[first], torch.from_numpy(ALL)[first])  # once more: read now
+    assert reads[-1] == ([3, 1], threading.get_ident())
+
+
+def test_a_damaged_image_that_was_read_ahead_is_an_error_in_its_batch(ahead):
+    streamed, _ = ahead
+    streaming.prefetch(streamed, torch.tensor([6]))
+    assert torch.equal(streamed[[1]], torch.from_numpy(ALL)[[1]])
+    with pytest.raises(RbError, match="damaged"):
+        streamed[torch.tensor([6])]
+
+
+def test_batches_that_nobody_takes_do_not_pile_up(ahead):
+    streamed, _ = ahead
+    for number in range(5):
+        streaming.prefetch(streamed, torch.tensor([number]))
+    assert len(streamed._read_ahead) == streaming._AHEAD
+
+
+def test_on_the_cpu_nothing_is_read_ahead():
+    streamed = streaming.Streamed(ALL.shape, fetch)
+    streaming.prefetch(streamed, torch.tensor([1]))
+    assert not streamed._read_ahead
 
 
 def test_memory_decides(monkeypatch):
