@@ -74,16 +74,11 @@ class Streamed:
     def _read(self, ids: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
         """The images (n, C, H, W) on the device, and the end of their copy if it may be under way."""
         on_gpu = self.device.type == "cuda"
-        # From pinned memory a GPU copies without making Python wait; on a stream of its own, beside kernels.
-        out = torch.empty(ids.numel(), *self.shape[1:], dtype=torch.uint8, pin_memory=on_gpu)
+        out = _empty((ids.numel(), *self.shape[1:]), pinned=on_gpu)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())
         if not on_gpu:
             return out.to(self.device), None
-        stream, copied = _copy_stream(self.device), torch.cuda.Event()
-        with torch.cuda.stream(stream):
-            moved = out.to(self.device, non_blocking=True)
-            copied.record(stream)
-        return moved, copied
+        return _copy(out, self.device)
 
     def to(self, device: torch.device | str) -> Streamed:
         """The same images, returned on that device."""
@@ -117,6 +112,20 @@ def prefetch(pixels: Tensor | Streamed, ids: Tensor) -> None:
     """Begin to read the images of the next batch, where they are not on the device."""
     if isinstance(pixels, Streamed) and len(ids):
         pixels.prefetch(ids)
+
+
+def _empty(shape: Sequence[int], *, pinned: bool) -> Tensor:
+    # From pinned memory a GPU copies without making Python wait; on a stream of its own, beside kernels.
+    return torch.empty(tuple(shape), dtype=torch.uint8, pin_memory=pinned)
+
+
+def _copy(pinned: Tensor, device: torch.device) -> tuple[Tensor, torch.cuda.Event]:
+    """The tensor on a GPU, and the end of the copy."""
+    stream, end = _copy_stream(device), torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        moved = pinned.to(device, non_blocking=True)
+        end.record(stream)
+    return moved, end
 
 
 @cache

@@ -131,8 +131,10 @@ def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatc
     whole = torch.from_numpy(ALL)
     assert streaming.placed(whole, torch.device("cpu")) is whole
     monkeypatch.setattr(streaming, "_free_on", lambda device: 2 * ALL.nbytes - 1)
-    moved = []
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: moved.append(device) or self)
+    moved, empty = [], streaming._empty
+    monkeypatch.setattr(streaming, "_empty", lambda shape, pinned: empty(shape, pinned=not pinned))
+    monkeypatch.setattr(streaming, "_copy", lambda pixels, device: (moved.append(device) or pixels, None))
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     found = streaming.placed(whole, torch.device("cuda"))
     assert isinstance(found, streaming.Streamed) and moved == []
     assert torch.equal(found[torch.tensor([5, 0])], whole[[5, 0]]) and moved == [torch.device("cuda")]
