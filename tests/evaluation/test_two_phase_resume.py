@@ -2,58 +2,71 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Record = dict[str, Any]
+from rbtools.commands import attack
+from rbtools.evaluation import adversarial, batches, outcomes
+from tests.runner import Record, invoke, one
+
 ASKED = "pgd --steps 5 --eps 2 --n 120 --screen-steps 1 --two-phase 40 --device cpu --jobs 1".split()
 
-# Batches of 16 images, written at once; the process kills itself before call number `last` of an attack, and
-# writes how many calls there were.
+# The process kills itself before call number `last` of an attack.
 RUN = """
 import os, signal, sys
-from rbtools.evaluation import adversarial, batches, outcomes
-batches.BATCH, outcomes._SECONDS_BETWEEN_WRITES = {"cpu": 4}, 0.0
-attack, calls, last = adversarial.run_attack, 0, int(sys.argv[1])
-
-def counted(*positional, **named):
-    global calls
-    if calls == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-    calls += 1
-    with open("calls", "w") as file:
-        file.write(str(calls))
-    return attack(*positional, **named)
-
-adversarial.run_attack = counted
-from rbtools.commands.attack import main
-main(sys.argv[2:])
+from tests.evaluation import test_two_phase_resume as here
+here.watch(setattr, lambda calls: calls < int(sys.argv[1]) or os.kill(os.getpid(), signal.SIGKILL))
+here.attack.main(sys.argv[2:])
 """
 
 
-def run(record: Record, store: str, last: int = -1) -> tuple[int, dict[str, Any] | None, int]:
-    """The status, the entry of the attack, and how many calls there were."""
-    Path("calls").write_text("0")
+def watch(patch: Callable[..., None], before: Callable[[int], object]) -> None:
+    """Batches of 16 images, written at once; `before` gets the number of each call of an attack, and the file
+    `calls` how many there were."""
+    run_attack, numbers = adversarial.run_attack, itertools.count()
+
+    def counted(*positional: Any, **named: Any) -> Any:
+        number = next(numbers)
+        before(number)
+        Path("calls").write_text(str(number + 1))
+        return run_attack(*positional, **named)
+
+    patch(adversarial, "run_attack", counted)
+    patch(batches, "BATCH", {"cpu": 4})
+    patch(outcomes, "_SECONDS_BETWEEN_WRITES", 0.0)
+
+
+def run(record: Record, store: str) -> tuple[Record, int]:
+    """The entry of the attack, and how many calls there were."""
+    with pytest.MonkeyPatch.context() as patch:
+        watch(patch.setattr, lambda number: None)
+        entry = one(invoke(attack.main, [*ASKED, "--store", store], record))["evals"][-1]
+    return entry, int(Path("calls").read_text())
+
+
+def killed(record: Record, store: str, last: int) -> int:
+    """How many calls a process made that was killed before the call of this number."""
     words = [sys.executable, "-c", RUN, str(last), *ASKED, "--store", store]
     result = subprocess.run(words, input=json.dumps(record) + "\n", capture_output=True, text=True)
-    assert result.returncode in (0, -9), result.stderr
-    entry = json.loads(result.stdout)["evals"][-1] if result.stdout else None
-    return result.returncode, entry, int(Path("calls").read_text())
+    assert result.returncode == -9, result.stderr
+    return int(Path("calls").read_text())
 
 
 @pytest.mark.parametrize(("last", "finished"), [(5, 4), (17, 17)])
 def test_a_killed_run_goes_on(trained: dict[str, Record], last: int, finished: int) -> None:
     shutil.copytree("rb-store", "other-store")
-    status, whole, calls = run(trained["erm"], "other-store")
-    assert status == 0 and whole is not None and calls == 8 * 2 + 3  # screen: 8 batches; sample: 3
-    assert run(trained["erm"], "rb-store", last)[::2] == (-9, last)
-    status, resumed, left = run(trained["erm"], "rb-store")
-    assert status == 0 and resumed is not None and left == calls - finished
+    whole, calls = run(trained["erm"], "other-store")
+    assert calls == 8 * 2 + 3  # screen: 8 batches; sample: 3
+    assert killed(trained["erm"], "rb-store", last) == last
+    resumed, left = run(trained["erm"], "rb-store")
+    assert left == calls - finished
     cost = {"seconds": 0, "passes": 0}
     assert {**resumed, **cost} == {**whole, **cost}
