@@ -23,7 +23,7 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-portable lint bench docs site install uninstall clean
+.PHONY: help setup demo test test-fast test-portable lint check-wheel bench docs site install uninstall clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -55,6 +55,10 @@ lint: $(VENV)/lint.stamp  ## check style (ruff) and types (mypy)
 	@status=0; $(BIN)/ruff check . || status=1; $(BIN)/mypy || status=1; \
 	$(BIN)/mypy --ignore-missing-imports --no-warn-unused-ignores $(addprefix --disable-error-code=,$(subst $(,), ,$(LOOSE))) \
 	    $(wildcard bench/*.py) || status=1; exit $$status
+
+# Needs the network, and a torch for each Python: by hand, before a release.
+check-wheel: $(VENV)/test.stamp  ## install the wheel with pip in empty environments, and run README and extras
+	$(ONE_THREAD) $(BIN)/python bench/check_wheel.py $(ARGS)
 
 bench: $(VENV)/run.stamp  ## measure start-up times; one JSON line a figure (bench/RESULTS.md)
 	$(BIN)/python bench/startup.py

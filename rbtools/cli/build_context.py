@@ -91,7 +91,7 @@ def build_context(
         if run.dataset is not None:
             from rbtools import datasets
 
-            datasets.source(run.dataset, run.data_dir, run.class_map)
+            datasets.source(run.dataset, run.data_dir, run.class_map, allow_code=run.allow_code)
         if isinstance(run.indices, str):
             from rbtools.datasets import indices
 

@@ -209,7 +209,8 @@ _data_options = (
         "--dataset",
         metavar="NAME",
         default=None,
-        help="digits, cifar10, cifar10-c:fog.3 ..., or imagefolder:PATH, npz:PATH, parquet:PATH."
+        help="digits, cifar10, cifar10-c:fog.3 ..., imagefolder:PATH, npz:PATH, parquet:PATH or"
+        " python:MODULE:CLASS."
         "  [default: the record's, else digits]",
     ),
     click.option(

@@ -12,6 +12,7 @@ from rbtools.cli import shared
 from rbtools.cli.python_call import record_writer
 from rbtools.errors import RbError, UsageError
 from rbtools.records import SCHEMA, dumps
+from rbtools.registry import OWN
 from rbtools.spaces import SPACES, Space, sized
 from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
 
@@ -154,7 +155,7 @@ def main(
         )
         recognised = _of_files([*checkpoints, *files], (arch, normalize, prompts), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
-    _refuse_without_files(files)
+    _refuse_without_files(files, FOR_FILES if _is_program(dataset) else (*FOR_FILES, "allow_code"))
     if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
         raise UsageError(
             "More than one of --arch, --index, --str and --neighbours is given. Choose one of them."
@@ -164,7 +165,7 @@ def main(
     if dataset is not None:
         from rbtools import datasets
 
-        described = datasets.describe(dataset, data_dir)
+        described = datasets.describe(dataset, data_dir, allow_code=allow_code)
         about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
     if arch is not None:
         named = _named(arch, sizes, about, extra)
@@ -204,7 +205,7 @@ def _of_files(
     return file_records()
 
 
-FOR_FILES = ("normalize", "prompts", "member", "allow_code")
+FOR_FILES = ("normalize", "prompts", "member")  # and --allow-code, which data sets of the user's need too
 NOT_FOR_FILES = (
     *("space", "unique", "index", "string", "neighbours", "sample", "seed"),
     *("channels", "cells", "width", "depth"),
@@ -226,12 +227,16 @@ def _refuse_with_files() -> None:
         raise UsageError(f"{option} chooses architectures of a space, and --from-checkpoint reads files.")
 
 
-def _refuse_without_files(files: tuple[str, ...]) -> None:
+def _is_program(dataset: str | None) -> bool:
+    return dataset is not None and dataset.startswith(OWN)
+
+
+def _refuse_without_files(files: tuple[str, ...], options: Sequence[str]) -> None:
     if files:
         raise UsageError(
             f"rb-arch reads no records, so {files[0]} means nothing. Did you mean --from-checkpoint?"
         )
-    option = _given(FOR_FILES)
+    option = _given(options)
     if option is not None:
         raise UsageError(f"{option} is about a file of weights. Add --from-checkpoint FILE.")
 

@@ -1,6 +1,7 @@
 """Data sets: uint8 images with labels, described and fingerprinted without loading torch.
 
-A name may carry an argument: `digits`, `imagefolder:PATH`. One file and one line below add a data set.
+A name may carry an argument: `digits`, `imagefolder:PATH`. One file and one line below add a data set;
+python:MODULE:CLASS is one of the user's, which runs only with `allow_code`.
 Published ones are described without their files, which are in a folder of data sets (--data-dir).
 """
 
@@ -14,7 +15,7 @@ from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
 from rbtools.datasets.indices import subset
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
-from rbtools.registry import Registry
+from rbtools.registry import OWN, Registry
 
 __all__ = [
     "DATASETS",
@@ -50,6 +51,7 @@ DATASETS = Registry(
         "npz": "rbtools.datasets.npz:Npz",
         "parquet": "rbtools.datasets.parquet:Parquet",
     },
+    group="datasets",
 )
 
 # Data sets whose name is followed by a path.
@@ -58,13 +60,22 @@ WITH_PATH = ("imagefolder", "npz", "parquet")
 PathLike = str | os.PathLike[str]
 
 
-def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | None = None) -> DatasetSource:
+def source(
+    name: str,
+    data_dir: PathLike | None = None,
+    class_map: PathLike | None = None,
+    *,
+    allow_code: bool = False,
+) -> DatasetSource:
     """The data set of that name, not yet opened. Raises RbError on an unknown name or a bad argument.
 
     `data_dir` is the folder of published data sets (else RB_DATA, else the folder data); `class_map`
     is a file giving class-folder name -> index, for folders whose alphabetical order is not the model's.
+    `allow_code` lets python:MODULE:CLASS run, a program that a record may name.
     """
-    word, colon, argument = name.partition(":")
+    word, colon, argument = _parted(name)
+    if word.startswith(OWN) and not allow_code:
+        raise RbError(f"{word} is a program, which would run. If you trust it, add --allow-code.")
     if word not in DATASETS and (meant := _kind_of(name)):
         raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
     opened: DatasetSource = DATASETS.load(word)(
@@ -74,6 +85,15 @@ def source(name: str, data_dir: PathLike | None = None, class_map: PathLike | No
         class_map=None if class_map is None else os.fspath(class_map),
     )
     return opened
+
+
+def _parted(name: str) -> tuple[str, str, str]:
+    """The name in the registry, a colon if an argument follows, and that: python:MODULE:CLASS is one name."""
+    if not name.startswith(OWN):
+        return name.partition(":")
+    module, colon, rest = name.removeprefix(OWN).partition(":")
+    attribute, further, argument = rest.partition(":")
+    return f"{OWN}{module}{colon}{attribute}", further, argument
 
 
 def _kind_of(path: str) -> str | None:
@@ -98,6 +118,7 @@ def download(
     *,
     say: Callable[[str], None] = _quiet,
     check_cancelled: Callable[[], None] = _alone,
+    allow_code: bool = False,
 ) -> None:
     """Download missing files of a published data set into `data_dir`.
 
@@ -105,24 +126,33 @@ def download(
     stop. Does nothing for data sets that are not published. Raises RbError if the download fails, or its
     content is not the published one.
     """
-    source(name, data_dir).download(split, say, check_cancelled)
+    source(name, data_dir, allow_code=allow_code).download(split, say, check_cancelled)
 
 
 def describe(
-    name: str, data_dir: PathLike | None = None, *, class_map: PathLike | None = None
+    name: str,
+    data_dir: PathLike | None = None,
+    *,
+    class_map: PathLike | None = None,
+    allow_code: bool = False,
 ) -> Description:
     """What is known of a data set without loading it: shape, classes, sizes. Imports no torch."""
-    return source(name, data_dir, class_map).describe()
+    return source(name, data_dir, class_map, allow_code=allow_code).describe()
 
 
 def load(
-    name: str, split: str, data_dir: PathLike | None = None, *, class_map: PathLike | None = None
+    name: str,
+    split: str,
+    data_dir: PathLike | None = None,
+    *,
+    class_map: PathLike | None = None,
+    allow_code: bool = False,
 ) -> Dataset:
     """One split in memory: `.images` uint8 (N, C, H, W), `.labels` int64 (N,).
 
     Raises RbError on an unknown name or split, and on anything unreadable, naming the file.
     """
-    return source(name, data_dir, class_map).load(split)
+    return source(name, data_dir, class_map, allow_code=allow_code).load(split)
 
 
 def fingerprint(
@@ -132,10 +162,11 @@ def fingerprint(
     cache: Cache | None = None,
     *,
     class_map: PathLike | None = None,
+    allow_code: bool = False,
 ) -> str:
     """SHA-256 (hex) of a split's images, labels and their order, independent of where the files are.
 
     Imports no torch. With a `cache`, files with the size, time and inode of an earlier call are not
     read again.
     """
-    return source(name, data_dir, class_map).fingerprint(split, cache)
+    return source(name, data_dir, class_map, allow_code=allow_code).fingerprint(split, cache)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rbtools.errors import RbError, near
+from rbtools.registry import Registered
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +91,7 @@ class Cache(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetSource(ABC):
+class DatasetSource(Registered, ABC):
     """A data set that can be opened.
 
     name: as the user wrote it, argument included. argument: what follows the colon, or None.

@@ -213,7 +213,9 @@ def normalizations(data: Data | None) -> Pairs:
 
 def _classes_of(run: RunContext) -> int | None:
     """The number of classes of the named data set, which distinguishes entries of one name."""
-    return None if run.dataset is None else datasets.describe(run.dataset, run.data_dir).classes
+    if run.dataset is None:
+        return None
+    return datasets.describe(run.dataset, run.data_dir, allow_code=run.allow_code).classes
 
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:

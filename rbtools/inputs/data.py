@@ -63,7 +63,8 @@ class Data:
 def _loaded(
     name: str, split: str, data_dir: str | None, class_map: str | None, fingerprint: str
 ) -> datasets.Dataset:
-    return datasets.load(name, split, data_dir, class_map=class_map)
+    # Who describes the data set first has to let a program run, and the name came through that.
+    return datasets.load(name, split, data_dir, class_map=class_map, allow_code=True)
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,12 @@ def _described(
     class_map: str | None,
     chosen: str | datasets.indices.Indices | None,
     store: Store,
+    allow_code: bool,
 ) -> Data:
-    about = datasets.describe(name, data_dir, class_map=class_map)
-    fingerprint = datasets.fingerprint(name, split, data_dir, cache=store, class_map=class_map)
+    about = datasets.describe(name, data_dir, class_map=class_map, allow_code=allow_code)
+    fingerprint = datasets.fingerprint(
+        name, split, data_dir, cache=store, class_map=class_map, allow_code=allow_code
+    )
     size = about.sizes.get(split)
     if size is None:
         known = ", ".join(about.sizes)
@@ -144,13 +148,22 @@ def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -
     name = _preprocessed(name, record)
     split = split or run.split
     if run.download and (name, split, run.data_dir) not in _here:
-        datasets.download(name, split, run.data_dir, say=run.progress, check_cancelled=run.check_cancelled)
+        datasets.download(
+            name,
+            split,
+            run.data_dir,
+            say=run.progress,
+            check_cancelled=run.check_cancelled,
+            allow_code=run.allow_code,
+        )
         _here.add((name, split, run.data_dir))
     class_map = run.class_map
     if class_map is None and "class_map" in record:
         class_map = json.dumps(record["class_map"])
     try:
-        data = _described(_absolute(name), split, run.data_dir, class_map, run.indices, run.store)
+        data = _described(
+            _absolute(name), split, run.data_dir, class_map, run.indices, run.store, run.allow_code
+        )
     except NotHere:
         if run.archive is None:
             raise

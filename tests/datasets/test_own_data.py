@@ -1,0 +1,151 @@
+"""Data sets of the user's: python:MODULE:CLASS, which runs only with allow_code, and entry points."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from rbtools import datasets
+from rbtools.cli import tools
+from rbtools.errors import RbError
+from rbtools.models import build
+from tests.runner import one
+
+MODULE = '''
+from dataclasses import dataclass
+import numpy as np
+from rbtools.datasets.arrays import ArrayDataset
+
+@dataclass(frozen=True, kw_only=True)
+class Flat(ArrayDataset):
+    """Images of one grey a class, brighter by what follows the name."""
+
+    def arrays(self, split):
+        labels = np.arange(20 if split == "train" else 10) % 10
+        grey = (10 * labels + int(self.argument or 0)).astype(np.uint8)
+        return np.broadcast_to(grey[:, None, None, None], (len(labels), 1, 8, 8)), labels
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping(ArrayDataset):
+    def arrays(self, split):
+        return 1 / 0
+
+@dataclass(frozen=True, kw_only=True)
+class Reals(ArrayDataset):
+    def arrays(self, split):
+        return np.zeros((2, 1, 8, 8)), np.zeros(2, int)
+
+@dataclass(frozen=True, kw_only=True)
+class Short(ArrayDataset):
+    def arrays(self, split):
+        return np.zeros((2, 1, 8, 8), np.uint8), np.zeros(3, int)
+
+@dataclass(frozen=True, kw_only=True)
+class Uneven(ArrayDataset):
+    def arrays(self, split):
+        return np.zeros((2, 1, 8, 8 if split == "test" else 4), np.uint8), np.zeros(2, int)
+
+@dataclass(frozen=True, kw_only=True)
+class Unnamed(Flat):
+    classes = ("one", "two")
+
+class Plain:
+    pass
+'''
+
+
+@pytest.fixture(autouse=True)
+def _module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    Path("own_flat.py").write_text(MODULE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    importlib.invalidate_caches()
+    yield
+    sys.modules.pop("own_flat", None)
+
+
+def attack(*words: str, text: str = "") -> Result:
+    arguments = ["none", "--n", "10", "--device", "cpu", *words]
+    return CliRunner().invoke(tools.tool("attack").command, arguments, input=text, prog_name="rb-attack")
+
+
+def checkpoint() -> list[str]:
+    network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
+    torch.save(network.state_dict(), "model.pt")
+    return ["--checkpoint", "model.pt", "--arch", "simplecnn", "--normalize", "none"]
+
+
+def test_arrays_are_all_that_a_data_set_needs() -> None:
+    about = datasets.describe("python:own_flat:Flat", allow_code=True)
+    assert (about.shape, about.classes, about.sizes) == ((1, 8, 8), 10, {"train": 20, "test": 10})
+    data = datasets.load("python:own_flat:Flat:7", "test", allow_code=True)
+    assert data.images.dtype == torch.uint8 and data.images[:, 0, 0, 0].tolist() == list(range(7, 107, 10))
+    assert data.labels.tolist() == list(range(10)) and data.name == "python:own_flat:Flat:7"
+    prints = {
+        datasets.fingerprint(f"python:own_flat:Flat{end}", split, allow_code=True)
+        for end in ("", ":0", ":7")
+        for split in ("train", "test")
+    }
+    assert len(prints) == 4  # of the content: an argument that changes nothing changes no result
+
+
+def test_a_record_names_it_and_cannot_give_it_leave() -> None:
+    asked = [*checkpoint(), "--dataset", "python:own_flat:Flat"]
+    refused = attack(*asked)
+    assert refused.exit_code == 2 and "is a program, which would run" in refused.stderr
+    assert "own_flat" not in sys.modules
+    record = one(attack(*asked, "--allow-code"))
+    assert record["dataset"] == "python:own_flat:Flat" and record["evals"][-1]["n"] == 10
+    sys.modules.pop("own_flat")
+    later = attack(text=json.dumps({**record, "evals": [], "metrics": {}}))
+    assert later.exit_code == 1 and "add --allow-code" in later.stderr and "own_flat" not in sys.modules
+
+
+def test_rb_arch_sizes_networks_for_it() -> None:
+    arch = tools.tool("arch").command
+    words = ["--index", "5", "--dataset", "python:own_flat:Flat"]
+    assert "add --allow-code" in CliRunner().invoke(arch, words).stderr
+    record = one(CliRunner().invoke(arch, [*words, "--allow-code"]))
+    assert record["dataset"] == "python:own_flat:Flat"
+    alone = CliRunner().invoke(arch, ["--index", "5", "--allow-code"])
+    assert alone.exit_code == 2 and "is about a file of weights" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Stopping", "stopped with ZeroDivisionError: division by zero"),
+        ("Reals", "its images are float64 (2, 1, 8, 8)"),
+        ("Short", "its labels are int64 (3,) for 2 images"),
+        ("Uneven", "its splits have images of different shapes"),
+        ("Unnamed", "gives image 2 the label 2, and has 2 classes"),
+        (
+            "Plain",
+            "expected a frozen, keyword-only dataclass that inherits rbtools.datasets.base.DatasetSource",
+        ),
+        ("Gone", "The module own_flat has no Gone"),
+    ],
+)
+def test_what_is_no_data_set_is_refused(name: str, message: str) -> None:
+    with pytest.raises(RbError) as refused:
+        datasets.load(f"python:own_flat:{name}", "test", allow_code=True)
+    assert message in str(refused.value)
+
+
+def test_a_split_that_it_has_not_is_named() -> None:
+    with pytest.raises(RbError, match="has no split 'val'"):
+        datasets.load("python:own_flat:Flat", "val", allow_code=True)
+
+
+def test_an_entry_point_needs_no_allow_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(datasets.DATASETS), "plugins", {"flat": "own_flat:Flat"})
+    assert datasets.describe("flat:3").name == "flat:3"
+    with pytest.raises(RbError, match="Did you mean 'flat'"):
+        datasets.describe("flatt")
