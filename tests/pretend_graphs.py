@@ -68,7 +68,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
         return recorded[-1]
 
     @contextlib.contextmanager
-    def graph(graph: PretendGraph, pool: Any = None) -> Iterator[None]:
+    def graph(graph: PretendGraph, **how: Any) -> Iterator[None]:
         with _Recorder(graph):
             yield
 
@@ -78,5 +78,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(torch.cuda, "Stream", _Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    monkeypatch.setattr(cuda_graphs, "_capture_stream", lambda device: _Stream())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     return recorded

@@ -78,6 +78,8 @@ def fill(
     ids of the examples and the outcome wherever the outcome has images. With `run.divide` other processes
     compute some of the batches (`divide`); `helping`: this one is such a process.
     """
+    from rbtools.models import cuda_graphs  # imports torch
+
     dataset = data.load()
     order = data.order(dataset.labels)[:n]
     pixels, labels = streaming.batchwise(dataset.images, device), dataset.labels.to(device)
@@ -108,6 +110,7 @@ def fill(
                 [outputs[i] for i in wanted],
                 lambda size: _batch(model, fast, pixels, labels, ids, run.seed, size, precomputed),  # noqa: B023
                 chunk_size,
+                fast,
             )
             arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
             seconds = time.perf_counter() - start
@@ -119,7 +122,7 @@ def fill(
                     save(outputs[i], ids, result)
         return parts
 
-    with _kept(outcomes):
+    with _kept(outcomes), cuda_graphs.released(fast):
         if is_divided(outputs, n, device, data.about.shape, run) and save is None:
             tiles = _tiles(outputs, n, device, data.about.shape, run)
             divide.fill(tiles, outcomes, compute, run, progress, helping=helping)
@@ -219,9 +222,15 @@ def _missing(outcomes: Sequence[Outcomes], start: int, stop: int) -> list[tuple[
 
 
 def _measured(
-    task: EvalTask, outputs: Sequence[Output], batch: Callable[[int], Batch], chunk_size: int
+    task: EvalTask,
+    outputs: Sequence[Output],
+    batch: Callable[[int], Batch],
+    chunk_size: int,
+    fast: nn.Module,
 ) -> tuple[list[Outcome], int]:
     """Outcomes of a batch, and the chunk size that memory allowed: halved each time memory runs out."""
+    from rbtools.models import cuda_graphs  # imports torch
+
     while True:
         try:
             results = task.run(batch(chunk_size), outputs)
@@ -236,6 +245,7 @@ def _measured(
                     "Memory ran out with one image at a time. Use a larger device, or --device cpu."
                 ) from error
         chunk_size = max(chunk_size // 2, 1)
+        cuda_graphs.release(fast)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -146,16 +146,18 @@ class CountingModel(nn.Module):
     `model` is its fast copy; `confirm` evaluates points on it.
     """
 
-    confirm: Callable[[Tensor, Tensor], Tensor] | None
-
     def __init__(
         self, model: nn.Module, chunk_size: int | None = None, decides: nn.Module | None = None
     ) -> None:
         super().__init__()
         self.model, self.chunk_size, self.decides = model, chunk_size, decides
-        self.confirm = None if decides is None else self._confirmed
         self.forwards = self.backwards = self.zero_gradients = 0
         self._left = 0
+
+    @property
+    def confirm(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Which points the exact model misclassifies, too; None without one."""
+        return None if self.decides is None else self._confirmed
 
     def begin(self, count: int) -> None:
         """Start counting a new batch of `count` examples."""

@@ -102,8 +102,8 @@ class _Training:
             )
         self.model = distributed.synchronised(init.network(task, run).to(device), device)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
-        graphed = None  # of several processes the reductions are not recorded
-        if task.prepare and distributed.count() == 1:
+        graphed = None  # of several processes the reductions are not recorded; a recording sums otherwise
+        if task.prepare and distributed.count() == 1 and not self.recipe.deterministic:
             graphed = cuda_graphs.training(self.model, device, run.notify)
         self.graphed = graphed
         self.step_model = self.model if graphed is None else graphed
@@ -123,8 +123,10 @@ class _Training:
                     f"Inner attacks run on the network itself and take longer ({folding.reason(wrong)})."
                 )
             if self.eval_copy is not None:
-                probe = torch.zeros(2, *self.about.shape, device=device)
-                self.inner_model = cuda_graphs.frozen(self.eval_copy, probe, run.notify)
+                self.inner_model: nn.Module = self.eval_copy
+                if not self.recipe.deterministic:
+                    probe = torch.rand(2, *self.about.shape, generator=torch.Generator().manual_seed(0))
+                    self.inner_model = cuda_graphs.frozen(self.eval_copy, probe.to(device), run.notify)
                 self.passes.watch(self.inner_model)
         if self.recipe.lr_rule == "theorem1":
             self.recipe = dataclasses.replace(self.recipe, lr=self.recipe.lr * self._theory(task))

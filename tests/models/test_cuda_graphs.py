@@ -111,6 +111,45 @@ def test_an_attack_perturbs_as_on_the_network(graphs: list[PretendGraph]) -> Non
     assert sum(graph.replays for graph in graphs) > 16
 
 
+def test_logits_without_a_gradient_are_replayed(graphs: list[PretendGraph]) -> None:
+    class Detached(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.detach().flatten(1)[:, :5] * 2
+
+    graphed = cuda_graphs.frozen(Detached(), images(2), refuse)
+    logits = graphed(images(3).requires_grad_(True))
+    assert not logits.requires_grad and torch.equal(logits, images(3).flatten(1)[:, :5] * 2)
+    assert len(graphs) == 1 and graphs[0].replays == 4
+
+
+def test_images_of_another_shape_are_recorded_apart(graphs: list[PretendGraph]) -> None:
+    class Means(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.mean((2, 3)) * torch.ones(1, 3)
+
+    graphed, colour = cuda_graphs.frozen(Means(), images(2), refuse), torch.rand(2, 3, 8, 8)
+    for _ in range(cuda_graphs.CALLS):
+        torch.testing.assert_close(graphed(colour.requires_grad_(True)), colour.mean((2, 3)))
+    assert len(graphs) == 4
+
+
+def test_memory_that_was_given_back_is_recorded_again(graphs: list[PretendGraph]) -> None:
+    model, graphed = frozen()
+    with cuda_graphs.released(graphed):
+        assert graphed.recordings
+    assert not graphed.recordings and len(graphs) == 2
+    for _ in range(cuda_graphs.CALLS):
+        torch.testing.assert_close(gradient(graphed, images(4))[1], gradient(model, images(4))[1])
+    assert len(graphs) == 4
+
+
+class _Mixes(nn.Module):
+    """An example's logits depend on the batch."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - images.mean(0)).flatten(1)[:, :5]
+
+
 class _Reads(nn.Module):
     """Python looks at a value."""
 
@@ -131,7 +170,8 @@ class _Random(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"), [(_Reads(), "not permitted when stream is capturing"), (_Random(), "differs")]
+    ("model", "reason"),
+    [(_Reads(), "not permitted when stream is capturing"), (_Random(), "differs"), (_Mixes(), "differs")],
 )
 def test_a_network_that_cannot_be_recorded_says_why(
     model: nn.Module, reason: str, graphs: list[PretendGraph]
@@ -178,6 +218,31 @@ def test_training_steps_are_the_networks_own(graphs: list[PretendGraph]) -> None
     for name, value in own.state_dict().items():
         torch.testing.assert_close(other.state_dict()[name], value)
     assert len(graphs) == 4 and all(graph.replays >= 4 for graph in graphs)
+
+
+def test_a_pass_with_other_buffers_is_not_recorded(graphs: list[PretendGraph]) -> None:
+    own = network().train()
+    graphed = cuda_graphs.training(own, torch.device("cpu"), refuse)
+    assert graphed is not None
+    graphed.train()
+    for _ in range(cuda_graphs.CALLS + 1):
+        graphed.begin()
+        before = [buffer.clone() for buffer in own.buffers()]
+        buffers = {name: buffer.clone() for name, buffer in graphed.named_buffers()}
+        torch.func.functional_call(graphed, buffers, (images(8),))
+        assert all(torch.equal(a, b) for a, b in zip(own.buffers(), before, strict=True))
+        assert not graphs
+    graphed.begin()
+    graphed(images(8))
+    assert len(graphs) == 2
+
+
+def test_the_batch_size_of_the_first_step_is_recorded(graphs: list[PretendGraph]) -> None:
+    own = network()
+    graphed = cuda_graphs.training(own, torch.device("cpu"), refuse)
+    assert graphed is not None
+    _train(graphed, own, graphed.begin, (8, 8, 5, 8, 8))
+    assert graphed.shape == (8, 1, 8, 8) and len(graphs) == 4
 
 
 def test_training_with_dropout_is_not_recorded(graphs: list[PretendGraph]) -> None:
