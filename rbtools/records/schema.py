@@ -16,11 +16,11 @@ Role = Literal["protocol", "result", "cost", "label"]
 
 
 class Field(NamedTuple):
-    """One field, its role, and its line in rb-record(5).
+    """One field, its role, and its line in rb-record(5) or rb-entry(5).
 
     role: `protocol` decides whether two results answer the same question (in a record and in `train`: whether
     two records are of the same model); `result` is the outcome, `cost` the time and work; a `label` is any
-    other field. For a field of an entry, group is its heading in rb-record(5), and page says how the
+    other field. For a field of an entry, group is its heading in rb-entry(5), and page says how the
     leaderboard page stores it: `shared` once for all records with the same value, `own` with each record, and
     `omitted` not at all, because it is long.
     """
@@ -64,7 +64,7 @@ RECORD = (
         "of rb-rank --aggregate: how many records were averaged, and which",
     ),
     Field("metrics", "result", "the results: a name and a number. Flat, so that every program can read it"),
-    Field("evals", "result", "how each of them was measured, an entry per metric; see ENTRIES"),
+    Field("evals", "result", "how each of them was measured, an entry per metric; see rb-entry(5)"),
     Field(
         "checksums",
         "result",

@@ -78,10 +78,10 @@ class ATPR(Method["Solution"]):
         check="non-negative",
     )
     steps_min: int = param(
-        5, "Fewest steps of an attack: 5 (not in the text), 8 (PRBench's code).", check="positive"
+        5, "Fewest steps: 5 (not in the text), 8 (PRBench's code).", check="positive"
     )
     steps_max: int = param(
-        15, "Most steps of an attack: 15 (not in the text), 17 (PRBench's code).", check="positive"
+        15, "Most steps: 15 (not in the text), 17 (PRBench's code).", check="positive"
     )
     walk: str = param(
         "sign",

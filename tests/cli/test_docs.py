@@ -123,8 +123,9 @@ def test_mandoc_has_nothing_to_warn_of() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_page_about_records_knows_every_field_of_one(trained: dict[str, Any]) -> None:
-    text = (ROOT / "man/rb-record.5").read_text("utf-8").replace("\\-", "-")
+def test_the_pages_about_records_and_entries_know_every_field_of_one(trained: dict[str, Any]) -> None:
+    pages = [(ROOT / f"man/rb-{name}.5").read_text("utf-8") for name in ("record", "entry")]
+    text = "".join(pages).replace("\\-", "-")
     (record,) = shown([json.dumps(trained["pgd"])], "fgsm", "--n", "20")
     fields = {*record, *record["arch"], *record["train"], *(key for one in record["evals"] for key in one)}
     known = set(re.findall(r"[a-z_0-9]+", text))

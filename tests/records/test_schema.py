@@ -119,9 +119,9 @@ def test_a_new_field_needs_the_schema_and_its_writer_alone(toy: schema.Field) ->
     protocols = page_content.TextPool()
     _, own = page_content._entry(old, protocols)
     assert ("toy" in protocols.texts()[0], "toy" in own) == (asked, not asked)
-    # rb-record(5)
-    page = next(page for page in pages.pages({}) if page.name == "rb-record")
-    terms = [part for part in page.body["ENTRIES"] if isinstance(part, dict)]
+    # rb-entry(5)
+    page = next(page for page in pages.pages({}) if page.name == "rb-entry")
+    terms = [part for part in page.body["FIELDS"] if isinstance(part, dict)]
     assert any(part.get("toy") == "A toy." for part in terms)
 
 

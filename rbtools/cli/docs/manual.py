@@ -18,16 +18,16 @@ from rbtools.cli.tools import Page
 
 Record = tuple[str, str]  # the flags of an option, and its text
 OPTIONS = "rbtools-options"  # the page of the options that many tools share
-GENERAL = ("rb-record(5)", "rbtools(7)", f"{OPTIONS}(7)")
+GENERAL = ("rb-record(5)", "rb-entry(5)", "rbtools(7)", f"{OPTIONS}(7)")  # rbtools(7) lists the tools
 SEVERAL = "OPTIONS OF SEVERAL COMMANDS"
 STATUS = (
     "0 if all records were processed, 1 if a record failed or a line was no record, 2 if the command line is"
-    " wrong, 130 after Ctrl-C. rbtools(7) has the others, and the environment variables."
+    " wrong. rbtools(7) has the others, and the environment variables."
 )
 NEEDS_ALL = ("rb-score", "rb-rank", "rb-search", "rb-corr", "rb-plot")
 
 
-def page(pages: Sequence[Page], tools: Sequence[str], shared: Collection[Record]) -> str:
+def page(pages: Sequence[Page], shared: Collection[Record]) -> str:
     """The man page of one tool with all its subcommands; `shared` options stand in rbtools-options(7)."""
     first = pages[0]
     name, summary, body, examples = _parts(first.command, first.words)
@@ -49,8 +49,9 @@ def page(pages: Sequence[Page], tools: Sequence[str], shared: Collection[Record]
     ]
     if leaves or chosen:
         lines.append(".SH COMMANDS" if leaves else ".SH CHOICES")
+    described: dict[str, str] = {}
     for one in below:
-        lines += _section(one, several, shared)
+        lines += _section(one, several, shared, described)
     for words, same in borrowed.items():
         lines += _borrowed_section(words, same, shared)
     if several:
@@ -61,7 +62,7 @@ def page(pages: Sequence[Page], tools: Sequence[str], shared: Collection[Record]
     lines += _expressions(pages)
     lines += _of_records(pages)
     lines += [".SH EXIT STATUS", *_paragraphs([STATUS])]
-    lines += _see_also([*(f"{tool}(1)" for tool in tools if tool != name), *GENERAL])
+    lines += _see_also(GENERAL)
     return _text(lines)
 
 
@@ -232,14 +233,20 @@ def _options(page: Page, shared: Collection[Record], elsewhere: set[str]) -> lis
     return [".SH OPTIONS", *_terms(dict(records))] if records else []
 
 
-def _section(page: Page, several: Collection[Record], shared: Collection[Record]) -> list[str]:
+def _section(
+    page: Page, several: Collection[Record], shared: Collection[Record], described: dict[str, str]
+) -> list[str]:
+    """One command; `described` has the last word of the first command for each list of further options."""
     _, _, body, _ = _parts(page.command, page.words)
     records = [record for record in _records(page) if record not in shared]
     own = {flag: text for flag, text in records if (flag, text) not in several}
     lines = [f".SS {_escape(page.words)}", *_paragraphs(body), *_terms(own)]
     below = [record for record in records if record in several]
     if below:
-        lines += _paragraphs([f"{'Also' if own else 'Options'}, described below: {_names(below)}."])
+        names, word = _names(below), page.words.split()[-1]
+        first = described.setdefault(names, word)
+        listed = f"those of {first}" if first != word and len(below) > 2 else names
+        lines += _paragraphs([f"{'Also' if own else 'Options'}, described below: {listed}."])
     return lines
 
 

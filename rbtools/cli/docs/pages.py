@@ -1,4 +1,4 @@
-"""The man pages that belong to no command: what a record is, and how the tools work together.
+"""The man pages that belong to no command: what records and their entries are, how the tools work together.
 
 Their text is in `NAME.SECTION.txt` beside this file: one line about the page, then headings (`# NAME`),
 paragraphs, terms (`term :: meaning`, each from the beginning of a line), and indented lines, which are shown
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rbtools.records import schema
 
-PAGES = (("rb-record", 5), ("rbtools", 7))
+PAGES = (("rb-record", 5), ("rb-entry", 5), ("rbtools", 7))
 _GROUPS = {
     "label": "What the entry is of, and where it was made:",
     "result": "The result:",
