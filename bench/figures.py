@@ -47,12 +47,14 @@ DIGITS = (
     "rb-arch --index 13714 --cells 1 |"
     " rb-train --method pgd --eps 32 --step-size 8 --epochs 5 > {out}/digits.jsonl"
 )
-# The same network by PGD-7, N-FGSM and FGSM from a random start.
+# The same network by PGD-7, N-FGSM, FGSM-PGI (with and without its regulariser) and FGSM from a random start.
 SINGLE_STEP = (
     "rb-arch --index 13714 --channels 8 --cells 1 --dataset {data} > {{out}}/net.jsonl;"
-    " for method in 'pgd --attack-steps 7' n-fgsm 'pgd --attack-steps 1 --step-size {step}'; do"
+    " for method in 'pgd --attack-steps 7' n-fgsm"
+    " fgsm-pgi 'fgsm-pgi --lambda 0' 'pgd --attack-steps 1 --step-size {step}'; do"
     " rb-train --method $method --eps {eps} {how} --threads 1 {{out}}/net.jsonl; done |"
-    " rb-attack pgd --steps 20 --eps {eps} | rb-rank --pivot train.method,train.config.attack_steps"
+    " rb-attack pgd --steps 20 --eps {eps} |"
+    " rb-rank --pivot train.method,train.config.attack_steps,train.config.lambda"
     " --metric acc,pgd20.{eps},seconds_per_epoch --format table"
 )
 ATTACKS = "python bench/attacks.py --threads 1 --cpu"

@@ -125,7 +125,9 @@ _SAME = {
     "ifgsm": ("pgd",),
     "bim": ("pgd",),
     "carlini": ("cw", "cw-l2"),
-    "fast": ("n-fgsm",),
+    "fast": ("n-fgsm", "fgsm-pgi"),
+    "fgsm-mep": ("fgsm-pgi",),
+    "fgsm-ep": ("fgsm-pgi",),
 }
 
 

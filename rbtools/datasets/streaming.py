@@ -96,7 +96,7 @@ def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
 
 def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
     """Images on a device; those that do not fit are moved to it when they are indexed."""
-    if isinstance(pixels, Streamed) or device.type != "cuda" or pixels.nbytes <= _free_on(device) // 2:
+    if isinstance(pixels, Streamed) or device.type != "cuda" or fits(pixels.nbytes, device):
         return pixels.to(device)
     return batchwise(pixels, device)
 
@@ -135,6 +135,11 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 def _gather(pixels: Tensor, ids: np.ndarray, out: np.ndarray) -> None:
     torch.index_select(pixels, 0, torch.from_numpy(ids), out=torch.from_numpy(out))
+
+
+def fits(size: int, device: torch.device) -> bool:
+    """Whether so many bytes take at most half of a GPU's free memory."""
+    return size <= _free_on(device) // 2
 
 
 def _free_on(device: torch.device) -> int:

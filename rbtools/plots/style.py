@@ -34,6 +34,7 @@ METHODS: dict[str, tuple[str, Dashes, str]] = {
     "kl-pgd": (SKY, "-", "v"),
     "mixed": (BLUE, DASHES[3], "^"),
     "n-fgsm": (SKY, DASHES[3], "P"),
+    "fgsm-pgi": (VERMILLION, DASHES[3], "X"),
 }
 
 # Font sizes in points: labels, ticks and legends, titles.

@@ -20,7 +20,17 @@ from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint, cuda_graphs, folding
 from rbtools.rng.draws import Draws
 from rbtools.spaces.identity import identity
-from rbtools.trainer import distributed, eval_copy, init, optim, regularize, theorem_lr, tracking, validation
+from rbtools.trainer import (
+    carried,
+    distributed,
+    eval_copy,
+    init,
+    optim,
+    regularize,
+    theorem_lr,
+    tracking,
+    validation,
+)
 from rbtools.trainer.augment import augment, cutout
 from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.metrics import Passes, Totals
@@ -108,7 +118,8 @@ class _Training:
         self.graphed = graphed
         self.step_model = self.model if graphed is None else graphed
         self.passes = Passes(self.step_model)
-        self.step_method = task.method
+        self.carried = carried.allocate(task.method, len(dataset.labels), self.about.shape, device)
+        self.step_method = task.method.carrying(self.carried)
         if self.recipe.filter is not None:
             self.step_method = ChenLee(task.method, self.recipe.warm_steps, self.recipe.filter_rule)
         self.half = task.precision == "bf16"
@@ -231,6 +242,7 @@ class _Training:
         for model in dict.fromkeys((self.model, self._kept())):
             distributed.share_buffers(model)
         totals.gather(self.device)
+        carried.share(self.carried, batches(order, self.recipe.batch_size))
         self.epoch += 1
         if self._place() not in self.places:
             self.places.append(self._place())
@@ -421,6 +433,7 @@ class _Training:
                 "drawn": self.drawn,
                 "passes": self.passes.totals,
                 "places": self.places,
+                "carried": self.carried,
             },
             buffer,
         )
@@ -441,6 +454,8 @@ class _Training:
             self.best, self.passes.totals = state["best"], state["passes"]
             self.drawn = state["drawn"]
             self.course.history = state["tracked"]
+            for name, values in self.carried.items():
+                values.copy_(state["carried"][name])
         except Exception:  # torch raises many kinds for damaged files; starting again is always correct
             return False
         return True

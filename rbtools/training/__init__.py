@@ -13,6 +13,7 @@ METHODS = Registry(
         "erm": "rbtools.training.erm:ERM",
         "pgd": "rbtools.training.pgd_at:PGDTraining",
         "n-fgsm": "rbtools.training.n_fgsm:NFGSM",
+        "fgsm-pgi": "rbtools.training.fgsm_pgi:FGSMPGI",
         "trades": "rbtools.training.trades:TRADES",
         "mart": "rbtools.training.mart:MART",
         "alp": "rbtools.training.alp:ALP",

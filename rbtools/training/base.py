@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
@@ -70,6 +70,8 @@ class Method(Registered, Generic[InnerResult]):
     name: ClassVar[str]
     version: ClassVar[int]
     inner: ClassVar[str | None] = None
+    # What the method keeps of each example from one epoch to the next, by name: see `carrying`.
+    carried: ClassVar[tuple[str, ...]] = ()
     # Of a method whose `inner` is "ce" or "kl": the model's mode during the attack, and its number of steps.
     inner_mode: str
     attack_steps: int
@@ -86,6 +88,13 @@ class Method(Registered, Generic[InnerResult]):
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
         """The loss of each example, given the result of `inner_attack`."""
         raise NotImplementedError
+
+    def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
+        """The method of one training, which reads and writes `state`: for each name of `carried` a float16
+        tensor (examples of the split, C, H, W), zeros at the start. The trainer stores it with its own state,
+        so that an interrupted training resumes with the same numbers.
+        """
+        return self
 
     @property
     def passes(self) -> tuple[int, int]:

@@ -102,8 +102,9 @@ class Pulled(BaseException):
         ),
         (METHODS.build("trades", attack_steps=1), dataclasses.replace(FAST, epochs=4, schedule="cosine")),
         (METHODS.build("erm"), dataclasses.replace(FAST, epochs=4, output="random")),  # that of step 3
+        (METHODS.build("fgsm-pgi", eps=16 / 255), dataclasses.replace(FAST, epochs=4)),
     ],
-    ids=["erm", "pgd", "trades", "drawn"],
+    ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi"],
 )
 def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
     method: Any, how: Recipe, batches: list[list[int]]
@@ -556,7 +557,7 @@ def test_catastrophic_overfitting_is_a_fall_under_pgd_alone(
     assert validation.overfitting({"pgd_acc": under_pgd, "robust_acc": own}) == epoch
 
 
-@pytest.mark.parametrize("name", ["n-fgsm", "pgd"])
+@pytest.mark.parametrize("name", ["n-fgsm", "fgsm-pgi", "pgd"])
 def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter([0.6, 0.1, 0.05])
     monkeypatch.setattr(
@@ -564,7 +565,7 @@ def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch
     )
     monkeypatch.setattr(loop.Totals, "means", lambda self: {"loss": 1.0, "robust_acc": 0.7})
     lines: list[str] = []
-    method = METHODS.build(name, **({} if name == "n-fgsm" else {"attack_steps": 1}))
+    method = METHODS.build(name, **({"attack_steps": 1} if name == "pgd" else {}))
     run = run_in("rb-store", notify=lines.append)
     record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
     assert record["train"]["history"]["pgd_acc"] == [0.6, 0.1, 0.05]

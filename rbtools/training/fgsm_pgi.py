@@ -1,0 +1,167 @@
+"""FGSM-PGI: adversarial training with one step from each example's perturbation of the epoch before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from rbtools.attacks import steps
+from rbtools.attacks.steps import widen
+from rbtools.lazy import torch
+from rbtools.registry import param
+from rbtools.training.base import LossTerms, Method, cross_entropy, mode
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from rbtools.rng.draws import Draws
+
+_LARGEST = 60000.0  # float16 ends at 65504
+
+
+class Prior(NamedTuple):
+    """What is kept of each example, both (N, C, H, W): the perturbation that the step starts from, in pixel
+    units of [0, 1], and the momentum of the gradients, in multiples of their mean size.
+    """
+
+    delta: Tensor
+    momentum: Tensor
+
+
+class PriorStep(NamedTuple):
+    """The images at the start and at the end of the step (N, C, H, W), and the prior of the next epoch."""
+
+    start: Tensor
+    perturbed: Tensor
+    following: Prior
+
+
+@dataclass(frozen=True, kw_only=True)
+class FGSMPGI(Method["PriorStep"]):
+    """Single-step training with a prior-guided start (Jia et al. 2022, arXiv:2207.08859;
+    jiaxiaojunQAQ/FGSM-PGI): CE(x') + lambda * mean over classes of (z(x') - z(x + eta))^2, z the logits.
+
+    eta is the example's own perturbation of the epoch before, g the gradient of the cross-entropy at
+    x + eta, and x' = project(x + eta + alpha * eps * sign g), onto the ball and [0, 1]. For the next epoch
+    m <- g / mean|g| + prior_decay * m and eta <- project(x + eta + alpha * eps * sign m) - x. That is the
+    paper's FGSM-MEP; with `prior_decay=0` eta is x' - x, its FGSM-EP. Every `reset` epochs, and in the first,
+    eta is eps * sign U(-1, 1) and m is 0. eta lies at the pixels that the network sees: it is neither cropped
+    nor flipped with the image, and x + eta is not clipped, as in the authors' code.
+
+    It differs from that code in three points. Gradients are normalised for each example, there for a batch.
+    The code takes g in training mode from the pass of the loss; here `inner_mode` decides, and the loss makes
+    a pass of its own (none for lambda 0). eta and m are kept in float16. The code's own label smoothing is
+    --label-smoothing 0.444 for ten classes.
+
+    Without `carrying` (a call outside of a training) every batch is one of a first epoch.
+    """
+
+    name: ClassVar[str] = "fgsm-pgi"
+    version: ClassVar[int] = 1
+    inner: ClassVar[str | None] = "prior-step"
+    carried: ClassVar[tuple[str, ...]] = Prior._fields
+
+    eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
+    alpha: float = param(1.0, "Length of the step, in multiples of --eps.", check="non-negative")
+    lambda_: float = param(
+        10.0,
+        "Weight of the squared distance of the logits at the start and the end of the step; 0 saves a pass.",
+        name="lambda",
+        check="non-negative",
+    )
+    prior_decay: float = param(
+        0.3,
+        "Share of the momentum that an epoch keeps, from which the next start is made; 0 is FGSM-EP.",
+        check="below one",
+    )
+    reset: int = param(40, "Epochs between random starts: 40 of 110 (the authors' code).", check="positive")
+    inner_mode: str = param(
+        "eval",
+        "Mode of the model for the gradient of the step: eval, or train (the authors' code).",
+        choices=("eval", "train"),
+    )
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        return 2 + (self.lambda_ > 0), 2 + (self.lambda_ > 0)
+
+    @property
+    def single_step(self) -> bool:
+        return True
+
+    @property
+    def solves_in_eval(self) -> bool:
+        return self.inner_mode == "eval"
+
+    def carrying(self, state: Mapping[str, Tensor]) -> Method[PriorStep]:
+        return CarriedPrior(self, Prior(**state))
+
+    def random_prior(self, images: Tensor, draws: Draws) -> Prior:
+        """The prior of a first epoch, and of each `reset` epochs later."""
+        upper = draws.child("prior").uniform(tuple(images.shape[1:])) >= 0.5
+        signs = torch.where(upper, self.eps, -self.eps).to(images)
+        return Prior(signs, torch.zeros_like(images))
+
+    def step(self, model: nn.Module, images: Tensor, labels: Tensor, prior: Prior) -> PriorStep:
+        """One step from the prior; the model has its earlier mode again afterwards."""
+        start, length = images + prior.delta, self.alpha * self.eps
+        with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
+            gradient, _ = steps.input_gradient(model, start, steps.cross_entropy(labels))
+            size = gradient.abs().mean(dim=(1, 2, 3), keepdim=True)
+            unit = gradient / size.clamp_min(torch.finfo(gradient.dtype).tiny)
+            momentum = unit + self.prior_decay * prior.momentum
+            ends = [
+                steps.project(steps.ascend(start, along, length, "linf"), images, self.eps, "linf")
+                for along in (gradient, momentum)
+            ]
+        return PriorStep(start, ends[0], Prior(ends[1] - images, momentum))
+
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> PriorStep:
+        return self.step(model, images, labels, self.random_prior(images, draws))
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: PriorStep) -> LossTerms:
+        # In the order of the authors' code, for BatchNorm's running statistics: the start, then x'.
+        start = model(inner_result.start) if self.lambda_ > 0 else None
+        logits = model(inner_result.perturbed)
+        values = cross_entropy(logits, labels)
+        if start is not None:
+            values = values + self.lambda_ * (widen(logits) - widen(start)).square().mean(1)
+        return LossTerms(values, adversarial=logits)
+
+
+class CarriedPrior(Method["PriorStep"]):
+    """FGSM-PGI in a training: it takes the prior of each example from tensors (examples, C, H, W), which may
+    be on another device, and writes the next one there. The epoch is the draws' offset.
+    """
+
+    def __init__(self, method: FGSMPGI, kept: Prior) -> None:
+        self.method, self.kept = method, kept
+        self.name, self.inner = method.name, method.inner  # type: ignore[misc]
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        return self.method.passes
+
+    @property
+    def solves_in_eval(self) -> bool:
+        return self.method.solves_in_eval
+
+    def prior(self, images: Tensor, draws: Draws) -> Prior:
+        """The priors of these examples in this epoch, as `images`."""
+        if draws.offset % self.method.reset == 0:
+            return self.method.random_prior(images, draws)
+        at = draws.examples.to(self.kept.delta.device)
+        delta, momentum = (values[at].to(images) for values in self.kept)
+        eps = self.method.eps
+        return Prior(delta.clamp_(-eps, eps), momentum)  # rounding to float16 may have left the ball
+
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> PriorStep:
+        result = self.method.step(model, images, labels, self.prior(images, draws))
+        at = draws.examples.to(self.kept.delta.device)
+        for kept, values in zip(self.kept, result.following, strict=True):
+            kept[at] = values.clamp(-_LARGEST, _LARGEST).to(kept)
+        return result
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: PriorStep) -> LossTerms:
+        return self.method.loss(model, images, labels, inner_result)
