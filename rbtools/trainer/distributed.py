@@ -95,18 +95,6 @@ def sum_all(tensors: Sequence[Tensor]) -> None:
         one.copy_(total.view_as(one))
 
 
-def sum_gradients(model: nn.Module, loss: Tensor) -> Tensor:
-    """Sum the gradients of all processes, and the loss with them."""
-    parameters = [value for value in model.parameters() if value.requires_grad]
-    for value in parameters:
-        if value.grad is None:
-            value.grad = torch.zeros_like(value)
-    gradients = [value.grad for value in parameters if value.grad is not None]
-    beside = loss.to(gradients[0]).view(1)
-    sum_all([*gradients, beside])
-    return beside[0].double()
-
-
 def share_buffers(model: nn.Module) -> None:
     """Copy the buffers (BatchNorm's statistics) of process 0 to all processes."""
     if count() > 1:

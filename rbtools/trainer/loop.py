@@ -24,6 +24,7 @@ from rbtools.trainer import (
     carried,
     distributed,
     eval_copy,
+    gradient_buckets,
     init,
     optim,
     regularize,
@@ -152,6 +153,9 @@ class _Training:
             weight_decay=self.recipe.weight_decay,
             fused=True if device.type == "cuda" else None,  # one kernel for all weights
         )
+        self.buckets = None
+        if distributed.count() > 1:
+            self.buckets = gradient_buckets.GradientBuckets(self.model, self._loss, self.about.shape)
         self.batches = len(batches(self.ids, self.recipe.batch_size))
         self.schedule = schedule(self.optimizer, self.recipe, self.batches)
         self.epoch = 0
@@ -169,6 +173,11 @@ class _Training:
         self._warn_of_pieces()
 
     def _warn_of_pieces(self) -> None:
+        if distributed.count() > 1 and self.step_method.of_whole_batches:
+            self.run.notify(
+                f"{self.method.name} with these options depends on the images in a process's share of a"
+                f" batch: {distributed.count()} processes change the result."
+            )
         if distributed.count() > 1 and self.device.type == "cpu" and has_batchnorm(self.model):
             self.run.notify(
                 f"{self.arch.get('name', 'The network')} has BatchNorm, which sees each process's share of a"
@@ -313,18 +322,17 @@ class _Training:
         self.passes.totals["images"] += len(ids)
         value = torch.zeros((), dtype=torch.float64, device=self.device)
         with contextlib.ExitStack() as perturbed:
-            for part in pieces:
+            for number, part in enumerate(pieces, 1):
                 own = draws if len(pieces) == 1 else draws.take(part)
                 # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
                 # batch's.
                 weight = len(part) / whole
-                loss = self._loss(images[part], targets[part], own.child("method"), weight, perturbed)
+                of_part = images[part], targets[part], own.child("method"), weight, perturbed
+                loss = self._backward(of_part, weight, last=number == len(pieces))
                 value = value + totals.add(loss, self.labels[ids[part]]) * weight
-                (loss.value * weight).backward()
-            if not pieces and self._awp_now():
-                perturbed.enter_context(self._perturbed(None))
-            if distributed.count() > 1:
-                value = distributed.sum_gradients(self.model, value)
+            if not pieces:
+                self._backward_of_nothing(perturbed)
+            value = distributed.sum_of(value)
             self.optimizer.step()
         if self.averaged is not None:
             self.averaged.update(self.model)
@@ -333,6 +341,24 @@ class _Training:
                 for part in pieces:
                     self.step_model(images[part])
         return value
+
+    def _backward(self, of_part: tuple[Any, ...], weight: float, *, last: bool) -> Loss:
+        """The loss of a part of the batch; its weighted gradient is added to the parameters'."""
+        if self.buckets is not None:
+            return self.buckets.backward(*of_part, weight=weight, last=last)
+        loss = self._loss(*of_part)
+        (loss.value * weight).backward()
+        return loss
+
+    def _backward_of_nothing(self, perturbed: contextlib.ExitStack) -> None:
+        """Take part in what the other processes compute of a batch of which this one has no share."""
+
+        def take_part() -> None:
+            if self._awp_now():
+                perturbed.enter_context(self._perturbed(None))
+
+        assert self.buckets is not None  # one process alone has a share of every batch
+        self.buckets.backward_of_nothing(take_part)
 
     def _batch(self, ids: Tensor, draws: Draws, first: Tensor) -> tuple[Tensor, Tensor]:
         """The batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K).

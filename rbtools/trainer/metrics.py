@@ -47,6 +47,9 @@ class Passes:
         self._counting = False
 
 
+_NAMES = ("loss", "acc", "robust_acc")
+
+
 class Totals:
     """Running means over an epoch of the loss and of the accuracies that the method reports.
 
@@ -62,7 +65,7 @@ class Totals:
         self.count += len(labels)
         value: Tensor = loss.value.detach().double()
         self._plus("loss", value * len(labels))
-        for name, logits in (("acc", loss.clean_logits), ("robust_acc", loss.adversarial_logits)):
+        for name, logits in zip(_NAMES[1:], (loss.clean_logits, loss.adversarial_logits), strict=True):
             if logits is not None:
                 self._plus(name, logits.argmax(1).eq(labels).sum().double())
         return value
@@ -71,12 +74,16 @@ class Totals:
         self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def gather(self, device: torch.device) -> None:
-        """Sum the totals of all processes of the training."""
+        """Sum the totals of all processes of the training, one of which may have had no images."""
         if distributed.count() > 1:
-            own = torch.stack([value.to(device) for value in self.sums.values()])
-            values = distributed.sum_of(torch.cat([own.new_tensor([float(self.count)]), own]))
-            self.count = int(values[0])
-            self.sums = dict(zip(self.sums, values[1:], strict=True))
+            zero = torch.zeros((), dtype=torch.float64, device=device)
+            sums = [self.sums.get(name, zero).to(device) for name in _NAMES]
+            counts = zero.new_tensor([self.count, *(name in self.sums for name in _NAMES)])
+            counted, *there, own = distributed.sum_of(torch.cat([counts, torch.stack(sums)])).split(
+                [1] * len(counts) + [len(sums)]
+            )
+            self.count = int(counted)
+            self.sums = {name: own[at] for at, name in enumerate(_NAMES) if there[at] > 0}
 
     def means(self) -> dict[str, float]:
         return {name: float(total) / self.count for name, total in self.sums.items()} if self.count else {}

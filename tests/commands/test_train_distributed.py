@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -39,13 +38,6 @@ OPTIONS = [
 ]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A network without BatchNorm: each process has half of every batch, and the weights are those of one."""
     Path("mine.py").write_text(CODE)
@@ -55,8 +47,7 @@ def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     options = [*OPTIONS, "--allow-code", "--device", "cpu", "--threads", "1"]
     two = subprocess.run(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
-            *("--master-addr", "localhost", "--master-port", str(free_port())),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
             *("-m", "rbtools.commands.train", *options, "--store", "two"),
         ],
         input=line + line.replace("mine:network", "mine:missing"),
