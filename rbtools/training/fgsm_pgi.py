@@ -73,7 +73,7 @@ class FGSMPGI(Method["PriorStep"]):
     prior_decay: float = param(
         0.3,
         "Share of the momentum that an epoch keeps, from which the next start is made; 0 is FGSM-EP.",
-        check="below one",
+        check="fraction",
     )
     reset: int = param(40, "Epochs between random starts: 40 of 110 (the authors' code).", check="positive")
     inner_mode: str = param(
