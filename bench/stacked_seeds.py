@@ -41,6 +41,12 @@ def networks(name: str, channels: int, cells: int, seeds: int) -> list[nn.Module
     return built
 
 
+def fast_copy(net: nn.Module) -> eval_copy.EvalCopy:
+    made = eval_copy.of(net, SHAPE, bf16=False)
+    assert made is not None
+    return made
+
+
 def attack(logits: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, count: int) -> Tensor:
     """PGD on images (..., C, H, W) with labels (...)."""
     points = images
@@ -61,7 +67,7 @@ class Alone:
 
     def __init__(self, nets: list[nn.Module], images: Tensor, labels: Tensor, count: int) -> None:
         self.nets, self.images, self.labels, self.count = copy.deepcopy(nets), images, labels, count
-        self.copies = [eval_copy.of(net, SHAPE, bf16=False) for net in self.nets]
+        self.copies = [fast_copy(net) for net in self.nets]
         self.optimisers = [optimiser(list(net.parameters())) for net in self.nets]
 
     def __call__(self) -> None:
@@ -82,7 +88,7 @@ class Stacked:
 
     def __init__(self, nets: list[nn.Module], images: Tensor, labels: Tensor, count: int) -> None:
         self.nets, self.images, self.labels, self.count = copy.deepcopy(nets), images, labels, count
-        self.copies = [eval_copy.of(net, SHAPE, bf16=False) for net in self.nets]
+        self.copies = [fast_copy(net) for net in self.nets]
         self.parameters, self.buffers = stack_module_state(self.nets)
         self.optimiser = optimiser(list(self.parameters.values()))
 

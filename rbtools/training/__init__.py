@@ -13,7 +13,6 @@ METHODS = Registry(
         "erm": "rbtools.training.erm:ERM",
         "pgd": "rbtools.training.pgd_at:PGDTraining",
         "n-fgsm": "rbtools.training.n_fgsm:NFGSM",
-        "fgsm-pgi": "rbtools.training.fgsm_pgi:FGSMPGI",
         "trades": "rbtools.training.trades:TRADES",
         "mart": "rbtools.training.mart:MART",
         "alp": "rbtools.training.alp:ALP",
@@ -25,6 +24,7 @@ METHODS = Registry(
         "evar": "rbtools.training.evar:EVaR",
         "at-pr": "rbtools.training.at_pr:ATPR",
         "mixed": "rbtools.training.mixed:Mixed",
+        "fgsm-pgi": "rbtools.training.fgsm_pgi:FGSMPGI",
     },
     group="methods",
 )
