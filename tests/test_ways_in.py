@@ -172,6 +172,16 @@ def test_a_table_whose_labels_ask_for_endless_classes(label: int) -> None:
     refused(lambda: datasets.load("parquet:x.parquet", "test"))
 
 
+def test_a_table_of_more_rows_than_bytes_is_refused() -> None:
+    # A run of equal labels takes a few bytes however long it is, and so do images that are missing.
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    count = 300_000
+    table = pa.table({"image": pa.nulls(count, pa.binary()), "label": pa.array(np.zeros(count, np.int64))})
+    parquet.write_table(table, "x.parquet", row_group_size=count // 2)
+    refused(lambda: datasets.load("parquet:x.parquet", "test"), f"it claims {count} rows in ")
+
+
 # --- archives -------------------------------------------------------------------------------------
 
 

@@ -265,7 +265,8 @@ def _check_path(param: click.Option, text: str, where: str) -> None:
     metavar = param.metavar or ""
     if inner is None and not any(word in metavar for word in _PATHS):
         return
-    here, there = os.path.realpath("."), os.path.realpath(text if inner is None else inner)
+    path = os.path.expanduser(text if inner is None else inner)
+    here, there = os.path.realpath("."), os.path.realpath(path)
     if there != here and not there.startswith(here.rstrip(os.sep) + os.sep):
         raise UsageError(
             f"{where} {_shown(text)}, which lies outside {here}. A file cannot name that; the command line"

@@ -338,7 +338,7 @@ _evaluation_options = (
 _indices_option = click.option(
     "--indices",
     default=None,
-    metavar="LIST",
+    metavar="LIST|FILE",
     help="Only the images with these numbers in the split: 0-999 are its first 1,000. Or a FILE that holds"
     " them (FILE:KEY for one of its lists).",
 )

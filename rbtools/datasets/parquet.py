@@ -163,6 +163,9 @@ class ImageTable:
             opened = [pq.ParquetFile(file, memory_map=True) for file in files]
             if any(one.schema_arrow.field(self._image) != schema.field(self._image) for one in opened):
                 raise ValueError(f"its column {self._image} differs from that of another file")
+            for one, file in zip(opened, files, strict=True):
+                if (rows := _rows_of(one)) > (size := file.stat().st_size):  # labels in runs take no room
+                    raise ValueError(f"it claims {rows} rows in {size} bytes")
             column = pa.concat_tables([one.read([label]) for one in opened]).column(label)
             if column.null_count:
                 raise ValueError(f"its column {label} has rows without a value")
@@ -277,6 +280,12 @@ def _pyarrow() -> tuple[Any, Any]:
             " (or install rbtools with its extra: rbtools[parquet])."
         ) from None
     return pyarrow, pyarrow.parquet
+
+
+def _rows_of(file: Any) -> int:
+    """The rows of all row groups of an open file, by its metadata."""
+    about = file.metadata
+    return sum(about.row_group(group).num_rows for group in range(about.num_row_groups))
 
 
 def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, str]:

@@ -164,6 +164,8 @@ WRONG = {
     "rb-train: {store: link}": "store of rb-train is 'link', which lies outside",
     "all: {data-dir: link/data}": "data-dir of all is 'link/data', which lies outside",
     "rb-train: {dataset: 'imagefolder:../photos'}": "dataset of rb-train is 'imagefolder:../photos', which",
+    "rb-train: {dataset: 'imagefolder:~/photos'}": "dataset of rb-train is 'imagefolder:~/photos', which",
+    "rb-train: {data-dir: ~/data}": "data-dir of rb-train is '~/data', which lies outside",
 }
 
 
@@ -174,6 +176,16 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(text: str, tmp_path: Path) 
     result = run("rb-train", "--epochs", "1")
     assert (result.exit_code, result.stdout) == (2, "")
     assert WRONG[text] in result.stderr and result.stderr.count("\n") == 1, result.stderr
+
+
+def test_a_file_of_indices_is_a_path_and_their_numbers_are_none() -> None:
+    for text in ("/elsewhere", "../list.json:test", "~/list"):
+        config(f"rb-attack: {{indices: '{text}'}}\n")
+        refused = run("rb-attack", "pgd")
+        assert refused.exit_code == 2 and f"indices of rb-attack is '{text}', which lies" in refused.stderr
+    for text in ("0-99,7", "lists/some.txt"):
+        config(f"rb-attack: {{indices: '{text}'}}\n")
+        assert in_force("rb-attack", "pgd")["indices"] == (text, "rbtools.yaml")
 
 
 def test_a_subcommand_that_is_none_names_the_near_miss() -> None:
@@ -212,10 +224,8 @@ def test_print_config_is_a_file_that_changes_nothing(tool: str, monkeypatch: pyt
     assert {name: value for name, (value, _) in after.items()} == {
         name: value for name, (value, _) in before.items()
     }
-    assert {origin for name, (_, origin) in after.items() if before[name][0] not in ("", "not set")} <= {
-        "again.yaml",
-        "default",
-    }
+    named = {name for name, (value, _) in before.items() if value not in ("", "not set")}
+    assert named and {after[name][1] for name in named} == {"again.yaml"}  # so it was read
 
 
 def test_every_command_has_the_options() -> None:
