@@ -36,10 +36,10 @@ def _ge(source: shared.RecordSource, work: shared.CommandContext, task: EvalTask
 def main() -> None:
     """Measure the generalisation error of an evaluation: its value on train minus that on test.
 
-    Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. The evaluations and their options are
-    those of rb-attack, rb-corrupt and rb-pr; acc is clean accuracy. The subcommand loss attack gives the gaps
-    of loss and error as test minus train, since these grow with overfitting. --n is the number of images of
-    each side. Training images are not augmented.
+    Adds ge.NAME to "metrics", with both sides as NAME and train.NAME. acc is clean accuracy; the attacks,
+    corruptions and noises and their own options are those of rb-attack, rb-corrupt and rb-pr. The subcommand
+    loss attack gives the gaps of loss and error as test minus train, since these grow with overfitting. --n
+    is the number of images of each side. Training images are not augmented.
 
     \b
     Examples:

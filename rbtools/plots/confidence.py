@@ -27,9 +27,9 @@ class Confidence(Drawing):
     """Confidences of evaluations that were made with --detail: medians over records, and their middle 80 %.
 
     Over the distance: the mean of the largest probability, of correct and of wrong predictions. By class, for
-    one evaluation: the probability of the true class over its images (label), and that of the predicted class
-    over the images predicted as it (argmax). By label, over the distance: the mean probability of every class
-    over the images of one class (--class).
+    each evaluation of --metric (without it the last): the probability of the true class over its images
+    (label), and that of the predicted class over the images predicted as it (argmax). By label, over the
+    distance: the mean probability of every class over the images of one class (--class).
     """
 
     name: ClassVar[str] = "confidence"

@@ -127,7 +127,7 @@ class Recipe:
     )
     filter: str | None = param(
         None,
-        "chen-lee: if the attack has not raised the loss after --warm-steps, train on clean images.",
+        "chen-lee: if the loss is lower after --warm-steps of the attack, train on clean images.",
         choices=("chen-lee",),
         metavar="NAME",
     )
