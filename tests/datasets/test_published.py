@@ -99,8 +99,8 @@ def test_every_split_is_read_back_byte_for_byte(make, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_data_folder_may_come_from_below_or_be_the_folder_itself(make, name, tmp_path):
-    """DIR/NAME/... as people sort their data sets, and --data-dir naming the innermost folder."""
+def test_data_dir_may_hold_a_folder_of_that_name_or_be_the_innermost_folder(make, name, tmp_path):
+    """The files in DIR/NAME/..., and --data-dir naming the folder that directly holds them."""
     folder, made = make(name)
     split, (images, labels) = next(iter(made.items()))
     (inner,) = {path for path in folder.iterdir() if path.is_dir()} or {folder}

@@ -116,13 +116,14 @@ def test_neither_other_images_nor_the_chunk_change_a_row(output: SmoothingOutput
 
 
 def test_entries_count_what_is_certified() -> None:
-    rows = rows_of(batch_of(DISTANCES, labels=[1, 1, 0, 0, 0, 1, 1, 1]), FIXED)  # the fourth label is wrong
+    # The fourth and the last label are wrong; the classifier abstains on the first and the last image.
+    rows = rows_of(batch_of([*DISTANCES, 0.005], labels=[1, 1, 0, 0, 0, 1, 1, 1, 0]), FIXED)
     entries = FIXED.entries(rows, {})
     assert [entry["metric"] for entry in entries] == [f"cert.smooth.0.25.{r:g}" for r in FIXED.radii]
-    assert [entry["value"] * 8 for entry in entries] == [6, 4, 3, 0]  # 4,000 draws reach .73
-    assert {entry["abstained"] for entry in entries} == {1}
-    right = [radius for i, radius in enumerate(FIXED.certified(rows)) if i not in (0, 3)]
-    assert entries[0]["mean_radius"] == pytest.approx(sum(right) / 8, abs=1e-6)
+    assert [round(entry["value"] * 9, 9) for entry in entries] == [6, 4, 3, 0]  # 4,000 draws reach .73
+    assert {entry["abstained"] for entry in entries} == {2}
+    right = [radius for i, radius in enumerate(FIXED.certified(rows)) if i not in (0, 3, 8)]
+    assert entries[0]["mean_radius"] == pytest.approx(sum(right) / 9, abs=1e-6)
     assert all(entry["ci95"][0] <= entry["value"] < entry["ci95"][1] for entry in entries)
 
 

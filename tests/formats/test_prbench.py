@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
+from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.formats import FORMATS, Bad, ConversionReport, Published
 from rbtools.formats.conversion_report import losses
 from rbtools.probabilistic import NOISES
@@ -106,25 +107,30 @@ def test_every_metric_has_an_entry_that_says_source_and_rounding() -> None:
 
 
 @pytest.mark.parametrize("noise", ["uniform", "gaussian", "laplace"])
-def test_an_entry_of_noise_has_the_protocol_of_rb_pr(noise: str) -> None:
+def test_what_an_entry_says_of_noise_denominator_and_criterion_is_what_rb_pr_says(noise: str) -> None:
     key = "pr" if noise == "uniform" else f"pr_{noise}"
     gaps = {} if noise == "uniform" else {"ge": {noise[:3]: 6.24}}
     record = record_of({**ERM, key: {"0.08": 76.19}, **gaps})
     entries = {entry["metric"]: entry for entry in record["evals"]}
     made = NOISES.build(noise, **({"truncate": True} if noise == "uniform" else {}))
-    own = {"gamma": 0.08, "samples": 100, **made.settings, "denominator": "correct", "split": "test"}
-    del own["definition"]
-    published = {"tool", "metric", "source", "published", "unit", "rounding", "value"}
-    entry = entries[f"pr.{noise}.0.08"]
-    assert {name: value for name, value in entry.items() if name not in published} == own
-    gap = {**own, "gamma": 8 / 255, "denominator": "all", "split": "train-test"}
-    entry = entries[f"ge.pr-all.{noise}.0.0313725"]
-    assert {name: value for name, value in entry.items() if name not in published} == gap
-    passes = {"rho": 0.05, "criterion": Estimator(passes="above").criterion}
+    estimator = Estimator(rho=(0.05,), denominator="both", passes="above")
+    task = NoiseTask(made, (8 / 255, 0.08), estimator, samples=100)
+    of_rb_pr = {entry["metric"]: entry for output in task.outputs()[1:] for entry in output.entry_template()}
+
+    def told(metric: str) -> dict[str, Any]:
+        published = {"tool", "source", "published", "unit", "rounding", "value"}
+        return {name: value for name, value in entries[metric].items() if name not in published}
+
+    def expected(of: str, **more: str) -> dict[str, Any]:
+        # The definition in words is of rb-pr's own draws.
+        return {name: value for name, value in of_rb_pr[of].items() if name != "definition"} | more
+
+    pr, gap = f"pr.{noise}.0.08", f"pr-all.{noise}.0.0313725"
+    assert told(pr) == expected(pr, split="test")
+    assert told(f"ge.{gap}") == expected(gap, split="train-test", metric=f"ge.{gap}")
     if noise == "uniform":
-        entry = entries["probacc.uniform.0.0313725.0.05"]
-        wanted = {**own, "gamma": 8 / 255, **passes}
-        assert {name: value for name, value in entry.items() if name not in published} == wanted
+        probacc = "probacc.uniform.0.0313725.0.05"
+        assert told(probacc) == expected(probacc, split="test")
 
 
 def test_a_resnet_of_larger_images_has_the_linear_layer_of_the_code() -> None:

@@ -244,9 +244,29 @@ def test_a_hostile_value_stays_the_value_of_its_option(word: str, trained: bool)
     assert not list(Path().iterdir())
 
 
+PLACES: list[tuple[Any, ...]] = [
+    ("arch", "name"),
+    ("dataset",),
+    ("train", "seed"),
+    ("train", "config", "lr"),
+    ("train", "config", "milestones", 0),
+    ("evals", 0, "norm"),
+    ("evals", 1, "noise"),
+    ("evals", 1, "split"),
+    ("evals", 3, "constants"),
+]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
 @pytest.mark.parametrize("word", ["a\nrm -rf ~", "\x1b[2J", "a\u202eb", "a\u2028b", "\x00"])
-def test_control_characters_give_no_command_at_all(word: str) -> None:
-    told = make_again({**IMPORTED, "dataset": word})
+def test_control_characters_give_no_command_at_all(word: str, place: tuple[Any, ...]) -> None:
+    record: Any = hostile("plain")
+    assert make_again(record).steps
+    inner = record
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = word
+    told = make_again(record)
     assert told.steps == [] and "control characters" in told.lacking[0]
 
 

@@ -54,7 +54,7 @@ def test_draws_belong_to_the_example_and_the_draw() -> None:
     assert not torch.equal(together, uniform.unit(draws(0, 5), (2, 4, 4), 4))
 
 
-def test_radii_share_the_draw_and_clipping_keeps_images_images() -> None:
+def test_noise_is_the_unit_draw_times_the_radius_and_clipping_keeps_pixels_in_the_box() -> None:
     images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     before = images.clone()
     for clip in (True, False):

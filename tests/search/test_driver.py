@@ -168,6 +168,9 @@ def test_evolution_drops_the_oldest_member() -> None:
     algorithm = SEARCHES.build("evolution", population=3, sample=1)
     (trace,) = run(algorithm, values, budget=60, charge=True)
     order = [index for index, _ in trace.log]
+    only_parents = set()
     for place in range(3, 60):
-        alive = order[place - 3 : place]
-        assert any(order[place] in nasbench201.neighbours(parent) for parent in alive)
+        ages = [age for age in (1, 2, 3) if order[place] in nasbench201.neighbours(order[place - age])]
+        assert ages
+        only_parents |= set(ages) if len(ages) == 1 else set()
+    assert only_parents == {1, 2, 3}  # all three of the population have children, not the last one alone

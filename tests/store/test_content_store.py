@@ -84,10 +84,13 @@ def test_what_is_not_there_is_none(store: Store) -> None:
     assert not Path("rb-store").exists()  # looking makes nothing
 
 
-def test_a_state_can_be_dropped(store: Store) -> None:
-    store.keep_state(KEY, b"state")
+def test_one_state_can_be_dropped(store: Store) -> None:
+    other = digest({"kind": "another training"})
+    for key in (KEY, other):
+        store.keep_state(key, b"state")
     store.drop_state(KEY)
-    assert store.state(KEY) is None and not files("state/*/*")
+    assert store.state(KEY) is None and store.state(other) == b"state"
+    assert [path.name for path in files("state/*/*")] == [other]
 
 
 def test_with_force_finished_work_is_not_looked_at_but_checkpoints_are(store: Store) -> None:

@@ -248,7 +248,9 @@ def finished(filled: Any) -> str:
     ],
     ids=["finished", "unfinished", "of this month", "old", "damaged"],
 )
-def test_states_that_nobody_goes_on_with_go(make: Callable[[Any], Any], goes: bool, filled: Any) -> None:
+def test_states_of_finished_trainings_and_old_or_damaged_ones_are_removed(
+    make: Callable[[Any], Any], goes: bool, filled: Any
+) -> None:
     make(filled)
     assert ("state" in cleared(filled.store)) is goes
 
