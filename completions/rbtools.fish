@@ -186,7 +186,7 @@ complete -c rb-train -n '__rbtools_at "rb-train"' -l awp-gamma -x -d 'Size of aw
 complete -c rb-train -n '__rbtools_at "rb-train"' -l awp-warmup -x -d 'Epochs before awp starts.'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l l2 -x -d 'Weight decay of --regularize l2.'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l label-smoothing -x -d 'Share of each label that is spread over all classes.'
-complete -c rb-train -n '__rbtools_at "rb-train"' -l filter -x -d 'chen-lee: if the attack has not raised the loss after --warm-steps, train on clean images.'
+complete -c rb-train -n '__rbtools_at "rb-train"' -l filter -x -d 'chen-lee: if the loss is lower after --warm-steps of the attack, train on clean images.'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l filter-rule -x -a 'batch example' -d 'Filter whole batches by their mean (PRBench\'s code), or each example.'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l warm-steps -x -d 'Steps of the attack before the filter decides (1 is m = 0 of PRBench\'s code).'
 complete -c rb-train -n '__rbtools_at "rb-train"' -l ema -x -d 'Decay per step of averaged weights, such as 0.995; these are validated and kept.'
