@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools import datasets, evaluation
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, standing
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation.base import EvalTask
@@ -166,10 +166,11 @@ def test_networks_gradients_and_copies_stay_on_the_device() -> None:
 SHORT: dict[str, dict[str, Any]] = {
     "square": {"queries": 20},
     "noise": {"samples": 8},
-    "aa": {"attacks": "apgd-ce,square"},
+    "aa": {"attacks": "pgd,noise"},
     "cw-l2": {"steps": 8, "searches": 2},
     "fgsm": {},
 }
+LONGER: dict[str, dict[str, Any]] = {"pgd": {"steps": 10}, "apgd-ce": {"steps": 10}}  # than a look
 
 
 def network() -> nn.Sequential:
@@ -208,6 +209,79 @@ def test_an_attack_runs_on_the_device_and_gives_the_images_of_the_cpu(name: str)
     with PretendDevice() as device:
         images = attacked(attack, 6, device).cpu()
     torch.testing.assert_close(images, wanted, rtol=0, atol=1e-5)
+
+
+EPS = {"linf": 0.02, "l2": 0.3, "l1": 2.0}
+NORMS = [*((name, ATTACKS.build(name).norm) for name in ATTACKS), ("apgd-ce", "l1"), ("square", "l2")]
+
+
+@pytest.mark.parametrize(("name", "norm"), NORMS)
+def test_broken_examples_that_leave_late_end_at_the_same_points(
+    name: str, norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU, with the schedule of a GPU: an attack that breaks some examples and not others."""
+    own = {} if norm == ATTACKS.build(name).norm else {"norm": norm}
+    attack = built(name, EPS[norm], **own, **LONGER.get(name, {}))
+    wanted = attacked(attack, 12, None)
+    monkeypatch.setattr(standing, "EACH_STEP", standing.Schedule(3))
+    torch.testing.assert_close(attacked(attack, 12, None), wanted, rtol=0, atol=1e-5)
+
+
+class Coarse(nn.Module):
+    """A fast model that prefers later classes, and the exact one that confirms what it finds."""
+
+    def __init__(self, exact: nn.Module) -> None:
+        super().__init__()
+        self.exact, self.refused = exact, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.exact(images) + torch.linspace(-0.02, 0.02, 10)
+        return logits
+
+    def confirm(self, points: Tensor, labels: Tensor) -> Tensor:
+        wrong: Tensor = self.exact(points).argmax(1) != labels
+        self.refused += int((~wrong).sum())
+        return wrong
+
+
+@pytest.mark.parametrize("name", ["pgd", "apgd-ce", "noise"])
+def test_a_coarse_model_that_is_confirmed_late_breaks_the_same_examples_at_the_same_points(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, images, draws = network(), images_of(16), Draws(0, "test", torch.arange(16))
+    labels, attack = model(images).argmax(1), built(name, 0.05, **LONGER.get(name, {}))
+    wanted = attack(Coarse(model), images, labels, draws)
+    monkeypatch.setattr(standing, "EACH_STEP", standing.Schedule(3))
+    coarse = Coarse(model)
+    torch.testing.assert_close(attack(coarse, images, labels, draws), wanted, rtol=0, atol=1e-6)
+    assert coarse.refused
+
+
+# The option with the number of steps, and what makes an attack one loop.
+STEPS = {"square": "queries", "noise": "samples"}
+ONE_LOOP = {"apgd-t": {"targets": 1}, "fab-t": {"targets": 1}, "cw-l2": {"searches": 1}}
+# What has no loop of steps of its own.
+NO_STEPS = {"fgsm": "one step", "aa": "the loops of its parts"}
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in NO_STEPS])
+def test_an_attack_waits_at_most_once_in_8_steps(name: str) -> None:
+    """No example is broken, so all steps are made; what 8 steps more wait for."""
+    counts, option = [], STEPS.get(name, "steps")
+    for number in (8, 16):
+        with PretendDevice() as device:
+            attacked(built(name, 1e-6, **{option: number}, **ONE_LOOP.get(name, {})), 2, device)
+        counts.append(device.waits)
+    fewer, more = counts
+    assert more.total() - fewer.total() <= 1, more - fewer
+
+
+@pytest.mark.parametrize(
+    ("standing_", "size", "wanted"),
+    [(5, 10, None), (4, 10, 5), (1, 16, 1), (2, 16, 2), (3, 16, 4), (0, 7, 0)],
+)
+def test_loops_have_few_sizes(standing_: int, size: int, wanted: int | None) -> None:
+    assert standing.size_for(standing_, size) == wanted
 
 
 # --- evaluations and measures -----------------------------------------------------------------------

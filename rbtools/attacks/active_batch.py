@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.standing import EACH_STEP, Schedule, schedule
 from rbtools.attacks.steps import differentiate, fooled, logits_of
 from rbtools.lazy import torch
 
@@ -31,21 +32,28 @@ class AttackBatch:
     """Examples under attack.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: of the
-    unchanged images (N, K), if there was a clean pass.
+    unchanged images (N, K), if there was a clean pass; looks: when a loop looks which of them are broken, by
+    default as their device suggests.
     """
 
     images: Tensor
     labels: Tensor
     draws: Draws
     logits: Tensor | None = None
+    looks: Schedule | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def schedule(self) -> Schedule:
+        """When a loop on these examples looks which of them are broken."""
+        return self.looks or schedule(self.images.device)
+
     def take(self, index: Tensor) -> AttackBatch:
         """Some of the examples, by positions or by a mask."""
         logits = None if self.logits is None else self.logits[index]
-        return AttackBatch(self.images[index], self.labels[index], self.draws.take(index), logits)
+        return AttackBatch(self.images[index], self.labels[index], self.draws.take(index), logits, self.looks)
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         """The loss for these examples."""
@@ -72,19 +80,53 @@ def run_stages(
             batch = dataclasses.replace(batch, logits=logits_of(model, batch.images))
             assert batch.logits is not None
             classes = batch.logits.shape[1]
-            right = ~fooled(model, batch.images, batch.logits, batch.labels)
-            by[~right] = CLEAN
-            left, batch = left[right], batch.take(right)
+            wrong = fooled(model, batch.images, batch.logits, batch.labels)
+            by[wrong] = CLEAN
+            left = (~wrong).nonzero()[:, 0]
+            batch = batch.take(left)
         todo = stages(classes)
         for number, stage in enumerate(todo):
             if not len(batch):
                 break
-            points, broken = stage(model, batch, number + 1 < len(todo))
+            points, broken = _run_stage(stage, model, batch, number + 1 < len(todo))
             perturbed[left] = points
-            by[left[broken]] = number
-            if broken.any():
-                left, batch = left[~broken], batch.take(~broken)
+            by[left] = torch.where(broken, number, STILL_CORRECT)
+            on = (~broken).nonzero()[:, 0]
+            if len(on) < len(left):
+                left, batch = left[on], batch.take(on)
     return perturbed, by, classes
+
+
+def _run_stage(stage: Stage, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    """The points of a stage, and which fool the model.
+
+    Where loops look seldom, the fast model alone decides in them, and the exact model confirms what it found
+    once, at the end. Examples on which they disagree are attacked again with a confirmation at each step, so
+    that their points are those of a loop that looks at each step.
+    """
+    confirm = getattr(model, "confirm", None)
+    if batch.schedule.each_step or confirm is None:
+        return stage(model, batch, more)
+    points, broken = stage(Unconfirmed(model), batch, more)
+    rows = broken.nonzero()[:, 0]
+    if len(rows):
+        doubtful = rows[~confirm(points[rows], batch.labels[rows])]
+        if len(doubtful):
+            again = dataclasses.replace(batch.take(doubtful), looks=EACH_STEP)
+            points[doubtful], broken[doubtful] = stage(model, again, more)
+    return points, broken
+
+
+class Unconfirmed:
+    """A fast model whose decisions nothing confirms."""
+
+    confirm = None
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.chunk_size = model, getattr(model, "chunk_size", None)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.model(images)
 
 
 class Evaluated(NamedTuple):
@@ -185,12 +227,12 @@ def misclassified(model: Model, points: Tensor, labels: Tensor, *, passes: int =
 R = TypeVar("R")
 
 
-def keep_rows(rows: R, mask: Tensor) -> None:
-    """Drop examples in place from a dataclass of tensors with one row per example (and of objectives); its
-    other fields stay."""
+def keep_rows(rows: R, kept: Tensor) -> None:
+    """Keep some examples, by a mask or by positions, of a dataclass of tensors with one row per example (and
+    of objectives), in place; its other fields stay."""
     for field in dataclasses.fields(rows):  # type: ignore[arg-type]
         value = getattr(rows, field.name)
         if isinstance(value, AttackObjective):
-            setattr(rows, field.name, value.take(mask))
+            setattr(rows, field.name, value.take(kept))
         elif isinstance(value, torch.Tensor):
-            setattr(rows, field.name, value[mask])
+            setattr(rows, field.name, value[kept])

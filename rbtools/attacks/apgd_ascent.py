@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, steps
 from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.standing import Standing
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class Ascent:
     """The state of the examples of a run, one row each; a subclass per step rule.
 
-    images, point, gradient: (N, C, H, W); loss: (N,); row: the number of each example in the batch.
+    images, point, gradient: (N, C, H, W); loss: (N,).
     """
 
     images: Tensor
@@ -29,13 +30,11 @@ class Ascent:
     point: Tensor
     loss: Tensor
     gradient: Tensor
-    row: Tensor = field(init=False)
     best_point: Tensor = field(init=False)
     best_gradient: Tensor = field(init=False)
     best: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.row = torch.arange(len(self.point), device=self.point.device)
         self.best_point, self.best_gradient, self.best = self.point, self.gradient, self.loss
 
     def move(self, number: int) -> Tensor:
@@ -77,33 +76,33 @@ def until_broken(
     An example is dropped at the first point that fools the model; unbroken ones are returned unchanged, or
     with `keep_best` as their points of largest loss, the last iterate aside.
     """
-    result = batch.images.clone()
-    seen = active_batch.loss_and_gradient(model, start, goal, passes=passes)
-    on = seen.still_correct
-    broken = ~on
-    result[broken] = start[broken]
-    state = new(batch.images[on], goal.take(on), start[on], seen.loss, seen.gradient)
-    state.row = on.nonzero()[:, 0]
+    loop, everyone = Standing(batch.images, batch.schedule), not batch.schedule.each_step
+    seen = active_batch.loss_and_gradient(model, start, goal, passes=passes, everyone=everyone)
+    on, images = loop.see(~seen.still_correct, start), batch.images
+    if on is not None:
+        images, goal, start = images[on], goal.take(on), start[on]
+    state = new(images, goal, start, seen.loss, seen.gradient)
     for number in range(1, count + 1):
-        if not len(state.row):
+        if not len(loop):
             break
         point = state.move(number)
         if number == count:  # the last iterate needs no gradient
             fooled = active_batch.misclassified(model, point, state.goal.labels, passes=passes)
-            result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
+            on = loop.see(fooled, point)
+            if on is not None:
+                active_batch.keep_rows(state, on)
             break
-        seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes)
-        fooled = ~seen.still_correct
+        seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes, everyone=everyone)
         state.point = point
-        if fooled.any():
-            result[state.row[fooled]], broken[state.row[fooled]] = point[fooled], True
-            active_batch.keep_rows(state, seen.still_correct)
+        on = loop.see(~seen.still_correct, point)
+        if on is not None:
+            active_batch.keep_rows(state, on)
         state.note(seen.loss, seen.gradient)
         state.check(number)
-    if keep_best:
-        unbroken = ~broken[state.row]
-        result[state.row[unbroken]] = state.best_point[unbroken]
-    return result, broken
+        on = loop.compact(number)
+        if on is not None:
+            active_batch.keep_rows(state, on)
+    return loop.finish(state.best_point if keep_best else None)
 
 
 def highest(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, losses, steps
+from rbtools.attacks.standing import schedule, wide
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class _CWState:
     mean: Tensor
     square: Tensor
     then: Tensor
+    going: Tensor
 
 
 def cw_search(
@@ -81,20 +83,29 @@ def _descend(
         mean=torch.zeros_like(w),
         square=torch.zeros_like(w),
         then=torch.full_like(c, torch.inf),
+        going=torch.ones_like(c, dtype=torch.bool),
     )
+    looks = schedule(images.device)
     for number in range(1, count + 1):
         find = functools.partial(_value, model, state, kappa)
         logits, total, gap, size, gradient = active_batch.in_chunks(model, len(state.row), find)
-        good = (gap >= kappa if kappa > 0 else gap > 0) & (size < distance[state.row])
+        good = (gap >= kappa if kappa > 0 else gap > 0) & (size < distance[state.row]) & state.going
         point = (torch.tanh(state.w) + 1) / 2
-        if good.any():
-            good[good.clone()] = steps.fooled(model, point[good], logits[good], state.goal.labels[good])
-        nearest[state.row[good]], distance[state.row[good]] = point[good], size[good]
+        if looks.each_step:
+            if good.any():
+                good[good.clone()] = steps.fooled(model, point[good], logits[good], state.goal.labels[good])
+            nearest[state.row[good]], distance[state.row[good]] = point[good], size[good]
+        else:
+            good &= steps.fooled(model, point, logits, state.goal.labels)
+            nearest[state.row] = torch.where(wide(good, point), point, nearest[state.row])
+            distance[state.row] = torch.where(good, size, distance[state.row])
         _adam(state, gradient, number, rate)
-        if number % max(count // 10, 1) == 0:
-            going = total <= NO_BETTER * state.then
+        checks = number % max(count // 10, 1) == 0
+        if checks:
+            state.going = state.going & (total <= NO_BETTER * state.then)
             state.then = total
-            active_batch.keep_rows(state, going)
+        if checks if looks.each_step else looks.due(number):
+            active_batch.keep_rows(state, state.going.nonzero()[:, 0])
             if not len(state.row):
                 break
     return nearest, distance

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, apgd, losses, steps
+from rbtools.attacks.standing import Standing, schedule, wide
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ BETA = 0.9  # the share of the offset from the image that is kept once a point i
 
 @dataclass
 class _FABState:
-    row: Tensor
     images: Tensor
     labels: Tensor
     targets: Tensor
@@ -43,41 +43,38 @@ def fab(
     example is broken once a point within eps fools the model; others are returned
     unchanged. targets: the class (N,) whose boundary is followed, or None for the nearest of all classes.
     """
-    result = batch.images.clone()
-    broken = torch.zeros_like(batch.labels, dtype=torch.bool)
-    start = batch.images
+    loop, start = Standing(batch.images, batch.schedule), batch.images
     if draw is not None:
         border = apgd.border_start(batch.images, batch.draws, eps, norm, draw)
         start = batch.images + (border - batch.images) / 2
     state = _FABState(
-        row=torch.arange(len(batch), device=batch.labels.device),
         images=batch.images,
         labels=batch.labels,
         targets=batch.labels if targets is None else targets,
         point=start,
     )
-    for _ in range(count):
+    for number in range(count):
         if targets is None:
             find = functools.partial(_nearest_boundary, model, state, norm)
         else:
             find = functools.partial(_boundary, model, state)
-        value, normal = active_batch.in_chunks(model, len(state.row), find)
+        value, normal = active_batch.in_chunks(model, len(loop), find)
         state.point = _step(state, value.to(normal), normal, norm)
         logits = steps.logits_of(model, state.point)
         over = logits.argmax(1) != state.labels
-        if not over.any():
+        if loop.looks.each_step and not over.any():
             continue
         points, offset = state.point, state.point - state.images
         near = over & (length(offset, norm) <= eps)
-        near[near.clone()] = steps.fooled(model, points[near], logits[near], state.labels[near])
-        wide = over.view(-1, *[1] * (offset.ndim - 1))
-        state.point = torch.where(wide, state.images + BETA * offset, state.point)
-        if near.any():
-            result[state.row[near]], broken[state.row[near]] = points[near], True
-            active_batch.keep_rows(state, ~near)
-            if not len(state.row):
-                break
-    return result, broken
+        if loop.looks.each_step:
+            near[near.clone()] = steps.fooled(model, points[near], logits[near], state.labels[near])
+        state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
+        for on in (loop.see(near, points), loop.compact(number)):
+            if on is not None:
+                active_batch.keep_rows(state, on)
+        if not len(loop):
+            break
+    return loop.finish()
 
 
 def length(vectors: Tensor, norm: str) -> Tensor:
@@ -132,6 +129,9 @@ def _nearest_boundary(model: steps.Model, state: _FABState, norm: str, rows: sli
 
 
 _ROUNDS = 50
+# Where to see whether all have arrived would make a GPU wait. Rows that have stay; others go on with the
+# next step of the attack.
+_ROUNDS_UNSEEN = 16
 
 
 def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Tensor:
@@ -160,10 +160,11 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
     wanted = value.abs()
     t = torch.zeros_like(wanted)
     gain, pace, move = t, rate.sum(1), torch.zeros_like(room)
-    for _ in range(_ROUNDS):
+    looks = schedule(points.device).each_step
+    for _ in range(_ROUNDS if looks else _ROUNDS_UNSEEN):
         short = wanted - gain
         ahead = (short > 1e-6 * wanted) & (pace > 0)
-        if not ahead.any():
+        if looks and not ahead.any():
             break
         t = torch.where(ahead, t + short / pace.clamp_min(torch.finfo(pace.dtype).tiny), t)
         reach = t[:, None] if speed is None else t[:, None] * speed

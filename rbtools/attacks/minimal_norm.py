@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import active_batch, steps
 from rbtools.attacks.base import SequentialAttack
+from rbtools.attacks.standing import schedule, wide
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -43,9 +44,24 @@ class MinimalNormAttack(SequentialAttack):
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         with torch.no_grad():
-            points, distance = self.search(model, images, labels)
+            points, distance = self._confirmed(model, images, labels)
             within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
             return torch.where(within, points, images), {"distance": distance}
+
+    def _confirmed(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The result of `search`. On a GPU the fast model alone decides in it, and the exact model confirms
+        the points at the end; images whose points it does not confirm are searched again, with a confirmation
+        at each step.
+        """
+        confirm = getattr(model, "confirm", None)
+        if confirm is None or schedule(images.device).each_step:
+            return self.search(model, images, labels)
+        points, distance = self.search(active_batch.Unconfirmed(model), images, labels)
+        rows = distance.isfinite().nonzero()[:, 0]
+        doubtful = rows[~confirm(points[rows], labels[rows])] if len(rows) else rows
+        if len(doubtful):
+            points[doubtful], distance[doubtful] = self.search(model, images[doubtful], labels[doubtful])
+        return points, distance
 
 
 @dataclass
@@ -119,5 +135,5 @@ def _look(model: Model, search: Search, logits: Tensor, labels: Tensor) -> None:
     """Keep the points that fool the model and are nearer than those before."""
     search.adversarial = steps.fooled(model, search.points, logits, labels)
     nearer = search.adversarial & (search.length < search.distance)
-    search.nearest[nearer] = search.points[nearer]
+    search.nearest = torch.where(wide(nearer, search.points), search.points, search.nearest)
     search.distance = torch.where(nearer, search.length, search.distance)

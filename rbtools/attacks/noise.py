@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, steps
 from rbtools.attacks.base import SequentialAttack, norm_param
+from rbtools.attacks.standing import Standing, wide
 from rbtools.lazy import torch
 from rbtools.registry import param
 
@@ -44,19 +45,19 @@ class NoiseAttack(SequentialAttack):
         return [self._sample]
 
     def _sample(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        result, broken = batch.images.clone(), torch.zeros_like(batch.labels, dtype=torch.bool)
+        loop, best_point = Standing(batch.images, batch.schedule), batch.images
         best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
-        active = torch.arange(len(batch), device=batch.labels.device)
         for sample in range(self.samples):
-            if not len(active):
+            if not len(loop):
                 break
             points = steps.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=sample)
             logits = steps.widen(model(points))
             value = losses.margin(logits, batch.labels, batch.labels).to(best)
             fooled = steps.fooled(model, points, logits, batch.labels)
-            taken = fooled | (value > best[active])
-            result[active[taken]], best[active[taken]] = points[taken], value[taken]
-            if fooled.any():
-                broken[active[fooled]] = True
-                active, batch = active[~fooled], batch.take(~fooled)
-        return result, broken
+            better = value > best
+            best_point = torch.where(wide(better, points), points, best_point)
+            best = torch.where(better, value, best)
+            for on in (loop.see(fooled, points), loop.compact(sample)):
+                if on is not None:
+                    best_point, best, batch = best_point[on], best[on], batch.take(on)
+        return loop.finish(best_point)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import active_batch, losses, steps
 from rbtools.attacks.base import SequentialAttack, need_random_start, norm_param
+from rbtools.attacks.standing import Standing
 from rbtools.errors import RbError
-from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -153,21 +153,23 @@ class PGD(SequentialAttack):
         current = images
         if self.start == "uniform":
             current = steps.uniform_start(images, batch.draws, self.eps, self.norm, draw=restart)
-        result = current.clone()
-        active = torch.arange(len(batch), device=batch.labels.device)
-        broken = torch.zeros_like(batch.labels, dtype=torch.bool)
+        loop, any_counts = Standing(images, batch.schedule), self.iterate == "any"
+        everyone = not any_counts or not batch.schedule.each_step
         for step in range(self.steps):
-            seen = active_batch.loss_and_gradient(model, current, goal, everyone=self.iterate == "last")
-            if self.iterate == "any" and not seen.still_correct.all():
-                on, fooled = seen.still_correct, ~seen.still_correct
-                result[active[fooled]] = current[fooled]
-                broken[active[fooled]] = True
-                active, images, current, goal = active[on], images[on], current[on], goal.take(on)
-                if not len(active):
-                    return result, broken
+            seen = active_batch.loss_and_gradient(model, current, goal, everyone=everyone)
+            on = loop.see(~seen.still_correct, current) if any_counts else None
+            if on is not None:
+                images, current, goal = images[on], current[on], goal.take(on)
+                if not len(loop):
+                    break
             moved = steps.ascend(current, seen.gradient, self.step_at(step), self.norm)
             current = steps.project(moved, images, self.eps, self.norm)
-        result[active] = current
-        if more:  # the caller evaluates the last iterate of the last run
-            broken[active] = active_batch.misclassified(model, current, goal.labels)
-        return result, broken
+            on = loop.compact(step) if any_counts else None
+            if on is not None:
+                images, current, goal = images[on], current[on], goal.take(on)
+                if not len(loop):
+                    break
+        if more and len(loop):  # the caller evaluates the last iterate of the last run
+            on = loop.see(active_batch.misclassified(model, current, goal.labels), current)
+            current = current if on is None else current[on]
+        return loop.finish(current)

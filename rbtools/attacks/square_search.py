@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, steps
 from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.standing import Schedule, Standing
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ class _SquareState:
     the best image.
     """
 
-    row: Tensor
     labels: Tensor
     best: Tensor
     margin: Tensor
@@ -70,26 +70,26 @@ def square_search(
 
     Returns images (N, C, H, W) in [0, 1] and which are broken (N,).
     """
-    result, broken = batch.images.clone(), torch.zeros_like(batch.labels, dtype=torch.bool)
-    images = batch.images.contiguous()
+    looks = batch.schedule
+    if not looks.each_step:  # it looks at two things: which images stand, and whether a block is at its end
+        looks = Schedule(2 * looks.every)
+    loop, images = Standing(batch.images, looks), batch.images.contiguous()
     best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, norm, restart)
     draws, first = batch.draws, restart * (-(-len(sides) // _AT_ONCE) + 1)
     margin, fooled = _ask(model, best, batch.labels)
-    row = torch.arange(len(images), device=images.device)
     low, high = (images - eps).clamp_(0, 1), (images + eps).clamp_(0, 1)
-    state = _SquareState(row, batch.labels, best, margin, images, low, high, words=row, next=row)
+    state = _SquareState(batch.labels, best, margin, images, low, high, words=margin, next=margin)
 
-    def leave(fooled: Tensor) -> None:
+    def keep(on: Tensor | None) -> None:
         nonlocal draws
-        result[state.row[fooled]], broken[state.row[fooled]] = state.best[fooled], True
-        active_batch.keep_rows(state, ~fooled)
-        draws = draws.take(~fooled)
+        if on is not None:
+            active_batch.keep_rows(state, on)
+            draws = draws.take(on)
 
-    if fooled.any():
-        leave(fooled)
+    keep(loop.see(fooled, state.best))
     propose = _square_linf if norm == "linf" else functools.partial(_squares, eps=eps, norm=norm)
     for queries in _blocks(sides):
-        if not len(state.row):
+        if not len(loop):
             break
         state.words = _words(draws.child("squares"), first, queries).to(images.device)
         side = sides[queries[0]]
@@ -97,11 +97,13 @@ def square_search(
             _number_squares(state, side, new_side=queries[0] == 0 or sides[queries[0] - 1] != side)
         state.next = torch.zeros_like(state.labels)
         _skip_known(state)
-        while (state.next < len(queries)).any():
-            fooled = _try(model, state, propose, side)
-            if fooled.any():
-                leave(fooled)
-    return result, broken
+        for tried in range(len(queries)):
+            if looks.due(tried - 1) and not (state.next < len(queries)).any():
+                break
+            fooled = _try(model, state, propose, side, looks.each_step)
+            keep(loop.see(fooled, state.best))
+            keep(loop.compact(tried))
+    return loop.finish()
 
 
 def _blocks(sides: list[int]) -> Iterator[range]:
@@ -135,7 +137,7 @@ def _number_squares(state: _SquareState, side: int, *, new_side: bool) -> None:
     signs = state.words[..., 4] & ((1 << channels) - 1)
     state.numbers = ((top * columns + left) << channels) + signs
     if new_side:
-        state.rejected = torch.zeros(len(state.row), squares, dtype=torch.bool, device=state.row.device)
+        state.rejected = torch.zeros(len(state.labels), squares, dtype=torch.bool, device=state.labels.device)
 
 
 def _advance(state: _SquareState, going: Tensor, better: Tensor) -> None:
@@ -166,9 +168,9 @@ class _Patch:
     values: Tensor
 
 
-def _try(model: steps.Model, state: _SquareState, propose: Propose, side: int) -> Tensor:
+def _try(model: steps.Model, state: _SquareState, propose: Propose, side: int, each: bool) -> Tensor:
     """Put each image's next patch into its best image if that lowers the margin; return which examples it
-    fools (N,).
+    fools (N,). `each`: see first which images change, and ask the model about these alone.
     """
     count = state.words.shape[1]
     going = state.next < count
@@ -179,7 +181,10 @@ def _try(model: steps.Model, state: _SquareState, propose: Propose, side: int) -
     old = flat.gather(2, at)
     changed = (old != patch.values).flatten(1).any(1) & going
     flat.scatter_(2, at, patch.values)
-    if changed.all():
+    if not each:
+        margin, fooled = _ask(model, state.best, state.labels)
+        margin, fooled = torch.where(changed, margin, state.margin), fooled & changed
+    elif changed.all():
         margin, fooled = _ask(model, state.best, state.labels)
     else:
         margin, fooled = state.margin.clone(), torch.zeros_like(changed)
@@ -253,20 +258,23 @@ def _bump(rows: int, columns: int, norm: str) -> Tensor:
 
 
 @functools.lru_cache(maxsize=64)
-def _pattern(side: int, norm: str) -> Tensor:
-    """Two bumps of opposite sign, one above the other, of length 1 (side, side)."""
+def _pattern(side: int, norm: str, device: torch.device) -> Tensor:
+    """Two bumps of opposite sign, one above the other, of length 1 (side, side).
+
+    Cached on the device, because a copy to a GPU makes the host wait.
+    """
     half = side // 2
     if half:
         pattern: Tensor = torch.cat((_bump(half, side, norm), -_bump(side - half, side, norm)))
     else:
         pattern = _bump(side, side, norm)
     unit: Tensor = pattern / pattern.norm(p=_ORDER[norm])
-    return unit
+    return unit.to(device)
 
 
 def _patterns(turned: Tensor, side: int, norm: str) -> Tensor:
     """A pattern per example (N, side * side), rotated by 90 degrees where `turned` (N,)."""
-    upright = _pattern(side, norm).to(turned.device)
+    upright = _pattern(side, norm, turned.device)
     return torch.where(turned[:, None], upright.T.reshape(1, -1), upright.reshape(1, -1))
 
 

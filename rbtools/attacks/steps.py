@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rbtools.attacks.standing import schedule
 from rbtools.errors import RbError
 from rbtools.lazy import F, torch
 
@@ -144,6 +145,7 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
 
 
 _L1_ROUNDS = 60
+_L1_ROUNDS_UNSEEN = 16  # where to see whether all have arrived would make a GPU wait
 
 
 def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
@@ -156,11 +158,14 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
     Shape: delta and room (N, C, H, W), room >= 0; eps one per batch or (N, 1, 1, 1); the result as delta.
     """
     sizes, walls = delta.abs().flatten(1), room.flatten(1)
-    radius = torch.as_tensor(eps, device=delta.device, dtype=delta.dtype)
-    radius = radius.expand(len(delta), 1, 1, 1).flatten()
+    if isinstance(eps, torch.Tensor):
+        radius = eps.to(delta).expand(len(delta), 1, 1, 1).flatten()
+    else:
+        radius = torch.full_like(sizes[:, 0], eps)
     low, high = torch.zeros_like(radius), sizes.amax(1)
     threshold = low
-    for _ in range(_L1_ROUNDS):
+    looks = schedule(delta.device).each_step
+    for _ in range(_L1_ROUNDS if looks else _L1_ROUNDS_UNSEEN):
         shrunk = sizes - threshold[:, None]
         excess = torch.minimum(shrunk, walls).clamp_min_(0).sum(1) - radius
         low, high = torch.where(excess > 0, threshold, low), torch.where(excess > 0, high, threshold)
@@ -169,7 +174,7 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
         inside = (solved > low) & (solved < high)
         following = torch.where(inside, solved, (low + high) / 2)
         going = (excess.abs() > 1e-6 * radius) & (following > low) & (following < high)
-        if not going.any():
+        if looks and not going.any():
             break
         threshold = torch.where(going, following, threshold)
     changed = torch.minimum((sizes - threshold[:, None]).clamp_min_(0), walls).view_as(delta)

@@ -85,7 +85,7 @@ class Batch:
         return self.clean_logits.argmax(1).eq(self.labels)
 
     def take(self, rows: Tensor | slice) -> Batch:
-        """The batch of some of the examples: where a mask is true, or a slice."""
+        """The batch of some of the examples: where a mask is true, at positions, or a slice."""
         return Batch(
             self.model,
             self.images[rows],

@@ -151,8 +151,9 @@ class CountingModel(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.chunk_size, self.decides = model, chunk_size, decides
-        self.forwards = self.backwards = self.zero_gradients = 0
+        self.forwards = self.backwards = 0
         self._left = 0
+        self._zeros: list[Tensor] = []  # numbers on the device: to read one makes the host wait
 
     @property
     def confirm(self) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -186,4 +187,9 @@ class CountingModel(nn.Module):
         self.backwards += len(gradient)
         if self._left > 0:
             self._left -= len(gradient)
-            self.zero_gradients += int((gradient == 0).flatten(1).all(1).sum())
+            self._zeros.append((gradient == 0).flatten(1).all(1).sum())
+
+    @property
+    def zero_gradients(self) -> int:
+        """How many examples had a zero gradient in their first backward pass."""
+        return int(torch.stack(self._zeros).sum()) if self._zeros else 0

@@ -1,0 +1,128 @@
+"""Which examples of an attack's loop are not broken yet, and when the loop looks at that.
+
+To look makes the host wait for all work of a GPU. On a CPU it costs nothing, so a broken example leaves at
+once and saves the rest of its passes. On a GPU a loop works on all its examples, notes on the device which
+are broken, and looks every few steps; if less than half of them stand, the others leave. The randomness of
+an example is its own and its computation does not depend on others, so both give the same points.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Schedule(NamedTuple):
+    """At which steps a loop looks: every `every`-th."""
+
+    every: int
+
+    @property
+    def each_step(self) -> bool:
+        """Whether a broken example leaves at once."""
+        return self.every == 1
+
+    def due(self, step: int) -> bool:
+        """Whether to look after this step, counted from 0."""
+        return self.each_step or (step >= 0 and (step + 1) % self.every == 0)
+
+
+EACH_STEP = Schedule(1)
+SELDOM = Schedule(8)
+
+
+def schedule(device: torch.device) -> Schedule:
+    """The schedule of loops on a device."""
+    return EACH_STEP if device.type == "cpu" else SELDOM
+
+
+def size_for(standing: int, size: int) -> int | None:
+    """The number of examples to go on with when `standing` of `size` stand; None to stay.
+
+    It is `size` halved, rounded up, as often as they fit, so that a loop has few shapes.
+    """
+    if 2 * standing >= size:
+        return None
+    if not standing:
+        return 0
+    while size > 1 and (size + 1) // 2 >= standing:
+        size = (size + 1) // 2
+    return size
+
+
+class Standing:
+    """The examples of a loop: the image of each broken one is the first point that fooled the model.
+
+    result: (N, C, H, W), at first the images; broken: bool (N,). row: the numbers of the examples that the
+    loop works on; on a GPU broken ones may be among them.
+    """
+
+    def __init__(self, images: Tensor, looks: Schedule) -> None:
+        self.looks = looks
+        self.result = images.clone()
+        self.broken = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+        self.row = torch.arange(len(images), device=images.device)
+        self._done, self._first = self.broken, images  # of the rows, between looks
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def see(self, fooled: Tensor, points: Tensor) -> Tensor | None:
+        """Note which rows fool the model at these points (M, C, H, W).
+
+        Returns the rows to go on with, a mask (M,), or None to go on with all.
+        """
+        if not self.looks.each_step:
+            fresh = fooled & ~self._done
+            self._first = torch.where(wide(fresh, points), points, self._first)
+            self._done = self._done | fooled
+            return None
+        if not fooled.any():
+            return None
+        rows = self.row[fooled]
+        self.result[rows], self.broken[rows] = points[fooled], True
+        on = ~fooled
+        self.row = self.row[on]
+        return on
+
+    def compact(self, step: int) -> Tensor | None:
+        """After a step, counted from 0: the rows to go on with, int64 (M,), or None to go on with all."""
+        if self.looks.each_step or not self.looks.due(step):
+            return None
+        done = self._done.cpu()
+        standing = (~done).nonzero()[:, 0]
+        size = size_for(len(standing), len(done))
+        if size is None:
+            return None
+        self._write()
+        kept = uploaded(torch.cat([standing, done.nonzero()[: size - len(standing), 0]]), self.row.device)
+        self.row, self._done, self._first = self.row[kept], self._done[kept], self._first[kept]
+        return kept
+
+    def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(result, broken); `points` (M, C, H, W) are the results of the rows that are not broken."""
+        if self.looks.each_step:
+            if points is not None:
+                self.result[self.row] = points
+        else:
+            self._write(points)
+        return self.result, self.broken
+
+    def _write(self, points: Tensor | None = None) -> None:
+        others = self.result[self.row] if points is None else points
+        self.result[self.row] = torch.where(wide(self._done, others), self._first, others)
+        self.broken[self.row] = self._done
+
+
+def uploaded(index: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device; a GPU gets it from pinned memory, so that nothing waits."""
+    return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index.to(device)
+
+
+def wide(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask (N,) shaped to broadcast over (N, C, H, W)."""
+    return mask.view(-1, *[1] * (like.ndim - 1))
