@@ -192,9 +192,13 @@ def test_every_command_of_the_readme_and_of_docs_works_as_typed(monkeypatch: pyt
     of_readme = [command for block in blocks("sh", README) for command in commands(block)]
     typed = [command for block in blocks("sh") for command in commands(block)]
     assert len(of_readme) >= 5 and len(typed) >= 40
+    headings = []
     for command in typed:
         alone = command in of_readme or SHELL.search(command)
-        check(command, shown_by(command) if alone else in_this_process(command))
+        shown = shown_by(command) if alone else in_this_process(command)
+        check(command, shown)
+        headings.append(shown.partition("\n")[0].split())
+    assert all(block.partition("\n")[0].split() in headings for block in blocks("text", README))
     trained = [record["train"]["method"] for record in records(Path("results.jsonl").read_text("utf-8"))]
     assert trained == ["erm", "trades"]
     for name in modules():

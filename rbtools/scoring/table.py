@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
+from rbtools.records.expr import tokens
 from rbtools.scoring.rank_order import Ranked, Record
 
 
@@ -322,16 +324,31 @@ def styled(table: Table, style: Style) -> Table:
     headings = []
     for place in kept:
         heading, name = table.headings[place], names[place]
-        unit = " [%]" if style.percent and metric_names.is_share(name) and name not in style.labels else ""
+        unit = " [%]" if style.percent and is_share(name) and name not in style.labels else ""
         headings.append(heading._replace(title=style.labels.get(name, heading.title) + unit, shows=name))
     rows = [[_styled(row[place], names[place], style) for place in kept] for row in table.rows]
     return Table(headings, rows, table.left_out)
 
 
+def is_share(name: str) -> bool:
+    """Whether a column holds shares: a metric that is one, or sums, differences, means and ends of such."""
+    words = tokens.tokenize(name)
+    for word, after in pairwise(words):
+        if word.kind == "name" and after.text == "(":
+            if word.text not in ("mean", "min", "max", "std"):
+                return False
+        elif word.kind in ("name", "glob"):
+            if not any(metric_names.is_share(word.text.replace("*", rest)) for rest in ("8", "20.8")):
+                return False
+        elif word.text not in ("+", "-", "(", ")", ","):
+            return False
+    return True
+
+
 def _styled(cell: TableCell, name: str, style: Style) -> TableCell:
     if isinstance(cell.value, str) or cell.value is None:
         return cell
-    if not (style.percent and metric_names.is_share(name)):
+    if not (style.percent and is_share(name)):
         return cell._replace(digits=style.digits)
     return TableCell(
         100.0 * cell.value,
