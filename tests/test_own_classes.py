@@ -15,8 +15,11 @@ from click.testing import CliRunner, Result
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
 from rbtools.cli import tools
+from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.models import build
+from rbtools.registry import Registry
+from rbtools.training import METHODS
 
 ATTACK = '''
 from dataclasses import dataclass
@@ -131,6 +134,20 @@ def test_an_entry_point_has_a_short_name_and_needs_no_allow_code(monkeypatch: py
     assert json.loads(done.stdout)["evals"][-1]["metric"] == "darker.8"
     with pytest.raises(RbError, match="Did you mean 'darker'"):
         ATTACKS.load("drker")
+
+
+@pytest.mark.parametrize(
+    ("tool", "registry"), [("attack", ATTACKS), ("train", METHODS), ("corrupt", CORRUPTIONS)]
+)
+def test_help_names_what_installed_packages_have(
+    tool: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names alone: their modules are not imported for it."""
+    asked = CliRunner().invoke(tools.tool(tool).command, ["--help"])
+    assert "From installed packages" not in asked.stdout
+    monkeypatch.setitem(vars(registry), "plugins", {"darker": "own:Darker", "lighter": "gone:Lighter"})
+    shown = CliRunner().invoke(tools.tool(tool).command, ["--help"])
+    assert shown.stdout.endswith("From installed packages:\n  darker, lighter\n"), shown.stdout
 
 
 def test_a_class_outside_the_package_has_a_name_and_a_version() -> None:

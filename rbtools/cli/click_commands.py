@@ -59,6 +59,10 @@ class _Main:
         option_groups.write(formatter, option_groups.sections(ctx, command.get_params(ctx), names, title))
         if isinstance(command, click.Group):
             command.format_commands(ctx, formatter)
+        of_packages = list(getattr(getattr(self, "registry", None), "plugins", ()))
+        if of_packages:
+            with formatter.section("From installed packages"):
+                formatter.write_text(", ".join(of_packages))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """`--version` with `-v`, and nothing else, prints more: click's option would not see the second."""
