@@ -66,7 +66,7 @@ EXTRAS = {
     "clip": Probe(
         ("open_clip", "timm"),
         "rb-attack none --n 4 --arch open_clip:ViT-S-32-alt --checkpoint clip.pt --prompts prompts.txt"
-        " --dataset imagefolder:photos",
+        " --normalize none --dataset imagefolder:photos",
         CLIP,
     ),
     "hub": Probe(
