@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import stdev
 from typing import Any
 
+from rbtools.cli import against
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
@@ -55,6 +56,7 @@ class Ranking:
     missing: int
     parts: dict[bytes, list[Record]] = field(default_factory=dict)
     store: str = ""
+    published: against.PublishedResults | None = None
 
     def records(self) -> Iterable[Record]:
         """All records, without their ranks."""
@@ -76,10 +78,12 @@ def write(
     marks = _marks(result, choice, screen)
     top = choice.top
     groups = [list(zip(*pair, strict=True))[:top] for pair in zip(result.groups, marks, strict=True)]
+    if result.published is not None:
+        _mark_published(groups, result.published, screen)
     if form == "jsonl":
         for group in groups:
             for entry, marked in group:
-                record = parse_again(entry.record.text)
+                record = _read(entry.record.text, result)
                 place = {} if choice.pivot and not choice.keys else {"rank": entry.rank}
                 output.line(dumps({**record, **place, **marked}))
         return
@@ -97,9 +101,17 @@ def write(
         _write_table(every, result.keys, choice, shown, form, output, screen)
 
 
+def _read(text: bytes, result: Ranking) -> Record:
+    """The record of a line; without the comparison with publications that it had, if there is a new one."""
+    record = parse_again(text)
+    if result.published is not None:
+        record.pop("published", None)
+    return record
+
+
 def _spread(text: bytes, result: Ranking, shown: str | None) -> Record:
     """The record of a line. A merged one also gets the deviation of each shown expression."""
-    record = parse_again(text)
+    record = _read(text, result)
     parts = result.parts.get(text, ())
     asked = [*expr.items(shown or ""), *(key.text for key in result.keys)]
     for name in asked if len(parts) > 1 else ():
@@ -254,6 +266,22 @@ def _has(records: Sequence[Record], item: str) -> bool:
             if isinstance(field(record), int | float | str):
                 return True
     return False
+
+
+def _mark_published(
+    groups: Sequence[Sequence[tuple[rank_order.Ranked, Record]]],
+    results: against.PublishedResults,
+    screen: Terminal,
+) -> None:
+    """Put published values beside those of each entry."""
+    every = []
+    for group in groups:
+        for entry, mark in group:
+            record = parse_again(entry.record.text)
+            beside = results.beside(record)
+            every.append((record, beside))
+            mark |= {} if beside is None else {"published": beside}
+    against.tell(every, results.name, screen)
 
 
 def _marks(result: Ranking, choice: RankOptions, screen: Terminal) -> list[list[Record]]:

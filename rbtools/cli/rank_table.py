@@ -52,6 +52,7 @@ def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
     heading = built.headings[place]
     cells = [row[place] for row in built.rows]
     texts = [table.text(cell if measured else cell._replace(interval=None, deviation=None)) for cell in cells]
+    texts = [text or heading.missing for text in texts]
     if not heading.numeric:
         texts = [_shortened(text) for text in texts]
     title = _broken(heading.title, _widest(texts))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import shared
+from rbtools.cli import against, shared
 from rbtools.cli.rank_output import Ranking, RankOptions, write
 from rbtools.cli.sink import (
     FORMATS,
@@ -125,6 +125,12 @@ class RankingOptions:
         metavar="'METRIC >= X'",
         flags=("--assert-point",),
     )
+    against: str | None = param(
+        None,
+        "Put the published values of robustbench, prbench, jung2023 or nasrobbench201 beside ours; FILE as"
+        " rb-convert reads it, for robustbench by default the values that rbtools has.",
+        metavar="SOURCE[:FILE]",
+    )
     form: str | None
 
 
@@ -140,6 +146,11 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     share a rank; records without the value come last. Several records of the same model are merged; of two
     values of a metric, the one of more images is kept. Reads everything before it writes.
 
+    --against puts the published value beside each metric, with the difference (ours minus theirs) and whether
+    it is within the sampling error: 1.96 standard errors, for the images of ours and of theirs. A robustbench
+    model is the one that --arch robustbench:NAME named; a prbench one has the same data set, network and
+    training method; in the others the cell is the same. Metric, eps and other settings agree as well.
+
     With --assert the status is 1 if a record does not meet a condition, lacks the metric or has no interval
     for it, if a record failed before, or if there is no record; each is a line on stderr.
 
@@ -152,6 +163,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
       rb-rank --pivot train.method --percent --digits 1 --label pgd20.8=PGD-20 --format md leaderboard.jsonl
+      rb-rank --by aa.8 --against robustbench --format table results.jsonl
       rb-rank --by acc --top 1 --assert-point 'acc > 0' --format junit results.jsonl
     """
     choice, conditions = _choice(options), _conditions(options)
@@ -160,6 +172,8 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         ranking = _ranking(sink, choice)
         if ranking is not None:
             ranking.store = store
+            if options.against is not None:
+                ranking.published = against.load(options.against, ranking.records(), screen)
         passed = not conditions or _passes(ranking, conditions, choice.top, sink, options.form)
         if ranking is not None and options.form != "junit":
             write(ranking, choice, options.shown, options.form, output, screen)
@@ -219,6 +233,10 @@ def _choice(options: RankingOptions) -> RankOptions:
         lists[field] = names(getattr(options, field), option)
         for name in lists[field]:
             compiled(name, option)
+    if options.against is not None:
+        against.parts(options.against)  # refuses a wrong one before records are read
+        if lists["pivot"] or lists["group"]:
+            raise UsageError("--against compares models, but --pivot and --group merge them. Leave them out.")
     if lists["pivot"] and lists["group"]:
         raise UsageError("--pivot and --group both say what the rows are. Give one of them.")
     for option, given in (("--top", options.top), ("--ci", options.ci)):

@@ -57,6 +57,12 @@ class CheckpointHints:
             fields["member"] = run.member
         return {**fields, **self._prompts(fields)}
 
+    @property
+    def leaderboard(self) -> dict[str, str]:
+        """The entry of RobustBench that `--arch robustbench:NAME` names, as a field of a record."""
+        named = self.arch is not None and self.arch.startswith(BOARD)
+        return {"leaderboard": str(self.arch).removeprefix(BOARD)} if named else {}
+
     def _prompts(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The prompts of a zero-shot classifier as fields of an architecture. Raises RbError."""
         zero_shot = fields.get("space") == external.ZERO_SHOT
@@ -105,6 +111,7 @@ def record_of(
         "checkpoint": name,
         "checkpoint_file": path,
         "recognised": {**source, **facts},
+        **hints.leaderboard,
     }
 
 

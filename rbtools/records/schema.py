@@ -59,6 +59,12 @@ RECORD = (
     ),
     Field("recognised", "protocol", "what was derived from that file: architecture, classes, normalisation"),
     Field(
+        "leaderboard",
+        "label",
+        "the entry of RobustBench that --arch robustbench:NAME said the file is of; rb-rank --against"
+        " robustbench finds its published values by it",
+    ),
+    Field(
         "aggregated",
         "protocol",
         "of rb-rank --aggregate: how many records were averaged, and which",
@@ -82,6 +88,12 @@ RECORD = (
     Field("band", "result", "of rb-rank --bands: records of one band cannot be told apart"),
     Field("rank_ci95", "result", "of rb-rank --bootstrap: the interval of the rank"),
     Field("ranking", "result", "of rb-rank --bootstrap: what was ranked, and the interval of its value"),
+    Field(
+        "published",
+        "result",
+        "of rb-rank --against: source and row of published results, and by metric their value, the difference"
+        " (ours minus theirs), its standard_error and p-value, and whether it is within the sampling error",
+    ),
     Field("pareto", "label", "of rb-rank --pareto: whether no other record is better in all named metrics"),
     Field("stored", "label", "of rb-store ls: kind, key, bytes and time of a result's file"),
 )

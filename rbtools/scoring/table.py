@@ -31,11 +31,14 @@ class TableCell(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column's title, whether it holds numbers, and the metric or field that it shows (else its title)."""
+    """A column's title, whether it holds numbers, and the metric or field that it shows (else its title).
+    missing: what a terminal shows where a cell has no value.
+    """
 
     title: str
     numeric: bool
     shows: str = ""
+    missing: str = ""
 
     @property
     def name(self) -> str:
@@ -99,7 +102,9 @@ def build(
     columns += _identity(records) if fields is None else [*map(field_column, fields), RECORDS]
     titles = {column.heading.title for column in columns}
     columns += [column for column in map(field_column, also) if column.heading.title not in titles]
-    columns += [*_marks(records), _key_column(key), *map(metric_column, others)]
+    columns += [*_marks(records), _key_column(key), *published_columns(key, records)]
+    for name in others:
+        columns += [metric_column(name), *published_columns(name, records)]
     rows = []
     for entry in ranked:
         spreads = spreads_of(entry.record)
@@ -265,6 +270,32 @@ def metric_column(name: str) -> _TableColumn:
     return _TableColumn(Heading(name, True), cell)
 
 
+PUBLISHED = {" published": "value", " difference": "difference", " within": "within"}
+"""The columns beside a metric, by what follows its name, and the fields that they show."""
+
+
+def published_columns(name: str, records: Sequence[Record]) -> list[_TableColumn]:
+    """The columns of published values of a metric; none where no record has one."""
+    if not any("value" in _published(record, name) for record in records):
+        return []
+    return [_published_column(name, title, field) for title, field in PUBLISHED.items()]
+
+
+def _published_column(name: str, title: str, field: str) -> _TableColumn:
+    def cell(entry: Ranked, _: Spreads) -> TableCell:
+        value = _published(entry.record, name).get(field)
+        if isinstance(value, bool):
+            return TableCell("yes" if value else "no")
+        return TableCell(value if _is_number(value) else None)
+
+    return _TableColumn(Heading(f"{name}{title}", field != "within", missing="–"), cell)
+
+
+def _published(record: Record, name: str) -> Mapping[str, Any]:
+    value = _at(record, ("published", "metrics", name))
+    return value if isinstance(value, Mapping) else {}
+
+
 def _compiled(name: str) -> expr.Expression | None:
     try:
         return expr.compile(name)
@@ -324,7 +355,7 @@ def styled(table: Table, style: Style) -> Table:
     headings = []
     for place in kept:
         heading, name = table.headings[place], names[place]
-        unit = " [%]" if style.percent and is_share(name) and name not in style.labels else ""
+        unit = " [%]" if style.percent and _is_share(name) and name not in style.labels else ""
         headings.append(heading._replace(title=style.labels.get(name, heading.title) + unit, shows=name))
     rows = [[_styled(row[place], names[place], style) for place in kept] for row in table.rows]
     return Table(headings, rows, table.left_out)
@@ -348,7 +379,7 @@ def is_share(name: str) -> bool:
 def _styled(cell: TableCell, name: str, style: Style) -> TableCell:
     if isinstance(cell.value, str) or cell.value is None:
         return cell
-    if not (style.percent and is_share(name)):
+    if not (style.percent and _is_share(name)):
         return cell._replace(digits=style.digits)
     return TableCell(
         100.0 * cell.value,
@@ -356,6 +387,12 @@ def _styled(cell: TableCell, name: str, style: Style) -> TableCell:
         None if cell.deviation is None else 100 * cell.deviation,
         digits=2 if style.digits is None else style.digits,
     )
+
+
+def _is_share(column: str) -> bool:
+    """Whether a column has shares of images, or published ones."""
+    suffix = next((suffix for suffix in PUBLISHED if column.endswith(suffix)), "")
+    return suffix != " within" and is_share(column.removesuffix(suffix))
 
 
 def with_best(table: Table, metrics: Sequence[str], groups: Sequence[object]) -> Table:

@@ -224,7 +224,7 @@ def _trained(
     record: dict[str, Any], data: Data, what: dict[str, Any], done: dict[str, Any], recipe: Recipe
 ) -> dict[str, Any]:
     record = results.forget_evaluations(record)
-    of_former_file = ("checkpoint_file", "recognised")
+    of_former_file = ("checkpoint_file", "recognised", "leaderboard")
     record = {key: value for key, value in record.items() if key not in of_former_file}
     name = done["checkpoint"] if recipe.select == "last" else done.get("best", done["checkpoint"])
     training = {"train": trained.section(what, done, recipe.select, recipe.preset), "checkpoint": name}

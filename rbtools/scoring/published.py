@@ -1,0 +1,97 @@
+"""Compares a record's metrics with published ones: the differences, and whether chance explains them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rbtools.records import consistency, metric_name, schema
+
+Record = Mapping[str, Any]
+Entry = Mapping[str, Any]
+
+LEVEL = 0.05
+"""A difference with a smaller p-value is beyond the sampling error: 1.96 standard errors."""
+_EPS = 0.02  # relative: RobustBench has models that were attacked at 0.031 among those at 8/255
+# Fields of a published entry that say nothing of how it was measured.
+_APART = ("n", "source", "definition", "norm")
+_GROUPS = ("publication", "calculation", "random numbers", "arithmetic")
+_NOT_COMPARED = frozenset(_APART) | {field.name for field in schema.EVALS if field.group in _GROUPS}
+
+
+def compared(record: Record, published: Record, images: int | None) -> dict[str, dict[str, Any]]:
+    """Each metric that both records have: published value, difference (ours minus theirs), and whether it is
+    within the sampling error.
+
+    `images`: of how many test images the published numbers are; None: unknown. Of PR and ProbAcc only those
+    count that the model classifies correctly. A metric that was measured differently has a `reason` in place
+    of the other fields; one without standard errors has a `reason` in place of the verdict.
+    """
+    ours, theirs = _entries(record), _entries(published)
+    metrics, known = record.get("metrics") or {}, published.get("metrics") or {}
+    results = {}
+    for name, value in metrics.items():
+        if name not in known or not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if words := difference(ours.get(name), theirs.get(name, {})):
+            results[name] = {"reason": f"measured differently: {words}"}
+            continue
+        entry = {**theirs.get(name, {}), "metric": name}
+        entry |= {} if images is None else {"n": _counted(name, known, images)}
+        results[name] = _judged(name, value, ours.get(name), known[name], entry)
+    return results
+
+
+def _entries(record: Record) -> dict[str, Entry]:
+    return {entry["metric"]: entry for entry in record.get("evals") or () if "metric" in entry}
+
+
+def difference(ours: Entry | None, theirs: Entry) -> str:
+    """In which fields of the published protocol ours differs; empty if none, or if ours is not described.
+
+    A switch (true) that ours lacks is off; other fields that ours lacks are not compared.
+    """
+    if ours is None:
+        return ""
+    words = []
+    for name, value in theirs.items():
+        if schema.role(name) != "protocol" or name in _NOT_COMPARED:
+            continue
+        own = ours.get(name, False if value is True else value)
+        if not _same(own, value):
+            words.append(f"{name} {value!r} there and {own!r} here")
+    if "dataset" in ours:
+        words.append(f"on {ours['dataset']} here")
+    return ", ".join(words)
+
+
+def _same(own: object, value: object) -> bool:
+    if isinstance(own, int | float) and isinstance(value, int | float):
+        return math.isclose(own, value, rel_tol=_EPS, abs_tol=1e-9)
+    return own == value
+
+
+def _counted(name: str, metrics: Mapping[str, Any], images: int) -> int:
+    """Of how many images the metric is."""
+    correct = metric_name.parse(name).stem in ("pr", "probacc")
+    clean = metrics.get("acc")
+    return max(round(images * clean), 1) if correct and isinstance(clean, float) else images
+
+
+def _judged(name: str, value: float, ours: Entry | None, known: float, theirs: Entry) -> dict[str, Any]:
+    result: dict[str, Any] = {"value": known, "difference": value - known}
+    result |= {"n": theirs["n"]} if "n" in theirs else {}
+    errors = [
+        consistency.standard_error(number, entry) if consistency.is_share(name, entry) else None
+        for number, entry in ((value, ours or {}), (known, theirs))
+    ]
+    if ours is None or errors[0] is None:
+        return {**result, "reason": "our number says neither n nor an interval"}
+    if errors[1] is None:
+        return {**result, "reason": "the published number is no share of a known number of images"}
+    error = math.hypot(errors[0], errors[1])
+    rounding = theirs.get("rounding", 0) / 2
+    off = max(abs(result["difference"]) - rounding, 0.0)
+    p = math.erfc(off / error / math.sqrt(2))
+    return {**result, "standard_error": error, "p": p, "within": p >= LEVEL}
