@@ -113,6 +113,13 @@ prompts_option = click.option(
 
 stream_options = bundle("source", record_source, *_stream_options)
 sink_options = bundle("source", record_source, _files, _strict, *_refused_options)
+merge_option = click.option(
+    "--merge/--no-merge",
+    default=True,
+    help="Merge records of the same model; of a metric that several have, the value of more images counts."
+    "  [default: merge]",
+)
+merging_sink_options = bundle("source", record_source, _files, _strict, merge_option, *_refused_options)
 source_options = bundle(
     "source",
     record_source,

@@ -149,15 +149,20 @@ class Sink(RecordReader):
             yield _read(line)
 
     def records(self) -> list[dict[str, Any]]:
-        """One record of each checkpoint. Raises UsageError for a --where whose names no record has."""
+        """One record of each checkpoint (with --no-merge all). Raises UsageError for a --where whose names no
+        record has."""
         models = [record for _, record in self.models(map(_read, self.lines()), weights=True)]
         self.check()
         return models
 
     def models(self, records: Iterable[Read], *, weights: bool = False) -> Iterator[Read]:
-        """One record of each model, as text and record, that `where` holds for."""
-        texts, count = one_of_each_model(records, weights=weights)
-        self.united += count
+        """One record of each model (with --no-merge all), as text and record, that `where` holds for."""
+        texts: Iterable[bytes]
+        if self.source.merge:
+            texts, count = one_of_each_model(records, weights=weights)
+            self.united += count
+        else:
+            texts = (text for text, _ in records)
         for text in texts:
             record = parse_again(text)
             if self._holds(record):

@@ -22,10 +22,14 @@ from rbtools.records import Line, can_be_retried, lines
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The records that a tool works on, and how it treats lines that are no records."""
+    """The records that a tool works on, and how it treats lines that are no records.
+
+    merge: whether a tool that reads all records merges those of the same model.
+    """
 
     files: tuple[str, ...] = ()
     strict: bool = False
+    merge: bool = True
     retry_errors: bool = False
     in_place: bool = False
     shard: str | None = None

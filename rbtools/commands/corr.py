@@ -61,7 +61,7 @@ from rbtools.scoring.ranking import averaged
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --bootstrap.")
 @form_option
-@shared.sink_options
+@shared.merging_sink_options
 @shared.screen_options
 def main(
     metrics: str,
@@ -97,7 +97,7 @@ def main(
     right = names(metrics if cols is None else cols, "--metric" if cols is None else "--cols")
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, where)
-        sets = JoinedSets([*left, *right], names(on, "--on"))
+        sets = JoinedSets([*left, *right], names(on, "--on"), merge=source.merge)
         for label, record in _read(sink, sets.on_names, by, names(aggregate, "--aggregate")):
             sets.add(label, record)
         _tell(sink, sets, by)

@@ -29,7 +29,7 @@ _output_option = click.option(
 @shared.command(choose=PLOTS)
 @_output_option
 @where_option
-@shared.sink_options
+@shared.merging_sink_options
 @shared.screen_options
 def main(
     plot: str,

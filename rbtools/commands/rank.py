@@ -137,14 +137,14 @@ class RankingOptions:
 @shared.command()
 @shared.spec("options", RankingOptions, lower=direction_option, where=where_option, form=_form_option)
 @shared.store_option
-@shared.sink_options
+@shared.merging_sink_options
 @shared.screen_options
 def main(options: RankingOptions, store: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Order records by a metric, the best first.
 
     Without --by: by "score" where there is one, else by the metric that was evaluated last. Equal values
-    share a rank; records without the value come last. Several records of the same model are merged; of two
-    values of a metric, the one of more images is kept. Reads everything before it writes.
+    share a rank; records without the value come last. Several records of the same model are merged (unless
+    --no-merge); of two values of a metric, the one of more images is kept. Reads everything before it writes.
 
     --against puts the published value beside each metric, with the difference (ours minus theirs) and whether
     it is within the sampling error: 1.96 standard errors, for the images of ours and of theirs. A robustbench
@@ -275,7 +275,7 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     if not (choice.group or choice.pivot):
         records = _looked_at(records, datasets)
     if choice.merges:
-        records, duplicates = _merged(records, choice, members, parts, sink.screen)
+        records, duplicates = _merged(records, choice, members, parts, sink)
     keyed = _keyed(records, choice)
     if keyed is None:
         return None
@@ -293,7 +293,7 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
 
     latest = Latest([key.higher for key in keys], None if keep else choice.top, united)
     for number, (text, record) in enumerate(records):
-        model = number if choice.merges else same_model.model(record)
+        model = number if choice.merges or not sink.source.merge else same_model.model(record)
         latest.add(model, Entry(text, values.of(record), points.of(record), grouping.add(record)))
     values.check("--by")
     points.check("--pareto")
@@ -309,11 +309,11 @@ def _merged(
     choice: RankOptions,
     members: dict[bytes, list[dict[str, Any]]],
     parts: dict[bytes, list[dict[str, Any]]],
-    screen: shared.Terminal,
+    sink: Sink,
 ) -> tuple[Iterable[Read], int]:
     """The merged records, and the number of duplicates. `members` and `parts` are filled: see `Ranking`."""
     merged: list[Merged] = []
-    texts, count = one_of_each_model(records)
+    texts, count = one_of_each_model(records) if sink.source.merge else ([text for text, _ in records], 0)
     if choice.aggregate:
         merged = averaged(texts, choice.aggregate)
         texts = [dumps(group.record) for group in merged]
@@ -324,7 +324,7 @@ def _merged(
         extra = [name for name in choice.within if name not in fields]
         merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--group")
         for name, number in lacking.items():
-            screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
+            sink.screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
         deeper = dict(members)
         members.clear()
         for group in merged:

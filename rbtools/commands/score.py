@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -65,6 +66,7 @@ from rbtools.scoring.derived import Derived, derived
     "--dry-run", is_flag=True, help="Compute no score; report what would be scored, by which metrics."
 )
 @click.option("--replace", is_flag=True, help="Let --add overwrite a metric of another origin.")
+@shared.merge_option
 @shared.stream_options
 @shared.screen_options
 def main(
@@ -76,6 +78,7 @@ def main(
     adds: tuple[str, ...],
     replace: bool,
     dry_run: bool,
+    merge: bool,
     source: shared.RecordSource,
     screen: shared.Terminal,
 ) -> int:
@@ -105,7 +108,7 @@ def main(
     derived_metrics = [derived(text) for text in adds]
     with shared.opened_output(source, screen) as output:
         held = _Held(composite, [] if dry_run else derived_metrics, replace, screen, source.strict)
-        failed = held.read(source, output, stream=only_add and not dry_run)
+        failed = held.read(dataclasses.replace(source, merge=merge), output, stream=only_add and not dry_run)
         if not held.count:
             screen.say("no records came in.")
         for line in held.unscored() if dry_run else held.scored():
@@ -159,7 +162,7 @@ class _Held:
         reader, failed = RecordReader(source, self.screen, output), False
         lines = reader.every_line()
         one_by_one = stream and not any(metric.compares_results for metric in self.adds)
-        for line in lines if one_by_one else self._united(lines):
+        for line in self._united(lines) if source.merge and not one_by_one else lines:
             self.count += 1
             text, record = line.text, line.record
             if line.problem is not None:

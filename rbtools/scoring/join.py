@@ -26,11 +26,12 @@ class JoinedSets:
     """Records of one set or of several; those of several are joined by the fields `on`.
 
     With several sets, columns are called LABEL:METRIC. Of two records of a set with the same key (with one
-    set: of one model), the last counts; `duplicates` counts the others, `without` the records that lack a
-    field of the key. `datasets` has the data sets of sets that mix several.
+    set: of one model, unless `merge` is false), the last counts; `duplicates` counts the others, `without`
+    the records that lack a field of the key. `datasets` has the data sets of sets that mix several.
     """
 
-    def __init__(self, items: Iterable[str], on: Sequence[str] = ()) -> None:
+    def __init__(self, items: Iterable[str], on: Sequence[str] = (), *, merge: bool = True) -> None:
+        self.merge = merge
         self.on_names = list(on)
         self.on = fields(on)
         parts = (part for item in items for part in (item, item.rpartition(":")[2]) if part)
@@ -45,7 +46,7 @@ class JoinedSets:
     def add(self, label: str, record: Mapping[str, Any]) -> None:
         """Add a record to the set of that label."""
         try:
-            key = tuple(field(record) for field in self.on) if self.on else (same_model.model(record),)
+            key = tuple(field(record) for field in self.on) if self.on else self._own_key(label, record)
         except RbError as reason:
             self.without += 1
             self.reason = self.reason or reason
@@ -58,6 +59,12 @@ class JoinedSets:
         columns.add(record)
         if "dataset" in record:
             self._datasets[label][str(record["dataset"])] = None
+
+    def _own_key(self, label: str, record: Mapping[str, Any]) -> Key:
+        """The key of a record that is joined with no other."""
+        if self.merge:
+            return (same_model.model(record),)
+        return (self._sets[label].count if label in self._sets else 0,)
 
     @property
     def labels(self) -> list[str]:

@@ -149,6 +149,8 @@ def test_the_last_of_equal_keys_counts_and_is_said() -> None:
     again = run(["--rows", "acc", "--cols", "pgd"], [record(3, acc=0.0), *FOUR])
     assert json.loads(again.stdout)["n"] == 4
     assert "warning: 1 record merged with an earlier one of the same model:" in again.stderr
+    apart = run(["--rows", "acc", "--cols", "acc", "--no-merge"], [record(3, acc=0.0), *FOUR])
+    assert json.loads(apart.stdout)["n"] == 5 and apart.stderr == ""
 
 
 def test_two_files_of_the_same_models_are_read_as_one() -> None:

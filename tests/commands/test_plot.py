@@ -70,6 +70,10 @@ def test_two_evaluations_of_a_checkpoint_are_drawn_as_one() -> None:
     result = run(["scatter", "--x", "acc", "--y", "pgd", "-o", "x.svg"], some)
     assert result.exit_code == 0 and "x.svg shows 1 record." in result.stderr
     assert "1 record merged with an earlier one of the same model" in result.stderr
+    result = run(["hist", "--metric", "acc,pgd", "--no-merge", "-o", "y.svg"], some)
+    assert (
+        result.exit_code == 0 and "y.svg shows 2 records." in result.stderr and "merged" not in result.stderr
+    )
 
 
 def test_an_unknown_plot_names_the_near_misses() -> None:

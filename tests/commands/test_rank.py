@@ -454,6 +454,22 @@ def test_two_evaluations_of_a_checkpoint_are_one_record(more: list[str], turned:
     assert result.stderr == ONE.format("1 record")
 
 
+@pytest.mark.parametrize("more", [[], ["--where", "acc > 0"], ["--top", "5"]])
+def test_without_merging_every_record_is_ranked(more: list[str]) -> None:
+    parts = [evaluated(acc=(0.5, 40), pgd=(0.25, 10)), evaluated(acc=(0.75, 10), fgsm=(0.375, 10))]
+    result = run(["--by", "acc", "--no-merge", *more], parts)
+    found = [json.loads(line)["metrics"] for line in result.stdout.splitlines()]
+    assert found == [{"acc": 0.75, "fgsm": 0.375}, {"acc": 0.5, "pgd": 0.25}]
+    assert result.stderr == ""
+
+
+def test_without_merging_a_group_is_of_all_its_records() -> None:
+    parts = [evaluated(acc=(0.5, 40)), evaluated(acc=(0.75, 10))]
+    result = run(["--by", "acc", "--no-merge", "--group", "arch.name"], parts)
+    (found,) = map(json.loads, result.stdout.splitlines())
+    assert found["metrics"] == {"acc": 0.625} and found["aggregated"]["records"] == 2
+
+
 def test_a_difference_of_more_images_counts() -> None:
     few, many = evaluated(ge=(0.5, 0)), evaluated(ge=(0.25, 0))
     few["evals"][0]["n"], many["evals"][0]["n"] = [10, 10], [20, 10]

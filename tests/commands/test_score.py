@@ -61,6 +61,11 @@ def test_two_evaluations_of_a_checkpoint_are_scored_as_one() -> None:
     assert result.stderr.startswith(
         "rb-score: warning: 1 record merged with an earlier one of the same model"
     )
+    apart = run(
+        ["--metric", "acc", "--no-merge"], [parts[0], other, line({"acc": 0.0}, checkpoint="sha256:1")]
+    )
+    scores = [json.loads(text)["metrics"]["score"] for text in apart.stdout.splitlines()]
+    assert scores == [1.0, 0.5, 0.0] and apart.stderr == ""
 
 
 def test_a_metric_that_is_not_what_its_entry_says_is_said() -> None:
