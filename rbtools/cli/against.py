@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError, unknown
-from rbtools.scoring import published
+from rbtools.scoring import published_difference
 
 Record = Mapping[str, Any]
 Key = tuple[Any, ...]
@@ -84,7 +84,7 @@ class PublishedResults:
         if row is None:
             return None
         images = self.source.images.get(str(record.get("dataset")))
-        metrics = published.compared(record, row, images)
+        metrics = published_difference.compared(record, row, images)
         return {"source": self.name, "row": _name(row), "metrics": metrics} if metrics else None
 
     def _row(self, record: Record) -> Record | None:

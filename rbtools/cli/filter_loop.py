@@ -51,7 +51,8 @@ def filter_records(
             run.workers = 1  # records keep workers busy, and small tiles would cost them time
         elif source.shard is not None:
             _share_images(source, run)
-        loop.as_table = start is not None and output.is_terminal()
+        if output.is_terminal():
+            loop.table = source.table or (None if start is None else _model_table)
         loop.process(start)
         screen.clear()
         if run.plan is not None and loop.done + loop.pending:
@@ -61,6 +62,12 @@ def filter_records(
             screen.say(loop.summary())
         screen.detail(loop.times())
         return FAILED if loop.failed else DONE
+
+
+def _model_table(record: dict[str, Any], width: int) -> str:
+    from rbtools.cli import model_table
+
+    return model_table.text(record, width)
 
 
 def _share_images(source: RecordSource, run: RunContext) -> None:
@@ -93,14 +100,12 @@ class _Loop:
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
         self.troubled = False
-        self.as_table = False  # a terminal gets the results of a --checkpoint as a table
+        self.table: Callable[[dict[str, Any], int], str] | None = None  # in place of records
 
     def write(self, text: bytes) -> None:
         """Write a record, or on a terminal the table of one model's results."""
-        if self.as_table:
-            from rbtools.cli import model_table
-
-            text = model_table.text(parse_again(text), self.output.width()).encode()
+        if self.table is not None:
+            text = self.table(parse_again(text), self.output.width()).encode()
         self.output.line(text)
 
     def started(self, start: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:

@@ -38,6 +38,9 @@ class RecordSource:
     normalize: str | None = None
     prompts: str | None = None
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
+    table: Callable[[dict[str, Any], int], str] | None = (
+        None  # what a terminal of this width gets of a record
+    )
 
     @property
     def place(self) -> tuple[int, int]:

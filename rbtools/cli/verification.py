@@ -6,24 +6,29 @@ import dataclasses
 import hashlib
 import random
 import shlex
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbtools.cli.python_call import PythonCall
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction
+from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
-from rbtools.plots.board.evaluation_commands import evaluations
-from rbtools.records import consistency, expr, metric_name
-from rbtools.scoring import remeasured
+from rbtools.plots.board.evaluation_commands import SOURCE, evaluations
+from rbtools.records import consistency, dumps, expr, metric_name
+from rbtools.scoring import minmax, remeasured
 
 Record = dict[str, Any]
 Entry = Mapping[str, Any]
 FIELD = "verify"
 _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
+_OF_ALL = ("rb-ge", "rb-measure")  # tools whose results no part of the images tells
+_SAMPLED = ("--two-phase", "--precision-goal")
 _OPTIONS = (
     "store",
     "data_dir",
@@ -104,14 +109,45 @@ def _without_network(record: Record, entries: Sequence[Entry]) -> tuple[list[Ent
         elif name == "seconds_per_epoch":
             verdicts[name] = _unknown(entry, "a duration is not the same twice")
         elif name == "score":
-            verdicts[name] = _unknown(entry, "a score compares all records of one run of rb-score")
+            verdicts[name] = _score(record, entry)
         elif "records" in entry:
             verdicts[name] = _unknown(entry, "a mean over records, whose members are not in this record")
-        elif "checkpoint" not in record:
+        elif "checkpoint" not in record and not _of_architecture(entry):
             verdicts[name] = _unknown(entry, "the record has no checkpoint")
         else:
             left.append(entry)
     return left, verdicts
+
+
+def _of_architecture(entry: Entry) -> bool:
+    """Whether it is a measure of fresh weights, or of no weights."""
+    return "measure" in entry and entry.get("on", "init") == "init"
+
+
+def _score(record: Record, entry: Entry) -> Record:
+    """The verdict on a composite score: from the record's metrics and the ranges that they were scaled by."""
+    terms, ranges = entry.get("terms"), entry.get("ranges")
+    if not isinstance(terms, list) or not isinstance(ranges, Mapping):
+        return _unknown(entry, "the entry lacks the ranges of its terms, by which a score is scaled")
+    try:
+        known = [minmax.Term(term["metric"], term["weight"], term["higher"]) for term in terms]
+        metrics = record.get("metrics") or {}
+        values = [_value(term.metric, {**record, "metrics": metrics}) for term in known]
+        ends = [ranges[term.metric] for term in known]
+        score = minmax.rescored(values, known, ends, str(entry.get("missing")))
+    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        return _unknown(entry, "the entry's terms and ranges do not fit together")
+    return remeasured.judged(entry, {**entry, "value": score})
+
+
+def _value(metric: str, record: Record) -> float | None:
+    """The value of a term; None where the record lacks it."""
+    if metric in record["metrics"]:
+        return float(record["metrics"][metric])
+    try:
+        return expr.compile(metric).number(record)
+    except RbError:
+        return None
 
 
 def _expression(record: Record, entry: Entry) -> Record:
@@ -158,16 +194,53 @@ class _Measurement:
     def verdicts(self) -> dict[str, Record]:
         """The verdict on each entry."""
         sayable, verdicts = self._sayable()
+        screened = [entry for entry in sayable if _sources(entry)]
+        for entry in screened:
+            self._screened(entry)
+        sayable = [entry for entry in sayable if not _sources(entry)]
         clean = [entry for entry in sayable if metric_name.without_split(entry["metric"]) == "acc"]
         for entry in clean:
             if "indices" not in entry:  # else it may come along with a difference
                 self._run(_clean(entry), [entry])
         context = {"evals": [*sayable, *self._clean_entries()]}
-        for line in evaluations(context, {}) if len(clean) < len(sayable) else []:
-            self._run(_Command(shlex.split(line)), sayable)
-        for entry in sayable:
+        with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
+            for line in evaluations(context, {}) if len(clean) < len(sayable) else []:
+                self._run(_Command(self._with_sources(shlex.split(line), folder)), sayable)
+        for entry in [*sayable, *screened]:
             verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
+
+    def _screened(self, entry: Entry) -> None:
+        """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
+        into a store of their own.
+        """
+        lacking: dict[str, None] = {}
+        images = {name: entry[name] for name in ("n", "split", "precision") if name in entry}
+        sources = [{**images, **source} for source in _sources(entry)]
+        lines = [*evaluations({"evals": sources}, lacking), *evaluations({"evals": [entry]}, lacking)]
+        if lacking:
+            self.failed[entry["metric"]] = "the entry does not say how the attacks of its screen ran"
+            return
+        with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
+            try:
+                for line in lines:
+                    result = self._results(_Command(shlex.split(line)), store=folder)
+            except RbError as wrong:
+                self.failed[entry["metric"]] = str(wrong)
+                return
+        self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
+
+    def _with_sources(self, words: list[str], folder: str) -> list[str]:
+        """The command with a file of the attacked model in place of its checkpoint's name."""
+        if words[:2] != ["rb-attack", "transfer"]:
+            return words
+        place = words.index("--from") + 1
+        name = words[place]
+        models = [entry["source_model"] for entry in self.entries if entry.get("source") == name]
+        model = self.bare if name == self.record.get("checkpoint") else {**models[0], "checkpoint": name}
+        file = Path(folder, "source.jsonl")
+        file.write_bytes(dumps(model) + b"\n")
+        return [*words[:place], str(file), *words[place + 1 :]]
 
     def _clean_entries(self) -> list[Entry]:
         """Clean accuracies, which say how many images rb-pr was given."""
@@ -180,6 +253,8 @@ class _Measurement:
         for entry in self.entries:
             lacking: dict[str, None] = {}
             evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
+            if "source_model" in entry or entry.get("source") == self.record.get("checkpoint"):
+                lacking.pop(SOURCE, None)
             if lacking:
                 verdicts[entry["metric"]] = _unknown(entry, " ".join(lacking))
             else:
@@ -205,7 +280,7 @@ class _Measurement:
     def _images(self, command: _Command) -> tuple[list[int], int] | None:
         """The random part of the command's images with their number; None for all of them."""
         wanted = self.job.n
-        if wanted is None or command.words[0] == "rb-ge" or "--two-phase" in command.words:
+        if wanted is None or command.words[0] in _OF_ALL or {*_SAMPLED} & {*command.words}:
             return None
         from rbtools.inputs.checkpoints import resolve_inputs
 
@@ -215,14 +290,18 @@ class _Measurement:
             return None
         return sorted(self.job.draws(self.record, "images").sample(order, wanted)), len(order)
 
-    def _results(self, command: _Command) -> Record:
-        run = self.job.run
+    def _results(self, command: _Command, store: str | None = None) -> Record:
+        """What a command gives. `store`: a folder for the results of several, in place of the run's store."""
+        run, record = self.job.run, self.bare
         options: Record = {name: getattr(run, name) for name in _OPTIONS if getattr(run, name, None)}
+        if store is not None:
+            _, path = checkpoint_of(record, run)
+            record, options = {**record, "checkpoint_file": str(path)}, {**options, "store": store}
         tool, *words = command.words
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            call = PythonCall([self.bare])
-            (result,) = call.run(tool.removeprefix("rb-"), words, {**options, "force": True})
+            call = PythonCall([record])
+            (result,) = call.run(tool.removeprefix("rb-"), words, {**options, "force": store is None})
         return result
 
     def _verdict(self, entry: Entry) -> Record:
@@ -234,6 +313,13 @@ class _Measurement:
         if words := remeasured.different(entry, measured):
             return _unknown(entry, f"it was measured differently: {words}")
         return remeasured.judged(entry, measured, self.parts.get(entry["metric"]))
+
+
+def _sources(entry: Entry) -> list[Entry]:
+    """The stored attacks of the screen of an entry of --two-phase."""
+    about = entry.get("two_phase")
+    sources = about.get("sources") if isinstance(about, Mapping) else None
+    return [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
 
 
 def _clean(entry: Entry) -> _Command:

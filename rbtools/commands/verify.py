@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import click
@@ -43,9 +44,10 @@ def main(
 
     Every entry of "evals" is measured again by the tool that it names, with the settings that it names, and
     the result is compared: match, differs (by how much, with the test and its p-value), or cannot be told,
-    and why. With --n each is measured on a random part of its images, chosen by --seed. Random numbers belong
-    to the image, so a true accuracy differs only by what was chosen, and by what arithmetic turns: 0.2 % of
-    the images, 1 % under a search or noise. What is in the store is not looked up.
+    and why. Scores and expressions are computed again from the record's metrics. With --n each is measured on
+    a random part of its images, chosen by --seed. Random numbers belong to the image, so a true accuracy
+    differs only by what was chosen, and by what arithmetic turns: 0.2 % of the images, 1 % under a search or
+    noise. What is in the store is not looked up.
 
     With and without a network the numbers of a record are compared with each other: values outside their
     intervals, value times n no whole number, metrics without entries and entries without metrics, entries
@@ -56,8 +58,8 @@ def main(
     --adv judges saved adversarial images: each has to be inside the ball and the box, and misclassified by
     the record's checkpoint. What they show, an accuracy of at most so much, needs no trust in the attack.
 
-    The record goes on with "verify". The status is 1 if something differs or is inconsistent; each is a line
-    on stderr.
+    The record goes on with "verify"; a terminal shows a table in its place. The status is 1 if something
+    differs or is inconsistent; each is a line on stderr.
 
     \b
     Examples:
@@ -70,6 +72,7 @@ def main(
 
     heard = _Verdicts(work.screen)
     work.screen.listeners.append(heard.hear)
+    source = dataclasses.replace(source, table=_table)
     if inconsistent:
         if sample is not None or work.run.n is not None or adv is not None or source.checkpoint is not None:
             raise UsageError(
@@ -87,8 +90,14 @@ def main(
     return status or (shared.FAILED if heard.wrong else shared.DONE)
 
 
+def _table(record: dict[str, Any], width: int) -> str:
+    from rbtools.cli import verify_table
+
+    return verify_table.text(record, width)
+
+
 class _Verdicts:
-    """Says the verdicts of each record: what is wrong always, the rest on a terminal."""
+    """Says the verdicts of each record: what is wrong, and what cannot be told."""
 
     def __init__(self, screen: shared.Terminal) -> None:
         self.screen = screen
@@ -115,7 +124,7 @@ class _Verdicts:
         if verdict["verdict"] == "differs":
             self.wrong += 1
             self.screen.warn(f"{name}: {in_words(metric, verdict)}")
-        elif self.screen.terminal or verdict["verdict"] != "match":
+        elif verdict["verdict"] != "match":
             self.screen.say(f"{name}: {in_words(metric, verdict)}")
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import CurveAttack
 from rbtools.errors import RbError
@@ -74,7 +75,8 @@ class ScreenSource(NamedTuple):
     def described(self) -> Entry:
         """What an entry says of it."""
         seed = {} if self.seed is None else {"seed": self.seed}
-        return {"metric": self.metric, **seed, "broken": int(self.broken.sum()), "outcomes": self.key}
+        about = {"metric": self.metric, "attack": self.method.name, **registry.config(self.method), **seed}
+        return {**about, "broken": int(self.broken.sum()), "outcomes": self.key}
 
 
 class ScreenSources:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from rbtools.evaluation.base import Batch
 
 
+DESCRIBES = ("arch", "dataset", "checkpoint_file")  # what it takes beside the checkpoint to load a model
+
+
 @dataclass(frozen=True)
 class TransferOutput(AttackOutput):
     """Which examples stay correctly classified when the attack runs on another checkpoint's model."""
 
     source: str = ""
+    source_model: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def allow_fast_model(self) -> bool:
@@ -41,7 +45,8 @@ class TransferOutput(AttackOutput):
         return {**super().key_fields(), "source": self.source}
 
     def entry_template(self) -> list[dict[str, Any]]:
-        return [{**entry, "source": self.source} for entry in super().entry_template()]
+        about = {"source": self.source, "source_model": dict(self.source_model)}
+        return [{**entry, **about} for entry in super().entry_template()]
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,12 @@ class TransferTask(EvalTask):
         return f"transfer of {self.method.stem}"
 
     def outputs(self) -> Sequence[Output]:
-        name = resolve.checkpoint_name(orjson.loads(self.source), self.context)
-        attacked = [TransferOutput(replace(self.method, eps=eps), source=name) for eps in self.eps]
+        record = orjson.loads(self.source)
+        name = resolve.checkpoint_name(record, self.context)
+        model = {key: record[key] for key in DESCRIBES if key in record}
+        attacked = [
+            TransferOutput(replace(self.method, eps=eps), source=name, source_model=model) for eps in self.eps
+        ]
         return [CleanOutput(), *attacked]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:

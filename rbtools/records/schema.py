@@ -275,13 +275,26 @@ EVALS = (
     Field("unreached", "result", "of rb-attack curve: images without an adversarial example"),
     Field("se", "result", "the standard error of a measure's value"),
     Field("se_over", "result", "what it was estimated over: batches, probes or examples"),
+    Field(
+        "source_model",
+        "label",
+        "of a transfer: architecture, data set and file of the attacked model, whose checkpoint is source",
+        "label",
+        "omitted",
+    ),
+    Field(
+        "ranges",
+        "result",
+        "of a score: the smallest and largest value of each term among the compared records",
+    ),
     Field("broken_by", "result", "of an attack of several parts: how many images each part broke"),
     Field(
         "two_phase",
         "result",
         "of rb-attack --two-phase: how many images the screen left, on how many of them the attack ran, size,"
         " sampled and broken of each stratum, the interval of the value on just these n images, and of each"
-        " stored attack of the screen its metric, seed, how many images it broke, the key of its outcomes",
+        " stored attack of the screen its metric, settings, seed, how many images it broke, and the key of"
+        " its outcomes",
         page="own",
     ),
     Field("distance", "result", "of an attack that minimises it: its mean over the images that were fooled"),

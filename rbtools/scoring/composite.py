@@ -77,9 +77,25 @@ class Composite:
     def entries(self) -> Iterator[dict[str, Any]]:
         """The entries of all records in order, made lazily; call `settle` first."""
         listed = [self._listed(variant) for variant in self._variants]
+        ranges = self._ranges()
         for place, scored in enumerate(self._scored(self._numbers, self.terms)):
             terms = listed[self._variant[place]] if self._preset.on else listed[0]
-            yield self._entry(terms, scored, self._grouping.described(place))
+            entry = self._entry(terms, scored, self._grouping.described(place))
+            names = (term["metric"] for term in terms)
+            yield {**entry, "ranges": dict(zip(names, ranges[place], strict=True))}
+
+    def _ranges(self) -> list[list[list[float] | None]]:
+        """For each record the smallest and largest value of each term among the compared ones."""
+        every = self._grouping.places() if self._grouping.names else [range(self.count)]
+        ranges: list[list[list[float] | None]] = [[]] * self.count
+        for places in every:
+            own: list[list[float] | None] = []
+            for column in self._numbers:
+                present = [column[place] for place in places if column[place] == column[place]]
+                own.append([min(present), max(present)] if present else None)
+            for place in places:
+                ranges[place] = own
+        return ranges
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
         """The scores of all records under other weights of `terms`, 0 or more; call `settle` first.

@@ -108,6 +108,26 @@ def composite(columns: Sequence[Column], terms: Sequence[Term], missing: str = "
     return _rows(columns, scales, filler, fsum(term.weight for term in terms))
 
 
+def rescored(
+    values: Sequence[float | None],
+    terms: Sequence[Term],
+    ranges: Sequence[Sequence[float] | None],
+    missing: str,
+) -> float | None:
+    """The score of one record from its values and the smallest and largest value of each term, as
+    `composite` gives it. None if it has none of the metrics.
+    """
+    scales = [
+        _Scale(0.0, 0.0, term.weight)
+        if ends is None
+        else _Scale(ends[0] if term.higher else ends[1], ends[1] - ends[0], term.weight)
+        for term, ends in zip(terms, ranges, strict=True)
+    ]
+    filler = 0.0 if missing == "worst" else None
+    (row,) = _rows([[value] for value in values], scales, filler, fsum(term.weight for term in terms))
+    return row.score
+
+
 def check_complete(columns: Sequence[Column], terms: Sequence[Term]) -> None:
     """Raise RbError if a record lacks a metric: `missing="refuse"`."""
     for column, term in zip(columns, terms, strict=True):

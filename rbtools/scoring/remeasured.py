@@ -35,6 +35,8 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
     base["difference"] = measured["value"] - claim["value"]
     if images is None and (short := _too_few(claim, measured)):
         return {"verdict": DIFFERS, **base, "reason": short}
+    if "two_phase" in claim or "two_phase" in measured:
+        return _sampled(claim, measured, base)
     if consistency.is_count(str(claim["metric"]), claim) and type(measured.get("n")) is int:
         return _counts(claim, measured, base)
     return _numbers(claim, measured, base, images)
@@ -99,6 +101,40 @@ def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
+    """Estimates from samples (rb-attack --two-phase): on the same sample equal up to arithmetic, on another
+    one by their intervals.
+    """
+    about, again = (_sample(entry) for entry in (claim, measured))
+    if about == again and about["sampled"]:
+        weight = about["survivors"] / about["sampled"]  # images that one of the sample stands for
+        allowed = weight * _allowed(_rate(claim), claim["n"]) / claim["n"]
+        close = abs(base["difference"]) <= allowed + 1e-9
+        words = f"on the same sample; arithmetic explains {allowed:.3g}"
+        return {"verdict": MATCH if close else DIFFERS, **base, "test": words, "p": 1.0 if close else 0.0}
+    errors = [_sampling_error(entry) for entry in (claim, measured)]
+    rate = _rate(claim)
+    p = math.erfc(max(abs(base["difference"]) - rate, 0.0) / max(math.hypot(*errors), 1e-12) / math.sqrt(2))
+    words = f"normal, standard errors {errors[0]:.3g} and {errors[1]:.3g} of the samples, {rate:.3g}"
+    verdict = MATCH if p >= LEVEL else DIFFERS
+    return {"verdict": verdict, **base, "test": f"{words} explained by arithmetic", "p": p}
+
+
+def _sample(entry: Entry) -> dict[str, Any]:
+    """How many images the screen left, and of how many an estimate is."""
+    about = entry.get("two_phase")
+    about = about if isinstance(about, Mapping) else {}
+    counts = {name: about.get(name) for name in ("survivors", "sampled")}
+    return {name: count if type(count) is int else 0 for name, count in counts.items()}
+
+
+def _sampling_error(entry: Entry) -> float:
+    """The standard error of an estimate for just its n images; 0 for a result of all of them."""
+    about = entry.get("two_phase")
+    ends = about.get("interval") if isinstance(about, Mapping) else None
+    return (ends[1] - ends[0]) / 2 / 1.96 if isinstance(ends, list) and len(ends) == 2 else 0.0
 
 
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:

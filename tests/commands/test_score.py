@@ -81,8 +81,9 @@ def test_a_scored_record_as_it_is_written() -> None:
         '"metrics":{"acc":0.75,"pgd20.8":0.625,"seconds_per_epoch":20,"score":0.75},"mine":[1],'
         '"evals":[{"tool":"rb-score","metric":"score","value":0.75,'
         '"terms":[{"metric":"acc","weight":1.0,"higher":true},{"metric":"pgd20.8","weight":1.0,"higher":true}],'
-        '"contributions":{"acc":0.25,"pgd20.8":0.5},"missing":"refuse"}],'
-        '"checksums":{"score":"9fc4202b6df45a35"}}'
+        '"contributions":{"acc":0.25,"pgd20.8":0.5},"missing":"refuse",'
+        '"ranges":{"acc":[0.625,0.875],"pgd20.8":[0.125,0.625]}}],'
+        '"checksums":{"score":"3963b2b707f2622f"}}'
     )
 
 

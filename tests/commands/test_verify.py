@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -99,6 +100,109 @@ def test_a_record_without_a_checkpoint(measured: Record) -> None:
     record = {name: value for name, value in measured.items() if name != "checkpoint"}
     entries = json.loads(run([], record).stdout)["verify"]["entries"]
     assert entries["acc"]["reason"] == "the record has no checkpoint"
+
+
+def edited(record: Record, metric: str, **fields: Any) -> Record:
+    """The record with other fields in the entry of a metric, and its value in metrics."""
+    record = copy.deepcopy(record)
+    for entry in record["evals"]:
+        if entry["metric"] == metric:
+            entry |= fields
+            record["metrics"][metric] = entry["value"]
+    return record
+
+
+def test_measures_are_measured_again(known: dict[str, Record]) -> None:
+    import rbtools
+
+    record = rbtools.measure(known["erm"], "naswot,margin,synflow", batches=2, batch_size=10, on="auto")
+    record = rbtools.measure(record, "hessian", wrt="both", batches=1, batch_size=5, probes=2, seed=3)
+    told = verdicts(run([], record))
+    assert told.pop("seconds_per_epoch") == "cannot be told"
+    measures = {"naswot", "margin.clean", "margin.robust.pgd.8", "synflow", "hessian.weight.trace"}
+    assert measures <= told.keys() and set(told.values()) == {"match"}
+    value = record["metrics"]["margin.robust.pgd.8"]
+    lie = run(["--sample", "99"], edited(record, "margin.robust.pgd.8", value=value + 0.5))
+    assert lie.exit_code == 1 and verdicts(lie)["margin.robust.pgd.8"] == "differs"
+
+
+def test_a_measure_of_fresh_weights_needs_no_checkpoint(known: dict[str, Record]) -> None:
+    import rbtools
+
+    bare = {name: value for name, value in known["erm"].items() if name in ("arch", "dataset", "schema")}
+    record = rbtools.measure(bare, "synflow")
+    assert verdicts(run([], record)) == {"synflow": "match"}
+    assert verdicts(run([], edited(record, "synflow", value=1.0))) == {"synflow": "differs"}
+
+
+def test_certificates_are_certified_again(known: dict[str, Record]) -> None:
+    import rbtools
+
+    record = rbtools.certify(known["erm"], "ibp", eps=[1], n=20)
+    record = rbtools.certify(record, "crown", eps=[2], n=5)
+    told = verdicts(run([], record))
+    assert (told["cert.linf.1"], told["cert.linf.2"]) == ("match", "match")
+    lie = run([], claimed(record, "cert.linf.2", 1 if record["metrics"]["cert.linf.2"] < 1 else -1))
+    assert verdicts(lie)["cert.linf.2"] == "differs"
+
+
+def test_a_transfer_is_measured_again_from_the_model_that_its_entry_names(known: dict[str, Record]) -> None:
+    import rbtools
+
+    record = rbtools.attack(known["erm"], "transfer", from_=known["pgd"], eps=[16], steps=3, n=40)
+    (entry,) = [one for one in record["evals"] if one["metric"].startswith("transfer")]
+    assert entry["source"] == known["pgd"]["checkpoint"] and "arch" in entry["source_model"]
+    assert verdicts(run([], record))[entry["metric"]] == "match"
+    part = run(["--n", "30"], claimed(record, entry["metric"], 40 - round(entry["value"] * 40)))
+    assert verdicts(part)[entry["metric"]] == "differs"
+    old = copy.deepcopy(record)
+    for one in old["evals"]:
+        one.pop("source_model", None)
+    result = json.loads(run([], old).stdout)["verify"]["entries"][entry["metric"]]
+    assert result["verdict"] == "cannot be told" and "--from" in result["reason"]
+
+
+def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
+    import rbtools
+
+    other = copy.deepcopy(measured)
+    other["checkpoint"] = "sha256:" + "0" * 64
+    other["metrics"] = {name: value / 2 for name, value in measured["metrics"].items()}
+    del other["evals"], other["checksums"]
+    record = rbtools.score([measured, other], metric=["acc,pgd3.8:2"])[0]
+    assert verdicts(run([], record))["score"] == "match"
+    lie = run([], edited(record, "score", value=record["metrics"]["score"] - 0.1))
+    assert verdicts(lie)["score"] == "differs"
+    better = run([], edited(record, "pgd3.8", value=record["metrics"]["pgd3.8"] / 2))
+    assert verdicts(better)["score"] == "differs"  # the metric that it is made of was changed
+
+
+def test_an_estimate_whose_screen_had_stored_outcomes(known: dict[str, Record]) -> None:
+    import rbtools
+
+    rbtools.attack(known["erm"], "pgd", eps=[4], steps=3, n=60)
+    record = rbtools.attack(known["erm"], "pgd", eps=[8], steps=3, n=60, two_phase="10", screen_steps=2)
+    (entry,) = [one for one in record["evals"] if "two_phase" in one]
+    assert entry["two_phase"]["sources"][0]["metric"] == "pgd3.4"
+    assert verdicts(run([], record))[entry["metric"]] == "match"
+    lie = edited(record, entry["metric"], value=entry["value"] - 0.2)
+    assert verdicts(run([], lie))[entry["metric"]] == "differs"
+
+
+def test_a_terminal_gets_a_table_and_a_pipe_the_record(
+    measured: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rbtools.cli.output import RecordWriter
+
+    lie = claimed(measured, "pgd3.16", 9)
+    monkeypatch.setattr(RecordWriter, "is_terminal", lambda self: True)
+    monkeypatch.setattr(RecordWriter, "width", lambda self: 100)
+    result = run([], {**lie, "arch": {**lie["arch"], "name": "a\x1b[31mb"}})
+    table = result.stdout
+    assert "differs" in table and "match" in table and "\x1b[31m" not in table
+    assert "seconds_per_epoch: a duration is not the same twice" in table
+    assert not any(line.startswith("{") for line in table.splitlines())
+    assert "pgd3.16" in result.stderr and "differs" in result.stderr
 
 
 def test_inconsistent_needs_no_network(measured: Record) -> None:

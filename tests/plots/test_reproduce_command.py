@@ -281,3 +281,60 @@ def test_distances_read_back_as_they_were(value: float, text: str | None) -> Non
 
 def test_a_radius_is_a_fraction_of_255_only_where_it_was_one() -> None:
     assert [shell_words.radius(value) for value in (8 / 255, 0.2, 0.08)] == ["8/255", "0.2", "0.08"]
+
+
+def of_measure(metric: str, **protocol: Any) -> dict[str, Any]:
+    images = {"split": "test", "batches": 2, "batch_size": 20, "n": 40}
+    return {"tool": "rb-measure", "metric": metric, **images, **protocol, "value": 0.5}
+
+
+def commands_of(*entries: dict[str, Any]) -> list[str]:
+    told = make_again({**IMPORTED, "metrics": {}, "evals": [*entries]})
+    return [step for step in told.steps if step.startswith(("rb-measure", "rb-attack transfer"))]
+
+
+def test_a_measure_is_made_with_its_weights_images_and_settings() -> None:
+    pgd = {"attack": "pgd", "eps": 8 / 255, "norm": "linf", "steps": 10, "step_size": None, "iterate": "last"}
+    about = {"measure": "margin", "on": "trained", "seed": 4}
+    margin = [of_measure("margin.clean", **about), of_measure("margin.robust.pgd.8", **about, **pgd)]
+    margin.append(of_measure("margin.robust.pgd.4", **about, **{**pgd, "eps": 4 / 255}))
+    assert commands_of(*margin) == [
+        "rb-measure margin --on trained --split test --batches 2 --batch-size 20 --seed 4 --attack pgd"
+        " --attack-steps 10 --eps 8,4"
+    ]
+    small = of_measure("naswot", measure="naswot", on="init", init_seed=3, batchnorm="batch")
+    assert commands_of({**small, "n": 33}) == [
+        "rb-measure naswot --on init --split test --batches 2 --batch-size 20 --init-seed 3 --batchnorm batch"
+        " --n 33"
+    ]
+    assert commands_of({"metric": "params", "measure": "params", "value": 5}) == ["rb-measure params"]
+
+
+def test_the_numbers_of_a_measure_say_which_options_give_them() -> None:
+    about = {"measure": "hessian", "on": "trained"}
+    hessian = [
+        of_measure("hessian.weight.trace", **about, probes=5),
+        of_measure("hessian.weight.top3", **about, iterations=50, tolerance=0.001),
+        of_measure("hessian.input.labs", **about, iterations=50, tolerance=0.001),
+    ]
+    (line,) = commands_of(*hessian)
+    assert "--probes 5 --iterations 50 --tolerance 0.001 --wrt both --solver both --top 3" in line
+    ntk = {"measure": "ntk", "on": "init", "logits": "each"}
+    assert commands_of(of_measure("ntk.clean.fro", **ntk))[0].endswith("--logits each --kernel clean")
+    joint = of_measure("ntk.all_robust.lmin.pgd.8", **ntk, beta=0.25, attack="fgsm", eps=8 / 255)
+    assert commands_of(joint)[0].endswith("--attack fgsm --eps 8 --beta 0.25 --logits each --kernel joint")
+
+
+def test_a_bound_and_an_unknown_measure_are_not_described() -> None:
+    told = make_again({**IMPORTED, "evals": [of_measure("bound.wci1", measure="bound")], "metrics": {}})
+    assert "does not say how these were measured: bound.wci1." in "\n".join(told.lacking)
+    assert commands_of(of_measure("mine", measure="python:mine:Own")) == []
+
+
+def test_a_transfer_names_the_attacked_model_by_its_checkpoint() -> None:
+    about = {"attack": "fgsm", "eps": 8 / 255, "norm": "linf", "loss": "ce", "source": "sha256:0f"}
+    entry = {"metric": "transfer.fgsm.8", **about, "n": 10, "precision": "fp32", "value": 0.5}
+    (line,) = commands_of(entry)
+    assert line.startswith("rb-attack transfer --eps 8 --attack fgsm --from sha256:0f")
+    assert "--precision" not in line
+    assert "put its file there" in "\n".join(make_again({**IMPORTED, "evals": [entry]}).lacking)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
+from rbtools.plots.board import measure_commands
 from rbtools.plots.board.shell_words import (
     CONTROL,
     distance,
@@ -44,8 +45,14 @@ def evaluations(record: Record, lacking: dict[str, None]) -> list[str]:
     steps: list[_Step] = []
     unsaid: list[str] = []
     unknown: list[str] = []
+    measures = [entry for entry in entries.values() if measure_commands.is_described(entry)]
     for name in dict.fromkeys([*entries, *(record.get("metrics") or ())]):
         entry = entries.get(name, {})
+        if entry in measures:
+            continue
+        if "measure" in entry:
+            unknown.append(name)
+            continue
         if _comes_along(name, entry, entries):
             continue
         step = _step(name, entry, entries, lacking)
@@ -63,7 +70,7 @@ def evaluations(record: Record, lacking: dict[str, None]) -> list[str]:
         ] = None
     if unknown:
         lacking[f"The record does not say how these were measured: {_listed(unknown)}."] = None
-    return _merged(steps)
+    return [*_merged(steps), *measure_commands.measurements(measures, data)]
 
 
 def _partial(entry: Mapping[str, Any]) -> bool:
@@ -145,7 +152,8 @@ def _step(
     for flag, count in zip(flags, counts or (), strict=False):
         step = step._replace(rest=(*step.rest, *option(flag, count)))
     rest = [*step.rest, *option("seed", entry.get("seed"))]
-    searched = "certificate" not in entry and ("eps" in entry or "gamma" in entry)
+    searched = "certificate" not in entry and not _is_transfer(entry)
+    searched &= "eps" in entry or "gamma" in entry
     if entry.get("precision") in ("fp32", "bf16") and searched:
         rest += option("precision", entry["precision"])  # of a search; other tools have no such option
     both = parts.is_ge and parts.stem == "pr" and parts._replace(stem="pr-all").build() in entries
@@ -187,7 +195,7 @@ def _question(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | Non
     norm = stated if isinstance(stated, str) else "linf"
     attack = entry.get("attack")
     if isinstance(attack, str) and attack in ATTACKS and is_number(entry.get("eps")):
-        return _attack(attack, entry, norm)
+        return _attack(attack, entry, norm, lacking)
     if attack == "curve":
         words = tuple(word for name in ("norm", "queries") for word in option(name, entry.get(name)))
         eps = {"eps": [distance(entry["eps"], norm)]} if is_number(entry.get("eps")) else {}
@@ -209,7 +217,7 @@ def _certificate(certificate: str, entry: Mapping[str, Any], norm: str) -> _Step
     return _Step(f"rb-certify {certificate}", tuple(words), {"eps": [distance(entry["eps"], norm)]})
 
 
-def _attack(attack: str, entry: Mapping[str, Any], norm: str) -> _Step:
+def _attack(attack: str, entry: Mapping[str, Any], norm: str, lacking: dict[str, None]) -> _Step:
     words = []
     for name in own_options(ATTACKS.load(attack)):
         if name == "step_size" and entry.get("relative_step") is not None:
@@ -221,7 +229,20 @@ def _attack(attack: str, entry: Mapping[str, Any], norm: str) -> _Step:
         eps = [distance(value, norm) for value in entry["ladder"] if is_number(value)] + eps
         words.append("--ladder")
     words += _two_phase(entry)
+    if _is_transfer(entry):
+        lacking[SOURCE] = None
+        start = [*option("attack", attack), *option("from", entry["source"])]
+        return _Step("rb-attack transfer", (*start, *words), {"eps": eps})
     return _Step(f"rb-attack {attack}", tuple(words), {"eps": eps})
+
+
+SOURCE = "The attacked model of a transfer is named by its checkpoint: put its file there (--from FILE)."
+
+
+def _is_transfer(entry: Mapping[str, Any]) -> bool:
+    """Whether another model was attacked: `source` is its checkpoint."""
+    parts = metric_name.parse(str(entry.get("metric")))
+    return "transfer" in parts.prefixes and isinstance(entry.get("source"), str)
 
 
 def _two_phase(entry: Mapping[str, Any]) -> list[str]:
