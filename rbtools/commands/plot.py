@@ -13,8 +13,9 @@ from rbtools import parse_units
 from rbtools.cli import python_call, shared
 from rbtools.cli.sink import Sink, counted, where_option
 from rbtools.cli.sink import names as names_of
+from rbtools.cli.source import name_of
 from rbtools.commands.corrupt import severity_option
-from rbtools.errors import UsageError
+from rbtools.errors import RbError, UsageError
 from rbtools.plots import PLOTS, Plot
 from rbtools.scoring import plotted
 
@@ -108,6 +109,80 @@ def corruptions(
     return shared.DONE
 
 
+@shared.command()
+@_output_option
+@where_option
+@click.option(
+    "--adv",
+    default=None,
+    metavar="FILE.adv",
+    help="Show images of rb-attack --save-adv FILE.adv, and judge them.",
+)
+@click.option(
+    "--images",
+    default=None,
+    type=click.IntRange(0, 100),
+    help="How many of the worst images to show; without --adv those of a short PGD on --n images."
+    "  [default: 8 with --adv, else 0]",
+)
+@click.option(
+    "--checkpoint",
+    default=None,
+    metavar="FILE",
+    help="The file of the record's weights, where the store has them not; their hash is compared.",
+)
+@click.option("--title", default=None, help="Title of the page.  [default: network and data set]")
+@shared.merging_sink_options
+@shared.verify_options
+def report(
+    output: str,
+    where: str | None,
+    adv: str | None,
+    images: int | None,
+    checkpoint: str | None,
+    title: str | None,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> int:
+    """Write a report on one model, for a paper's appendix or a review: HTML in one file.
+
+    It has all results with their intervals and settings, curves over eps, radius and severity, the worst
+    adversarial images with their differences, a checklist (the five tests of rb-attack check, AutoAttack's
+    flags, whether the network's verdicts repeat: five of each image, and their majority), the row of a LaTeX
+    table, the command lines that remake the results, and BibTeX of the methods.
+
+    \b
+    Examples:
+      rb-plot report -o report.html --where 'train.method == "trades"' results.jsonl
+      rb-plot report --images 8 --n 50 -o report.html --where 'train.method == "erm"' results.jsonl
+    """
+    from rbtools.cli import report_command
+
+    _ending(output, ("html", "htm"))
+    _refuse_to_overwrite(source, output)
+    with shared.opened_output(source, work.screen) as stream:
+        sink = Sink(source, work.screen, stream, where)
+        records = sink.records()
+        sink.tell()
+        if not records:
+            work.screen.error(f"there is no record to report on: {output} was not written.")
+            return shared.FAILED
+        try:
+            record = report_command.with_file(report_command.one_model(records), checkpoint)
+            count = (8 if adv is not None else 0) if images is None else images
+            text = report_command.report(record, adv, count, title, work.run)
+        except UsageError:
+            raise
+        except RbError as wrong:
+            work.screen.error(f"{wrong} {output} was not written.")
+            return shared.FAILED
+        _save(text, Path(output), "html")
+        work.screen.clear()
+        work.screen.say(f"{output} reports on {name_of(record)}.")
+        return shared.FAILED if sink.bad else shared.DONE
+
+
+main.add_command(report, "report")  # type: ignore[attr-defined]
 main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
 
 

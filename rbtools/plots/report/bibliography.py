@@ -1,0 +1,196 @@
+"""BibTeX of the methods that a record's results come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Reference(NamedTuple):
+    """A publication. `venue` of a journal ends with a comma and the volume; empty for arXiv alone."""
+
+    key: str
+    author: str
+    title: str
+    year: int
+    venue: str = ""
+    arxiv: str = ""
+
+
+_REFERENCES = (
+    Reference(
+        "goodfellow2015explaining",
+        "Goodfellow, Ian J. and Shlens, Jonathon and Szegedy, Christian",
+        "Explaining and Harnessing Adversarial Examples",
+        *(2015, "International Conference on Learning Representations", "1412.6572"),
+    ),
+    Reference(
+        "madry2018towards",
+        "Madry, Aleksander and Makelov, Aleksandar and Schmidt, Ludwig and Tsipras, Dimitris and Vladu,"
+        " Adrian",
+        "Towards Deep Learning Models Resistant to Adversarial Attacks",
+        *(2018, "International Conference on Learning Representations", "1706.06083"),
+    ),
+    Reference(
+        "carlini2017towards",
+        "Carlini, Nicholas and Wagner, David",
+        "Towards Evaluating the Robustness of Neural Networks",
+        *(2017, "IEEE Symposium on Security and Privacy", "1608.04644"),
+    ),
+    Reference(
+        "croce2020reliable",
+        "Croce, Francesco and Hein, Matthias",
+        "Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free Attacks",
+        *(2020, "International Conference on Machine Learning", "2003.01690"),
+    ),
+    Reference(
+        "croce2020minimally",
+        "Croce, Francesco and Hein, Matthias",
+        "Minimally Distorted Adversarial Examples with a Fast Adaptive Boundary Attack",
+        *(2020, "International Conference on Machine Learning", "1907.02044"),
+    ),
+    Reference(
+        "andriushchenko2020square",
+        "Andriushchenko, Maksym and Croce, Francesco and Flammarion, Nicolas and Hein, Matthias",
+        "Square Attack: A Query-Efficient Black-Box Adversarial Attack via Random Search",
+        *(2020, "European Conference on Computer Vision", "1912.00049"),
+    ),
+    Reference(
+        "pintor2021fast",
+        "Pintor, Maura and Roli, Fabio and Brendel, Wieland and Biggio, Battista",
+        "Fast Minimum-norm Adversarial Attacks through Adaptive Norm Constraints",
+        *(2021, "Advances in Neural Information Processing Systems", "2102.12827"),
+    ),
+    Reference(
+        "rony2019decoupling",
+        "Rony, J{\\'e}r{\\^o}me and Hafemann, Luiz G. and Oliveira, Luiz S. and Ben Ayed, Ismail and"
+        " Sabourin, Robert and Granger, Eric",
+        "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
+        *(2019, "IEEE Conference on Computer Vision and Pattern Recognition", "1811.09600"),
+    ),
+    Reference(
+        "hendrycks2019benchmarking",
+        "Hendrycks, Dan and Dietterich, Thomas",
+        "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
+        *(2019, "International Conference on Learning Representations", "1903.12261"),
+    ),
+    Reference(
+        "robey2022probabilistically",
+        "Robey, Alexander and Chamon, Luiz F. O. and Pappas, George J. and Hassani, Hamed",
+        "Probabilistically Robust Learning: Balancing Average- and Worst-case Performance",
+        *(2022, "International Conference on Machine Learning", "2202.01136"),
+    ),
+    Reference(
+        "zhang2019theoretically",
+        "Zhang, Hongyang and Yu, Yaodong and Jiao, Jiantao and Xing, Eric P. and El Ghaoui, Laurent and"
+        " Jordan, Michael I.",
+        "Theoretically Principled Trade-off between Robustness and Accuracy",
+        *(2019, "International Conference on Machine Learning", "1901.08573"),
+    ),
+    Reference(
+        "wang2020improving",
+        "Wang, Yisen and Zou, Difan and Yi, Jinfeng and Bailey, James and Ma, Xingjun and Gu, Quanquan",
+        "Improving Adversarial Robustness Requires Revisiting Misclassified Examples",
+        *(2020, "International Conference on Learning Representations"),
+    ),
+    Reference(
+        "kannan2018adversarial",
+        "Kannan, Harini and Kurakin, Alexey and Goodfellow, Ian",
+        "Adversarial Logit Pairing",
+        *(2018, "", "1803.06373"),
+    ),
+    Reference(
+        "dejorge2022make",
+        "de Jorge, Pau and Bibi, Adel and Volpi, Riccardo and Sanyal, Amartya and Torr, Philip H. S. and"
+        " Rogez, Gr{\\'e}gory and Dokania, Puneet K.",
+        "Make Some Noise: Reliable and Efficient Single-Step Adversarial Training",
+        *(2022, "Advances in Neural Information Processing Systems", "2202.01181"),
+    ),
+    Reference(
+        "gowal2018effectiveness",
+        "Gowal, Sven and Dvijotham, Krishnamurthy and Stanforth, Robert and Bunel, Rudy and Qin, Chongli and"
+        " Uesato, Jonathan and Arandjelovic, Relja and Mann, Timothy and Kohli, Pushmeet",
+        "On the Effectiveness of Interval Bound Propagation for Training Verifiably Robust Models",
+        *(2018, "", "1810.12715"),
+    ),
+    Reference(
+        "zhang2018efficient",
+        "Zhang, Huan and Weng, Tsui-Wei and Chen, Pin-Yu and Hsieh, Cho-Jui and Daniel, Luca",
+        "Efficient Neural Network Robustness Certification with General Activation Functions",
+        *(2018, "Advances in Neural Information Processing Systems", "1811.00866"),
+    ),
+    Reference(
+        "cohen2019certified",
+        "Cohen, Jeremy and Rosenfeld, Elan and Kolter, J. Zico",
+        "Certified Adversarial Robustness via Randomized Smoothing",
+        *(2019, "International Conference on Machine Learning", "1902.02918"),
+    ),
+)
+BY_KEY = {reference.key: reference for reference in _REFERENCES}
+_AUTO = ("croce2020reliable",)
+# What each attack, training method and certificate is cited as; what has no publication of its own is absent.
+ATTACKS: dict[str, tuple[str, ...]] = {
+    "fgsm": ("goodfellow2015explaining",),
+    "pgd": ("madry2018towards",),
+    "cw": ("carlini2017towards", "madry2018towards"),
+    "cw-l2": ("carlini2017towards",),
+    "apgd-ce": _AUTO,
+    "apgd-dlr": _AUTO,
+    "apgd-t": _AUTO,
+    "fab": ("croce2020minimally",),
+    "fab-t": ("croce2020minimally", *_AUTO),
+    "fmn": ("pintor2021fast",),
+    "ddn": ("rony2019decoupling",),
+    "square": ("andriushchenko2020square",),
+    "aa": (*_AUTO, "croce2020minimally", "andriushchenko2020square"),
+}
+TRAININGS: dict[str, tuple[str, ...]] = {
+    "pgd": ("madry2018towards",),
+    "n-fgsm": ("dejorge2022make",),
+    "trades": ("zhang2019theoretically",),
+    "mart": ("wang2020improving",),
+    "alp": ("kannan2018adversarial",),
+    "clp": ("kannan2018adversarial",),
+    "cvar": ("robey2022probabilistically",),
+    "kl-pgd": ("zhang2019theoretically", "madry2018towards"),
+}
+CERTIFICATES: dict[str, tuple[str, ...]] = {
+    "ibp": ("gowal2018effectiveness",),
+    "crown": ("zhang2018efficient",),
+    "smooth": ("cohen2019certified",),
+}
+
+
+def of_record(record: Mapping[str, Any]) -> list[Reference]:
+    """The publications of the methods in a record, each once: of its results, then of its training."""
+    keys: dict[str, None] = {}
+    for entry in record.get("evals") or ():
+        keys |= dict.fromkeys(_of_entry(entry))
+    train = record.get("train")
+    if isinstance(train, Mapping):
+        keys |= dict.fromkeys(TRAININGS.get(str(train.get("method")), ()))
+    return [BY_KEY[key] for key in keys]
+
+
+def _of_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    if "attack" in entry:
+        return ATTACKS.get(str(entry["attack"]), ())
+    if "certificate" in entry:
+        return CERTIFICATES.get(str(entry["certificate"]), ())
+    if "corruption" in entry or "corruptions" in entry:
+        return ("hendrycks2019benchmarking",)
+    return ("robey2022probabilistically",) if "noise" in entry else ()
+
+
+def bibtex(references: Iterable[Reference]) -> str:
+    """The entries, a blank line between them."""
+    return "\n\n".join(map(_entry, references))
+
+
+def _entry(one: Reference) -> str:
+    kind = "inproceedings" if one.venue else "misc"
+    fields = {"author": one.author, "title": f"{{{one.title}}}", "year": str(one.year)}
+    fields |= {"booktitle": one.venue} if one.venue else {}
+    fields |= {"eprint": one.arxiv, "archiveprefix": "arXiv"} if one.arxiv else {}
+    lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
+    return "\n".join([f"@{kind}{{{one.key},", *lines, "}"])
