@@ -153,7 +153,7 @@ def report(
 
     \b
     Examples:
-      rb-plot report -o report.html --where 'train.method == "trades"' results.jsonl
+      rb-plot report -o report.html results.jsonl
       rb-plot report --images 8 --n 50 -o report.html --where 'train.method == "erm"' results.jsonl
     """
     from rbtools.cli import report_command

@@ -163,7 +163,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
       rb-rank --pivot train.method --percent --digits 1 --label pgd20.8=PGD-20 --format md leaderboard.jsonl
-      rb-rank --by aa.8 --against robustbench --format table results.jsonl
+      rb-rank --by acc --against robustbench --format table results.jsonl
       rb-rank --by acc --top 1 --assert-point 'acc > 0' --format junit results.jsonl
     """
     choice, conditions = _choice(options), _conditions(options)

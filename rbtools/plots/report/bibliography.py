@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 
-class Reference(NamedTuple):
+class CitedWork(NamedTuple):
     """A publication. `venue` of a journal ends with a comma and the volume; empty for arXiv alone."""
 
     key: str
@@ -18,108 +18,108 @@ class Reference(NamedTuple):
 
 
 _REFERENCES = (
-    Reference(
+    CitedWork(
         "goodfellow2015explaining",
         "Goodfellow, Ian J. and Shlens, Jonathon and Szegedy, Christian",
         "Explaining and Harnessing Adversarial Examples",
         *(2015, "International Conference on Learning Representations", "1412.6572"),
     ),
-    Reference(
+    CitedWork(
         "madry2018towards",
         "Madry, Aleksander and Makelov, Aleksandar and Schmidt, Ludwig and Tsipras, Dimitris and Vladu,"
         " Adrian",
         "Towards Deep Learning Models Resistant to Adversarial Attacks",
         *(2018, "International Conference on Learning Representations", "1706.06083"),
     ),
-    Reference(
+    CitedWork(
         "carlini2017towards",
         "Carlini, Nicholas and Wagner, David",
         "Towards Evaluating the Robustness of Neural Networks",
         *(2017, "IEEE Symposium on Security and Privacy", "1608.04644"),
     ),
-    Reference(
+    CitedWork(
         "croce2020reliable",
         "Croce, Francesco and Hein, Matthias",
         "Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free Attacks",
         *(2020, "International Conference on Machine Learning", "2003.01690"),
     ),
-    Reference(
+    CitedWork(
         "croce2020minimally",
         "Croce, Francesco and Hein, Matthias",
         "Minimally Distorted Adversarial Examples with a Fast Adaptive Boundary Attack",
         *(2020, "International Conference on Machine Learning", "1907.02044"),
     ),
-    Reference(
+    CitedWork(
         "andriushchenko2020square",
         "Andriushchenko, Maksym and Croce, Francesco and Flammarion, Nicolas and Hein, Matthias",
         "Square Attack: A Query-Efficient Black-Box Adversarial Attack via Random Search",
         *(2020, "European Conference on Computer Vision", "1912.00049"),
     ),
-    Reference(
+    CitedWork(
         "pintor2021fast",
         "Pintor, Maura and Roli, Fabio and Brendel, Wieland and Biggio, Battista",
         "Fast Minimum-norm Adversarial Attacks through Adaptive Norm Constraints",
         *(2021, "Advances in Neural Information Processing Systems", "2102.12827"),
     ),
-    Reference(
+    CitedWork(
         "rony2019decoupling",
         "Rony, J{\\'e}r{\\^o}me and Hafemann, Luiz G. and Oliveira, Luiz S. and Ben Ayed, Ismail and"
         " Sabourin, Robert and Granger, Eric",
         "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
         *(2019, "IEEE Conference on Computer Vision and Pattern Recognition", "1811.09600"),
     ),
-    Reference(
+    CitedWork(
         "hendrycks2019benchmarking",
         "Hendrycks, Dan and Dietterich, Thomas",
         "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
         *(2019, "International Conference on Learning Representations", "1903.12261"),
     ),
-    Reference(
+    CitedWork(
         "robey2022probabilistically",
         "Robey, Alexander and Chamon, Luiz F. O. and Pappas, George J. and Hassani, Hamed",
         "Probabilistically Robust Learning: Balancing Average- and Worst-case Performance",
         *(2022, "International Conference on Machine Learning", "2202.01136"),
     ),
-    Reference(
+    CitedWork(
         "zhang2019theoretically",
         "Zhang, Hongyang and Yu, Yaodong and Jiao, Jiantao and Xing, Eric P. and El Ghaoui, Laurent and"
         " Jordan, Michael I.",
         "Theoretically Principled Trade-off between Robustness and Accuracy",
         *(2019, "International Conference on Machine Learning", "1901.08573"),
     ),
-    Reference(
+    CitedWork(
         "wang2020improving",
         "Wang, Yisen and Zou, Difan and Yi, Jinfeng and Bailey, James and Ma, Xingjun and Gu, Quanquan",
         "Improving Adversarial Robustness Requires Revisiting Misclassified Examples",
         *(2020, "International Conference on Learning Representations"),
     ),
-    Reference(
+    CitedWork(
         "kannan2018adversarial",
         "Kannan, Harini and Kurakin, Alexey and Goodfellow, Ian",
         "Adversarial Logit Pairing",
         *(2018, "", "1803.06373"),
     ),
-    Reference(
+    CitedWork(
         "dejorge2022make",
         "de Jorge, Pau and Bibi, Adel and Volpi, Riccardo and Sanyal, Amartya and Torr, Philip H. S. and"
         " Rogez, Gr{\\'e}gory and Dokania, Puneet K.",
         "Make Some Noise: Reliable and Efficient Single-Step Adversarial Training",
         *(2022, "Advances in Neural Information Processing Systems", "2202.01181"),
     ),
-    Reference(
+    CitedWork(
         "gowal2018effectiveness",
         "Gowal, Sven and Dvijotham, Krishnamurthy and Stanforth, Robert and Bunel, Rudy and Qin, Chongli and"
         " Uesato, Jonathan and Arandjelovic, Relja and Mann, Timothy and Kohli, Pushmeet",
         "On the Effectiveness of Interval Bound Propagation for Training Verifiably Robust Models",
         *(2018, "", "1810.12715"),
     ),
-    Reference(
+    CitedWork(
         "zhang2018efficient",
         "Zhang, Huan and Weng, Tsui-Wei and Chen, Pin-Yu and Hsieh, Cho-Jui and Daniel, Luca",
         "Efficient Neural Network Robustness Certification with General Activation Functions",
         *(2018, "Advances in Neural Information Processing Systems", "1811.00866"),
     ),
-    Reference(
+    CitedWork(
         "cohen2019certified",
         "Cohen, Jeremy and Rosenfeld, Elan and Kolter, J. Zico",
         "Certified Adversarial Robustness via Randomized Smoothing",
@@ -161,7 +161,7 @@ CERTIFICATES: dict[str, tuple[str, ...]] = {
 }
 
 
-def of_record(record: Mapping[str, Any]) -> list[Reference]:
+def of_record(record: Mapping[str, Any]) -> list[CitedWork]:
     """The publications of the methods in a record, each once: of its results, then of its training."""
     keys: dict[str, None] = {}
     for entry in record.get("evals") or ():
@@ -182,12 +182,12 @@ def _of_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return ("robey2022probabilistically",) if "noise" in entry else ()
 
 
-def bibtex(references: Iterable[Reference]) -> str:
+def bibtex(references: Iterable[CitedWork]) -> str:
     """The entries, a blank line between them."""
     return "\n\n".join(map(_entry, references))
 
 
-def _entry(one: Reference) -> str:
+def _entry(one: CitedWork) -> str:
     kind = "inproceedings" if one.venue else "misc"
     fields = {"author": one.author, "title": f"{{{one.title}}}", "year": str(one.year)}
     fields |= {"booktitle": one.venue} if one.venue else {}
