@@ -12,11 +12,19 @@ from rbtools.certification.operations import ValueBounds
 class Ball:
     """All images in [0, 1] within eps of images (N, C, H, W), in the norm "linf" or "l2".
 
-    outward: also those that rounding to float32 may count as such.
+    outward: also those that rounding to float32 may count as such. dtype: the type of the bounds.
     """
 
-    def __init__(self, images: Tensor, eps: float, norm: str, *, outward: bool = True) -> None:
-        self.images, self.norm, self.outward = images.double(), norm, outward
+    def __init__(
+        self,
+        images: Tensor,
+        eps: float,
+        norm: str,
+        *,
+        outward: bool = True,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.images, self.norm, self.outward = images.to(dtype), norm, outward
         slack = rounding.OF_PIXEL if outward else 0.0
         self.eps = eps * (1 + rounding.OF_DISTANCE) + slack if outward and norm == "l2" else eps
         reach = self.eps + slack
@@ -40,7 +48,7 @@ class Ball:
         In L-infinity it is their minimum over the ball; in L2 the larger of the minima over the ball without
         the limits of pixels, and over the box around it.
         """
-        rows = coefficients.flatten(2).double()
+        rows = coefficients.flatten(2).to(self.images.dtype)
         centre = ((self.box.lower + self.box.upper) / 2).flatten(1)
         radius = ((self.box.upper - self.box.lower) / 2).flatten(1)
         absolute = rows.abs()

@@ -16,12 +16,16 @@ from rbtools.certification.operations import (
     Dense,
     MaxPooled,
     Rectifier,
+    Step,
     ValueBounds,
     contract_alike,
 )
 
 # Coefficients that are computed at once: more than fit the processor's cache take longer.
 _COEFFICIENTS = {"cpu": 1 << 21, "cuda": 1 << 27}
+# Points of a ball by which it is guessed which signs stay open, and how many times as far as theirs values
+# may lie for that; a wrong guess costs time.
+_SAMPLES, _REACH = 15, 4.0
 
 
 class NetworkBounds:
@@ -31,6 +35,9 @@ class NetworkBounds:
         self.network, self.ball = network, ball
         self.values: list[ValueBounds] = []
         self._scales: list[Tensor | None] = []  # of nodes whose values are the image's, scaled
+        self._errors: dict[int, Tensor | None] = {}
+        self._steps: dict[tuple[int, torch.dtype], Step] = {}
+        self._charges: dict[int, Tensor | None] = {}
 
     def extend(self) -> int:
         """Compute the bounds of the next node's values, and return its number."""
@@ -62,7 +69,16 @@ class NetworkBounds:
 
     def error(self, number: int) -> Tensor | None:
         """The rounding error (N or 1, ...) of a node's values; None for none."""
-        return self.network.nodes[number].operation.error(self.inputs(number)) if self.ball.outward else None
+        if not self.ball.outward:
+            return None
+        if number not in self._errors:
+            self._errors[number] = self.network.nodes[number].operation.error(self.inputs(number))
+        return self._errors[number]
+
+    def replace(self, number: int, bounds: ValueBounds) -> None:
+        """Set better bounds of a node's values, before those of later nodes are computed."""
+        self.values[number] = bounds
+        self._charges.pop(number, None)
 
     def scaled_image(self, number: int) -> bool:
         """Whether the node's values are the image, scaled and rearranged."""
@@ -87,30 +103,63 @@ class NetworkBounds:
 
     def lower(self, number: int, coefficients: Tensor) -> Tensor:
         """Lower bounds (N, R), in float64, of linear functions (N, R, ...) of a node's values."""
+        return self._bounded(number, coefficients, both=False)[0]
+
+    def lower_and_upper(self, number: int, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and upper bounds (N, R) from the coefficients of the lower ones: CROWN's own upper
+        bounds choose others and take a pass of their own."""
+        return self._bounded(number, coefficients, both=True)
+
+    def _bounded(self, number: int, coefficients: Tensor, *, both: bool) -> tuple[Tensor, Tensor]:
         pending = {number: coefficients}
         constant = torch.zeros(coefficients.shape[:2], dtype=torch.float64, device=coefficients.device)
+        gap = torch.zeros_like(constant)  # from the constant of the lower bounds to that of the upper ones
         for at in range(number, -1, -1):
             here = pending.pop(at, None)
             if here is None:
                 continue
-            if self.ball.outward:
-                constant = constant - self._rounding(at, here)
+            charge = self._charge(at, last=at == number)
+            if charge is not None:
+                charged = contract_alike(here.abs(), charge)
+                constant, gap = constant - charged, gap + 2 * charged
             if at == 0:
-                return constant + self.ball.least(here)
-            node = self.network.nodes[at]
-            parts, added = node.operation.backward(here, self.inputs(at))
-            constant = constant + added
-            for parent, part in zip(node.parents, parts, strict=True):
+                upper = constant + gap - self.ball.least(-here) if both else constant
+                return constant + self.ball.least(here), upper
+            parts, added, spare = self._step(at, here.dtype)(here, both)
+            constant, gap = constant + added, gap + spare
+            for parent, part in zip(self.network.nodes[at].parents, parts, strict=True):
                 pending[parent] = pending[parent] + part if parent in pending else part
-        return constant
+        return constant, constant + gap
 
-    def _rounding(self, number: int, coefficients: Tensor) -> Tensor | float:
-        """What rounding of a node's values, and of the sum of its coefficients, may lower a function by."""
+    def _step(self, number: int, dtype: torch.dtype) -> Step:
+        if (number, dtype) not in self._steps:
+            operation = self.network.nodes[number].operation
+            self._steps[number, dtype] = operation.step(self.inputs(number), dtype)
+        return self._steps[number, dtype]
+
+    def _charge(self, number: int, *, last: bool) -> Tensor | None:
+        """What rounding of a node's values, and of the sum of its coefficients, may change functions by, for
+        each unit of a coefficient (N or 1, ...); None for nothing.
+
+        An addition whose inputs nothing else takes has their coefficients, and is charged for them. last:
+        the functions are of this node's values.
+        """
+        if not self.ball.outward or (self.network.charged_later[number] and not last):
+            return None
+        if number not in self._charges:
+            self._charges[number] = self._own_charge(number)
+        return self._charges[number]
+
+    def _own_charge(self, number: int) -> Tensor | None:
         error, users = self.error(number), self.network.users[number]
         if users > 1:
             sums = self.values[number].magnitude * (2 * users * rounding.UNIT)
             error = sums if error is None else error + sums
-        return 0.0 if error is None else contract_alike(coefficients.abs(), error)
+        for parent in self.network.nodes[number].parents:
+            if self.network.charged_later[parent]:
+                more = self._charge(parent, last=True)
+                error = more if error is None or more is None else error + more
+        return error
 
 
 def _path(network: TracedNetwork, number: int) -> list[Node]:
@@ -128,12 +177,24 @@ def crown_bounds(network: TracedNetwork, ball: Ball) -> NetworkBounds:
     Only values whose interval leaves open what the operation does are bounded again.
     """
     bounds = NetworkBounds(network, ball)
-    wanted = _refined(network)
+    wanted, samples = _refined(network), _sampled_values(network, ball)
     for _ in network.nodes:
         number = bounds.extend()
         if number in wanted and not bounds.exact(number):
-            _refine(bounds, number, relu=wanted[number])
+            _refine(bounds, number, samples[number], relu=wanted[number])
     return bounds
+
+
+def _sampled_values(network: TracedNetwork, ball: Ball) -> list[Tensor]:
+    """The values (1 + _SAMPLES, ...) of each node at the image of a ball and at corners of the box around it,
+    from which bounds are guessed and never made."""
+    draw = torch.Generator().manual_seed(0)
+    corners = torch.rand(_SAMPLES, *ball.images.shape[1:], generator=draw).to(ball.images.device) < 0.5
+    values = [torch.cat([ball.images, torch.where(corners, ball.box.lower, ball.box.upper)])]
+    for node in network.nodes[1:]:
+        inputs = [ValueBounds(values[parent], values[parent]) for parent in node.parents]
+        values.append(node.operation.interval(inputs).lower)
+    return values
 
 
 def _refined(network: TracedNetwork) -> dict[int, bool]:
@@ -150,51 +211,88 @@ def _refined(network: TracedNetwork) -> dict[int, bool]:
     return wanted
 
 
-def _refine(bounds: NetworkBounds, number: int, *, relu: bool) -> None:
-    """Replace the bounds of a node's values, of one image, by linear bounds where they matter."""
-    lower, upper = (part.clone() for part in bounds.values[number])
+def _refine(bounds: NetworkBounds, number: int, samples: Tensor, *, relu: bool) -> None:
+    """Replace the bounds of a node's values, of one image, by linear bounds where they matter.
+
+    A ReLU's input that is shown to have one sign needs no more: it is bounded on the side of the sign that it
+    has at the image, and roughly on the other. The first pass bounds those on both sides whose sign is likely
+    to stay open, and a second pass the few others that did. samples: see `_sampled_values`.
+    """
+    lower, upper = (part.flatten().clone() for part in bounds.values[number])
     open_values = (lower < 0) & (upper > 0) if relu else torch.ones_like(lower, dtype=torch.bool)
-    places = open_values.flatten().nonzero()[:, 0]
+    places = open_values.nonzero()[:, 0]
     if not len(places):
         return
-    for part in places.split(_rows(bounds.network, number, lower.device)):
-        signs = torch.zeros(2, len(part), lower.numel(), device=lower.device)
-        rows = torch.arange(len(part), device=lower.device)
-        signs[0, rows, part], signs[1, rows, part] = 1.0, -1.0
-        rows_of = signs.view(2 * len(part), *lower.shape[1:])
-        if rows_of.ndim == 4:
-            rows_of = rows_of.contiguous(memory_format=torch.channels_last)
-        least = bounds.lower(number, rows_of[None])[0]
-        lower.view(-1)[part], upper.view(-1)[part] = least[: len(part)], -least[len(part) :]
-    bounds.values[number] = ValueBounds(lower, upper)
+    values = samples.flatten(1)[:, places]
+    signs = torch.where(values[0] >= 0, 1.0, -1.0)
+    spread = (values - values[0]).abs().amax(0)
+    guessed = (values[0].abs() < _REACH * spread) | (not relu)
+    least, most = _linear(bounds, number, places, signs, guessed)
+    missed = ((least < 0) & ~guessed).nonzero()[:, 0]
+    if len(missed):
+        most[missed] = -_linear(bounds, number, places[missed], -signs[missed])[0]
+    lower[places] = torch.where(signs > 0, least, -most)
+    upper[places] = torch.where(signs > 0, most, -least)
+    shape = bounds.values[number].lower.shape
+    bounds.replace(number, ValueBounds(lower.view(shape), upper.view(shape)))
+
+
+def _linear(
+    bounds: NetworkBounds, number: int, places: Tensor, signs: Tensor, both: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Lower and upper bounds (P,) of one image's values at flat places (P,), times signs (P,).
+
+    both (P,): which of them get linear bounds of their own on the upper side, too.
+    """
+    if both is not None and both.any():
+        chosen = both.nonzero()[:, 0]
+        least, most = _linear(
+            bounds, number, torch.cat([places, places[chosen]]), torch.cat([signs, -signs[chosen]])
+        )
+        most[chosen] = -least[len(places) :]
+        return least[: len(places)], most[: len(places)]
+    shape, device = bounds.network.nodes[number].shape, places.device
+    lower, upper = (torch.zeros(len(places), dtype=torch.float64, device=device) for _ in range(2))
+    for part in torch.arange(len(places), device=device).split(_rows(bounds.network, number, device)):
+        rows = torch.zeros(len(part), torch.Size(shape).numel(), device=device)
+        rows.scatter_(1, places[part, None], signs[part, None].to(rows.dtype))
+        rows = rows.view(len(part), *shape)
+        if rows.ndim == 4:
+            rows = rows.contiguous(memory_format=torch.channels_last)
+        least, most = bounds.lower_and_upper(number, rows[None])
+        lower[part], upper[part] = least[0], most[0]
+    return lower, upper
 
 
 def _rows(network: TracedNetwork, number: int, device: torch.device) -> int:
     """How many values are bounded at once."""
     largest = max(torch.Size(node.shape).numel() for node in network.nodes[: number + 1])
-    return max(_COEFFICIENTS.get(device.type, _COEFFICIENTS["cpu"]) // (2 * largest), 1)
+    return max(_COEFFICIENTS.get(device.type, _COEFFICIENTS["cpu"]) // largest, 1)
+
+
+def other_classes(labels: Tensor, classes: int) -> Tensor:
+    """The classes (N, K - 1) other than the label, in order."""
+    others = torch.arange(classes - 1, device=labels.device)
+    return others + (others >= labels[:, None])
 
 
 def margin_rows(labels: Tensor, classes: int) -> Tensor:
     """Coefficients (N, K - 1, K) of the margins: the logit of the label minus each other one."""
-    others = torch.arange(classes - 1, device=labels.device) + (
-        torch.arange(classes - 1, device=labels.device) >= labels[:, None]
-    )
     rows = torch.zeros(len(labels), classes - 1, classes, device=labels.device)
-    rows.scatter_(2, others[..., None], -1.0)
+    rows.scatter_(2, other_classes(labels, classes)[..., None], -1.0)
     return rows.scatter_(2, labels[:, None, None].expand(-1, classes - 1, 1), 1.0)
 
 
 def interval_margins(bounds: NetworkBounds, labels: Tensor) -> Tensor:
     """Lower bounds (N, K - 1) of the margins by intervals; a linear layer at the end takes the margins."""
     last = len(bounds.network.nodes) - 1
-    rows = margin_rows(labels, bounds.network.nodes[last].shape[0]).double()
+    rows = margin_rows(labels, bounds.network.nodes[last].shape[0]).to(bounds.ball.images.dtype)
     node, constant = bounds.network.nodes[last], torch.zeros(rows.shape[:2], dtype=torch.float64).to(rows)
     if isinstance(node.operation, Dense):
         error = bounds.error(last)
         if error is not None:
             constant = constant - contract_alike(rows.abs(), error)
-        (rows,), added = node.operation.backward(rows, bounds.inputs(last))
+        (rows,), added, _ = node.operation.backward(rows, bounds.inputs(last))
         constant, last = constant + added, node.parents[0]
     if bounds.scaled_image(last):
         return constant + bounds.lower(last, rows)

@@ -36,11 +36,12 @@ class Node(NamedTuple):
 class TracedNetwork(NamedTuple):
     """The operations in the order of their evaluation: the first is the image, the last gives the logits.
 
-    users: how many operations take the outputs of each.
+    users: how many operations take the outputs of each. charged_later: which are taken by one addition alone.
     """
 
     nodes: list[Node]
     users: list[int]
+    charged_later: list[bool]
 
 
 def trace(model: Callable[[Tensor], Tensor], shape: Sequence[int], device: torch.device) -> TracedNetwork:
@@ -58,12 +59,29 @@ def trace(model: Callable[[Tensor], Tensor], shape: Sequence[int], device: torch
     return _pruned(_merged(recorder.nodes, last))
 
 
+def trace_batch(model: Callable[[Tensor], Tensor], images: Tensor) -> tuple[TracedNetwork, Tensor]:
+    """The operations of a pass of images (N, C, H, W), N of two or more, and its logits (N, K), for training.
+
+    The model stays in its mode. Weights keep their type and their graph, so that bounds are differentiable in
+    them; a BatchNorm in training mode scales by the statistics of these images, and dropout by its factors.
+    Raises RbError as `trace` does.
+    """
+    with _Recorder(images, training=True) as recorder:
+        logits = model(images)
+    last = recorder.number_of(logits)
+    if last is None:
+        raise RbError("The logits do not depend on the image, so there are no bounds to train with.")
+    return _pruned(_merged(recorder.differentiable_nodes(), last)), logits
+
+
 class _Recorder(TorchDispatchMode):
     """Records the operations on tensors that depend on the images."""
 
-    def __init__(self, images: Tensor) -> None:
+    def __init__(self, images: Tensor, *, training: bool = False) -> None:
         super().__init__()
+        self.count, self.training = len(images), training
         self.nodes = [Node(ops.Input(), (), tuple(images.shape[1:]))]
+        self._calls: list[_Call] = []  # of all nodes but the first
         # A node of None is of outputs that nothing may use, such as the indices of max pooling.
         self._known: dict[int, tuple[Tensor, int, int | None]] = {id(images): (images, images._version, 0)}
 
@@ -84,25 +102,46 @@ class _Recorder(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        parents = [self.number_of(value) for value in _tensors([*args, *kwargs.values()])]
+        numbers = {id(value): self.number_of(value) for value in _tensors([*args, *kwargs.values()])}
         name = func.overloadpacket.__name__
         output = func(*args, **kwargs)
-        if all(parent is None for parent in parents) or name in _CONSTANTS:
+        if all(number is None for number in numbers.values()) or name in _CONSTANTS:
             return output
         handler = _HANDLERS.get(name.removesuffix("_"))
         if handler is None:
             raise refusal(name)
         first = output[0] if isinstance(output, tuple | list) else output
-        call = _Call(name, args, kwargs, first, self)
-        if first.shape[:1] != (_PROBE,):
+        call = _Call(name, args, kwargs, first, numbers, self.training)
+        if first.shape[:1] != (self.count,):
             raise refusal(f"{name} over several images")
-        operation, numbers = handler(call)
-        self.nodes.append(Node(operation, tuple(numbers), tuple(first.shape[1:])))
+        operation, parents = handler(call)
+        self.nodes.append(Node(operation, tuple(parents), tuple(first.shape[1:])))
+        if self.training:
+            self._calls.append(call)
         for tensor in _tensors([output]):
             number = len(self.nodes) - 1 if tensor is first else None
-            in_place = tensor is args[0]  # torch counts its new version after this
-            self._known[id(tensor)] = (tensor, tensor._version + in_place, number)
+            self._known[id(tensor)] = (tensor, _version_after(tensor, args[0]), number)
         return output
+
+    def differentiable_nodes(self) -> list[Node]:
+        """The nodes with operations whose weights have a graph: during a call they have none."""
+        nodes = self.nodes[:1]
+        for call, node in zip(self._calls, self.nodes[1:], strict=True):
+            nodes.append(node._replace(operation=_HANDLERS[call.name.removesuffix("_")](call)[0]))
+        return nodes
+
+
+def _version_after(output: Tensor, argument: object) -> int:
+    """The number of changes of an output that torch will count once the call is over.
+
+    A change in place is not counted yet, and a view does not share its base's count yet.
+    """
+    if (
+        not isinstance(argument, Tensor)
+        or output.untyped_storage().data_ptr() != argument.untyped_storage().data_ptr()
+    ):
+        return output._version
+    return argument._version + (output is argument)
 
 
 def refusal(name: str) -> RbError:
@@ -124,13 +163,17 @@ def _tensors(values: Sequence[Any]) -> list[Tensor]:
 
 
 class _Call(NamedTuple):
-    """A call of one of torch's operations, with its first output."""
+    """A call of one of torch's operations, with its first output.
+
+    numbers: the node of each tensor that it takes, by the tensor's id. training: see `trace_batch`.
+    """
 
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Tensor
-    recorder: _Recorder
+    numbers: dict[int, int | None]
+    training: bool
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or name."""
@@ -146,16 +189,26 @@ class _Call(NamedTuple):
     def only(self, position: int = 0) -> int:
         """The node of the only argument that depends on the images."""
         values = _tensors([*self.args, *self.kwargs.values()])
-        numbers = [self.recorder.number_of(value) for value in values]
-        number = self.recorder.number_of(self.args[position])
-        if number is None or sum(other is not None for other in numbers) > 1:
+        number = self.number_of(self.args[position])
+        if number is None or sum(self.number_of(value) is not None for value in values) > 1:
             raise refusal(f"{self.name} of two activations")
         return number
 
+    def number_of(self, value: object) -> int | None:
+        """The node of an argument; None for one that does not depend on the images."""
+        return self.numbers.get(id(value))
+
+    def weight(self, tensor: Tensor) -> Tensor:
+        """A parameter as the bounds use it: in float64, or in training as it is."""
+        return tensor.to(self.output.dtype) if self.training else tensor.detach().double()
+
     def constant(self, value: Any) -> Tensor:
-        """A number or a tensor that does not depend on the images, as float64 (1, ...) that broadcasts."""
-        tensor = torch.as_tensor(value, device=self.output.device).detach().double()
-        if tensor.ndim == self.output.ndim and tensor.shape[0] == _PROBE:
+        """A number or a tensor that does not depend on the images, (1, ...) that broadcasts.
+
+        In training it may have a row for each image, such as the factors of dropout.
+        """
+        tensor = self.weight(torch.as_tensor(value, device=self.output.device))
+        if tensor.ndim == self.output.ndim and tensor.shape[0] == len(self.output) and not self.training:
             if not tensor[:1].expand_as(tensor).equal(tensor):
                 raise refusal(f"{self.name} with a constant that differs between images")
             tensor = tensor[:1]
@@ -175,51 +228,53 @@ def _convolution(call: _Call) -> _Recorded:
     if transposed or weight.ndim != 4:
         kind = "transposed convolution" if transposed else f"convolution in {weight.ndim - 2} dimensions"
         raise refusal(kind)
-    weight = weight.detach().double()
-    bias = None if bias is None else bias.detach().double().view(1, -1, 1, 1)
+    weight = call.weight(weight)
+    bias = None if bias is None else call.weight(bias).view(1, -1, 1, 1)
     added = weight.new_zeros(1, len(weight), 1, 1) if bias is None else bias.abs()
     parts = (_pair(stride), _pair(padding), _pair(dilation), groups)
     return ops.Convolution(weight, bias, added, *parts), [call.only()]
 
 
 def _linear(call: _Call) -> _Recorded:
-    weight, bias = call.args[1].detach().double(), call.arg(2, "bias")
-    return _dense(weight, bias, 1), [call.only()]
+    return _dense(call, call.args[1], call.arg(2, "bias")), [call.only()]
 
 
 def _matrix_product(call: _Call) -> _Recorded:
-    return _dense(call.args[1].detach().double().T, None, 1), [call.only()]
+    return _dense(call, call.args[1].T, None), [call.only()]
 
 
 def _addmm(call: _Call) -> _Recorded:
     if call.kwargs.get("beta", 1) != 1:
         raise refusal("addmm with a factor beta")
     bias, _, weight = call.args
-    return _dense(weight.detach().double().T, bias, call.kwargs.get("alpha", 1)), [call.only(1)]
+    return _dense(call, weight.T, bias, call.kwargs.get("alpha", 1)), [call.only(1)]
 
 
-def _dense(weight: Tensor, bias: Tensor | None, factor: float) -> ops.Dense:
-    shift = None if bias is None else bias.detach().double().view(1, -1)
-    return ops.Dense((weight * factor).contiguous(), shift)
+def _dense(call: _Call, weight: Tensor, bias: Tensor | None, factor: float = 1) -> ops.Dense:
+    shift = None if bias is None else call.weight(bias).view(1, -1)
+    return ops.Dense((call.weight(weight) * factor).contiguous(), shift)
 
 
 def _batch_norm(call: _Call) -> _Recorded:
     values, weight, bias, mean, variance, *rest = call.args
-    if (rest[0] is True and len(rest) == 3) or mean is None:
-        raise refusal("BatchNorm with the statistics of the batch")
-    view = (1, -1, *[1] * (values.ndim - 2))
-    scale = (variance.detach().double() + rest[-1]).rsqrt()
+    if mean is None or (rest[0] is True and len(rest) == 3):
+        if not call.training:
+            raise refusal("BatchNorm with the statistics of the batch")
+        dims = [0, *range(2, values.ndim)]
+        mean, variance = values.mean(dims), values.var(dims, correction=0)
+    scale = (call.weight(variance) + rest[-1]).rsqrt()
     if weight is not None:
-        scale = scale * weight.detach().double()
-    shift = mean.new_zeros(mean.shape).double() if bias is None else bias.detach().double()
-    centre = scale * mean.detach().double()
+        scale = scale * call.weight(weight)
+    centre = scale * call.weight(mean)
+    shift = torch.zeros_like(centre) if bias is None else call.weight(bias)
     parts = (scale, shift - centre, centre.abs() + shift.abs())
+    view = (1, -1, *[1] * (values.ndim - 2))
     return ops.ChannelScale(*(part.view(view) for part in parts)), [call.only()]
 
 
 def _shifted(call: _Call, sign: int) -> _Recorded:
     alpha = call.kwargs.get("alpha", 1)
-    first, second = (call.recorder.number_of(value) for value in call.args[:2])
+    first, second = (call.number_of(value) for value in call.args[:2])
     if first is not None and second is not None:
         if alpha != 1 or call.args[0].shape != call.args[1].shape:
             raise refusal(f"{call.name} with a factor or of different shapes")
@@ -231,7 +286,7 @@ def _shifted(call: _Call, sign: int) -> _Recorded:
 
 
 def _times(call: _Call) -> _Recorded:
-    at = 0 if call.recorder.number_of(call.args[0]) is not None else 1
+    at = 0 if call.number_of(call.args[0]) is not None else 1
     factor = call.constant(call.args[1 - at])
     return _elementwise(call, _scaled(factor), at)
 
@@ -255,8 +310,8 @@ def _scaled(factor: Tensor) -> ops.ChannelScale:
 
 def _filled(call: _Call) -> _Recorded:
     mask, value = call.constant(call.args[1]) != 0, float(call.args[2])
-    shift = torch.where(mask, value, 0.0).double()
-    return ops.ChannelScale((~mask).double(), shift, shift.abs()), [call.only()]
+    shift = call.weight(torch.where(mask, value, 0.0))
+    return ops.ChannelScale(call.weight(~mask), shift, shift.abs()), [call.only()]
 
 
 def _rectifier(call: _Call) -> _Recorded:
@@ -269,13 +324,14 @@ def _rectifier(call: _Call) -> _Recorded:
 def _average_pool(call: _Call) -> _Recorded:
     kernel, stride = _pair(call.args[1]), _pair(call.rest(2, ())[0] or call.args[1])
     padding, ceil, include, divisor = call.rest(3, 0, False, True, None)
-    return (
-        ops.Average(
-            lambda x: F.avg_pool2d(x, kernel, stride, _pair(padding), ceil, include, divisor),
-            math.prod(kernel),
-        ),
-        [call.only()],
-    )
+    options = (kernel, stride, _pair(padding), ceil, include, divisor)
+
+    def adjoint(coefficients: Tensor, shape: Sequence[int]) -> Tensor:
+        like = coefficients.new_empty(()).expand(len(coefficients), *shape)  # only its shape matters
+        return torch.ops.aten.avg_pool2d_backward(coefficients, like, *options)  # type: ignore[no-any-return]
+
+    average = ops.Average(lambda x: F.avg_pool2d(x, *options), math.prod(kernel), adjoint)
+    return average, [call.only()]
 
 
 def _adaptive_pool(call: _Call) -> _Recorded:
@@ -301,7 +357,7 @@ def _max_pool(call: _Call) -> _Recorded:
 
 
 def _concatenated(call: _Call) -> _Recorded:
-    numbers = [call.recorder.number_of(part) for part in call.args[0]]
+    numbers = [call.number_of(part) for part in call.args[0]]
     dim = call.arg(1, "dim", 0) % call.output.ndim
     if any(number is None for number in numbers) or dim == 0:
         raise refusal("cat with constants or over several images")
@@ -368,8 +424,9 @@ _HANDLERS: dict[str, Callable[[_Call], _Recorded]] = {
 
 
 def _merged(nodes: list[Node], last: int) -> list[Node]:
-    """The nodes up to the last one, without those that are a scale after a convolution or another scale."""
-    nodes = nodes[: last + 1]
+    """The nodes up to the last one, where a scale after a convolution or another scale is a part of it, and
+    ReLUs of one input are one."""
+    nodes = _shared(nodes[: last + 1])
     users = _users(nodes)
     merged = list(nodes)
     for number, node in enumerate(nodes):
@@ -385,6 +442,19 @@ def _merged(nodes: list[Node], last: int) -> list[Node]:
     return merged
 
 
+def _shared(nodes: list[Node]) -> list[Node]:
+    """The nodes, where those that take a ReLU take the first one of the same input."""
+    first: dict[int, int] = {}  # the input of a ReLU -> its number
+    place: list[int] = []
+    shared = []
+    for number, node in enumerate(nodes):
+        parents = tuple(place[parent] for parent in node.parents)
+        shared.append(node._replace(parents=parents))
+        rectifier = isinstance(node.operation, ops.Rectifier)
+        place.append(first.setdefault(parents[0], number) if rectifier else number)
+    return shared
+
+
 def _pruned(nodes: list[Node]) -> TracedNetwork:
     """The nodes that the last one depends on, in their order."""
     needed = {0, len(nodes) - 1}
@@ -396,7 +466,11 @@ def _pruned(nodes: list[Node]) -> TracedNetwork:
         nodes[number]._replace(parents=tuple(place[parent] for parent in nodes[number].parents))
         for number in sorted(needed)
     ]
-    return TracedNetwork(kept, _users(kept))
+    users, charged_later = _users(kept), [False] * len(kept)
+    for node in kept:
+        for parent in node.parents if isinstance(node.operation, ops.Added) else ():
+            charged_later[parent] = users[parent] == 1
+    return TracedNetwork(kept, users, charged_later)
 
 
 def _users(nodes: Sequence[Node]) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -20,7 +20,7 @@ from rbtools.certification import rounding
 
 
 class ValueBounds(NamedTuple):
-    """Lower and upper bounds (N, ...) of values, in float64."""
+    """Lower and upper bounds (N, ...) of values, in float64; in training of the type of the network."""
 
     lower: Tensor
     upper: Tensor
@@ -36,10 +36,17 @@ class ValueBounds(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The coefficients (N, R, ...) of each input, and the constant (N, R) in float64."""
+    """The coefficients (N, R, ...) of each input, and the constant (N, R) in float64, of a lower bound.
+
+    gap: with a constant that is larger by this (N, R), the same coefficients give an upper bound.
+    """
 
     coefficients: list[Tensor]
     constant: Tensor | float = 0.0
+    gap: Tensor | float = 0.0
+
+
+Step = Callable[[Tensor, bool], Backward]
 
 
 def contract(coefficients: Tensor, values: Tensor) -> Tensor:
@@ -59,6 +66,13 @@ def contract_alike(coefficients: Tensor, values: Tensor) -> Tensor:
 def _flat(values: Tensor, dim: int) -> Tensor:
     """Values flattened from a dimension on, the channels of images last, as they lie in memory."""
     return (values.movedim(dim, -1) if values.ndim == dim + 3 else values).flatten(dim)
+
+
+def _unflat(rows: Tensor, shape: Sequence[int]) -> Tensor:
+    """Rows (R, n) as `_flat` makes them, in the shape (R, *shape) again."""
+    if len(shape) == 3:
+        return rows.view(len(rows), shape[1], shape[2], shape[0]).movedim(-1, 1)
+    return rows.view(len(rows), *shape)
 
 
 def _each(function: Callable[[Tensor], Tensor], coefficients: Tensor) -> Tensor:
@@ -85,9 +99,17 @@ class Operation:
         """A bound (N or 1, ...) of the rounding error of the outputs; None where they are exact."""
         return None
 
-    def backward(self, coefficients: Tensor, inputs: Sequence[ValueBounds]) -> Backward:
-        """Coefficients of the inputs whose linear function, plus the constant, is a lower bound."""
+    def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
+        """The way back for coefficients (N, R, ...) of this type, from bounds of the inputs: those of the
+        inputs whose linear function, plus the constant, is a lower bound.
+
+        Called with `both` as its second argument, a step gives the `gap` to an upper bound, too.
+        """
         raise NotImplementedError
+
+    def backward(self, coefficients: Tensor, inputs: Sequence[ValueBounds]) -> Backward:
+        """One step, for lower bounds."""
+        return self.step(inputs, coefficients.dtype)(coefficients, False)
 
     def row_norm(self, scale: Tensor) -> Tensor | None:
         """L2 norms (1, ...) of the rows of the Jacobian, where that of the input is a diagonal of `scale`
@@ -124,6 +146,10 @@ class Affine(Operation):
         """Coefficients (M, ...) of inputs of this shape, from those of outputs (M, ...)."""
         raise NotImplementedError
 
+    def transposed(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
+        """The same for coefficients (N, R, ...)."""
+        return _each(lambda rows: self.transpose(rows, shape), coefficients)
+
     def absolute_bias(self) -> Tensor | float:
         """The sum of the absolute values of what is added, (1, ...)."""
         return 0.0 if self.bias is None else self.bias.abs()
@@ -142,14 +168,24 @@ class Affine(Operation):
             error = error + self.bias.abs() * rounding.gamma(0, size.shape[2] * size.shape[3])
         return error
 
-    def backward(self, coefficients: Tensor, inputs: Sequence[ValueBounds]) -> Backward:
-        shape = inputs[0].lower.shape[1:]
-        before = _each(lambda rows: self.transpose(rows, shape), coefficients)
-        if self.bias is None:
-            return Backward([before])
-        if self.bias.ndim == 4 and self.bias.shape[2:] == (1, 1):
-            return Backward([before], (coefficients.sum((-2, -1)) * self.bias[:, None, :, 0, 0]).sum(-1))
-        return Backward([before], contract(coefficients, self.bias))
+    def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
+        shape, own = inputs[0].lower.shape[1:], self.converted(dtype)
+        bias = own.bias
+        per_channel = bias is not None and bias.ndim == 4 and bias.shape[2:] == (1, 1)
+
+        def step(coefficients: Tensor, both: bool) -> Backward:
+            before = own.transposed(coefficients, shape)
+            if bias is None:
+                return Backward([before])
+            if per_channel:
+                return Backward([before], (coefficients.sum((-2, -1)) * bias[:, None, :, 0, 0]).sum(-1))
+            return Backward([before], contract(coefficients, bias))
+
+        return step
+
+    def converted(self, dtype: torch.dtype) -> Affine:
+        """The function with its transpose in this type."""
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +220,11 @@ class Convolution(Affine):
     def absolute_bias(self) -> Tensor:
         return self.added
 
+    def converted(self, dtype: torch.dtype) -> Convolution:
+        return replace(self, weight=self.weight.to(dtype))
+
     def transpose(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
-        weight = self.weight.to(coefficients.dtype)
+        weight = self.weight
         more = [
             shape[1 + i]
             - ((coefficients.shape[2 + i] - 1) * self.stride[i] - 2 * self.padding[i])
@@ -227,8 +266,11 @@ class Dense(Affine):
     def absolute(self, values: Tensor) -> Tensor:
         return values @ self.weight.abs().T
 
+    def converted(self, dtype: torch.dtype) -> Dense:
+        return replace(self, weight=self.weight.to(dtype))
+
     def transpose(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
-        return coefficients @ self.weight.to(coefficients.dtype)
+        return coefficients @ self.weight
 
     def row_norm(self, scale: Tensor) -> Tensor:
         return (scale.square() @ self.weight.square().T).sqrt()
@@ -238,8 +280,8 @@ class Dense(Affine):
 class ChannelScale(Affine):
     """scale * x + bias, elementwise: normalisation, BatchNorm, and sums and products with constants.
 
-    scale, bias: float64 (1, ...) that broadcast; added: the sum of the absolute values of what the bias is
-    made of, as that.
+    scale, bias: (1, ...) that broadcast, or in training (N, ...); added: the sum of the absolute values of
+    what the bias is made of, as that.
     """
 
     scale: Tensor
@@ -257,8 +299,11 @@ class ChannelScale(Affine):
     def absolute_bias(self) -> Tensor:
         return self.added
 
-    def transpose(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
-        return coefficients * self.scale.to(coefficients.dtype)
+    def converted(self, dtype: torch.dtype) -> ChannelScale:
+        return replace(self, scale=self.scale.to(dtype))
+
+    def transposed(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
+        return coefficients * _as_rows(self.scale)
 
     def row_norm(self, scale: Tensor) -> Tensor:
         return scale * self.scale.abs()
@@ -271,10 +316,14 @@ class ChannelScale(Affine):
 
 @dataclass(frozen=True, eq=False)
 class Average(Affine):
-    """A linear function with weights of 0 or more, of `terms` inputs: average pooling, means, sums."""
+    """A linear function with weights of 0 or more, of `terms` inputs: average pooling, means, sums.
+
+    adjoint: its transpose, of coefficients (M, ...) and the shape of the inputs; None: by differentiation.
+    """
 
     function: Callable[[Tensor], Tensor]
     terms: int
+    adjoint: Callable[[Tensor, Sequence[int]], Tensor] | None = None
     bias = None
 
     def __post_init__(self) -> None:
@@ -287,6 +336,8 @@ class Average(Affine):
         return self.function(values)
 
     def transpose(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
+        if self.adjoint is not None:
+            return self.adjoint(coefficients, shape)
         return _transposed(self.function, coefficients, shape)
 
 
@@ -338,8 +389,8 @@ class Added(Operation):
     def error(self, inputs: Sequence[ValueBounds]) -> Tensor | None:
         return (inputs[0].magnitude + inputs[1].magnitude) * (2 * rounding.UNIT)
 
-    def backward(self, coefficients: Tensor, inputs: Sequence[ValueBounds]) -> Backward:
-        return Backward([coefficients, coefficients if self.signs[1] > 0 else -coefficients])
+    def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
+        return lambda rows, both: Backward([rows, rows if self.signs[1] > 0 else -rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,9 +403,9 @@ class Concatenated(Operation):
         lower, upper = (torch.cat(parts, self.dim) for parts in zip(*inputs, strict=True))
         return ValueBounds(lower, upper)
 
-    def backward(self, coefficients: Tensor, inputs: Sequence[ValueBounds]) -> Backward:
+    def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
         sizes = [one.lower.shape[self.dim] for one in inputs]
-        return Backward(list(coefficients.split(sizes, self.dim + 1)))
+        return lambda rows, both: Backward(list(rows.split(sizes, self.dim + 1)))
 
 
 class Rectifier(Operation):
@@ -367,19 +418,51 @@ class Rectifier(Operation):
     def interval(self, inputs: Sequence[ValueBounds]) -> ValueBounds:
         return ValueBounds(inputs[0].lower.clamp_min(0), inputs[0].upper.clamp_min(0))
 
-    def backward(self, coefficients: Tensor, inputs: Sequence[ValueBounds]) -> Backward:
+    def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
         lower, upper = inputs[0]
-        dtype = coefficients.dtype
         active, unstable = lower >= 0, (lower < 0) & (upper > 0)
         below = (active | (unstable & (upper > -lower))).to(dtype)
-        slope = torch.where(unstable, upper / (upper - lower).clamp_min(1e-300), active.double()).to(dtype)
+        # 1 and not the width where the sign is known: its gradient, where the width is 0, is NaN times 0.
+        width = torch.where(unstable, upper - lower, 1.0)
+        slope = torch.where(unstable, upper / width, active.to(width.dtype)).to(dtype)
         # The line has to be above 0 at l and above u at u with the slope as it was rounded.
         above = torch.maximum(-slope * lower, upper - slope * upper)
         error = (upper - lower) * (8 * torch.finfo(dtype).eps)
         intercept = torch.where(unstable, above + error, 0.0)
-        positive, negative = coefficients.clamp_min(0), coefficients.clamp_max(0)
-        before = torch.addcmul(positive * _as_rows(below), negative, _as_rows(slope))
-        return Backward([before], contract_alike(negative, intercept))
+        # The ReLU is at most `most` above its lower line, and nowhere below slope * x, as slope <= 1.
+        most = torch.where(unstable, torch.where(below > 0, -lower, upper) + error, 0.0)
+        if len(lower) == 1 and not torch.is_grad_enabled():
+            return _of_open_columns(unstable, *(part.to(dtype) for part in (slope, below, intercept, most)))
+
+        def step(coefficients: Tensor, both: bool) -> Backward:
+            positive, negative = coefficients.clamp_min(0), coefficients.clamp_max(0)
+            before = torch.addcmul(positive * _as_rows(below), negative, _as_rows(slope))
+            constant = contract_alike(negative, intercept)
+            gap = contract_alike(positive, most) - constant if both else 0.0
+            return Backward([before], constant, gap)
+
+        return step
+
+
+def _of_open_columns(unstable: Tensor, slope: Tensor, below: Tensor, intercept: Tensor, most: Tensor) -> Step:
+    """ReLU's step for one image, (1, ...) each, where the signs of coefficients matter in few columns: those
+    of values whose sign is open. The others are multiplied by the slope."""
+    shape, slopes = slope.shape[1:], _flat(slope, 1)
+    columns = _flat(unstable, 1)[0].nonzero()[:, 0]
+    flat = (_flat(part, 1)[0, columns] for part in (slope, below, intercept, most))
+    open_slope, open_below, open_intercept, open_most = flat
+
+    def step(coefficients: Tensor, both: bool) -> Backward:
+        rows = _flat(coefficients, 2)[0]
+        before = rows * slopes
+        own = rows[:, columns]
+        positive, negative = own.clamp_min(0), own.clamp_max(0)
+        before.index_copy_(1, columns, torch.addcmul(positive * open_below, negative, open_slope))
+        constant = contract_alike(negative[None], open_intercept[None])
+        gap = contract_alike(positive[None], open_most[None]) - constant if both else 0.0
+        return Backward([_unflat(before, shape)[None]], constant, gap)
+
+    return step
 
 
 @dataclass(frozen=True, eq=False)
@@ -420,8 +503,11 @@ class MaxPooled(Operation):
         columns = F.unfold(padded, self.kernel, self.dilation, 0, self.stride)
         return columns.view(len(values), values.shape[1], -1, columns.shape[-1])
 
-    def backward(self, coefficients: Tensor, inputs: Sequence[ValueBounds]) -> Backward:
-        lower, upper = inputs[0]
+    def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
+        return lambda coefficients, both: self._backward(coefficients, inputs[0], both)
+
+    def _backward(self, coefficients: Tensor, bounds: ValueBounds, both: bool) -> Backward:
+        lower, upper = bounds
         n, rows, _, *windows = coefficients.shape
         size = lower.shape[2:]
         pads = self._pads(size, windows)
@@ -439,4 +525,6 @@ class MaxPooled(Operation):
         columns = spread.flatten(2, 3).flatten(0, 1)
         before = F.fold(columns, padded, self.kernel, self.dilation, 0, self.stride)
         before = F.pad(before, [-pad for pad in pads]).unflatten(0, (n, rows))
-        return Backward([before], contract(negative, largest))
+        spare = (most.amax(2, keepdim=True) - best) * (1 - known)
+        gap = contract_alike(flat.abs(), spare) if both else 0.0
+        return Backward([before], contract(negative, largest), gap)

@@ -19,12 +19,18 @@ from rbtools.cli import shared
     help="Distances to certify: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2."
     "  [default: 8, or 0,0.25,0.5,0.75,1 for smooth]",
 )
+@click.option(
+    "--detail",
+    is_flag=True,
+    help="Keep the bound of each image's smallest margin in the record, of smooth each certified radius.",
+)
 @shared.source_options
 @shared.run_options
 def main(
     certifier: str,
     params: dict[str, Any],
     eps: str | None,
+    detail: bool,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -46,6 +52,9 @@ def main(
     "abstained" in evals counts the images without a certificate, "mean_radius" is the mean certified radius,
     0 where the class is wrong; with --adaptive each image counts with the largest radius of its list.
 
+    With --detail an entry has, in the order of the images: "margins" (above 0 is certified, null is
+    misclassified), or of smooth "radii" (null is abstained) and "correct", whether the class is the label.
+
     \b
     Examples:
       rb-arch --sample 1 --cells 1 --channels 4 | rb-train --epochs 1 | rb-certify ibp --eps 1 --n 20
@@ -58,7 +67,9 @@ def main(
     if eps is None:
         eps = CERTIFIERS.load(certifier).default_eps  # type: ignore[attr-defined]
     method, distances = parse_units.attack(CERTIFIERS, certifier, params, eps, work.screen.warn)
-    return shared.evaluate(source, work, certification_task(method, distances, work.screen.warn))
+    return shared.evaluate(
+        source, work, certification_task(method, distances, work.screen.warn, each_image=detail)
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,17 @@ if TYPE_CHECKING:
     from rbtools.evaluation.base import Batch
 
 
-def certification_task(method: Any, eps: tuple[float, ...], warn: Callable[[str], object]) -> EvalTask:
+def certification_task(
+    method: Any, eps: tuple[float, ...], warn: Callable[[str], object], *, each_image: bool = False
+) -> EvalTask:
     """The evaluation of a registered method at these distances. `warn` gets the reason why some of them are
-    out of reach."""
+    out of reach. each_image: what is proved of each image goes into the entries, too."""
     if not isinstance(method, Smooth):
-        return CertifiedTask(method, eps)
+        return CertifiedTask(method, eps, each_image)
     short = smoothing.too_few(eps, method.samples, method.sigma, method.alpha)
     if short is not None:
         warn(short)
-    return SmoothingTask(SmoothingOutput(method, eps))
+    return SmoothingTask(SmoothingOutput(method, eps, each_image))
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,11 @@ class CertifiedOutput(Output):
     """A row (1,) for each example: the lower bound of its smallest margin, in a ball around it.
 
     An example with a bound above 0 is certified. The bound of one that is misclassified is minus infinity.
+    each_image: the entry has the bounds.
     """
 
     method: Any
+    each_image: bool = False
     random = False
 
     @property
@@ -54,6 +59,9 @@ class CertifiedOutput(Output):
             "config": registry.config(self.method),
         }
 
+    def postprocess_key(self) -> dict[str, Any]:
+        return {"each_image": True} if self.each_image else {}
+
     @property
     def metric(self) -> str:
         """The name of its result."""
@@ -64,7 +72,9 @@ class CertifiedOutput(Output):
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         (template,) = self.entry_template()
-        return [accuracy_entry(template, outcomes[:, 0] > 0)]
+        margins = [float(f"{bound:.7g}") if bound > -math.inf else None for bound in outcomes[:, 0].tolist()]
+        detail = {"detail": {"margins": margins}} if self.each_image else {}
+        return [{**accuracy_entry(template, outcomes[:, 0] > 0), **detail}]
 
 
 @dataclass(frozen=True)
@@ -73,13 +83,15 @@ class CertifiedTask(EvalTask):
 
     method: Any
     eps: tuple[float, ...]
+    each_image: bool = False
 
     @property
     def title(self) -> str:
         return f"certify {self.method.name}"
 
     def outputs(self) -> Sequence[Output]:
-        return [CleanOutput(), *(CertifiedOutput(replace(self.method, eps=eps)) for eps in self.eps)]
+        distances = (replace(self.method, eps=eps) for eps in self.eps)
+        return [CleanOutput(), *(CertifiedOutput(method, self.each_image) for method in distances)]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
         return [

@@ -36,11 +36,12 @@ class SmoothingOutput(Output):
 
     The questions are whether the selected class has a probability above 1/2 (else the classifier abstains),
     and the radii above 0, increasing. With `adaptive` an image is drawn until they are decided, and only
-    until the first one where the selected class is not the label.
+    until the first one where the selected class is not the label. each_image: the entries have the radii.
     """
 
     method: Smooth
     radii: tuple[float, ...]
+    each_image: bool = False
     fixed_batches = False
     copies_together = smoothing.BLOCK
 
@@ -68,7 +69,8 @@ class SmoothingOutput(Output):
         }
 
     def postprocess_key(self) -> dict[str, Any]:
-        return {"radii": list(self.radii), "alpha": self.method.alpha}
+        detail = {"each_image": True} if self.each_image else {}
+        return {"radii": list(self.radii), "alpha": self.method.alpha, **detail}
 
     def entry_template(self) -> list[dict[str, Any]]:
         method = self.method
@@ -101,8 +103,14 @@ class SmoothingOutput(Output):
         for template in self.entry_template():
             passed = int((right & (certified >= template["eps"])).sum())  # no NaN is
             value = {"n": n, "value": passed / n, "ci95": list(intervals.wilson(passed, n))}
-            entries.append({**template, **value, **summary, **drawn})
+            entries.append({**template, **value, **summary, **drawn, **self._detail(right, certified)})
         return entries
+
+    def _detail(self, right: np.ndarray, certified: np.ndarray) -> dict[str, Any]:
+        if not self.each_image:
+            return {}
+        radii = [None if math.isnan(radius) else round(radius, 6) for radius in certified.tolist()]
+        return {"detail": {"radii": radii, "correct": right.tolist()}}
 
     def certified(self, outcomes: np.ndarray) -> np.ndarray:
         """The certified radius (n,) of each image, NaN where the classifier abstains.

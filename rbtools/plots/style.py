@@ -17,7 +17,7 @@ DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 # Colour, dashes and marker of each training method, the same in every figure: adversarial training is solid,
-# noise is dashed, training without either is dotted.
+# noise is dashed, training without either is dotted, other training dash-dotted.
 _DASHED, _DOTTED = DASHES[1], DASHES[2]
 METHODS: dict[str, tuple[str, Dashes, str]] = {
     "erm": (GREY, _DOTTED, "o"),
@@ -35,6 +35,8 @@ METHODS: dict[str, tuple[str, Dashes, str]] = {
     "mixed": (BLUE, DASHES[3], "^"),
     "n-fgsm": (SKY, DASHES[3], "P"),
     "fgsm-pgi": (VERMILLION, DASHES[3], "X"),
+    "ibp": (GREEN, DASHES[3], "v"),
+    "crown-ibp": (PURPLE, DASHES[3], "D"),
 }
 
 # Font sizes in points: labels, ticks and legends, titles.

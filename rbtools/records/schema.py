@@ -305,7 +305,12 @@ EVALS = (
     Field("tests", "result", "of rb-attack check: each test, and by how much it holds"),
     Field("contributions", "result", "of a score: what each term adds"),
     Field("std", "result", "of a mean by rb-rank: the standard deviation of the sample"),
-    Field("detail", "result", "with --detail: confusion matrix and mean confidences", page="omitted"),
+    Field(
+        "detail",
+        "result",
+        "with --detail: confusion matrix and mean confidences, or what is certified of each image",
+        page="omitted",
+    ),
     Field("sanity", "label", "what a check of the model's outputs found", "label"),
     Field("warnings", "result", "what to know before the number is used, such as gradients that vanish"),
     Field(

@@ -114,7 +114,8 @@ class _Training:
         self.model = distributed.synchronised(init.network(task, run).to(device), device)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
         graphed = None  # of several processes the reductions are not recorded; a recording sums otherwise
-        if task.prepare and distributed.count() == 1 and not self.recipe.deterministic:
+        recordable = not (self.recipe.deterministic or task.method.follows_operations)
+        if task.prepare and distributed.count() == 1 and recordable:
             graphed = cuda_graphs.training(self.model, device, run.notify)
         self.graphed = graphed
         self.step_model = self.model if graphed is None else graphed
@@ -123,6 +124,7 @@ class _Training:
         self.step_method = task.method.carrying(self.carried)
         if self.recipe.filter is not None:
             self.step_method = ChenLee(task.method, self.recipe.warm_steps, self.recipe.filter_rule)
+        self.scheduled_method = self.step_method
         self.half = task.precision == "bf16"
         if self.half:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -234,6 +236,9 @@ class _Training:
                     streaming.prefetch(self.images, distributed.share(following))
                 if self.epoch * self.batches + number == self.draw:
                     self.drawn = {k: value.detach().clone() for k, value in self.model.state_dict().items()}
+                self.step_method = self.scheduled_method.at(
+                    (self.epoch * self.batches + number) / max(self.steps - 1, 1)
+                )
                 worst = torch.maximum(worst, self._step(ids, totals))
                 rate = self.optimizer.param_groups[0]["lr"]
                 if self.recipe.schedule in PER_STEP:

@@ -70,6 +70,8 @@ class Method(Registered, Generic[InnerResult]):
     name: ClassVar[str]
     version: ClassVar[int]
     inner: ClassVar[str | None] = None
+    # Whether the loss follows the network's operations, so that no recording of them may take its place.
+    follows_operations: ClassVar[bool] = False
     # What the method keeps of each example from one epoch to the next, by name: see `carrying`.
     carried: ClassVar[tuple[str, ...]] = ()
     # Of a method whose `inner` is "ce" or "kl": the model's mode during the attack, and its number of steps.
@@ -88,6 +90,10 @@ class Method(Registered, Generic[InnerResult]):
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
         """The loss of each example, given the result of `inner_attack`."""
         raise NotImplementedError
+
+    def at(self, done: float) -> Method[InnerResult]:
+        """The method for a step, where a share `done` of the training's steps, from 0 to 1, is done."""
+        return self
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
         """The method of one training, which reads and writes `state`: for each name of `carried` a float16

@@ -283,6 +283,16 @@ def test_in_place_relu_and_addition_are_followed() -> None:
     assert bound.numpy() == pytest.approx(margins(network(images), labels).numpy(), abs=1e-4)
 
 
+def test_a_view_of_what_an_in_place_relu_gave_is_followed() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(8, 3))
+    plain = nn.Sequential(network[0], nn.ReLU(), nn.Flatten(), network[3])
+    images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    labels = network(images).argmax(1)
+    for name in BOUNDS:
+        method = CERTIFIERS.build(name, eps=0.02)
+        assert torch.equal(method(network, images, labels), method(plain, images, labels))
+
+
 def test_a_smaller_ball_is_not_bounded_worse_by_intervals() -> None:
     network = DrawnNetwork(2)
     images = drawn_images(network, 4)

@@ -17,8 +17,8 @@ PAGES = [
     for page in tools.pages(tools.tool(name))
     if not isinstance(page.command, click.Group) and "--" not in page.words
 ]
-# Lines of roff: it has sections for 15 methods, the longest for where PRBench's text and code differ.
-LONGER = {"man/rb-train.1": 560}
+# Lines of roff: it has sections for 17 methods, the longest for where PRBench's text and code differ.
+LONGER = {"man/rb-train.1": 620}
 
 
 def shown(page: tools.Page, flag: str) -> str:

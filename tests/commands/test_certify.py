@@ -31,6 +31,18 @@ def test_every_distance_has_a_result_that_says_how_it_was_proved(known: dict[str
     assert record["mine"] == {"kept": [1, 2]}
 
 
+def test_detail_has_the_bound_of_each_image(known: dict[str, Record]) -> None:
+    arguments = ["ibp", "--eps", "0.002", "--n", "12"]
+    plain = one(run(arguments, known["erm"]))
+    again = run([*arguments, "--detail"], plain)
+    asked, clean = (entry(one(again), metric) for metric in ("cert.linf.0.002", "acc"))
+    margins = asked["detail"]["margins"]
+    assert len(margins) == 12
+    assert asked["value"] == sum(margin is not None and margin > 0 for margin in margins) / 12
+    assert clean["value"] == sum(margin is not None for margin in margins) / 12
+    assert "detail" not in entry(plain, "cert.linf.0.002")
+
+
 def test_certified_images_are_taken_from_the_store_and_more_are_added(known: dict[str, Record]) -> None:
     record = known["erm"]
     run(["ibp", "--norm", "l2", "--eps", "0.001", "--n", "5"], record)

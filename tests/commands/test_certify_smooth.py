@@ -53,6 +53,17 @@ def test_radii_have_names_and_entries_that_say_how_they_were_certified(known: di
     assert consistency.findings(record) == [] and record["mine"] == {"kept": [1, 2]}
 
 
+def test_detail_has_the_certified_radius_of_each_image(known: dict[str, Record]) -> None:
+    record = one(run([*FEW, "--eps", "0,0.1", "--n", "12", "--detail"], known["erm"]))
+    for radius in (0.0, 0.1):
+        about = entry(record, f"cert.smooth.0.25.{radius:g}")
+        radii, correct = about["detail"]["radii"], about["detail"]["correct"]
+        pairs = zip(radii, correct, strict=True)
+        certified = [right and found is not None and found >= radius for found, right in pairs]
+        assert about["value"] == sum(certified) / 12
+        assert about["abstained"] == radii.count(None)
+
+
 def test_an_interrupted_run_and_more_images_go_on_from_the_store(known: dict[str, Record]) -> None:
     arguments = [*FEW, "--adaptive", "--eps", "0,0.1"]
     few = one(run([*arguments, "--n", "5"], known["erm"]))

@@ -103,8 +103,10 @@ class Pulled(BaseException):
         (METHODS.build("trades", attack_steps=1), dataclasses.replace(FAST, epochs=4, schedule="cosine")),
         (METHODS.build("erm"), dataclasses.replace(FAST, epochs=4, output="random")),  # that of step 3
         (METHODS.build("fgsm-pgi", eps=16 / 255), dataclasses.replace(FAST, epochs=4)),
+        # eps grows from the second epoch to the last: its ramp goes on where it was.
+        (METHODS.build("ibp", eps=1e-6, eps_warmup=0.2, eps_ramp=0.8), dataclasses.replace(FAST, epochs=4)),
     ],
-    ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi"],
+    ids=["erm", "pgd", "trades", "drawn", "fgsm-pgi", "ibp"],
 )
 def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
     method: Any, how: Recipe, batches: list[list[int]]
