@@ -23,7 +23,7 @@ unexport PYTHONPATH PYTHONHOME
 export PIP_USER := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-portable lint check-wheel bench docs site install uninstall clean
+.PHONY: help setup demo test test-fast test-portable lint check-wheel bench bench-gpu docs site install uninstall clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -62,6 +62,9 @@ check-wheel: $(VENV)/test.stamp  ## install the wheel with pip in empty environm
 
 bench: $(VENV)/run.stamp  ## measure start-up times; one JSON line a figure (bench/RESULTS.md)
 	$(BIN)/python bench/startup.py
+
+bench-gpu: $(VENV)/test.stamp  ## measure a GPU, as a table; without one only launches and waits are counted
+	$(BIN)/python bench/gpu_table.py
 
 install:  ## install tools, man pages and completions into PREFIX (/usr/local, or PREFIX=$HOME/.local)
 	@PYTHON="$${PYTHON:-$(PYTHON)}" sh install.sh install '$(PREFIX)'

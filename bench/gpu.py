@@ -7,10 +7,11 @@
 Needs the repository and the wheels it runs on, nothing else: images are made here (class patterns and
 noise, 32x32), unless --data names a data set. One JSON line a figure: `ours` and `reference` in seconds (or
 images or copies a second), `floor`: what the multiply-adds alone take at the card's measured matrix rate,
-`times`: how many times as fast as the reference, `goal` where there is one (for an H200), `check` and
-`good`. The references are plain float32 loops of this file, run on fewer batches and scaled. Lines with
-`rate` are for plans (rbtools/execution/device_rates.py): `rb-train --dry-run --device-rate FILE`, where FILE
-has these lines. Ends with status 1 where a check fails.
+`times`: how many times as fast as the reference, `goal` where there is one (for an H200), `memory_gib`: the
+most that torch held in this process, `check` and `good`. The references are plain float32 loops of this file,
+run on fewer batches and scaled. Lines with `rate` are for plans (rbtools/execution/device_rates.py):
+`rb-train --dry-run --device-rate FILE`, where FILE has these lines. Ends with status 1 where a check fails.
+bench/gpu_table.py makes a table of the lines.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ EPS, STEP = 8 / 255, 2 / 255
 PARTS = ("floor", "train", "attack", "aa", "pr", "networks")
 # Seconds an epoch that an H200 should need (50,000 images, ResNet-18).
 GOALS = {"pgd": 6.0, "trades": 6.0, "cvar": 12.0, "at-pr": 40.0}
-NETWORK_MINUTES = 3.0  # 50 epochs of PGD-7, of one network of NAS-Bench-201 when eight run at once
+NETWORK_MINUTES = 50 * 2.5 / 60  # 50 epochs of PGD-7, of one network of NAS-Bench-201 when eight run at once
 NETWORKS = 8
 
 
@@ -148,6 +149,9 @@ class Bench:
             less = more.get("unit", "s") in ("s", "min")
             faster = more["reference"] / ours if less else ours / more["reference"]
             more["times"] = round(faster, 2)
+        if self.device.type == "cuda":
+            more["memory_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30
+            torch.cuda.reset_peak_memory_stats(self.device)
         rounded = {key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in more.items()}
         print(json.dumps({"figure": figure, "ours": float(f"{ours:.4g}"), **rounded}), flush=True)
 
@@ -417,6 +421,7 @@ def aa(bench: Bench) -> None:
         n / ours["seconds"],
         unit="images/s",
         reference=n / theirs["seconds"],
+        goal=5 * n / theirs["seconds"],
         points=points,
         check="at most .3 points (or one image) above pyautoattack",
         good=points <= max(0.3, 100 / n),
@@ -445,6 +450,7 @@ def pr(bench: Bench) -> None:
         copies / entry["seconds"],
         unit="copies/s",
         reference=copies / reference,
+        goal=8 * copies / reference,
         points=apart,
         check="within the interval of it",
         good=apart is None or abs(apart) <= max(half, 0.3),

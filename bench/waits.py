@@ -1,7 +1,7 @@
 """Launches and waits of a step of attacks, of training and of sampling, counted on a pretend GPU.
 
     python bench/waits.py                one JSON line each
-    python bench/waits.py pgd trades     some of them
+    python bench/waits.py pgd 'training by trades'     some of them
 
 A wait is what makes the host wait for all work of a GPU: a value that is read, a mask as an index, a copy
 from memory that is not pinned (tests/pretend_device.py). The network is a cell of NAS-Bench-201; launches
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="some of them: pgd, apgd-ce, 'training by pgd', pr ...")
     chosen = parser.parse_args().names
     for name, kind, work in works():
-        if not chosen or name in chosen or name.removeprefix("training by ") in chosen:
+        if not chosen or name in chosen:
             print(json.dumps({"step of": name, "kind": kind, **counted(work)}), flush=True)
 
 

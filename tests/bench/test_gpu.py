@@ -54,6 +54,24 @@ def test_a_check_that_fails_is_remembered(capsys: pytest.CaptureFixture[str], tm
     assert [one["times"] for one in lines] == [2.0, 0.5]
 
 
+def test_the_table_has_what_was_measured_and_says_what_was_not() -> None:
+    spec = importlib.util.spec_from_file_location("bench_gpu_table", SCRIPT.with_name("gpu_table.py"))
+    assert spec is not None and spec.loader is not None
+    table = importlib.util.module_from_spec(spec)
+    sys.modules["bench_gpu_table"] = table
+    spec.loader.exec_module(table)
+    counts = {row.step: {"launches": 110.125, "waits": 0.125} for row in table.ROWS}
+    line = {"ours": 4.321, "unit": "s", "floor": 1.5, "reference": 43.21, "times": 10.0, "memory_gib": 2.5}
+    first, dashes, *rows = table.table({"pgd, an epoch": line}, counts).splitlines()
+    assert len({text.count("|") for text in (first, dashes, *rows)}) == 1
+    assert "| 4.321 s | 1.5 s | 43.21 s | 10 | 6 s | 110.1 | 0.125 | 2.5 GiB |" in rows[0]
+    assert all("| unmeasured |" in text for text in rows[1:]) and len(rows) == len(table.ROWS)
+    gpu = SCRIPT.read_text()
+    for part in ("an epoch", "PGD-20, ", "AutoAttack", "PR, 100 copies", "50 epochs of PGD-7, "):
+        assert part in gpu  # the figures' names of bench/gpu.py
+        assert any(part in row.figure for row in table.ROWS)
+
+
 def test_without_a_gpu_it_says_how_to_try_it() -> None:
     import torch
 
