@@ -66,7 +66,7 @@ class Standing:
         self.result = images.clone()
         self.broken = torch.zeros(len(images), dtype=torch.bool, device=images.device)
         self.row = torch.arange(len(images), device=images.device)
-        self._done, self._first = self.broken, images  # of the rows, between looks
+        self._done, self._first = self.broken.clone(), images  # of the rows, between looks
 
     def __len__(self) -> int:
         return len(self.row)

@@ -287,7 +287,7 @@ def interval_margins(bounds: NetworkBounds, labels: Tensor) -> Tensor:
     """Lower bounds (N, K - 1) of the margins by intervals; a linear layer at the end takes the margins."""
     last = len(bounds.network.nodes) - 1
     rows = margin_rows(labels, bounds.network.nodes[last].shape[0]).to(bounds.ball.images.dtype)
-    node, constant = bounds.network.nodes[last], torch.zeros(rows.shape[:2], dtype=torch.float64).to(rows)
+    node, constant = bounds.network.nodes[last], rows.new_zeros(rows.shape[:2])
     if isinstance(node.operation, Dense):
         error = bounds.error(last)
         if error is not None:

@@ -110,6 +110,9 @@ def _serve(calls: Connection, work: Work, preload: Callable[[], None]) -> None:
     except (EOFError, OSError, SystemExit):
         pass
     finally:
+        # Blocked first: a handler that changes as its signal arrives makes Python print a traceback.
+        with contextlib.suppress(SystemExit):
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_all(workers)
         os._exit(0)

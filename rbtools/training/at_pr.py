@@ -77,12 +77,8 @@ class ATPR(Method["Solution"]):
         unit="eps",
         check="non-negative",
     )
-    steps_min: int = param(
-        5, "Fewest steps: 5 (not in the text), 8 (PRBench's code).", check="positive"
-    )
-    steps_max: int = param(
-        15, "Most steps: 15 (not in the text), 17 (PRBench's code).", check="positive"
-    )
+    steps_min: int = param(5, "Fewest steps: 5 (not in the text), 8 (PRBench's code).", check="positive")
+    steps_max: int = param(15, "Most steps: 15 (not in the text), 17 (PRBench's code).", check="positive")
     walk: str = param(
         "sign",
         "Direction of the walk back: grad (text), sign (PRBench's code, and both presets) or margin.",

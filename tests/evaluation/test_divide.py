@@ -55,9 +55,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     measured = batches._measured
 
-    def counted(task: Any, outputs: Any, batch: Any, chunk_size: int) -> Any:
+    def counted(task: Any, outputs: Any, batch: Any, chunk_size: int, fast: Any) -> Any:
         sizes.append(len(batch(chunk_size).ids))
-        return measured(task, outputs, batch, chunk_size)
+        return measured(task, outputs, batch, chunk_size, fast)
 
     monkeypatch.setattr(batches, "_measured", counted)
     return sizes
