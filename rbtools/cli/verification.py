@@ -47,7 +47,7 @@ class ConsistencyJob(JobFunction):
     """Judge whether a record's numbers agree with each other."""
 
     def __call__(self, record: Record) -> Record:
-        return {**record, FIELD: inconsistencies(record)}
+        return {**record, FIELD: consistency.summary(record)}
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class VerifyJob(JobFunction):
         plain, verdicts = _without_network(record, entries)
         verdicts |= _Measurement(record, plain, self).verdicts() if plain else {}
         ordered = {entry["metric"]: verdicts[entry["metric"]] for entry in entries}
-        return {**record, FIELD: {**inconsistencies(record), "entries": ordered}}
+        return {**record, FIELD: {**consistency.summary(record), "entries": ordered}}
 
     def _chosen(self, record: Record) -> list[Entry]:
         entries: list[Entry] = list({entry["metric"]: entry for entry in record.get("evals") or ()}.values())
@@ -86,13 +86,6 @@ class VerifyJob(JobFunction):
         """Random choices that depend on the seed and the record alone."""
         text = f"{self.seed} {purpose} {record.get('checkpoint')} {record.get('arch')}"
         return random.Random(hashlib.sha256(text.encode()).digest())
-
-
-def inconsistencies(record: Record) -> Record:
-    """What `consistency` finds in a record, as fields of its `verify`."""
-    findings = [finding._asdict() for finding in consistency.findings(record)]
-    unknown = consistency.without_checksum(record)
-    return {"inconsistent": findings, **({"without_checksum": unknown} if unknown else {})}
 
 
 def _unknown(entry: Entry, reason: str) -> Record:

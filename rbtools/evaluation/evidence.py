@@ -17,6 +17,7 @@ from rbtools.execution.context import RunContext
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
 from rbtools.lazy import nn, np, torch
+from rbtools.records import consistency
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -164,6 +165,7 @@ def judge_evidence(record: dict[str, Any], path: str, run: RunContext) -> dict[s
     inputs = resolve_inputs(record, run, str(header.get("split", "test")))
     claim = _claim(inputs.record, header)
     base = {"metric": str(header.get("metric")), "claimed": claim.get("value"), "n": header["n"]}
+    base |= {"eps": header.get("eps"), "norm": header.get("norm")}
     problem = _of_another(inputs, header, claim)
     if problem is None:
         broken, ties, problem = _judged(inputs, header, path, run)
@@ -201,7 +203,9 @@ def _of_another(inputs: Inputs, header: Mapping[str, Any], claim: Mapping[str, A
         same = math.isclose(there, value) if numeric else there == value  # type: ignore[arg-type]
         if not same:
             return f"its {name} is {there}, and that of the claim {value}"
-    return None if _numbers(claim.get("value"), 0) else "the claim has no value"
+    if not _numbers(claim.get("value"), 0):
+        return "the claim has no value"
+    return consistency.contradicts_name(str(header.get("metric")), dict(header))
 
 
 def _numbers(*values: object) -> bool:
@@ -266,4 +270,4 @@ def verify_evidence(record: dict[str, Any], path: str, run: RunContext) -> dict[
     """The record with the verdict on a file of adversarial images under `verify`."""
     verdict = judge_evidence(record, path, run)
     metric = verdict.pop("metric")
-    return {**record, "verify": {"inconsistent": [], "entries": {metric: verdict}}}
+    return {**record, "verify": {**consistency.summary(record), "entries": {metric: verdict}}}

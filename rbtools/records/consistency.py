@@ -34,6 +34,19 @@ def findings(record: Record) -> list[Finding]:
     return [finding for rule in RULES for finding in rule(record)]
 
 
+def summary(record: Record) -> dict[str, Any]:
+    """The findings as a record's `verify` has them, and the metrics without a checksum if there are any."""
+    unknown = without_checksum(record)
+    fields = {"inconsistent": [finding._asdict() for finding in findings(record)]}
+    return {**fields, **({"without_checksum": unknown} if unknown else {})}
+
+
+def contradicts_name(name: str, entry: Entry) -> str | None:
+    """Why an attack's entry is not what its metric's name says (distance, steps); None if it is."""
+    alone = {"metrics": {name: entry.get("value")}, "evals": [{"attack": None, **entry, "metric": name}]}
+    return next((finding.says for finding in _units(alone)), None)
+
+
 def without_checksum(record: Record) -> list[str]:
     """The metrics of entries that have no checksum: an rbtools before it had them, another program, or a hand
     wrote them, which cannot be told apart."""

@@ -108,12 +108,15 @@ def test_the_checklist_has_masking_tests_flags_and_warnings() -> None:
     checked = {"metric": "obfuscation.failed", "value": 1, "tests": tests}
     warned = entry("aa.8", 0.4, attack="aa", eps=8 / 255, norm="linf", warnings=["Square broke 9 of 50"])
     clean = entry("aa.4", 0.5, attack="aa", eps=4 / 255, norm="linf")
-    text = page([], record(entry("acc", 0.9), checked, warned, clean))
+    run = {**clean, "metric": "aa.2", "tool": "rb-attack", "broken_by": {"apgd-ce": 20, "square": 0}}
+    without = {**run, "metric": "aa.1", "broken_by": {"apgd-ce": 20}}
+    text = page([], record(entry("acc", 0.9), checked, warned, clean, run, without))
     rows = re.findall(r'<td class="">(.*?)</td><td class="(\w+)">.*?</td><td class="">(.*?)</td>', text)
     assert ("gradient masking a", "holds", "fgsm.8 &gt;= pgd20.8") in rows
     assert ("gradient masking b", "fails", "square.8 &gt;= pgd20.8, but it is not so by 0.08") in rows
     assert ("flags of aa.8", "fails", "Square broke 9 of 50") in rows
-    assert [kind for name, kind, _ in rows if name == "flags of aa.4"] == ["holds"]
+    kinds = {name: kind for name, kind, _ in rows}
+    assert [kinds[f"flags of aa.{eps}"] for eps in (1, 2, 4)] == ["hint", "holds", "hint"]
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,12 @@ def more_images(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None
     header["n"] += 1 + at
 
 
+def renamed(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    header["metric"] = f"pgd3.{at + 1}"  # of another distance
+
+
 TAMPERS = [
+    renamed,
     unmoved,
     outside,
     another_image,
@@ -154,6 +159,26 @@ def test_a_tampered_file_is_refused(attacked: Record, tamper: Any) -> None:
     for at in PLACES:
         verdict = judge(attacked, rewritten(lambda *arrays, at=at: tamper(*arrays, at)))
         assert verdict["verdict"] == "differs" and verdict["reason"]
+
+
+def test_a_file_alone_is_judged_by_its_name_too(attacked: Record) -> None:
+    bare = {key: value for key, value in attacked.items() if key not in ("metrics", "evals", "checksums")}
+    assert judge(bare)["verdict"] == "match"
+    verdict = judge(bare, rewritten(lambda *arrays: renamed(*arrays, 7)))
+    assert verdict["verdict"] == "differs" and "names the distance 8" in verdict["reason"]
+    verdict = judge(
+        bare, rewritten(lambda header, *_: header.update(metric="pgd40.24", steps=3, attack="pgd"))
+    )
+    assert verdict["verdict"] == "differs"
+
+
+def test_the_record_of_a_file_is_compared_with_itself(attacked: Record) -> None:
+    from rbtools.evaluation.evidence import verify_evidence
+
+    run = RunContext(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
+    edited = {**attacked, "metrics": {**attacked["metrics"], "pgd3.24": 0.0125}}
+    assert verify_evidence(edited, FILE, run)["verify"]["inconsistent"]
+    assert not verify_evidence(attacked, FILE, run)["verify"]["inconsistent"]
 
 
 @pytest.mark.parametrize("field", ["value", "n", "eps", "norm"])

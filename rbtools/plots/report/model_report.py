@@ -239,6 +239,11 @@ def _of_entries(record: Record) -> list[tuple[str, str, bool | None]]:
         for warning in entry.get("warnings") or ():
             rows.append((f"flags of {entry.get('metric')}", str(warning), False))
         if entry.get("attack") == "aa" and not entry.get("warnings"):
+            parts = entry.get("broken_by")
+            if entry.get("tool") != "rb-attack" or not isinstance(parts, Mapping) or "square" not in parts:
+                words = "its entry does not say that rb-attack ran it with Square, which finds them"
+                rows.append((f"flags of {entry.get('metric')}", words, None))
+                continue
             words = "no vanishing gradient, nothing that Square alone broke, no replaced loss"
             rows.append((f"flags of {entry.get('metric')}", words, True))
     if not any(entry.get("attack") == "aa" for entry in attacked):
