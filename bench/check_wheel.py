@@ -158,7 +158,7 @@ def build_wheel(folder: Path) -> Path:
         "out",
         ".",
     ]
-    subprocess.run(command, cwd=copy, check=True)
+    subprocess.run(command, cwd=copy, check=True, timeout=300)
     (wheel,) = (copy / "out").glob("rbtools-*.whl")
     return wheel
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bench import check_wheel
+
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("rbtools", "man", "completions", "pyproject.toml", "README.md", "LICENSE")
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,26 +31,7 @@ def files(folder: Path) -> set[str]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this tree, built in a copy."""
     pytest.importorskip("setuptools", minversion="77")
-    folder = tmp_path_factory.mktemp("wheel")
-    for part in PARTS:
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, folder / part)  # type: ignore[operator]
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        "out",
-        ".",
-    ]
-    done = subprocess.run(build, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    (found,) = (folder / "out").glob("rbtools-*.whl")
-    return found
+    return check_wheel.build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_contains_everything(wheel: Path) -> None:

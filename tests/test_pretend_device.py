@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools import datasets, evaluation
-from rbtools.attacks import ATTACKS, standing
+from rbtools.attacks import ATTACKS, active_examples
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation.base import EvalTask
@@ -223,7 +223,7 @@ def test_broken_examples_that_leave_late_end_at_the_same_points(
     own = {} if norm == ATTACKS.build(name).norm else {"norm": norm}
     attack = built(name, EPS[norm], **own, **LONGER.get(name, {}))
     wanted = attacked(attack, 12, None)
-    monkeypatch.setattr(standing, "EACH_STEP", standing.Schedule(3))
+    monkeypatch.setattr(active_examples, "EACH_STEP", active_examples.CheckSchedule(3))
     torch.testing.assert_close(attacked(attack, 12, None), wanted, rtol=0, atol=1e-5)
 
 
@@ -251,7 +251,7 @@ def test_a_coarse_model_that_is_confirmed_late_breaks_the_same_examples_at_the_s
     model, images, draws = network(), images_of(16), Draws(0, "test", torch.arange(16))
     labels, attack = model(images).argmax(1), built(name, 0.05, **LONGER.get(name, {}))
     wanted = attack(Coarse(model), images, labels, draws)
-    monkeypatch.setattr(standing, "EACH_STEP", standing.Schedule(3))
+    monkeypatch.setattr(active_examples, "EACH_STEP", active_examples.CheckSchedule(3))
     coarse = Coarse(model)
     torch.testing.assert_close(attack(coarse, images, labels, draws), wanted, rtol=0, atol=1e-6)
     assert coarse.refused
@@ -277,11 +277,11 @@ def test_an_attack_waits_at_most_once_in_8_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing_", "size", "wanted"),
+    ("active", "size", "wanted"),
     [(5, 10, None), (4, 10, 5), (1, 16, 1), (2, 16, 2), (3, 16, 4), (0, 7, 0)],
 )
-def test_loops_have_few_sizes(standing_: int, size: int, wanted: int | None) -> None:
-    assert standing.size_for(standing_, size) == wanted
+def test_loops_have_few_sizes(active: int, size: int, wanted: int | None) -> None:
+    assert active_examples.size_for(active, size) == wanted
 
 
 # --- evaluations and measures -----------------------------------------------------------------------
@@ -476,10 +476,8 @@ def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyP
     """A training of 40 steps reads it twice: after 32, and at the end."""
     from rbtools.trainer import loop
 
-    checked, check = [], loop._Training._check
-    monkeypatch.setattr(
-        loop._Training, "_check", lambda self, loss: (checked.append(loss), check(self, loss))
-    )
+    checked, check = [], loop.check_loss
+    monkeypatch.setattr(loop, "check_loss", lambda loss, epoch: (checked.append(loss), check(loss, epoch)))
     with PretendDevice():
         trained_for(40, METHODS.build("erm"), "cuda")
     assert len(checked) == 2

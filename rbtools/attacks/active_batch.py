@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from rbtools.attacks.active_examples import EACH_STEP, CheckSchedule, check_schedule
 from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.standing import EACH_STEP, Schedule, schedule
 from rbtools.attacks.steps import differentiate, fooled, logits_of
 from rbtools.lazy import torch
 
@@ -32,28 +32,29 @@ class AttackBatch:
     """Examples under attack.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: of the
-    unchanged images (N, K), if there was a clean pass; looks: when a loop looks which of them are broken, by
-    default as their device suggests.
+    unchanged images (N, K), if there was a clean pass; checks: when a loop checks which of them are broken,
+    by default as their device suggests.
     """
 
     images: Tensor
     labels: Tensor
     draws: Draws
     logits: Tensor | None = None
-    looks: Schedule | None = None
+    checks: CheckSchedule | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def schedule(self) -> Schedule:
-        """When a loop on these examples looks which of them are broken."""
-        return self.looks or schedule(self.images.device)
+    def schedule(self) -> CheckSchedule:
+        """When a loop on these examples checks which of them are broken."""
+        return self.checks or check_schedule(self.images.device)
 
     def take(self, index: Tensor) -> AttackBatch:
         """Some of the examples, by positions or by a mask."""
         logits = None if self.logits is None else self.logits[index]
-        return AttackBatch(self.images[index], self.labels[index], self.draws.take(index), logits, self.looks)
+        images, labels, draws = self.images[index], self.labels[index], self.draws.take(index)
+        return AttackBatch(images, labels, draws, logits, self.checks)
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         """The loss for these examples."""
@@ -100,9 +101,9 @@ def run_stages(
 def _run_stage(stage: Stage, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
     """The points of a stage, and which fool the model.
 
-    Where loops look seldom, the fast model alone decides in them, and the exact model confirms what it found
+    Where loops check seldom, the fast model alone decides in them, and the exact model confirms what it found
     once, at the end. Examples on which they disagree are attacked again with a confirmation at each step, so
-    that their points are those of a loop that looks at each step.
+    that their points are those of a loop that checks at each step.
     """
     confirm = getattr(model, "confirm", None)
     if batch.schedule.each_step or confirm is None:
@@ -112,7 +113,7 @@ def _run_stage(stage: Stage, model: Model, batch: AttackBatch, more: bool) -> tu
     if len(rows):
         doubtful = rows[~confirm(points[rows], batch.labels[rows])]
         if len(doubtful):
-            again = dataclasses.replace(batch.take(doubtful), looks=EACH_STEP)
+            again = dataclasses.replace(batch.take(doubtful), checks=EACH_STEP)
             points[doubtful], broken[doubtful] = stage(model, again, more)
     return points, broken
 

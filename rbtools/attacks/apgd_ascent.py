@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, steps
+from rbtools.attacks.active_examples import ActiveExamples
 from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.standing import Standing
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def until_broken(
     An example is dropped at the first point that fools the model; unbroken ones are returned unchanged, or
     with `keep_best` as their points of largest loss, the last iterate aside.
     """
-    loop, everyone = Standing(batch.images, batch.schedule), not batch.schedule.each_step
+    loop, everyone = ActiveExamples(batch.images, batch.schedule), not batch.schedule.each_step
     seen = active_batch.loss_and_gradient(model, start, goal, passes=passes, everyone=everyone)
-    on, images = loop.see(~seen.still_correct, start), batch.images
+    on, images = loop.mark_broken(~seen.still_correct, start), batch.images
     if on is not None:
         images, goal, start = images[on], goal.take(on), start[on]
     state = new(images, goal, start, seen.loss, seen.gradient)
@@ -88,13 +88,13 @@ def until_broken(
         point = state.move(number)
         if number == count:  # the last iterate needs no gradient
             fooled = active_batch.misclassified(model, point, state.goal.labels, passes=passes)
-            on = loop.see(fooled, point)
+            on = loop.mark_broken(fooled, point)
             if on is not None:
                 active_batch.keep_rows(state, on)
             break
         seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes, everyone=everyone)
         state.point = point
-        on = loop.see(~seen.still_correct, point)
+        on = loop.mark_broken(~seen.still_correct, point)
         if on is not None:
             active_batch.keep_rows(state, on)
         state.note(seen.loss, seen.gradient)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, losses, steps
-from rbtools.attacks.standing import schedule, wide
+from rbtools.attacks.active_examples import check_schedule, wide
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ def _descend(
         then=torch.full_like(c, torch.inf),
         going=torch.ones_like(c, dtype=torch.bool),
     )
-    looks = schedule(images.device)
+    schedule = check_schedule(images.device)
     for number in range(1, count + 1):
         find = functools.partial(_value, model, state, kappa)
         logits, total, gap, size, gradient = active_batch.in_chunks(model, len(state.row), find)
         good = (gap >= kappa if kappa > 0 else gap > 0) & (size < distance[state.row]) & state.going
         point = (torch.tanh(state.w) + 1) / 2
-        if looks.each_step:
+        if schedule.each_step:
             if good.any():
                 good[good.clone()] = steps.fooled(model, point[good], logits[good], state.goal.labels[good])
             nearest[state.row[good]], distance[state.row[good]] = point[good], size[good]
@@ -104,7 +104,7 @@ def _descend(
         if checks:
             state.going = state.going & (total <= NO_BETTER * state.then)
             state.then = total
-        if checks if looks.each_step else looks.due(number):
+        if checks if schedule.each_step else schedule.due(number):
             active_batch.keep_rows(state, state.going.nonzero()[:, 0])
             if not len(state.row):
                 break

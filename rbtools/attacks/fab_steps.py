@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, apgd, losses, steps
-from rbtools.attacks.standing import Standing, schedule, wide
+from rbtools.attacks.active_examples import ActiveExamples, check_schedule, wide
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def fab(
     example is broken once a point within eps fools the model; others are returned
     unchanged. targets: the class (N,) whose boundary is followed, or None for the nearest of all classes.
     """
-    loop, start = Standing(batch.images, batch.schedule), batch.images
+    loop, start = ActiveExamples(batch.images, batch.schedule), batch.images
     if draw is not None:
         border = apgd.border_start(batch.images, batch.draws, eps, norm, draw)
         start = batch.images + (border - batch.images) / 2
@@ -62,14 +62,14 @@ def fab(
         state.point = _step(state, value.to(normal), normal, norm)
         logits = steps.logits_of(model, state.point)
         over = logits.argmax(1) != state.labels
-        if loop.looks.each_step and not over.any():
+        if loop.schedule.each_step and not over.any():
             continue
         points, offset = state.point, state.point - state.images
         near = over & (length(offset, norm) <= eps)
-        if loop.looks.each_step:
+        if loop.schedule.each_step:
             near[near.clone()] = steps.fooled(model, points[near], logits[near], state.labels[near])
         state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
-        for on in (loop.see(near, points), loop.compact(number)):
+        for on in (loop.mark_broken(near, points), loop.compact(number)):
             if on is not None:
                 active_batch.keep_rows(state, on)
         if not len(loop):
@@ -131,7 +131,7 @@ def _nearest_boundary(model: steps.Model, state: _FABState, norm: str, rows: sli
 _ROUNDS = 50
 # Where to see whether all have arrived would make a GPU wait. Rows that have stay; others go on with the
 # next step of the attack.
-_ROUNDS_UNSEEN = 16
+_ROUNDS_UNCHECKED = 16
 
 
 def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Tensor:
@@ -160,11 +160,11 @@ def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Te
     wanted = value.abs()
     t = torch.zeros_like(wanted)
     gain, pace, move = t, rate.sum(1), torch.zeros_like(room)
-    looks = schedule(points.device).each_step
-    for _ in range(_ROUNDS if looks else _ROUNDS_UNSEEN):
+    each_step = check_schedule(points.device).each_step
+    for _ in range(_ROUNDS if each_step else _ROUNDS_UNCHECKED):
         short = wanted - gain
         ahead = (short > 1e-6 * wanted) & (pace > 0)
-        if looks and not ahead.any():
+        if each_step and not ahead.any():
             break
         t = torch.where(ahead, t + short / pace.clamp_min(torch.finfo(pace.dtype).tiny), t)
         reach = t[:, None] if speed is None else t[:, None] * speed

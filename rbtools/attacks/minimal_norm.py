@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import active_batch, steps
+from rbtools.attacks.active_examples import check_schedule, wide
 from rbtools.attacks.base import SequentialAttack
-from rbtools.attacks.standing import schedule, wide
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class MinimalNormAttack(SequentialAttack):
         at each step.
         """
         confirm = getattr(model, "confirm", None)
-        if confirm is None or schedule(images.device).each_step:
+        if confirm is None or check_schedule(images.device).each_step:
             return self.search(model, images, labels)
         points, distance = self.search(active_batch.Unconfirmed(model), images, labels)
         rows = distance.isfinite().nonzero()[:, 0]

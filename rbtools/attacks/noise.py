@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, steps
+from rbtools.attacks.active_examples import ActiveExamples, wide
 from rbtools.attacks.base import SequentialAttack, norm_param
-from rbtools.attacks.standing import Standing, wide
 from rbtools.lazy import torch
 from rbtools.registry import param
 
@@ -45,7 +45,7 @@ class NoiseAttack(SequentialAttack):
         return [self._sample]
 
     def _sample(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        loop, best_point = Standing(batch.images, batch.schedule), batch.images
+        loop, best_point = ActiveExamples(batch.images, batch.schedule), batch.images
         best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
         for sample in range(self.samples):
             if not len(loop):
@@ -57,7 +57,7 @@ class NoiseAttack(SequentialAttack):
             better = value > best
             best_point = torch.where(wide(better, points), points, best_point)
             best = torch.where(better, value, best)
-            for on in (loop.see(fooled, points), loop.compact(sample)):
+            for on in (loop.mark_broken(fooled, points), loop.compact(sample)):
                 if on is not None:
                     best_point, best, batch = best_point[on], best[on], batch.take(on)
         return loop.finish(best_point)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import active_batch, losses, steps
+from rbtools.attacks.active_examples import ActiveExamples
 from rbtools.attacks.base import SequentialAttack, need_random_start, norm_param
-from rbtools.attacks.standing import Standing
 from rbtools.errors import RbError
 from rbtools.registry import param
 
@@ -153,11 +153,11 @@ class PGD(SequentialAttack):
         current = images
         if self.start == "uniform":
             current = steps.uniform_start(images, batch.draws, self.eps, self.norm, draw=restart)
-        loop, any_counts = Standing(images, batch.schedule), self.iterate == "any"
+        loop, any_counts = ActiveExamples(images, batch.schedule), self.iterate == "any"
         everyone = not any_counts or not batch.schedule.each_step
         for step in range(self.steps):
             seen = active_batch.loss_and_gradient(model, current, goal, everyone=everyone)
-            on = loop.see(~seen.still_correct, current) if any_counts else None
+            on = loop.mark_broken(~seen.still_correct, current) if any_counts else None
             if on is not None:
                 images, current, goal = images[on], current[on], goal.take(on)
                 if not len(loop):
@@ -170,6 +170,6 @@ class PGD(SequentialAttack):
                 if not len(loop):
                     break
         if more and len(loop):  # the caller evaluates the last iterate of the last run
-            on = loop.see(active_batch.misclassified(model, current, goal.labels), current)
+            on = loop.mark_broken(active_batch.misclassified(model, current, goal.labels), current)
             current = current if on is None else current[on]
         return loop.finish(current)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, steps
+from rbtools.attacks.active_examples import ActiveExamples, CheckSchedule
 from rbtools.attacks.losses import best_other, of_class
-from rbtools.attacks.standing import Schedule, Standing
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ def square_search(
 
     Returns images (N, C, H, W) in [0, 1] and which are broken (N,).
     """
-    looks = batch.schedule
-    if not looks.each_step:  # it looks at two things: which images stand, and whether a block is at its end
-        looks = Schedule(2 * looks.every)
-    loop, images = Standing(batch.images, looks), batch.images.contiguous()
+    schedule = batch.schedule
+    if not schedule.each_step:  # two checks: which images are active, and whether a block is at its end
+        schedule = CheckSchedule(2 * schedule.every)
+    loop, images = ActiveExamples(batch.images, schedule), batch.images.contiguous()
     best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, norm, restart)
     draws, first = batch.draws, restart * (-(-len(sides) // _AT_ONCE) + 1)
     margin, fooled = _ask(model, best, batch.labels)
@@ -86,7 +86,7 @@ def square_search(
             active_batch.keep_rows(state, on)
             draws = draws.take(on)
 
-    keep(loop.see(fooled, state.best))
+    keep(loop.mark_broken(fooled, state.best))
     propose = _square_linf if norm == "linf" else functools.partial(_squares, eps=eps, norm=norm)
     for queries in _blocks(sides):
         if not len(loop):
@@ -98,10 +98,10 @@ def square_search(
         state.next = torch.zeros_like(state.labels)
         _skip_known(state)
         for tried in range(len(queries)):
-            if looks.due(tried - 1) and not (state.next < len(queries)).any():
+            if schedule.due(tried - 1) and not (state.next < len(queries)).any():
                 break
-            fooled = _try(model, state, propose, side, looks.each_step)
-            keep(loop.see(fooled, state.best))
+            fooled = _try(model, state, propose, side, schedule.each_step)
+            keep(loop.mark_broken(fooled, state.best))
             keep(loop.compact(tried))
     return loop.finish()
 

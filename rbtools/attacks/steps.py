@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rbtools.attacks.standing import schedule
+from rbtools.attacks.active_examples import check_schedule
 from rbtools.errors import RbError
 from rbtools.lazy import F, torch
 
@@ -145,7 +145,7 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
 
 
 _L1_ROUNDS = 60
-_L1_ROUNDS_UNSEEN = 16  # where to see whether all have arrived would make a GPU wait
+_L1_ROUNDS_UNCHECKED = 16  # where to see whether all have arrived would make a GPU wait
 
 
 def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
@@ -164,8 +164,8 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
         radius = torch.full_like(sizes[:, 0], eps)
     low, high = torch.zeros_like(radius), sizes.amax(1)
     threshold = low
-    looks = schedule(delta.device).each_step
-    for _ in range(_L1_ROUNDS if looks else _L1_ROUNDS_UNSEEN):
+    each_step = check_schedule(delta.device).each_step
+    for _ in range(_L1_ROUNDS if each_step else _L1_ROUNDS_UNCHECKED):
         shrunk = sizes - threshold[:, None]
         excess = torch.minimum(shrunk, walls).clamp_min_(0).sum(1) - radius
         low, high = torch.where(excess > 0, threshold, low), torch.where(excess > 0, high, threshold)
@@ -174,7 +174,7 @@ def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:
         inside = (solved > low) & (solved < high)
         following = torch.where(inside, solved, (low + high) / 2)
         going = (excess.abs() > 1e-6 * radius) & (following > low) & (following < high)
-        if looks and not going.any():
+        if each_step and not going.any():
             break
         threshold = torch.where(going, following, threshold)
     changed = torch.minimum((sizes - threshold[:, None]).clamp_min_(0), walls).view_as(delta)

@@ -14,12 +14,11 @@ from rbtools.certification.ball import Ball
 from rbtools.certification.network import Node, TracedNetwork
 from rbtools.certification.operations import (
     Dense,
-    MaxPooled,
-    Rectifier,
     Step,
     ValueBounds,
     contract_alike,
 )
+from rbtools.certification.piecewise_linear import MaxPooled, Rectifier
 
 # Coefficients that are computed at once: more than fit the processor's cache take longer.
 _COEFFICIENTS = {"cpu": 1 << 21, "cuda": 1 << 27}

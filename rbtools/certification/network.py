@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rbtools.certification import operations as ops
+from rbtools.certification.piecewise_linear import MaxPooled, Rectifier
 from rbtools.errors import RbError
 
 _PROBE = 2  # images
@@ -318,7 +319,7 @@ def _rectifier(call: _Call) -> _Recorded:
     least, most = call.arg(1, "min", 0), call.arg(2, "max")
     if call.name.startswith("clamp") and (least != 0 or most is not None):
         raise refusal(f"{call.name} to other limits than 0 and infinity")
-    return ops.Rectifier(), [call.only()]
+    return Rectifier(), [call.only()]
 
 
 def _average_pool(call: _Call) -> _Recorded:
@@ -353,7 +354,7 @@ def _reduced(call: _Call) -> _Recorded:
 def _max_pool(call: _Call) -> _Recorded:
     kernel, stride = _pair(call.args[1]), _pair(call.rest(2, ())[0] or call.args[1])
     padding, dilation, ceil = call.rest(3, 0, 1, False)
-    return ops.MaxPooled(kernel, stride, _pair(padding), _pair(dilation), ceil), [call.only()]
+    return MaxPooled(kernel, stride, _pair(padding), _pair(dilation), ceil), [call.only()]
 
 
 def _concatenated(call: _Call) -> _Recorded:
@@ -450,7 +451,7 @@ def _shared(nodes: list[Node]) -> list[Node]:
     for number, node in enumerate(nodes):
         parents = tuple(place[parent] for parent in node.parents)
         shared.append(node._replace(parents=parents))
-        rectifier = isinstance(node.operation, ops.Rectifier)
+        rectifier = isinstance(node.operation, Rectifier)
         place.append(first.setdefault(parents[0], number) if rectifier else number)
     return shared
 

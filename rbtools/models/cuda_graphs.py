@@ -434,6 +434,13 @@ def training(
     return GraphedTraining(network, notify)
 
 
+def in_use(model: nn.Module) -> bool:
+    """Whether passes of a model are recorded."""
+    if isinstance(model, GraphedNetwork):
+        return bool(model.recordings)
+    return isinstance(model, GraphedTraining) and bool(model.slots)
+
+
 def usable(device: torch.device) -> bool:
     """Whether passes on a device are recorded."""
     version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import math
 import os
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from rbtools.spaces.identity import identity
 from rbtools.trainer import (
     carried,
     distributed,
+    division,
     eval_copy,
     gradient_buckets,
     init,
@@ -34,7 +34,7 @@ from rbtools.trainer import (
 )
 from rbtools.trainer.augment import augment, cutout
 from rbtools.trainer.init import mixed_seed
-from rbtools.trainer.metrics import Passes, Totals
+from rbtools.trainer.metrics import Passes, Totals, check_loss, diverged
 from rbtools.trainer.recipe import held_out
 from rbtools.trainer.schedule import PER_STEP, batches, deterministic, has_batchnorm, schedule
 from rbtools.training.base import Loss
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
     from rbtools.trainer.train_model import TrainingTask
 
-DIVERGED = 1e5
-"""A loss above this means diverged weights: that of guessing is ln K."""
-LOOKS = 32
+READ_EVERY = 32
 """Steps on a GPU between reading the loss and reporting progress."""
 
 
@@ -128,7 +126,7 @@ class _Training:
         self.half = task.precision == "bf16"
         if self.half:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.eval_copy = None
+        self.eval_copy, self.inner_model = None, self.step_model
         if task.prepare and self.step_method.inner is not None and self.step_method.solves_in_eval:
             try:
                 self.eval_copy = eval_copy.of(self.model, self.about.shape, bf16=self.half)
@@ -137,13 +135,19 @@ class _Training:
                     f"Inner attacks run on the network itself and take longer ({folding.reason(wrong)})."
                 )
             if self.eval_copy is not None:
-                self.inner_model: nn.Module = self.eval_copy
+                self.inner_model = self.eval_copy
                 if not self.recipe.deterministic:
                     probe = torch.rand(2, *self.about.shape, generator=torch.Generator().manual_seed(0))
                     self.inner_model = cuda_graphs.frozen(self.eval_copy, probe.to(device), run.notify)
                 self.passes.watch(self.inner_model)
         if self.recipe.lr_rule == "theorem1":
-            self.recipe = dataclasses.replace(self.recipe, lr=self.recipe.lr * self._theory(task))
+            few = theorem_lr.some(ids).to(device)
+            images = self.images[few].float().div(255)
+            self.model.eval()
+            factor = theorem_lr.step_size(  # for a constant of 1
+                self.arch, task.method, self.model, images, self.labels[few], run.seed
+            )
+            self.recipe = dataclasses.replace(self.recipe, lr=self.recipe.lr * factor)
         groups: Any = self.model.parameters()
         if "l2" in self.recipe.regularize:
             groups = regularize.decayed(self.model, self.recipe.l2)
@@ -172,42 +176,9 @@ class _Training:
         self.places: list[str] = []  # processors of the epochs: rounding depends on them
         # Only process 0 measures.
         self.course = tracking.TrackingHistory(task.track if distributed.rank() == 0 else None, self)
-        self._warn_of_pieces()
-
-    def _warn_of_pieces(self) -> None:
-        if distributed.count() > 1 and self.step_method.of_whole_batches:
-            self.run.notify(
-                f"{self.method.name} with these options depends on the images in a process's share of a"
-                f" batch: {distributed.count()} processes change the result."
-            )
-        if distributed.count() > 1 and self.device.type == "cpu" and has_batchnorm(self.model):
-            self.run.notify(
-                f"{self.arch.get('name', 'The network')} has BatchNorm, which sees each process's share of a"
-                f" batch on the CPU: {distributed.count()} processes change the result."
-            )
-        size, piece = self.recipe.batch_size, self.recipe.micro_batch
-        if piece is None or piece >= size:
-            return
         name = self.arch.get("name", "The network")
-        if has_batchnorm(self.model):
-            self.run.notify(
-                f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: --micro-batch"
-                " changes the result, not only the memory."
-            )
-        if self.step_method.of_whole_batches:
-            self.run.notify(
-                f"{self.method.name} with these options depends on the images in a piece, {piece} instead of"
-                f" {size}: --micro-batch changes the result, not only the memory."
-            )
-
-    def _theory(self, task: TrainingTask) -> float:
-        """The step size of theorem 1 for a constant of 1."""
-        ids = theorem_lr.some(self.ids).to(self.device)
-        images = self.images[ids].float().div(255)
-        self.model.eval()
-        return theorem_lr.step_size(
-            self.arch, task.method, self.model, images, self.labels[ids], self.run.seed
-        )
+        for notice in division.notices(self.recipe, self.step_method, self.model, name, device):
+            run.notify(notice)
 
     def begin(self) -> None:
         """Start the clock before the first epoch of this run."""
@@ -243,14 +214,14 @@ class _Training:
                 rate = self.optimizer.param_groups[0]["lr"]
                 if self.recipe.schedule in PER_STEP:
                     self.schedule.step()
-                if self._looks(number):
-                    self._check(float(worst))
+                if self._reads_loss(number):
+                    check_loss(float(worst), self.epoch)
                     self.run.progress(self._words(number + 1, totals))
         if self.recipe.schedule not in PER_STEP:
             self.schedule.step()
         # The loss checks the weights before each step; those after the last one are checked here.
         if not all(value.isfinite().all() for value in self.model.state_dict().values()):
-            raise self._diverged("weights are NaN or infinite")
+            raise diverged("weights are NaN or infinite", self.epoch)
         self._wait()
         seconds = time.perf_counter() - start  # without the validation
         for model in dict.fromkeys((self.model, self._kept())):
@@ -290,9 +261,9 @@ class _Training:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _looks(self, number: int) -> bool:
+    def _reads_loss(self, number: int) -> bool:
         """Whether to read the loss after this step: reading it makes a GPU wait."""
-        return self.device.type == "cpu" or (number + 1) % LOOKS == 0 or number + 1 == self.batches
+        return self.device.type == "cpu" or (number + 1) % READ_EVERY == 0 or number + 1 == self.batches
 
     def _place(self) -> str:
         threads = torch.get_num_threads()
@@ -430,18 +401,6 @@ class _Training:
         """Autocast to bfloat16 if requested: weights, losses and the optimiser stay float32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
-    def _check(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise self._diverged(f"the loss is {loss}")
-        if loss > DIVERGED:
-            raise self._diverged(f"the loss is {loss:g}, above {DIVERGED:g},")
-
-    def _diverged(self, recipe: str) -> RbError:
-        return RbError(
-            f"The training diverged: {recipe} in epoch {self.epoch + 1}."
-            " Lower the learning rate (--lr), or try another --seed."
-        )
-
     def _words(self, batch: int, totals: Totals) -> str:
         means = " · ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
         where = f"epoch {self.epoch + 1}/{self.recipe.epochs} · batch {batch}/{self.batches}"
@@ -506,7 +465,7 @@ class _Training:
             "device": self.device.type,
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
             "normalize": init.normalization(self.model, self.recipe, self.about),
-            **({} if self.eval_copy is None else {"prepared": self._prepared()}),
+            **({"prepared": prepared} if (prepared := self._prepared()) else {}),
             **({"trained_on": self.places} if len(self.places) > 1 else {}),
         }
         if self.draw is not None:
@@ -537,10 +496,10 @@ class _Training:
         return self.run.store.keep_object(checkpoint.to_bytes(model, facts))
 
     def _prepared(self) -> list[str]:
-        assert self.eval_copy is not None
-        return [
-            *(["folded"] if self.eval_copy.folds else []),
-            "channels-last",
-            *(["bf16"] if self.half else []),
-            *(["cuda-graphs"] if self.inner_model is not self.eval_copy else []),
-        ]
+        """The shortcuts of the inner attack's network, and whether passes were recorded."""
+        steps = []
+        if self.eval_copy is not None:
+            steps = [*(["folded"] if self.eval_copy.folds else []), "channels-last"]
+            steps += ["bf16"] if self.half else []
+        recorded = cuda_graphs.in_use(self.inner_model) or cuda_graphs.in_use(self.step_model)
+        return [*steps, *(["cuda-graphs"] if recorded else [])]

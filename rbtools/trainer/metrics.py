@@ -1,9 +1,11 @@
-"""Running totals of a training: passes through its models, losses and accuracies."""
+"""Running totals of a training: passes through its models, losses and accuracies; when it has diverged."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from rbtools.errors import RbError
 from rbtools.lazy import nn, torch
 from rbtools.trainer import distributed
 
@@ -87,3 +89,23 @@ class Totals:
 
     def means(self) -> dict[str, float]:
         return {name: float(total) / self.count for name, total in self.sums.items()} if self.count else {}
+
+
+DIVERGED = 1e5
+"""A loss above this means diverged weights: that of guessing is ln K."""
+
+
+def check_loss(loss: float, epoch: int) -> None:
+    """Raise RbError if a loss of this epoch, counted from 0, is that of diverged weights."""
+    if not math.isfinite(loss):
+        raise diverged(f"the loss is {loss}", epoch)
+    if loss > DIVERGED:
+        raise diverged(f"the loss is {loss:g}, above {DIVERGED:g},", epoch)
+
+
+def diverged(why: str, epoch: int) -> RbError:
+    """The error of a training that diverged in this epoch, counted from 0."""
+    return RbError(
+        f"The training diverged: {why} in epoch {epoch + 1}."
+        " Lower the learning rate (--lr), or try another --seed."
+    )

@@ -1,9 +1,9 @@
-"""Which examples of an attack's loop are not broken yet, and when the loop looks at that.
+"""The active examples of an attack's loop, those not broken yet, and at which steps the loop checks for them.
 
-To look makes the host wait for all work of a GPU. On a CPU it costs nothing, so a broken example leaves at
-once and saves the rest of its passes. On a GPU a loop works on all its examples, notes on the device which
-are broken, and looks every few steps; if less than half of them stand, the others leave. The randomness of
-an example is its own and its computation does not depend on others, so both give the same points.
+A check makes the host wait for all work of a GPU. On a CPU it costs nothing, so a broken example leaves at
+once and saves the rest of its passes. On a GPU a loop works on all its examples, marks on the device which
+are broken, and checks every few steps; if less than half of them are active, the others leave. The randomness
+of an example is its own and its computation does not depend on others, so both give the same points.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Schedule(NamedTuple):
-    """At which steps a loop looks: every `every`-th."""
+class CheckSchedule(NamedTuple):
+    """At which steps a loop checks: every `every`-th."""
 
     every: int
 
@@ -27,56 +27,56 @@ class Schedule(NamedTuple):
         return self.every == 1
 
     def due(self, step: int) -> bool:
-        """Whether to look after this step, counted from 0."""
+        """Whether to check after this step, counted from 0."""
         return self.each_step or (step >= 0 and (step + 1) % self.every == 0)
 
 
-EACH_STEP = Schedule(1)
-SELDOM = Schedule(8)
+EACH_STEP = CheckSchedule(1)
+SELDOM = CheckSchedule(8)
 
 
-def schedule(device: torch.device) -> Schedule:
+def check_schedule(device: torch.device) -> CheckSchedule:
     """The schedule of loops on a device."""
     return EACH_STEP if device.type == "cpu" else SELDOM
 
 
-def size_for(standing: int, size: int) -> int | None:
-    """The number of examples to go on with when `standing` of `size` stand; None to stay.
+def size_for(active: int, size: int) -> int | None:
+    """The number of examples to go on with when `active` of `size` are active; None to go on with all.
 
     It is `size` halved, rounded up, as often as they fit, so that a loop has few shapes.
     """
-    if 2 * standing >= size:
+    if 2 * active >= size:
         return None
-    if not standing:
+    if not active:
         return 0
-    while size > 1 and (size + 1) // 2 >= standing:
+    while size > 1 and (size + 1) // 2 >= active:
         size = (size + 1) // 2
     return size
 
 
-class Standing:
+class ActiveExamples:
     """The examples of a loop: the image of each broken one is the first point that fooled the model.
 
     result: (N, C, H, W), at first the images; broken: bool (N,). row: the numbers of the examples that the
     loop works on; on a GPU broken ones may be among them.
     """
 
-    def __init__(self, images: Tensor, looks: Schedule) -> None:
-        self.looks = looks
+    def __init__(self, images: Tensor, schedule: CheckSchedule) -> None:
+        self.schedule = schedule
         self.result = images.clone()
         self.broken = torch.zeros(len(images), dtype=torch.bool, device=images.device)
         self.row = torch.arange(len(images), device=images.device)
-        self._done, self._first = self.broken.clone(), images  # of the rows, between looks
+        self._done, self._first = self.broken.clone(), images  # of the rows, between checks
 
     def __len__(self) -> int:
         return len(self.row)
 
-    def see(self, fooled: Tensor, points: Tensor) -> Tensor | None:
-        """Note which rows fool the model at these points (M, C, H, W).
+    def mark_broken(self, fooled: Tensor, points: Tensor) -> Tensor | None:
+        """Mark the rows that fool the model at these points (M, C, H, W).
 
         Returns the rows to go on with, a mask (M,), or None to go on with all.
         """
-        if not self.looks.each_step:
+        if not self.schedule.each_step:
             fresh = fooled & ~self._done
             self._first = torch.where(wide(fresh, points), points, self._first)
             self._done = self._done | fooled
@@ -91,21 +91,21 @@ class Standing:
 
     def compact(self, step: int) -> Tensor | None:
         """After a step, counted from 0: the rows to go on with, int64 (M,), or None to go on with all."""
-        if self.looks.each_step or not self.looks.due(step):
+        if self.schedule.each_step or not self.schedule.due(step):
             return None
         done = self._done.cpu()
-        standing = (~done).nonzero()[:, 0]
-        size = size_for(len(standing), len(done))
+        active = (~done).nonzero()[:, 0]
+        size = size_for(len(active), len(done))
         if size is None:
             return None
         self._write()
-        kept = uploaded(torch.cat([standing, done.nonzero()[: size - len(standing), 0]]), self.row.device)
+        kept = uploaded(torch.cat([active, done.nonzero()[: size - len(active), 0]]), self.row.device)
         self.row, self._done, self._first = self.row[kept], self._done[kept], self._first[kept]
         return kept
 
     def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(result, broken); `points` (M, C, H, W) are the results of the rows that are not broken."""
-        if self.looks.each_step:
+        if self.schedule.each_step:
             if points is not None:
                 self.result[self.row] = points
         else:
