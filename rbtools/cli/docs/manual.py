@@ -24,11 +24,15 @@ STATUS = (
     "0 if all records were processed, 1 if a record failed or a line was no record, 2 if the command line is"
     " wrong. rbtools(7) has the others, and the environment variables."
 )
+_MANY = 8  # choices of an option on a tool's own page
 NEEDS_ALL = ("rb-score", "rb-rank", "rb-search", "rb-corr", "rb-plot")
 
 
-def page(pages: Sequence[Page], shared: Collection[Record]) -> str:
-    """The man page of one tool with all its subcommands; `shared` options stand in rbtools-options(7)."""
+def tool_pages(pages: Sequence[Page], shared: Collection[Record]) -> dict[str, str]:
+    """The man pages of one tool with all its subcommands; `shared` options stand in rbtools-options(7).
+
+    Many choices of one option have a page of their own.
+    """
     first = pages[0]
     name, summary, body, examples = _parts(first.command, first.words)
     by_option = [one for one in pages[1:] if "--" in one.words]
@@ -47,23 +51,36 @@ def page(pages: Sequence[Page], shared: Collection[Record]) -> str:
         *_paragraphs(body[1:] or body),
         *_options(first, shared, {flag for one in chosen for flag, _ in _records(one)}),
     ]
-    if leaves or chosen:
-        lines.append(".SH COMMANDS" if leaves else ".SH CHOICES")
     described: dict[str, str] = {}
-    for one in below:
-        lines += _section(one, several, shared, described)
+    details = [line for one in below for line in _section(one, several, shared, described)]
     for words, same in borrowed.items():
-        lines += _borrowed_section(words, same, shared)
+        details += _borrowed_section(words, same, shared)
     if several:
-        lines += [f".SH {SEVERAL}", *_terms(dict(several))]
+        details += [f".SH {SEVERAL}", *_terms(dict(several))]
+    texts = {}
+    if not leaves and len(chosen) > _MANY:
+        apart = f"{name}-methods"
+        texts[f"{apart}.7"] = _methods_page(apart, name, details)
+        lines += [".SH METHODS", *_paragraphs([f"{apart}(7) describes each --method and its options."])]
+    elif details:
+        lines += [".SH COMMANDS" if leaves else ".SH CHOICES", *details]
     lines += _of_many_tools(pages, shared)
     if examples:
         lines += [".SH EXAMPLES", *_code(examples)]
     lines += _expressions(pages)
     lines += _of_records(pages)
     lines += [".SH EXIT STATUS", *_paragraphs([STATUS])]
-    lines += _see_also(GENERAL)
-    return _text(lines)
+    lines += _see_also([*(f"{path[:-2]}(7)" for path in texts), *GENERAL])
+    return {f"{name}.1": _text(lines), **texts}
+
+
+def _methods_page(title: str, tool: str, sections: Sequence[str]) -> str:
+    """The page of the methods that a tool's --method chooses from."""
+    summary = f"the methods of {tool} and their options"
+    about = "Each method, its source and its options. Those that several methods have are at the end."
+    lines = [_title(title, 7), ".SH NAME", f"{_escape(title)} \\- {_escape(summary)}"]
+    lines += [".SH DESCRIPTION", *_paragraphs([about]), ".SH METHODS"]
+    return _text([*lines, *sections, *_see_also([f"{tool}(1)", *GENERAL])])
 
 
 def prose_page(page: prose.Prose, tools: Sequence[str]) -> str:
