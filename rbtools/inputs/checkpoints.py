@@ -243,6 +243,11 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
         described = {**named_arch(name), field: value}
         spaces.describe(described, 10, (3, 224, 224))  # raises if there is no such variant
         return described
+    if name and equals and field.isidentifier():
+        raise RbError(
+            f"'{text}' ends in {field}=, which no architecture takes by name. Expected one of"
+            f" {', '.join((*VARIANTS, *SIZES))}; channels, cells and classes are read from the weights."
+        )
     space, colon, name = text.partition(":")
     if text.startswith("nb201-") or "|" in text:
         listed = spaces.space("nasbench201")

@@ -351,6 +351,7 @@ def test_vision_transformers_have_sides_and_patches() -> None:
     for text, words in {
         "resnet18:side=32": "resnet18 takes no side=",
         "nb201-13714:patch=2": "takes no patch=",
+        "nb201-126:channels=4": "no architecture takes by name. Expected one of stem, pool",
         f"timm:{name}:side=x": "is 'x'. Expected pixels, as in side=32",
         f"timm:{name}:patch=0": "is '0'. Expected pixels",
     }.items():
