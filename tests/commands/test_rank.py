@@ -691,8 +691,8 @@ def test_methods_as_rows_and_the_best_in_bold() -> None:
         "method,records,acc,acc_std,pgd,pgd_std\npgd,2,0.625,0.1767766952966369,0.25,0.0\n"
     )
     assert out([*PIVOT, "--format", "table"], SEEDS).splitlines()[2:4] == [
-        "pgd           3   0.5000 ± 0.2500  0.3333 ± 0.1443*",
-        "erm           2  0.9375 ± 0.0884*   0.0625 ± 0.0884",
+        "pgd           3  0.5000 ± 0.2500   0.3333 ± 0.1443*",
+        "erm           2  0.9375 ± 0.0884*  0.0625 ± 0.0884",
     ]
 
 
