@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-# The generator of all random numbers and the version of its use: part of every key and entry of a random
-# result, so that results before and after a change are never mixed.
+# The generator of all random numbers and the version of its use (`draws`): part of every key and entry of a
+# random result, so that results before and after a change are never mixed. Raise the version if any draw
+# changes.
 GENERATOR = "philox4x32-10/1"

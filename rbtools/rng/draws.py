@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     Fill = Callable[[Tensor, Tensor], None]
 
 
-NAME = "philox4x32-10"
-# Part of every record and store key: raise it if any draw changes.
-VERSION = 1
-
-
 class Draws:
     """The random numbers of some examples for one purpose (a stream).
 
