@@ -147,8 +147,8 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     save = _to_save(task, units, inputs.record)  # the store holds no images: they are computed again
     computed = memoize(
         run,
-        [unit.outcomes for unit in units],
-        lambda: [run.store.result(unit.key) for unit in units],
+        [unit.outcomes_key for unit in units],
+        lambda: [run.store.result(unit.entries_key) for unit in units],
         lambda entries: _compute(inputs, task, units, entries, save),
         plan=lambda entries: run.plan.evaluation(task.title, inputs.record, _lacking(units, entries, inputs)),
         anew=save is not None,
@@ -176,14 +176,14 @@ def stored_outcomes(inputs: Inputs, task: EvalTask) -> dict[Output, np.ndarray]:
     They come in the order of the evaluation. Those that the store has lost are computed again.
     """
     units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
-    if any(len(Outcomes(inputs.run.store, unit.outcomes)) < inputs.n for unit in units):
+    if any(len(Outcomes(inputs.run.store, unit.outcomes_key)) < inputs.n for unit in units):
         _compute(inputs, task, units, [None] * len(units), None)
-    return {unit.output: Outcomes(inputs.run.store, unit.outcomes).values(inputs.n) for unit in units}
+    return {unit.output: Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n) for unit in units}
 
 
 def outcome_fields(inputs: Inputs, output: Output) -> dict[str, Any]:
     """The fields that determine the outcomes of an output, whose digest is their key in the store."""
-    return _cache_unit(inputs, output).what
+    return _cache_unit(inputs, output).outcomes_fields
 
 
 def inputs_fields(inputs: Inputs) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def inputs_fields(inputs: Inputs) -> dict[str, Any]:
 def known_outcomes(inputs: Inputs, task: EvalTask) -> list[np.ndarray]:
     """The outcomes (n,) or rows (n, R) of the requested outputs that the store has; nothing is computed."""
     units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
-    stored = [Outcomes(inputs.run.store, unit.outcomes) for unit in units]
+    stored = [Outcomes(inputs.run.store, unit.outcomes_key) for unit in units]
     return [outcomes.values(inputs.n) for outcomes in stored if len(outcomes) >= inputs.n]
 
 
@@ -208,7 +208,7 @@ def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int
     templates = [(unit, unit.output.entry_template()[0]) for unit in units if not unit.output.implicit]
     return {
         (entry["corruption"], entry["severity"]): right(
-            Outcomes(inputs.run.store, unit.outcomes).values(inputs.n), unit.output.detail
+            Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n), unit.output.detail
         )
         for unit, entry in templates
     }
@@ -224,8 +224,11 @@ def _lacking(
     """For each unit without entries: the key of its outcomes, its output, and how many images are missing."""
     n, store = inputs.n, inputs.run.store
     lacking = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
-    left = [n - min(len(Outcomes(store, unit.outcomes)), n) for unit in lacking]
-    return [(unit.outcomes, unit.what["column"], images) for unit, images in zip(lacking, left, strict=True)]
+    left = [n - min(len(Outcomes(store, unit.outcomes_key)), n) for unit in lacking]
+    return [
+        (unit.outcomes_key, unit.outcomes_fields["column"], images)
+        for unit, images in zip(lacking, left, strict=True)
+    ]
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
@@ -241,32 +244,33 @@ class _CacheUnit(NamedTuple):
     """An output with the store keys of its outcomes and entries: the determining fields and their digests."""
 
     output: Output
-    what: dict[str, Any]
-    outcomes: str
-    postprocessing: dict[str, Any]
-    key: str
+    outcomes_fields: dict[str, Any]
+    outcomes_key: str
+    entries_fields: dict[str, Any]
+    entries_key: str
 
 
 def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
     run = inputs.run
-    what = {
+    of_outcomes = {
         "kind": "outcomes",
         **inputs_fields(inputs),
         **_arithmetic(output, run),
         "column": output.key_fields(),
     }
     if output.random:
-        what |= {"seed": run.seed, "draws": GENERATOR}
+        of_outcomes |= {"seed": run.seed, "draws": GENERATOR}
     if output.batch_dependent:
-        what["n"] = inputs.n  # n sets the size of the last batch, and the attack draws for whole batches
-    outcomes = digest(what)
-    postprocessing = {
-        "outcomes": outcomes,
+        # n sets the size of the last batch, and the attack draws for whole batches.
+        of_outcomes["n"] = inputs.n
+    outcomes_key = digest(of_outcomes)
+    of_entries = {
+        "outcomes": outcomes_key,
         "n": inputs.n,
         "version": POSTPROCESSING,
         **output.postprocess_key(),
     }
-    return _CacheUnit(output, what, outcomes, postprocessing, digest(postprocessing))
+    return _CacheUnit(output, of_outcomes, outcomes_key, of_entries, digest(of_entries))
 
 
 def _arithmetic(output: Output, run: RunContext) -> dict[str, Any]:
@@ -295,7 +299,7 @@ def _compute(
     missing = [i for i, entries in enumerate(computed) if entries is None]
     if any(units[i].output.needs_other_outputs for i in missing):
         missing = list(range(len(units)))
-    outcomes = [Outcomes(run.store, units[i].outcomes, anew=bool(save)) for i in missing]
+    outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
     checks = None
     if any(len(stored) < n for stored in outcomes):
         outputs = [units[i].output for i in missing]
@@ -318,8 +322,8 @@ def _compute(
             _with_warnings({**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}, warnings)
             for entry in unit.output.entries(stored.values(n), stored.totals)
         ]
-        about = {"kind": "evaluation", "of": unit.what, **labels}
-        run.store.keep_result(unit.key, unit.postprocessing, computed[i], about)
+        about = {"kind": "evaluation", "of": unit.outcomes_fields, **labels}
+        run.store.keep_result(unit.entries_key, unit.entries_fields, computed[i], about)
 
 
 def _run_batches(
@@ -405,7 +409,7 @@ def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]
         output: Any = unit.output
         if not output.implicit:
             arch = re.sub(r"[^\w.-]+", "-", str(record["arch"].get("name", "model")))[:60]
-            names[output] = f"{arch}-{output.metric}-{unit.key[:12]}"
+            names[output] = f"{arch}-{output.metric}-{unit.entries_key[:12]}"
     if folder.endswith(ENDING):
         return _file_to_save(folder, names, [unit for unit in units if unit.output in names])
     there = all(os.path.exists(os.path.join(folder, f"{name}.npz")) for name in names.values())
@@ -417,10 +421,10 @@ def _file_to_save(path: str, names: dict[Any, str], units: Sequence[_CacheUnit])
     if len(units) != 1:
         raise RbError(f"{path} holds the images of one distance. Give one --eps, or a folder to --save-adv.")
     if os.path.exists(path):
-        if adv_file.header_of(path).get("key") == units[0].key:
+        if adv_file.header_of(path).get("key") == units[0].entries_key:
             return None
         raise RbError(f"{path} has other images already. Name another file with --save-adv, or remove it.")
-    return _Files(path, {units[0].output: units[0].key})
+    return _Files(path, {units[0].output: units[0].entries_key})
 
 
 def _cost(outcomes: Outcomes, examples: int) -> dict[str, Any]:
