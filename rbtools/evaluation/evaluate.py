@@ -30,7 +30,7 @@ from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
 from rbtools.records import metric_name, results
-from rbtools.rng import GENERATOR
+from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
 
@@ -131,7 +131,7 @@ def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
 
 def _common(output: Output, inputs: Inputs) -> Entry:
     """The fields of an output's entries that describe its examples and its random numbers."""
-    seed = {"seed": inputs.run.seed, "draws": GENERATOR} if output.random else {}
+    seed = seed_fields(inputs.run.seed) if output.random else {}
     return {"split": inputs.data.split, **inputs.data.protocol(), **seed}
 
 
@@ -259,7 +259,7 @@ def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
         "column": output.key_fields(),
     }
     if output.random:
-        of_outcomes |= {"seed": run.seed, "draws": GENERATOR}
+        of_outcomes |= seed_fields(run.seed)
     if output.batch_dependent:
         # n sets the size of the last batch, and the attack draws for whole batches.
         of_outcomes["n"] = inputs.n

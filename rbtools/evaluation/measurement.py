@@ -26,7 +26,7 @@ from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import Data, data_of, named_data
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name, results, schema
-from rbtools.rng import GENERATOR
+from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
 from rbtools.trainer.training_indices import trained_on
@@ -251,7 +251,7 @@ def _what(
     if job.attack is not None:
         what |= {"attack": _attack(job.attack)}
     if job.random:
-        what |= {"seed": run.seed, "draws": GENERATOR}
+        what |= seed_fields(run.seed)
     return what
 
 
@@ -328,7 +328,7 @@ def _made(
     if job.attack is not None and not clean:
         entry |= {"attack": job.attack.name, **registry.config(job.attack)}
     if job.random:
-        entry |= {"seed": run.seed, "draws": GENERATOR}
+        entry |= seed_fields(run.seed)
     return entry
 
 

@@ -26,7 +26,7 @@ from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
 from rbtools.records import results
-from rbtools.rng import GENERATOR
+from rbtools.rng import seed_fields
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
 
@@ -259,7 +259,7 @@ class TwoPhaseEvaluation:
         (entry,) = evaluate.expected_entries(self.inputs, self.task)
         attacks = [attack.stem for attack in self.attacks]
         names = dict.fromkeys([*attacks, *(source.metric for source in self.sources)])
-        drawn = {"seed": self.inputs.run.seed, "draws": GENERATOR}  # the sample, whatever the attack
+        drawn = seed_fields(self.inputs.run.seed)  # the sample, whatever the attack
         return {**entry, **drawn, "screen": ",".join(names)}
 
     @cached_property

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 # The generator of all random numbers and the version of its use (`draws`): part of every key and entry of a
 # random result, so that results before and after a change are never mixed. Raise the version if any draw
 # changes.
 GENERATOR = "philox4x32-10/1"
+
+
+def seed_fields(seed: int) -> dict[str, Any]:
+    """What decides the draws of a random result, for its key and for its entry."""
+    return {"seed": seed, "draws": GENERATOR}
