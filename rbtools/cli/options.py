@@ -239,8 +239,9 @@ _data_options = (
 
 
 def _address_of_ray(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and context.params["engine"] != "ray":
-        raise UsageError("--ray-address names a Ray cluster, but the engine is local. Add --engine ray.")
+    engine = context.params["engine"]
+    if value is not None and engine != "ray":
+        raise UsageError(f"--ray-address names a Ray cluster, but the engine is {engine}. Add --engine ray.")
     return value
 
 
