@@ -160,7 +160,11 @@ class Output:
         return None
 
     def key_fields(self) -> dict[str, Any]:
-        """Everything that determines the outcomes, apart from model, data and seed."""
+        """Everything that determines the outcomes, apart from model, data and seed.
+
+        The settings of `entry_template` must follow from these and `postprocess_key`: entries are stored by
+        them, and found with the settings that they had.
+        """
         raise NotImplementedError
 
     def postprocess_key(self) -> dict[str, Any]:

@@ -100,7 +100,10 @@ class AccuracyTask(EvalTask):
 
 
 def attack_settings(method: Attack, **more: object) -> dict[str, Any]:
-    """The settings of the attack in an entry: its name and configuration, with the norm and step in use."""
+    """The settings of the attack in an entry: its name and configuration, with the norm and step in use.
+
+    They do not make the key: each output has `key_fields` of its own.
+    """
     settings = registry.config(method)
     settings.setdefault("norm", method.norm)
     if "step_size" in settings:

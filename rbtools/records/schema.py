@@ -2,8 +2,13 @@
 
 From these tables derive: whether two entries answer the same question (`results.protocol`), the fields of
 merged records, of means over corruptions and of generalisation errors, what the leaderboard page stores once
-for many records, and the lists in rb-record(5). A new field is named in two places: here, and where it is
-produced.
+for many records, and the lists in rb-record(5) and rb-entry(5).
+
+A result, a cost or a label is named in two places: here, and where it is produced. A protocol field that
+does not follow from the fields of the result's key is added to the key, too (`Output.key_fields`), else the
+store gives entries without it. Earlier records and stores lack a new one, and an entry that differs in it is
+refused (`results.refuse`) and cannot be compared (rb-verify): leave it out of key and entry at the value that
+all earlier results have, as `registry.param` does for an `optional` option.
 """
 
 from __future__ import annotations
