@@ -80,12 +80,16 @@ class Executor:
 
     Use as a context manager: leaving it stops running jobs; finished work stays in the store. Subclasses
     define `submit` (in a worker `run_on` does the work), start and end their workers on entering and leaving,
-    and report by `post`.
+    and report by `post`. They retry the job of a lost worker themselves, unless it `helps`.
+
+    A worker gets a pickled copy of the run: its callbacks are lost and set anew there, `worker` is its number
+    on its machine, which chooses a GPU, and `jobs` is how many share the cores of that machine. A worker that
+    does not see the store gets a `RemoteStoreProxy` in its place, and `divide=False`.
 
     `capacity` is how many jobs run at once, known after entering, and `most` what it may grow to.
-    `own_capacity`: the engine itself decides how many where `--jobs` does not say. `in_process`: `submit`
-    returns when the job has ended. `last` is the event that was read last; after an interruption it may not
-    have been dealt with, or come once more.
+    `own_capacity`: the engine itself decides how many where `--jobs` does not say; `run.jobs` is 0 then, but
+    in a worker 1 or more. `in_process`: `submit` returns when the job has ended. `last` is the event that was
+    read last; after an interruption it may not have been dealt with, or come once more.
     `preload`: workers import what their work takes before the first job is there.
     `status` makes the text of the status line from what a job says.
     """
