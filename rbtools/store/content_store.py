@@ -86,7 +86,7 @@ class Store:
         self._try_to_write("outcomes", key, sealed(data))
 
     def state(self, key: str) -> bytes | None:
-        """The state of an interrupted training, or None."""
+        """The state of an interrupted training or a part of an evaluation, or None."""
         return self._unforced("state", key)
 
     def keep_state(self, key: str, data: bytes) -> None:
@@ -98,7 +98,7 @@ class Store:
         self._try_to_write("state", key, sealed(data), sync=False)
 
     def drop_state(self, key: str) -> None:
-        """Remove the state of a training that is now finished."""
+        """Remove the state of a training, or the part of an evaluation, that is now finished."""
         path = self.path("state", key)
         if path is not None:
             with contextlib.suppress(OSError):
