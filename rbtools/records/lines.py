@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -164,8 +165,8 @@ def _parse_slowly(text: bytes) -> dict[str, Any]:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(items)
         if len(result) != len(items):
-            keys = [key for key, _ in items]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            counts = Counter(key for key, _ in items)
+            twice = next(key for key, count in counts.items() if count > 1)
             raise BadLine(f'has the key "{shown(twice)}" twice. Expected every key once.')
         return result
 

@@ -187,3 +187,9 @@ def test_a_damaged_line_among_records_does_not_end_the_reading() -> None:
     for before in (b"", b"hello\n", b'{"arch":{}}\n'):
         found = list(lines(io.BytesIO(before + damaged + b'{"arch":{}}\n' + b"\x00\n" + b'{"arch":{}}\n')))
         assert [line.record is not None for line in found][-3:] == [True, False, True]
+
+
+def test_a_key_that_stands_twice_among_very_many_is_found_at_once() -> None:
+    keys = "".join(f'"k{i}":1,' for i in range(200_000))  # key by key it would take a quarter of an hour
+    with pytest.raises(BadLine, match='has the key "z" twice'):
+        parse(f'{{"arch":{{}},{keys}"z":1,"z":2}}'.encode())
