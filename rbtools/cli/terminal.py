@@ -102,7 +102,7 @@ class Terminal:
             return
         self._painted = now
         width = shutil.get_terminal_size().columns
-        _write((_ERASE + f"{self.tool}: {text}")[: width + len(_ERASE) - 1])
+        _write((_ERASE + f"{self.tool}: {one_line(text)}")[: width + len(_ERASE) - 1])
 
     def clear(self) -> None:
         """Erase the status line, and release it for other stages."""

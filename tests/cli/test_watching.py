@@ -241,3 +241,15 @@ def test_the_status_line_has_pace_and_what_was_found(
     assert re.fullmatch(rf"fgsm · image 256/300 · {pace} · fgsm\.8 0\.\d{{3}}", shown[-1])
     run("train", *TRAIN, text=SMALL)
     assert re.search(rf"^erm seed 0 · epoch 1/1 · batch 12/\d+ · {pace} · loss ", shown[-1])
+
+
+def test_a_name_in_the_status_line_moves_no_cursor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rbtools.cli.terminal import Terminal
+
+    screen = Terminal("test")
+    monkeypatch.setattr(screen, "terminal", True)
+    monkeypatch.setattr(screen, "_mine", lambda: True)
+    screen.status("\x1b]0;evil\x07\x1b[2J\nname")
+    assert capsys.readouterr().err == "\r\x1b[2Ktest: \\x1b]0;evil\\x07\\x1b[2J\\nname"
