@@ -15,6 +15,7 @@ from rbtools.unpickle import UnusualTensor
 
 _PRUNED, _MASK = "_orig", "_mask"  # ends of the names that torch.nn.utils.prune gives
 EXPANDED = 2**20  # bytes that an expanded tensor may have
+SHARED, SMALL = 16, 2**26  # all tensors may have SHARED times the bytes of the file, plus SMALL
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     for key, value in weights.items():
         _refuse_unusual(str(key), value, path)
     state = {tensor_names.modern(str(k)): v.detach() for k, v in weights.items() if isinstance(v, Tensor)}
+    _refuse_much_of_little(state, path)
     state = _without_masks(state)
     saved = dict(state)
     mean, std = unpack.take_normalisation(state, path, metadata)
@@ -76,6 +78,18 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
             state[name] = weights * mask
             del state[f"{name}{_PRUNED}"], state[f"{name}{_MASK}"]
     return state
+
+
+def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
+    """Raise RbError where many tensors share the same few bytes: what is computed of each has its own."""
+    storages = [tensor.untyped_storage() for tensor in state.values()]
+    there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    if claimed > SHARED * there + SMALL:
+        raise RbError(
+            f"The checkpoint {path} has {len(state)} tensors of {claimed} bytes, of which {there} are in the"
+            " file: the others are shared or expanded. Where it comes from, save them with .clone()."
+        )
 
 
 def _refuse_unusual(key: str, value: object, path: Path) -> None:

@@ -270,3 +270,14 @@ def test_a_file_of_an_optimiser_or_of_a_diffusion_model_is_said_to_be_one() -> N
     torch.save({"model.diffusion_model.input_blocks.0.weight": torch.ones(2, 2)}, "w.pt")  # a UNet alone
     with pytest.raises(RbError, match="is a diffusion model"):
         checkpoint.load("w.pt", classes=10)
+
+
+def test_many_tensors_of_the_same_few_bytes_are_refused() -> None:
+    one = torch.zeros(1).expand(2**18)
+    refused(
+        {f"{i}.weight{end}": one for i in range(50) for end in ("_orig", "_mask")},
+        "of which 4 are in the file",
+    )
+    tied = torch.zeros(64, 64)
+    torch.save({f"{i}.weight": tied for i in range(12)}, "weights.pt")
+    assert len(checkpoint.read("weights.pt").state) == 12
