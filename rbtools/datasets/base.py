@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from rbtools.errors import RbError, near
+from rbtools.errors import RbError, near, shown
 from rbtools.registry import Registered
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ class DatasetSource(Registered, ABC):
         """Raise RbError if a class map was given: only the user's own image folders take one."""
         if self.class_map is not None:
             raise RbError(
-                f"A class map ({self.class_map}) was given for the data set {self.name}, whose classes have"
-                " their order. A class map is for imagefolder:PATH; leave it out."
+                f"A class map ({shown(self.class_map)}) was given for the data set {self.name}, whose classes"
+                " have their order. A class map is for imagefolder:PATH; leave it out."
             )
 
 
