@@ -92,7 +92,7 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
     """Check every file against its hash.
 
     Reads every file and uses no cache. Each damaged file is a line of JSON on standard output; the exit
-    status is then 1.
+    status is then 1. What is no file of a store is named and stays.
     """
     count = bad = 0
     with _output() as output:
@@ -104,7 +104,7 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
             bad += 1
             screen.clear()
             screen.error(f"{path} is damaged: {problem}.")
-            deleted = delete and _deleted(path, screen)
+            deleted = delete and problem != checking.FOREIGN and _deleted(path, screen)
             fields = {"kind": kind, "key": Path(path).name, "path": path, "problem": problem}
             output.line(dumps({"schema": SCHEMA, **fields, "deleted": deleted}))
     screen.clear()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -64,6 +66,8 @@ def _stamp(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str
     newest = 0
     for name, path in files:
         status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
         total.update(lines(name, f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"))
         newest = max(newest, status.st_mtime_ns)
     return f"data:{total.hexdigest()}", newest / 1e9 < time.time() - STABLE_SECONDS

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from rbtools.errors import RbError
+from rbtools.store.files import open_plain
 
 # The endings of torchvision's ImageFolder.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -40,8 +41,8 @@ class Tree:
         return os.path.join(self.root, self.files[index][1])
 
     def open(self, index: int) -> IO[bytes]:
-        """The encoded image. Raises OSError."""
-        return open(self.path(index), "rb")
+        """The encoded image. Raises OSError, also for a pipe or a device: one has no writer, one no end."""
+        return open(open_plain(self.path(index)), "rb")
 
     def gathered(self, ids: Sequence[int]) -> Tree:
         """The same images, with those of `ids` at hand where many are read faster together."""

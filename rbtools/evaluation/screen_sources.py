@@ -27,6 +27,7 @@ from rbtools.evaluation.tasks import AttackOutput, right
 from rbtools.lazy import np
 from rbtools.store import Store, digest, index, listing
 from rbtools.store.checksum import unsealed
+from rbtools.store.files import read_plain
 from rbtools.store.remote_proxy import RemoteStoreProxy
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ def _attacks_in(store: str, folder: str, changed: int) -> list[tuple[str, str, s
     for line in index.texts(Store(store), folder).lines:
         if b'"attack":' in line:
             result = orjson.loads(line)
+            if not result.get("evals"):
+                continue
             metric = str(result["evals"][-1]["metric"])  # of a search for distances "curve.distance"
             attacks.append((str(result.get("checkpoint")), str(result["stored"]["key"]), metric))
     return attacks
@@ -232,8 +235,8 @@ def _attacks_in(store: str, folder: str, changed: int) -> list[tuple[str, str, s
 def _key_fields(store: Store, key: str) -> dict[str, Any] | None:
     """The fields that determine the outcomes of a stored result; None if it is no evaluation, or is gone."""
     path = store.path("results", key)
-    with contextlib.suppress(OSError, KeyError, TypeError, orjson.JSONDecodeError):
-        body = unsealed(path.read_bytes()) if path is not None else None
+    with contextlib.suppress(OSError, KeyError, TypeError, AttributeError, orjson.JSONDecodeError):
+        body = unsealed(read_plain(path)) if path is not None else None
         about = {} if body is None else orjson.loads(body)["about"]
         return about["of"] if about.get("kind") == "evaluation" else None
     return None

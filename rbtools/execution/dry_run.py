@@ -20,6 +20,7 @@ import orjson
 from rbtools.errors import Pending, RbError
 from rbtools.store import Store, canonical, listing
 from rbtools.store.checksum import unsealed
+from rbtools.store.files import read_plain
 
 if TYPE_CHECKING:
     from rbtools.execution.device_rates import DeviceRates
@@ -208,8 +209,8 @@ def stored_results(store: Store) -> Iterator[dict[str, Any]]:
     """What a store's results are, in the order of their keys; those that cannot be read are left out."""
     try:
         for path in listing.paths(store, "results"):
-            with contextlib.suppress(OSError, ValueError), open(path, "rb") as stream:
-                body = unsealed(stream.read())
+            with contextlib.suppress(OSError, ValueError):
+                body = unsealed(read_plain(path))
                 kept = None if body is None else orjson.loads(body)
                 if isinstance(kept, dict):
                     yield kept

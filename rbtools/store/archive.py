@@ -59,7 +59,7 @@ def belonging(
         if weights and record is not None:
             wanted += [("objects", listing.checkpoint_of(record)), ("objects", listing.best_of(record))]
         for kind, name in wanted:
-            place = None if name is None else store.path(kind, name)
+            place = store.path(kind, str(name)) if listing.is_name(name) else None
             if place is not None and str(place) not in seen:
                 seen.add(str(place))
                 yield ArchiveMember(kind, str(place))

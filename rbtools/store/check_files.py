@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from rbtools.store.checksum import digest, hash_of_file, unsealed
 from rbtools.store.content_store import KINDS, Store
 
 CHECKED = (*KINDS, "cache")
-_NAME = re.compile("[0-9a-f]{64}")
+FOREIGN = "it is no file of a store"
 
 
 class Checked(NamedTuple):
@@ -30,11 +29,13 @@ class Checked(NamedTuple):
 def verify(store: Store) -> Iterator[Checked]:
     """Check every stored file. Nothing is taken from the cache: each is read and hashed."""
     for kind in CHECKED:
+        for path in listing.foreign(store, kind):
+            yield Checked(kind, path, FOREIGN)
         for path in listing.paths(store, kind):
             try:
                 wrong = problem(kind, path)
                 if wrong and kind == "objects":
-                    with contextlib.suppress(PermissionError):
+                    with contextlib.suppress(OSError):
                         store.hash_now(path)  # replaces the cached hash
                 yield Checked(kind, path, wrong)
             except FileNotFoundError:  # finished and removed meanwhile
@@ -47,8 +48,8 @@ def problem(kind: str, path: str, name: str | None = None) -> str | None:
     Raises FileNotFoundError if it does not exist.
     """
     name = os.path.basename(path) if name is None else name
-    if not _NAME.fullmatch(name) or os.path.islink(path):
-        return "it is no file of a store"
+    if not listing.is_name(name) or os.path.islink(path):
+        return FOREIGN
     try:
         if kind == "objects":
             return None if hash_of_file(path) == name else "its content does not fit its name"

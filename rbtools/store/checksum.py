@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from rbtools.store.files import open_plain
+
 
 def as_json(value: object, *, sort: bool = False) -> bytes:
     """JSON text without white space; integers beyond 64 bits, which a record may have, are kept."""
@@ -41,9 +43,9 @@ def unsealed(data: bytes) -> bytes | None:
 
 
 def hash_of_file(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """SHA-256 of the bytes of a plain file, in hexadecimal."""
     sha = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with open(open_plain(path), "rb") as stream:
         while chunk := stream.read(1 << 20):
             sha.update(chunk)
     return sha.hexdigest()

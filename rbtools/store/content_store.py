@@ -31,7 +31,7 @@ import orjson
 from rbtools.errors import Pending, RbError
 from rbtools.store import lease
 from rbtools.store.checksum import as_json, canonical, digest, hash_of_file, sealed, unsealed
-from rbtools.store.files import check_writable, write_whole
+from rbtools.store.files import check_writable, read_plain, write_whole
 
 __all__ = ["FORMAT", "KINDS", "Store", "canonical", "digest", "hash_of_file", "sealed", "unsealed"]
 
@@ -65,7 +65,10 @@ class Store:
     def result(self, key: str) -> Any | None:
         """The finished result of that key, or None."""
         data = self._unforced("results", key)
-        return None if data is None else orjson.loads(data)["value"]
+        value = None if data is None else _value(data)
+        if data is not None and value is None and (path := self.path("results", key)) is not None:
+            self._found_damaged(path)
+        return value
 
     def keep_result(
         self, key: str, what: Mapping[str, Any], value: object, about: Mapping[str, Any] | None = None
@@ -165,10 +168,8 @@ class Store:
         """A cached text (hashes of files and data sets), or None."""
         data = self._read(self.path("cache", hashlib.sha256(_utf8(key)).hexdigest()))
         body = None if data is None else unsealed(data)
-        if body is None:
-            return None
-        value: str = orjson.loads(body)["value"]
-        return value
+        value = None if body is None else _value(body)
+        return value if isinstance(value, str) else None
 
     def put(self, key: str, value: str) -> None:
         """Cache a text. A store that cannot be written has no cache; that is no error."""
@@ -265,7 +266,7 @@ class Store:
 
     def _read(self, path: Path | None) -> bytes | None:
         try:
-            return None if path is None else path.read_bytes()
+            return None if path is None else read_plain(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -322,6 +323,14 @@ def file_stamp(path: str | os.PathLike[str]) -> str:
     absolute = os.path.abspath(path)
     status = os.stat(absolute)
     return f"{FILE}{absolute}:{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+
+
+def _value(body: bytes) -> Any | None:
+    """The value in a file that somebody sealed; None where it has none."""
+    try:
+        return orjson.loads(body)["value"]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return None
 
 
 def _utf8(text: str) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +18,24 @@ ASIDE = ".aside-"
 # Longer than any pause between two writes to one file: an older file has lost its writer.
 ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
+
+
+def open_plain(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a plain file, for reading: a device has no end, and a pipe may have no writer.
+
+    Raises OSError, also for what is no plain file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+    return handle
+
+
+def read_plain(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a plain file. Raises OSError, also for what is no plain file."""
+    with open(open_plain(path), "rb") as stream:
+        return stream.read()
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -46,7 +46,7 @@ def find(store: Store, *, keep_metrics: bool = False) -> Cleared:
     """
     listing.existing(store)
     # Checkpoints are listed before leases: one made meanwhile has a lease, or is not in the list.
-    objects = list(listing.paths(store, "objects")) if keep_metrics else []
+    objects = list(_own(store, "objects")) if keep_metrics else []
     dead, live = _leases(store)
     leased = {os.path.basename(path) for path in live}
     garbage = [*dead, *_asides(store), *_states(store, leased, keep_metrics)]
@@ -77,11 +77,16 @@ def _garbage(kind: str, path: str) -> Iterator[Garbage]:
         yield Garbage(kind, path, os.lstat(path).st_size)
 
 
+def _own(store: Store, kind: str) -> Iterator[str]:
+    """The files of one kind that have the names of a store: others may be the user's."""
+    return (path for path in listing.paths(store, kind) if listing.is_name(os.path.basename(path)))
+
+
 def _leases(store: Store) -> tuple[list[Garbage], list[str]]:
     dead: list[Garbage] = []
     live: list[str] = []
-    for path in listing.paths(store, "leases"):
-        with contextlib.suppress(FileNotFoundError):
+    for path in _own(store, "leases"):
+        with contextlib.suppress(OSError):  # gone meanwhile, or no plain file
             if lease.is_alive(Path(path)):
                 live.append(path)
             else:
@@ -112,18 +117,15 @@ def _asides(store: Store) -> Iterator[Garbage]:
 
 def _states(store: Store, live: set[str], all_of_them: bool) -> Iterator[Garbage]:
     """States of trainings that are finished, damaged, or have not changed for a month."""
-    for path in listing.paths(store, "state"):
-        with contextlib.suppress(FileNotFoundError):
+    for path in _own(store, "state"):
+        with contextlib.suppress(OSError):
             key = os.path.basename(path)
             if key not in live and (all_of_them or _is_stale(store, key, path)):
                 yield from _garbage("state", path)
 
 
 def _is_stale(store: Store, key: str, path: str) -> bool:
-    if (
-        time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS
-        or unsealed(Path(path).read_bytes()) is None
-    ):
+    if time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS or unsealed(files.read_plain(path)) is None:
         return True
     done = store.result(key)
     return isinstance(done, dict) and store.has_object(str(done.get("checkpoint", "")))
@@ -131,9 +133,9 @@ def _is_stale(store: Store, key: str, path: str) -> bool:
 
 def _cache(store: Store) -> Iterator[Garbage]:
     """Hashes of files that are gone or have changed, and damaged entries."""
-    for path in listing.paths(store, "cache"):
-        with contextlib.suppress(FileNotFoundError):
-            if not _is_current(Path(path).read_bytes()):
+    for path in _own(store, "cache"):
+        with contextlib.suppress(OSError):
+            if not _is_current(files.read_plain(path)):
                 yield from _garbage("cache", path)
 
 
@@ -141,11 +143,14 @@ def _is_current(data: bytes) -> bool:
     body = unsealed(data)
     if body is None:
         return False
-    key = str(orjson.loads(body)["key"])
+    try:
+        key = str(orjson.loads(body)["key"])
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return False
     if not key.startswith(FILE):
         return True
     name = key.removeprefix(FILE).rsplit(":", 3)[0]
     try:
         return file_stamp(name) == key
-    except OSError:
+    except (OSError, ValueError):
         return False

@@ -20,7 +20,7 @@ from rbtools.records import dumps
 from rbtools.store import listing
 from rbtools.store.checksum import sealed, unsealed
 from rbtools.store.content_store import Store
-from rbtools.store.files import write_whole
+from rbtools.store.files import read_plain, write_whole
 
 # Version of the records' shape and of this file; a development version may change without its number.
 VERSION = f"{__version__}/1"
@@ -58,6 +58,8 @@ def texts(store: Store, folder: str) -> Texts:
                 record = listing.record(name, listing.read(path, size), time / 1e9)
             except FileNotFoundError:  # removed meanwhile
                 continue
+            except OSError:  # no plain file, or one that we may not read
+                record = None
             if record is None:
                 damaged.append(path)
                 continue
@@ -92,19 +94,22 @@ def _line(store: Store, entry: _Entry) -> bytes:
 def _read(place: Path) -> dict[str, _Entry]:
     """The entries of an undamaged index of this version; none for any other."""
     try:
-        body = unsealed(place.read_bytes())
+        body = unsealed(read_plain(place))
     except OSError:
         return {}
     if body is None:
         return {}
     head, *lines = body.split(b"\n")
-    header = orjson.loads(head)
-    if header["version"] != VERSION:
+    try:
+        header = orjson.loads(head)
+        if header["version"] != VERSION:
+            return {}
+        return {
+            name: _Entry(name, stamp, checkpoint, text)
+            for (name, stamp, checkpoint), text in zip(header["files"], lines, strict=True)
+        }
+    except (ValueError, LookupError, TypeError):  # somebody else's
         return {}
-    return {
-        name: _Entry(name, stamp, checkpoint, text)
-        for (name, stamp, checkpoint), text in zip(header["files"], lines, strict=True)
-    }
 
 
 def _write(place: Path, entries: list[_Entry]) -> None:

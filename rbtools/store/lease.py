@@ -2,8 +2,8 @@
 
 A lease is a file made by exclusive creation; it names its host and process, and its holder touches it every
 few seconds. A lease expires when it was not touched for a minute, or when its process is on this host and has
-ended. Results do not depend on leases: if two processes hold the same one, both compute the same result and
-one has wasted its time.
+ended; so does one whose time is a minute ahead, which a clock that was wrong has left. Results do not depend
+on leases: if two processes hold the same one, both compute the same result and one has wasted its time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rbtools.store import owner
+from rbtools.store.files import read_plain
 
 SILENCE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
@@ -37,7 +38,7 @@ class Lease:
         with _held_lock:
             _held.discard(self)
         with contextlib.suppress(OSError):
-            if self.path.read_bytes() == self.token:
+            if read_plain(self.path) == self.token:
                 self.path.unlink()
 
 
@@ -84,9 +85,9 @@ def is_alive(path: Path) -> bool:
 
 def _looked_at(path: Path) -> bytes | None:
     """The content of a lease whose holder has ended; None for a live lease."""
-    token = path.read_bytes()
+    token = read_plain(path)
     silent = _now(path.parent) - path.stat().st_mtime
-    return token if silent >= SILENCE_SECONDS or _holder_is_gone(token) else None
+    return token if abs(silent) >= SILENCE_SECONDS or _holder_is_gone(token) else None
 
 
 def take_away(path: Path) -> bool:
@@ -103,7 +104,7 @@ def take_away(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        if aside.read_bytes() != token:  # another process was faster: this is the new holder's lease
+        if read_plain(aside) != token:  # another process was faster: this is the new holder's lease
             with contextlib.suppress(OSError):
                 os.link(aside, path)
             return False
@@ -116,7 +117,7 @@ def _holder_is_gone(token: bytes) -> bool:
     """Whether the lease names a process of this host that has ended."""
     try:
         holder = json.loads(token)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False  # being written, or damaged: it expires if nobody touches it
     return isinstance(holder, dict) and owner.is_gone(holder)
 
@@ -153,5 +154,5 @@ def touch_all() -> None:
         leases = list(_held)
     for lease in leases:
         with contextlib.suppress(OSError):
-            if lease.path.read_bytes() == lease.token:
+            if read_plain(lease.path) == lease.token:
                 os.utime(lease.path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -18,8 +19,10 @@ from rbtools.errors import RbError
 from rbtools.records import SCHEMA, checksums, metric_name, trained
 from rbtools.store.checksum import unsealed
 from rbtools.store.content_store import Store
+from rbtools.store.files import open_plain
 
 _CHUNK = 1 << 20
+_FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
 FOLDERS = ("results", "outcomes", "objects", "state", "cache", "index", "leases")
 ASIDE, TOTAL = "aside", "total"
 
@@ -55,6 +58,9 @@ def _found(store: Store, files: Iterable[str]) -> Iterator[ListedResult]:
             data = read(path, status.st_size)
         except FileNotFoundError:  # dropped just now
             continue
+        except OSError:  # no plain file, or one that we may not read
+            yield ListedResult(path, None)
+            continue
         result = record(path.rpartition("/")[2], data, status.st_mtime)
         if result is not None and (name := checkpoint_of(result)) is not None:
             result["stored"]["checkpoint_bytes"] = size_of(store, name)
@@ -62,15 +68,30 @@ def _found(store: Store, files: Iterable[str]) -> Iterator[ListedResult]:
 
 
 def folders(store: Store, kind: str) -> list[str]:
-    """The folders that the files of one kind are spread over."""
-    return _listed(f"{existing(store)}/{kind}")
+    """The folders that the files of one kind are spread over.
+
+    Links are none: they may lead to files of the user's, and files of a store are removed.
+    """
+    base = f"{existing(store)}/{kind}"
+    return [name for name in _listed(base) if _is_folder(base, name)]
+
+
+def foreign(store: Store, kind: str) -> Iterator[str]:
+    """What lies between these folders and is none."""
+    base = f"{existing(store)}/{kind}"
+    return (f"{base}/{name}" for name in _listed(base) if not _is_folder(base, name))
+
+
+def is_name(text: object) -> bool:
+    """Whether this is the name of a file of a store: a hash in hexadecimal."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def paths(store: Store, kind: str, only: Iterable[str] | None = None) -> Iterator[str]:
     """The files of one kind in the order of their names, without temporary files."""
     base = f"{existing(store)}/{kind}"
     for folder in _listed(base) if only is None else only:
-        for name in _listed(f"{base}/{folder}"):
+        for name in _listed(f"{base}/{folder}") if _is_folder(base, folder) else ():
             yield f"{base}/{folder}/{name}"
 
 
@@ -94,7 +115,7 @@ def existing(store: Store) -> str:
 
 def read(path: str, size: int) -> bytes:
     """The bytes of a file, in one read if it has the expected size. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = open_plain(path)
     try:
         data = os.read(handle, size + 1)
         if len(data) != size:  # it was replaced meanwhile, or needs several reads
@@ -119,11 +140,12 @@ def record(key: str, data: bytes, time: float) -> dict[str, Any] | None:
         what, about = result["what"], result.get("about", {})
         kind = about.get("kind") or what.get("kind", "other")
         fields = _MAKERS.get(kind, _other)(what, result["value"], about)
+        outcomes = {"outcomes": what["outcomes"]} if "outcomes" in what else {}
+        if outcomes and not is_name(outcomes["outcomes"]):
+            return None
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError):
         return None
-    stored = {"kind": kind, "key": key, "bytes": len(data), "time": _in_words(int(time))}
-    if "outcomes" in what:
-        stored["outcomes"] = what["outcomes"]
+    stored = {"kind": kind, "key": key, "bytes": len(data), "time": _in_words(int(time)), **outcomes}
     return {"schema": SCHEMA, **fields, "stored": stored}
 
 
@@ -199,17 +221,24 @@ def checkpoint_of(record: dict[str, Any]) -> str | None:
 
 def best_of(record: dict[str, Any]) -> str | None:
     """The same for its best weights, if a validation chose them."""
-    best = record.get("train", {}).get("checkpoints", {}).get("best")
-    return None if record["stored"]["kind"] != "training" or best is None else best.removeprefix("sha256:")
+    train = record.get("train")
+    chosen = train.get("checkpoints") if isinstance(train, dict) else None
+    best = chosen.get("best") if isinstance(chosen, dict) else None
+    training = record["stored"]["kind"] == "training"
+    return best.removeprefix("sha256:") if training and isinstance(best, str) else None
 
 
 def size_of(store: Store, name: str) -> int:
     """The bytes of a checkpoint; 0 if it was removed."""
-    path = store.path("objects", name)
+    path = store.path("objects", name) if is_name(name) else None
     try:
         return 0 if path is None else os.stat(path).st_size
     except OSError:
         return 0
+
+
+def _is_folder(base: str, name: str) -> bool:
+    return _FOLDER.fullmatch(name) is not None and not os.path.islink(f"{base}/{name}")
 
 
 def _listed(folder: str) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from rbtools.errors import RbError
 from rbtools.store.checksum import unsealed
 from rbtools.store.content_store import KINDS, Store
-from rbtools.store.files import cannot_write, write_whole
+from rbtools.store.files import cannot_write, read_plain, write_whole
 
 File = tuple[str, str]  # kind and name, as in `Store.path`
 THERE = "there"  # the kind of a request that asks only whether an object exists
@@ -49,7 +49,7 @@ def export_file(store: Store, kind: str, name: str) -> bytes | None:
         return b"" if store.has_object(f"sha256:{name}") else None
     path = store.path(kind, name)
     try:
-        data = None if path is None else path.read_bytes()
+        data = None if path is None else read_plain(path)
     except OSError:
         return None
     if data is not None and not is_whole(kind, name, data):

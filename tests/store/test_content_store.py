@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.store import Store, canonical, digest
+from rbtools.store import Store, canonical, content_store, digest
 from rbtools.store.files import write_whole
 
 KEY = digest({"kind": "test"})
@@ -279,7 +279,10 @@ def test_whether_a_checkpoint_can_be_kept_is_known_before_it_is_made(
 def test_where_no_lease_can_be_had_the_work_is_done_without(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "open", fails(errno.EROFS))
+    refused, opened = fails(errno.EROFS), os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, flags, *more: (refused if flags & os.O_CREAT else opened)(path, flags, *more)
+    )
     with store.claimed([KEY], lambda: False, lambda: None) as ours:
         assert ours
 
@@ -312,6 +315,6 @@ def test_a_store_that_is_a_file_is_refused() -> None:
 
 def test_a_store_that_cannot_be_read_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.keep_result(KEY, {}, 1)
-    monkeypatch.setattr(Path, "read_bytes", fails(errno.EACCES))
+    monkeypatch.setattr(content_store, "read_plain", fails(errno.EACCES))
     with pytest.raises(RbError, match=r"Cannot read .*: Permission denied\. Check the store's permissions"):
         Store("rb-store").result(KEY)

@@ -121,7 +121,9 @@ def test_a_dead_holder_of_this_host_is_taken_over_at_once(held: subprocess.Popen
     mine.release()
 
 
-@pytest.mark.parametrize(("seconds", "taken"), [(0, False), (40, False), (61, True), (10_000, True)])
+@pytest.mark.parametrize(
+    ("seconds", "taken"), [(0, False), (40, False), (61, True), (10_000, True), (-10_000, True)]
+)
 def test_a_holder_elsewhere_is_taken_over_after_a_minute_of_silence(seconds: float, taken: bool) -> None:
     token = somebody(pid=2**22 + 1)  # no process of this host has that number
     silent_for(seconds)
@@ -142,7 +144,7 @@ def test_a_container_of_the_same_name_is_not_this_host() -> None:
     mine.release()
 
 
-@pytest.mark.parametrize("token", [b"", b"{", b"[1]", b'{"host": 1}', b"\xff\x00"])
+@pytest.mark.parametrize("token", [b"", b"{", b"[1]", b'{"host": 1}', b"\xff\x00", b"[" * 10**5])
 def test_a_lease_that_names_nobody_ends_by_silence_alone(token: bytes) -> None:
     somebody()
     LEASE.write_bytes(token)

@@ -103,7 +103,18 @@ def test_damaged_results_are_named_and_have_no_record(filled: Any) -> None:
     assert [one.path for one in found if one.record is None] == [str(path)]
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{}", b"x", b'{"what":{},"value":1,"about":{"kind":"training"}}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b"{}",
+        b"x",
+        b'{"what":{},"value":1,"about":{"kind":"training"}}',
+        b'{"what":1.5,"value":1}',
+        b'{"what":{"outcomes":[1]},"value":1}',
+        b'{"what":{"outcomes":"../../x"},"value":1}',
+    ],
+)
 def test_a_whole_file_that_is_no_result_counts_as_damaged(body: bytes, filled: Any) -> None:
     path = filled.files("results")[0]
     path.write_bytes(sealed(body))
@@ -229,7 +240,7 @@ def test_a_checkpoint_that_was_dropped_since_has_no_bytes(indexed: Any) -> None:
         assert sizes[gone] == 0 < sizes[kept]
 
 
-@pytest.mark.parametrize("harm", [b"", b"x", None])
+@pytest.mark.parametrize("harm", [b"", b"x", sealed(b"x"), sealed(b"[]"), sealed(b'{"version":1}'), None])
 def test_a_damaged_index_or_one_of_another_version_is_not_used(
     harm: bytes | None, indexed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

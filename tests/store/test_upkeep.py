@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.store import Store, digest, gc, lease, owner
+from rbtools.store import Store, digest, gc, index, lease, listing, owner
 from rbtools.store.check_files import CHECKED, verify
 from rbtools.store.checksum import sealed
 
@@ -101,6 +101,47 @@ def test_a_foreign_file_is_named(filled: Any) -> None:
     link.symlink_to(filled.files("objects")[0])
     assert set(damaged(filled.store).values()) == {"it is no file of a store"}
     assert len(damaged(filled.store)) == 2
+
+
+def test_links_to_folders_of_the_user_lead_nowhere(filled: Any) -> None:
+    base = filled.store.folder
+    Path("mine").mkdir()
+    Path("mine", "notes.txt").write_text("mine")
+    os.utime(Path("mine", "notes.txt"), (0, 0))
+    for kind in ("objects", "results", "state", "leases", "cache"):
+        (base / kind).mkdir(exist_ok=True)
+        for name in ("aa", "notes"):
+            (base / kind / name).symlink_to(Path("mine").absolute())
+    found = damaged(filled.store)
+    assert len(found) == 2 * len(CHECKED) - 2 and set(found.values()) == {"it is no file of a store"}
+    cleared(filled.store, keep_metrics=True)
+    assert Path("mine", "notes.txt").read_text() == "mine"
+
+
+def test_what_has_no_name_of_a_store_is_not_removed(filled: Any) -> None:
+    for kind in ("objects", "state", "leases", "cache"):
+        place = filled.store.folder / kind / "aa" / "notes.txt"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("mine")
+        os.utime(place, (0, 0))
+    assert not any(
+        "notes.txt" in name for gone in cleared(filled.store, keep_metrics=True).values() for name in gone
+    )
+    assert len(list(filled.store.folder.glob("*/aa/notes.txt"))) == 4
+
+
+@pytest.mark.parametrize("kind", ["results", "objects", "state", "leases", "cache"])
+def test_what_is_no_plain_file_is_not_waited_for(kind: str, filled: Any) -> None:
+    folder = filled.store.folder / kind / "aa"
+    folder.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(folder / ("aa" * 32))  # to open a pipe without a writer takes for ever
+    (folder / ("ab" * 32)).mkdir()
+    (folder / ("ac" * 32)).symlink_to("/dev/zero")
+    if kind in CHECKED:
+        assert len(damaged(filled.store)) == 3
+    gc.find(filled.store, keep_metrics=True)
+    read = [one for one in listing.records(filled.store) if one.record is None]
+    assert len(read) == len(index.texts(filled.store, "aa").damaged) == (3 if kind == "results" else 0)
 
 
 # --- clearing up ----------------------------------------------------------------------------------

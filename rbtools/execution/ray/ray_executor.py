@@ -16,7 +16,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools import __version__
@@ -29,6 +28,7 @@ from rbtools.execution.ray import cluster
 from rbtools.execution.ray.worker import Answer, Inbox, RayTask, RunSpec, serve
 from rbtools.store import lease
 from rbtools.store.checksum import digest
+from rbtools.store.files import read_plain
 from rbtools.store.remote_proxy import File, export_file, import_file, is_whole
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class RayExecutor(Executor):
         path = ticket.job.record.get("checkpoint_file")
         if data is None and file[0] == "objects" and isinstance(path, str):
             with contextlib.suppress(OSError):
-                data = Path(path).read_bytes()
+                data = read_plain(path)
                 return data if is_whole(*file, data) else None
         return data
 
