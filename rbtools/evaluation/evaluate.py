@@ -148,7 +148,7 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     computed = memoize(
         run,
         [unit.outcomes_key for unit in units],
-        lambda: [run.store.result(unit.entries_key) for unit in units],
+        lambda: [_stored_entries(run, unit.entries_key) for unit in units],
         lambda entries: _compute(inputs, task, units, entries, save),
         plan=lambda entries: run.plan.evaluation(task.title, inputs.record, _lacking(units, entries, inputs)),
         anew=save is not None,
@@ -229,6 +229,16 @@ def _lacking(
         (unit.outcomes_key, unit.outcomes_fields["column"], images)
         for unit, images in zip(lacking, left, strict=True)
     ]
+
+
+def _stored_entries(run: RunContext, key: str) -> Entries | None:
+    """The entries that the store has, or None; a store of others may hold anything under the key."""
+    kept = run.store.result(key)
+    whole = isinstance(kept, list) and all(
+        isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry
+        for entry in kept
+    )
+    return kept if whole else None
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:

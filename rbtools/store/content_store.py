@@ -146,7 +146,7 @@ class Store:
     def has_object(self, name: str) -> bool:
         """Whether the store has that checkpoint, undamaged."""
         try:
-            self.object(name)
+            self.object(str(name))
         except RbError:
             return False
         return True

@@ -118,6 +118,8 @@ class _TrainingCache:
     def look(self) -> dict[str, Any] | None:
         """The stored result, if it is complete, or None."""
         plain = self.store.result(self.key)
+        if not isinstance(plain, dict) or "checkpoint" not in plain:  # a store of others may hold anything
+            plain = None
         names = () if plain is None else (plain["checkpoint"], plain.get("best"))
         if plain is None or not all(name is None or self.store.has_object(name) for name in names):
             return None

@@ -23,7 +23,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation import sampling
+from rbtools.evaluation import evaluate, sampling
 from rbtools.evaluation.base import Batch, EvalTask
 from rbtools.evaluation.batches import BATCH, batch_size
 from rbtools.evaluation.evaluate import run_task
@@ -783,3 +783,11 @@ def test_damaged_results_are_computed_again(
     fine = run_in(Path("rb-store"), n=20)
     run_task(record, AccuracyTask(), fine)
     assert not fine.store.damaged and fine.store.found == 1
+
+
+@pytest.mark.parametrize(
+    "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
+)
+def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: RunContext) -> None:
+    run.store.keep_result("ab" * 32, {}, kept)
+    assert evaluate._stored_entries(run, "ab" * 32) is None

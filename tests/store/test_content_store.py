@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.store import Store, canonical, content_store, digest
+from rbtools.store.checksum import sealed
 from rbtools.store.files import write_whole
 
 KEY = digest({"kind": "test"})
@@ -318,3 +319,13 @@ def test_a_store_that_cannot_be_read_is_said(store: Store, monkeypatch: pytest.M
     monkeypatch.setattr(content_store, "read_plain", fails(errno.EACCES))
     with pytest.raises(RbError, match=r"Cannot read .*: Permission denied\. Check the store's permissions"):
         Store("rb-store").result(KEY)
+
+
+@pytest.mark.parametrize("body", [b"x", b"[]", b"{}", b'{"value":null}'])
+def test_a_sealed_file_without_a_value_counts_as_absent(body: bytes, store: Store) -> None:
+    store.keep_result(KEY, {}, 1)
+    store.put("key", "text")
+    for path in (*store.files("results"), *store.files("cache")):
+        path.write_bytes(sealed(body))
+    assert store.result(KEY) is None and store.get("key") is None
+    assert [path.name for path in store.damaged] == [KEY]
