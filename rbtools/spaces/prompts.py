@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,10 @@ def _are_texts(value: object) -> bool:
 
 def _bytes(path: str) -> bytes:
     try:
-        if Path(path).stat().st_size > LARGEST:
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe or a device may never end
+            raise RbError(f"The file of prompts {path} is no plain file. Expected {EXPECTED}.")
+        if status.st_size > LARGEST:
             raise RbError(f"The file of prompts {path} has more than {LARGEST} bytes. Expected {EXPECTED}.")
         return Path(path).read_bytes()
     except OSError as error:

@@ -151,6 +151,9 @@ def test_a_file_of_prompts_that_cannot_be_read_is_refused(tmp_path: Path) -> Non
     (tmp_path / "b").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(RbError, match="no text in UTF-8"):
         prompts.read(str(tmp_path / "b"), 2)
+    for endless in ("/dev/zero", str(tmp_path)):
+        with pytest.raises(RbError, match="is no plain file"):
+            prompts.read(endless, 2)
 
 
 def test_the_classes_of_the_data_set_in_another_order_are_refused(tmp_path: Path) -> None:
