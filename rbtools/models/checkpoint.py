@@ -175,7 +175,10 @@ def _checked(
         wider = disambiguate.choose_function([*candidates, *more], pairs, images)
         if wider[-1]["fits"]:
             candidates, (place, of_pairs, fit) = [*candidates, *more], wider
-    normalization = (normalization.guess or normalization) if of_pairs is None else normalizations[of_pairs]
+    if of_pairs is not None:
+        normalization = normalizations[of_pairs]
+    elif normalization.guess is not None and normalization.guess.arch in [one.arch for one in normalizations]:
+        normalization = normalization.guess
     if not fit["fits"]:
         divergences = "; ".join(f"{name} {value:g}" for name, value in fit.get("divergences", {}).items())
         _refuse_to_guess(
