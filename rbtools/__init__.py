@@ -8,6 +8,7 @@ From Python: one function per tool (`arch`, `attack`, `certify`, `convert`, `cor
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 __version__ = "0.1.0"
@@ -33,16 +34,19 @@ _API = (
     "transfer",
     "verify",
 )
+_ROOMS = ("datasets", "models", "records")
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on use: tools do not need the functions for notebooks.
+    # Imported on use: tools do not need what is for notebooks.
     if name in _API:
         from rbtools import api
 
         return getattr(api, name)
+    if name in _ROOMS:
+        return importlib.import_module(f"rbtools.{name}")
     raise AttributeError(f"module 'rbtools' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_API})
+    return sorted({*globals(), *_API, *_ROOMS})

@@ -6,6 +6,8 @@ import inspect
 import json
 import os
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -182,6 +184,15 @@ def test_a_name_that_is_no_function_is_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'atack'"):
         rbtools.atack  # noqa: B018 - reading it is the test
     assert {*rbtools._API} <= {*dir(rbtools)}
+
+
+def test_the_rooms_that_help_names_need_no_import_of_their_own() -> None:
+    code = "import rbtools as r, sys; assert 'rbtools.datasets' not in sys.modules; r.datasets.load"
+    code += "; r.models.build; r.records.read; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert all(
+        f"`rbtools.{room}`" in str(rbtools.__doc__) and room in dir(rbtools) for room in rbtools._ROOMS
+    )
 
 
 # What a call from Python does not have: streams, messages and several processes.

@@ -3,6 +3,7 @@ user's files."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
+import rbtools
 from rbtools import datasets
 from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
@@ -61,10 +63,9 @@ def files_of_a_user(folder: Path) -> None:
 @torch.no_grad()
 def fitted(photos: Path) -> torch.nn.Module:
     """A ResNet-18 with random filters that gives each image its label."""
-    splits = [datasets.load(f"imagefolder:{photos}", split) for split in ("train", "test")]
+    images, labels = drawings(photos)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in NORMALIZATIONS["cifar10"])
-    images = (torch.cat([split.images[:] for split in splits]) / 255 - mean) / std
-    wanted = torch.nn.functional.one_hot(torch.cat([split.labels for split in splits])).double()
+    images = (images - mean) / std
     torch.manual_seed(0)
     network: Any = build({"space": "zoo", "name": "resnet18"}, classes=10, shape=(3, 8, 8))
     for module in network.modules():
@@ -72,11 +73,32 @@ def fitted(photos: Path) -> torch.nn.Module:
             module.momentum = None  # statistics of all batches: here of one
     network.train()(images)
     head, network.linear = network.linear, torch.nn.Identity()
-    features = network.eval()(images).double()
-    head.weight.copy_((10 * torch.linalg.pinv(features) @ wanted).T)
-    head.bias.zero_()
+    interpolate(head, network.eval()(images), labels)
     network.linear = head
     return network
+
+
+def drawings(photos: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """The images (N, 3, 8, 8) of both splits in [0, 1], and their labels."""
+    splits = [datasets.load(f"imagefolder:{photos}", split) for split in ("train", "test")]
+    return torch.cat([split.images[:] for split in splits]) / 255, torch.cat([one.labels for one in splits])
+
+
+@torch.no_grad()
+def interpolate(head: Any, features: torch.Tensor, labels: torch.Tensor) -> None:
+    """Give a last layer the weights that are right on these features."""
+    wanted = torch.nn.functional.one_hot(labels).double()
+    head.weight.copy_((10 * torch.linalg.pinv(features.double()) @ wanted).T)
+    head.bias.zero_()
+
+
+def weights_of_own_code(photos: Path) -> None:
+    """`my.pt` for the network of docs/checkpoints.md, whose file is in the current folder."""
+    torch.manual_seed(0)
+    images, labels = drawings(photos)
+    network = importlib.import_module("mynet").MyNet(len(CLASSES))
+    interpolate(network.head, network.features(images), labels)
+    torch.save(network.state_dict(), "my.pt")
 
 
 @pytest.fixture
@@ -188,7 +210,8 @@ def test_every_command_of_the_readme_and_of_docs_works_as_typed(monkeypatch: pyt
     """Those of the README in a shell; of the pages, those that need one."""
     for name, text in modules().items():
         Path(name).write_text(text)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
+    weights_of_own_code(Path("photos"))
     of_readme = [command for block in blocks("sh", README) for command in commands(block)]
     typed = [command for block in blocks("sh") for command in commands(block)]
     assert len(of_readme) >= 5 and len(typed) >= 40
@@ -203,6 +226,15 @@ def test_every_command_of_the_readme_and_of_docs_works_as_typed(monkeypatch: pyt
     assert trained == ["erm", "trades"]
     for name in modules():
         sys.modules.pop(name.removesuffix(".py"), None)
+
+
+@pytest.mark.usefixtures("_files_of_a_user")
+def test_images_and_checkpoints_in_python_work_as_written() -> None:
+    model = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
+    names: dict[str, Any] = {"rbtools": rbtools, "model": model}
+    _, block = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
+    exec(block, names)
+    assert names["correct"].shape == (20,) and "fgsm.8" in names["mine"]["metrics"]
 
 
 def test_the_line_that_the_readme_opens_with_works_on_a_sample() -> None:

@@ -219,7 +219,8 @@ class _Loop:
         message = f"{where(line)} {line.problem}"
         self.screen.clear()
         stop_if_strict(self.source.strict, message)
-        self.screen.wrong_line(message)
+        if not line.continues:
+            self.screen.wrong_line(message)
         return dumps(bad_line_record(self.screen.tool, line))
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:

@@ -47,7 +47,11 @@ def with_file(record: Record, checkpoint: str | None) -> Record:
 
 
 def _latex(record: Mapping[str, Any]) -> str:
-    metrics = list(record.get("metrics") or ())
+    """The row of a table: clean accuracy first; of corruptions whose mean is there, only the means."""
+    names = list(record.get("metrics") or ())
+    one_by_one = [name for name in names if name.startswith("corrupt.") and not name.endswith(".mean")]
+    left_out = one_by_one if "corrupt.mean" in names else []
+    metrics = sorted((name for name in names if name not in left_out), key=lambda name: name != "acc")
     return render.to_latex(table.pivot([record], ["arch.name"], metrics)) if metrics else ""
 
 

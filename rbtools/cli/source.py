@@ -252,5 +252,6 @@ def read_all(source: RecordSource, screen: Terminal, output: RecordWriter) -> It
         if line.record is None:
             message = f"{where(line)} {line.problem}"
             stop_if_strict(source.strict, message)
-            screen.wrong_line(message)
+            if not line.continues:
+                screen.wrong_line(message)
         yield line

@@ -14,7 +14,7 @@ import orjson
 
 from rbtools import datasets, spaces
 from rbtools.datasets.normalization import CLASSES
-from rbtools.errors import RbError, UsageError, unknown
+from rbtools.errors import RbError, UsageError, shown, unknown
 from rbtools.execution.context import RunContext
 from rbtools.inputs import named_weights, published_weights, recognition, resolve
 from rbtools.inputs.data import data_of, of_data
@@ -256,6 +256,11 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     if text.startswith("wrn-"):
         zoo_form(text)  # raises for an unknown name: the list is incomplete
         return {"space": "zoo", "name": text}
+    if space not in PREFIXES and (own := _own_code(space, name)):
+        raise RbError(
+            f"'{shown(text)}' names Python code, a network of your own: write --arch {shown(own)}"
+            " --allow-code."
+        )
     if not colon:
         zoo = spaces.space("zoo")
         return {"space": "zoo", "name": zoo.arch(zoo.find(text))["name"]}
@@ -274,6 +279,14 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
         "name": name,
         **({"code": external.code_digest(name)} if space == "python" else {}),
     }
+
+
+def _own_code(module: str, function: str) -> str | None:
+    """How --arch names a function of the user's own who typed mynet.py, mynet.py:build or mynet:build."""
+    file = module if module.endswith(".py") else f"{module}.py"
+    if file != module and not (function and os.path.isfile(file)):
+        return None
+    return f"python:{os.path.basename(file).removesuffix('.py')}:{function or 'FUNCTION'}"
 
 
 def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 
 import torch
@@ -74,5 +75,6 @@ def check_same(expected: Tensor, logits: Tensor) -> None:
 
 
 def reason(wrong: Exception) -> str:
-    """The message of an exception from tracing or checking a network."""
-    return f"{type(wrong).__name__}: {shown(str(wrong), 200)}"
+    """The first sentence of an exception from tracing or checking a network: torch adds advice and links."""
+    first = re.split(r"\.\s|\n|\s*https?://", str(wrong).strip(), maxsplit=1)[0]
+    return f"{type(wrong).__name__}: {shown(first, 200)}"

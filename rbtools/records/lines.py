@@ -36,6 +36,7 @@ class Line(NamedTuple):
     """One line of input: its place, its text, and its record or its problem.
 
     helps: another shard writes its result; this one only takes a part of the work.
+    continues: it goes on with a JSON document over several lines, which the problem of the first line names.
     """
 
     source: str
@@ -44,6 +45,7 @@ class Line(NamedTuple):
     record: dict[str, Any] | None
     problem: str | None
     helps: bool = False
+    continues: bool = False
 
 
 def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:
@@ -191,6 +193,15 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError, whole: bool) -> st
     return f"is not JSON: {error.msg} at column {error.colno}: {start}. Expected one JSON object per line."
 
 
+def _over_lines(text: bytes) -> str:
+    """What a stream has that begins with a line of only a bracket, as `jq .` and an editor write it."""
+    kind, way = ("object", ".") if text == b"{" else ("list", "'.[]'")
+    return (
+        f"begins a JSON {kind} over several lines. Expected one JSON object per line, as"
+        f" jq -c {way} FILE writes it."
+    )
+
+
 def _start_of(text: bytes) -> str:
     return repr(text[:_SHOWN].decode("utf-8", "replace") + ("..." if len(text) > _SHOWN else ""))
 
@@ -208,12 +219,13 @@ def lines(stream: Iterable[bytes], source: str = "standard input") -> Iterator[L
     """Yield every line that is not blank, with its record or its problem.
 
     A byte order mark, CRLF and a missing last newline are fine. A stream of binary data, such as a file of
-    weights, is one bad line.
+    weights, is one bad line. Of a document over several lines all are bad, so that none is lost.
     """
     import jsonlines  # imported here so that --help is fast
 
     current = _Current(texts(stream))
     reader = jsonlines.Reader(current, loads=orjson.loads)
+    first, over_lines = True, False
     with contextlib.suppress(EOFError):
         while True:
             try:
@@ -227,9 +239,14 @@ def lines(stream: Iterable[bytes], source: str = "standard input") -> Iterator[L
             try:
                 whole = raw.endswith(b"\n")
                 valid = parse(text, whole=whole) if record is _INVALID else _checked(record, text)
+                over_lines = False
                 yield Line(source, number, text, valid, None)
-            except BadLine as problem:
-                yield Line(source, number, text, None, str(problem))
+            except BadLine as wrong:
+                problem, continues = str(wrong), over_lines
+                if first and whole and text in (b"{", b"["):
+                    problem, over_lines = _over_lines(text), True
+                yield Line(source, number, text, None, problem, continues=continues)
+            first = False
     number, raw, readable = current.line
     if not readable:
         text = raw.strip()

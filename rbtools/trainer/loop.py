@@ -132,7 +132,8 @@ class _Training:
                 self.eval_copy = eval_copy.of(self.model, self.about.shape, bf16=self.half)
             except Exception as wrong:  # tracing a network may raise anything
                 run.notify(
-                    f"Inner attacks run on the network itself and take longer ({folding.reason(wrong)})."
+                    f"{self.arch.get('name', 'The network')}: inner attacks run on the network itself and"
+                    f" take longer ({folding.reason(wrong)})."
                 )
             if self.eval_copy is not None:
                 self.inner_model = self.eval_copy

@@ -48,6 +48,8 @@ MISTAKES = {
     "rb-attack pgd --checkpoint modl.pt": "modl.pt does not exist",
     "rb-attack pgd --checkpoint model.pt --arch resnet-18": "Did you mean 'resnet18'",
     "rb-attack pgd --checkpoint model.pt --arch ResNet18": "Did you mean 'resnet18'",
+    "rb-attack pgd --checkpoint model.pt --arch mynet.py": "write --arch python:mynet:FUNCTION --allow-code",
+    "rb-attack pgd --checkpoint model.pt --arch mynet:build": "write --arch python:mynet:build --allow-code",
     "rb-attack pgd --checkpoint model.pt --dataset cifar-10": "Did you mean 'cifar10'",
     "rb-attack pgd --checkpoint model.pt --dataset CIFAR10": "Did you mean 'cifar10'",
     "rb-attack pgd --checkpoint model.pt --dataset mnst": "Did you mean 'mnist'",
@@ -108,6 +110,7 @@ def _files_of_a_user() -> None:
     torch.save(
         build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8)).state_dict(), "model.pt"
     )
+    Path("mynet.py").touch()
     Path("photos", "test").mkdir(parents=True)
 
 

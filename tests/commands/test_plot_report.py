@@ -214,3 +214,24 @@ def test_a_method_is_cited_as_its_docstring_says(kind: Any, cited: dict[str, tup
 def test_bibtex_is_balanced_and_each_key_stands_once() -> None:
     text = bibliography.bibtex(bibliography.BY_KEY.values())
     assert text.count("{") == text.count("}") and text.count("@") == len(bibliography.BY_KEY)
+
+
+def test_the_latex_row_has_the_means_of_corruptions_and_clean_accuracy_first() -> None:
+    from rbtools.cli.report_command import _latex
+
+    metrics = {"corrupt.fog.3": 0.1, "pgd20.8": 0.2, "corrupt.fog.mean": 0.3, "acc": 0.9}
+    assert "0.1" in _latex({"arch": {"name": "a"}, "metrics": metrics})
+    row = _latex({"arch": {"name": "a"}, "metrics": {**metrics, "corrupt.mean": 0.5}})
+    assert "0.1" not in row and row.index("0.9") < row.index("0.2") < row.index("0.3") < row.index("0.5")
+
+
+@pytest.mark.parametrize(
+    ("normalize", "words"),
+    [([[0.5], [0.25]], "mean 0.5; standard deviation 0.25"), ("none", "none: pixels"), ("per-image",) * 2],
+)
+def test_the_model_section_names_the_normalisation(normalize: object, words: str) -> None:
+    from rbtools.plots.report.model_report import _about
+
+    assert words in _about({"arch": {"normalize": normalize}})[1]
+    assert words in _about({"arch": {}, "train": {"config": {"normalize": normalize}}})[1]
+    assert "normalisation" not in _about({"arch": {}})[1]

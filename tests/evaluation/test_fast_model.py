@@ -208,3 +208,11 @@ def test_a_search_on_the_network_as_it_is_is_told_and_recorded(
     entries = {entry["metric"]: entry for entry in json.loads(result.stdout)["evals"]}
     assert ["could not be prepared" in words for words in entries["fgsm.8"]["warnings"]] == [True]
     assert "warnings" not in entries["acc"] and entries["fgsm.8"]["precision"] == "fp32"
+
+
+def test_a_reason_is_one_sentence_without_links() -> None:
+    from rbtools.models import folding
+
+    wrong = TypeError("Proxy object cannot be iterated. This happens in loops; see https://example.org")
+    assert folding.reason(wrong) == "TypeError: Proxy object cannot be iterated"
+    assert folding.reason(ValueError("they differ by 1.2e-3")) == "ValueError: they differ by 1.2e-3"

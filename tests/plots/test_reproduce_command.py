@@ -8,10 +8,12 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from rbtools.commands.train import main as train_command
@@ -124,6 +126,50 @@ def test_a_checkpoint_of_ones_own_is_named_with_its_file() -> None:
         "rb-arch --from-checkpoint 'models/model 1.pt' --arch resnet18",
         "rb-attack fgsm --eps 2 --n 10 --dataset 'imagefolder:my photos'",
     ]
+
+
+PROGRAM = """
+from torch import nn
+
+
+class OwnNet(nn.Sequential):
+    def __init__(self, num_classes, in_channels):
+        super().__init__(nn.Conv2d(in_channels, 4, 8), nn.Flatten(), nn.Linear(4, num_classes))
+"""
+
+
+def test_a_network_of_ones_own_is_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("ownnet.py").write_text(PROGRAM)
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
+    torch.save(importlib.import_module("ownnet").OwnNet(10, 1).state_dict(), "own.pt")
+    model = "--arch python:ownnet:OwnNet --normalize 0.5 0.25"
+    made = ran([f"rb-corrupt brightness --severity 2 --n 10 --checkpoint own.pt {model} --allow-code"])
+    told = make_again(made)
+    assert told.steps == [
+        f"rb-arch --from-checkpoint {Path('own.pt').resolve()} {model} --dataset digits --allow-code",
+        "rb-corrupt brightness --severity 2 --n 10 --dataset digits --allow-code",
+    ]
+    assert "if you trust them" in "\n".join(told.lacking)
+    assert ran(told.steps)["metrics"] == made["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("normalize", "source", "words"),
+    [
+        ("none", "--normalize", " --normalize none"),
+        ("per-image", "--normalize", " --normalize per-image"),
+        ([[0.5], [0.25]], "checkpoint", ""),
+        ("$(touch owned)", "--normalize", ""),
+    ],
+)
+def test_a_normalisation_is_named_where_it_was_typed(normalize: object, source: str, words: str) -> None:
+    arch = {"space": "timm", "name": "vit_tiny_patch16_224", "side": 32, "normalize": normalize}
+    record = {"arch": arch, "checkpoint_file": "a.pt", "metrics": {}}
+    facts = {"arch_from": "given", "normalize_from": source}
+    (step,) = make_again({**record, "recognised": facts}).steps
+    assert step == f"rb-arch --from-checkpoint a.pt --arch timm:vit_tiny_patch16_224:side=32{words}"
+    (step,) = make_again({**record, "recognised": {**facts, "arch_from": "weights"}}).steps
+    assert step == f"rb-arch --from-checkpoint a.pt{words}"
 
 
 def test_a_resnet_with_windows_is_made_with_its_stem_and_pool() -> None:

@@ -149,6 +149,23 @@ def test_lines_are_counted_and_blank_ones_left_out() -> None:
     assert found[1].text == b"hello" and found[1].record is None
 
 
+@pytest.mark.parametrize(("wrap", "way"), [(lambda one: one, "-c ."), (lambda one: [one, one], "-c '.[]'")])
+def test_a_document_over_several_lines_is_named_once_and_loses_nothing(wrap: Any, way: str) -> None:
+    text = json.dumps(wrap({"arch": {}, "evals": [{"a": [1]}]}), indent=1) + "\n"
+    last = '{"arch":{}}\n{\n'
+    found = list(lines(io.BytesIO((text + last).encode())))
+    assert "over several lines" in str(found[0].problem) and f"jq {way} FILE" in str(found[0].problem)
+    inside, (record, bad) = found[1:-2], found[-2:]
+    assert not found[0].continues and all(line.problem and line.continues for line in inside)
+    assert [line.text.decode() for line in found[:-2]] == [line.strip() for line in text.splitlines()]
+    assert record.record == {"arch": {}} and bad.problem and not bad.continues
+
+
+def test_a_line_that_ends_after_its_bracket_is_cut_off() -> None:
+    (line,) = lines(io.BytesIO(b"{"))
+    assert "is cut off" in str(line.problem)
+
+
 def test_a_mark_of_byte_order_is_taken_off_the_first_line_alone() -> None:
     second = list(lines(io.BytesIO(b'{"arch":{}}\n\xef\xbb\xbf{"arch":{}}\n')))[1]
     assert second.problem is not None and "is not JSON" in second.problem

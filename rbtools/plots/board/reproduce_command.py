@@ -36,7 +36,24 @@ def reproduce_command(record: Record) -> Reproduction:
         steps = [*_source(record, lacking), *_training(record, lacking), *evaluations(record, lacking)]
     except Unsayable as wrong:
         return Reproduction([], [f"No command line is shown: {wrong}"])
+    if _runs_program(record):
+        lacking["Programs run: --allow-code lets them. Paste it only if you trust them."] = None
+        steps = [f"{step} --allow-code" for step in steps]
     return Reproduction(steps, list(lacking))
+
+
+def _runs_program(record: Record) -> bool:
+    """Whether the network or the data set is a program, which every step then runs."""
+    arch, data = record.get("arch") or {}, record.get("dataset")
+    if isinstance(data, str) and data.startswith("python:"):
+        return True
+    return arch.get("space") == "python" or _facts(record).get("arch_from") == "program"
+
+
+def _facts(record: Record) -> Record:
+    """What the record says of a file of weights."""
+    facts = record.get("recognised")
+    return facts if isinstance(facts, Mapping) else {}
 
 
 def _source(record: Record, lacking: dict[str, None]) -> list[str]:
@@ -44,9 +61,13 @@ def _source(record: Record, lacking: dict[str, None]) -> list[str]:
     space, name = arch.get("space"), arch.get("name")
     file = record.get("checkpoint_file")
     if isinstance(file, str) and not record.get("train"):
-        named = option("arch", name) if isinstance(name, str) and space == "zoo" else []
+        words = _named(arch, _facts(record).get("arch_from"))
+        if _facts(record).get("normalize_from") == "--normalize":
+            words += _normalize(arch.get("normalize"))
+        if space == "python":  # its weights may not show the number of classes
+            words += option("dataset", record.get("dataset"))
         lacking["The file of weights is named as on the machine that evaluated it."] = None
-        return [joined("rb-arch", option("from_checkpoint", file), named)]
+        return [joined("rb-arch", option("from_checkpoint", file), words)]
     if not record.get("train"):
         lacking["The record does not say how its weights came to be: it has no training and no file."] = None
     sizes = [*option("channels", arch.get("channels")), *option("cells", arch.get("cells"))]
@@ -58,13 +79,29 @@ def _source(record: Record, lacking: dict[str, None]) -> list[str]:
             joined("rb-arch", option("arch", ":".join([name, *(f"{key}={arch.get(key)}" for key in fields)])))
         ]
     if space in ("torchvision", "timm") and isinstance(name, str):
-        sides = [f"{key}={arch[key]}" for key in ("side", "patch") if isinstance(arch.get(key), int)]
-        return [joined("rb-arch", option("arch", ":".join([space, name, *sides])))]
+        return [joined("rb-arch", option("arch", ":".join([space, name, *_sides(arch)])))]
     if space == "python" and isinstance(name, str):
-        lacking["The network is a program: rb-arch and the tools after it ask for --allow-code."] = None
         return [joined("rb-arch", option("arch", f"python:{name}"))]
     lacking["The record does not say which architecture this is in a way that rb-arch knows."] = None
     return []
+
+
+def _named(arch: Record, source: object) -> list[str]:
+    """The architecture of a file of weights as an option, where its user may have named it. `source` is how
+    it became known.
+    """
+    space, name = arch.get("space"), arch.get("name")
+    if not isinstance(name, str):
+        return []
+    if space == "zoo":
+        return option("arch", name)
+    if space == "python" or (space in ("torchvision", "timm", "repo") and source == "given"):
+        return option("arch", ":".join([space, name, *_sides(arch)]))
+    return []
+
+
+def _sides(arch: Record) -> list[str]:
+    return [f"{key}={arch[key]}" for key in ("side", "patch") if isinstance(arch.get(key), int)]
 
 
 def _training(record: Record, lacking: dict[str, None]) -> list[str]:
@@ -122,7 +159,7 @@ def _idle(method: str, params: Mapping[str, Any]) -> Collection[str]:
 def _normalize(setting: object) -> list[str]:
     if setting is None:
         return ["--normalize none"]
-    if setting == "none":
+    if setting in ("none", "per-image"):
         return option("normalize", setting)
     if isinstance(setting, list) and len(setting) == 2 and all(isinstance(side, list) for side in setting):
         return ["--normalize", *(word(",".join(map(number, filter(is_number, side)))) for side in setting)]

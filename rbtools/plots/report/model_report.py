@@ -149,6 +149,7 @@ def _about(record: Record) -> tuple[str, str]:
     facts = {
         "architecture": arch.get("name") or arch.get("str"),
         "parameters": arch.get("params"),
+        "normalisation": _normalisation(arch, train),
         "data set": record.get("dataset"),
         "training": train.get("method"),
         "epochs": train.get("epochs"),
@@ -158,6 +159,19 @@ def _about(record: Record) -> tuple[str, str]:
     }
     rows = [[("", text(name)), ("", text(value))] for name, value in facts.items() if value is not None]
     return "Model", _table(("", ""), rows)
+
+
+def _normalisation(arch: Record, train: Record) -> str | None:
+    """What the network subtracts and divides by, of a file's architecture or of a training; None: unknown."""
+    config = train.get("config")
+    known = arch if "normalize" in arch else config if isinstance(config, Mapping) else {}
+    if "normalize" not in known:
+        return None
+    setting = known["normalize"]
+    if isinstance(setting, list) and len(setting) == 2 and all(isinstance(side, list) for side in setting):
+        mean, deviation = (", ".join(map(_figure, side)) for side in setting)
+        return f"mean {mean}; standard deviation {deviation}"
+    return "none: pixels in [0, 1]" if setting in (None, "none") else str(setting)
 
 
 def _results(record: Record) -> tuple[str, str]:
