@@ -6,12 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction
 from rbtools.lazy import torch
 from rbtools.trainer.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rbtools.inputs.checkpoints import CheckpointHints
 
 
 class _RunJob(JobFunction):
@@ -61,15 +64,20 @@ class ArchiveJob(_RunJob):
 
 @dataclass(frozen=True)
 class EvidenceJob(_RunJob):
-    """Judge a file of adversarial images of the record's model."""
+    """Judge a file of adversarial images of the record's model.
+
+    file: with these weights, whose hash must be the record's; `hints` describe them where it has none.
+    """
 
     path: str
     run: RunContext
+    file: str | None = None
+    hints: CheckpointHints | None = None
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.evidence import verify_evidence
 
-        return verify_evidence(record, self.path, self.run)
+        return verify_evidence(record, self.path, self.run, self.file, self.hints)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rbtools.cli.python_call import PythonCall
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.plots.board.shell_words import distance, is_number
 from rbtools.plots.report import model_report
@@ -35,15 +34,6 @@ def report(record: Record, adv: str | None, images: int, title: str | None, run:
         words = "the network did not run: add --adv FILE.adv or --images N"
         parts = dataclasses.replace(parts, checks=[("verdicts repeat", words, None)])
     return model_report.page(record, parts, plotted, title)
-
-
-def with_file(record: Record, checkpoint: str | None) -> Record:
-    """The record with the file of its weights, if one is named; that it is the right one is checked later."""
-    if checkpoint is None:
-        return record
-    if not os.path.isfile(checkpoint):
-        raise UsageError(f"--checkpoint {checkpoint}: No such file.")
-    return {**record, "checkpoint_file": os.path.abspath(checkpoint)}
 
 
 def _latex(record: Mapping[str, Any]) -> str:

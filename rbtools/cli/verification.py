@@ -17,11 +17,12 @@ from rbtools.cli.python_call import PythonCall
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction
+from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
 from rbtools.plots.board.evaluation_commands import SOURCE, evaluations
 from rbtools.records import consistency, dumps, expr, metric_name
-from rbtools.scoring import minmax, remeasured
+from rbtools.scoring import minmax, published_difference, remeasured
 
 Record = dict[str, Any]
 Entry = Mapping[str, Any]
@@ -54,13 +55,16 @@ class ConsistencyJob(JobFunction):
 class VerifyJob(JobFunction):
     """Measure a record's entries again.
 
-    n: on so many random images of each. sample: only so many random entries.
+    n: on so many random images of each. sample: only so many random entries. file: with these weights, whose
+    hash must be the record's where it names a checkpoint; hints describe the file where it names none.
     """
 
     n: int | None
     sample: int | None
     seed: int
     run: RunContext
+    file: str | None = None
+    hints: CheckpointHints | None = None
 
     def with_run(self, run: RunContext) -> JobFunction:
         return dataclasses.replace(self, run=run)
@@ -70,10 +74,32 @@ class VerifyJob(JobFunction):
 
     def __call__(self, record: Record) -> Record:
         entries = self._chosen(record)
-        plain, verdicts = _without_network(record, entries)
-        verdicts |= _Measurement(record, plain, self).verdicts() if plain else {}
+        plain, verdicts = _without_network(record, entries, self.file is not None)
+        given, verdict, reason = self._given(record)
+        if given is None:
+            weights = [entry for entry in plain if not _of_architecture(entry)]
+            plain = [entry for entry in plain if _of_architecture(entry)]
+            verdicts |= {
+                entry["metric"]: {"verdict": verdict, "claimed": entry.get("value"), "reason": reason}
+                for entry in weights
+            }
+        verdicts |= _Measurement(given or record, plain, self, record).verdicts() if plain else {}
         ordered = {entry["metric"]: verdicts[entry["metric"]] for entry in entries}
         return {**record, FIELD: {**consistency.summary(record), "entries": ordered}}
+
+    def _given(self, record: Record) -> tuple[Record | None, str, str]:
+        """The record with a file of its weights; None where there is none, the verdict then, and why."""
+        try:
+            if self.file is not None:
+                return with_file(record, self.file, self.run, self.hints), "", ""
+            if "checkpoint" in record and self.run.weights is None:
+                checkpoint_of(record, self.run)
+            return record, "", ""
+        except OtherCheckpoint as other:
+            return None, remeasured.DIFFERS, str(other)
+        except RbError as missing:
+            hint = "" if self.file is not None else " Or name its file with --checkpoint FILE."
+            return None, remeasured.UNKNOWN, f"{missing}{hint}"
 
     def _chosen(self, record: Record) -> list[Entry]:
         entries: list[Entry] = list({entry["metric"]: entry for entry in record.get("evals") or ()}.values())
@@ -92,7 +118,9 @@ def _unknown(entry: Entry, reason: str) -> Record:
     return {"verdict": remeasured.UNKNOWN, "claimed": entry.get("value"), "reason": reason}
 
 
-def _without_network(record: Record, entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, Record]]:
+def _without_network(
+    record: Record, entries: Sequence[Entry], has_file: bool
+) -> tuple[list[Entry], dict[str, Record]]:
     """The entries that take measurements, and the verdicts on the others."""
     left, verdicts = [], {}
     for entry in entries:
@@ -105,8 +133,12 @@ def _without_network(record: Record, entries: Sequence[Entry]) -> tuple[list[Ent
             verdicts[name] = _score(record, entry)
         elif "records" in entry:
             verdicts[name] = _unknown(entry, "a mean over records, whose members are not in this record")
-        elif "checkpoint" not in record and not _of_architecture(entry):
-            verdicts[name] = _unknown(entry, "the record has no checkpoint")
+        elif entry.get("value") is None and consistency.is_published(entry):
+            verdicts[name] = _unknown(entry, "no number was published")
+        elif "checkpoint" not in record and not has_file and not _of_architecture(entry):
+            verdicts[name] = _unknown(
+                entry, "the record has no checkpoint: name its file with --checkpoint FILE"
+            )
         else:
             left.append(entry)
     return left, verdicts
@@ -175,10 +207,11 @@ class _Command(NamedTuple):
 
 
 class _Measurement:
-    """The measurement of a record's entries."""
+    """The measurement of a record's entries. `came`: the record before it was given a file."""
 
-    def __init__(self, record: Record, entries: Sequence[Entry], job: VerifyJob) -> None:
+    def __init__(self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record) -> None:
         self.record, self.entries, self.job = record, entries, job
+        self.assumed = [] if "checkpoint" in came else [f"checkpoint {job.file}"]
         self.bare = {name: value for name, value in record.items() if name not in _APART}
         self.parts: dict[str, int] = {}  # the claim's images, of which a random part was measured, by metric
         self.measured: dict[str, Entry] = {}
@@ -245,9 +278,11 @@ class _Measurement:
         sayable, verdicts = [], {}
         for entry in self.entries:
             lacking: dict[str, None] = {}
-            evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
+            lines = evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
             if "source_model" in entry or entry.get("source") == self.record.get("checkpoint"):
                 lacking.pop(SOURCE, None)
+            if consistency.is_published(entry) and (lines or "acc" in entry["metric"].split(".")):
+                lacking.clear()  # what it does not say is assumed
             if lacking:
                 verdicts[entry["metric"]] = _unknown(entry, " ".join(lacking))
             else:
@@ -275,8 +310,6 @@ class _Measurement:
         wanted = self.job.n
         if wanted is None or command.words[0] in _OF_ALL or {*_SAMPLED} & {*command.words}:
             return None
-        from rbtools.inputs.checkpoints import resolve_inputs
-
         inputs = resolve_inputs(self.bare, self.job.run, command.split)
         order = inputs.data.order(inputs.data.load().labels)[: command.n].tolist()
         if wanted >= len(order):
@@ -298,7 +331,9 @@ class _Measurement:
         return result
 
     def _verdict(self, entry: Entry) -> Record:
-        measured = self.measured.get(entry["metric"])
+        measured = self.measured.get(entry["metric"]) or self._under_another_name(entry)
+        if measured is not None and consistency.is_published(entry):
+            return self._published(entry, measured)
         if measured is None:
             return _unknown(entry, self.failed.get(entry["metric"], "no tool measures a metric of that name"))
         if entry["metric"] not in self.parts and entry.get("indices") != measured.get("indices"):
@@ -306,6 +341,22 @@ class _Measurement:
         if words := remeasured.different(entry, measured):
             return _unknown(entry, f"it was measured differently: {words}")
         return remeasured.judged(entry, measured, self.parts.get(entry["metric"]))
+
+    def _under_another_name(self, entry: Entry) -> Entry | None:
+        """The measurement of a published attack whose name has a rounded distance (aa.8 of eps 0.031)."""
+        if not consistency.is_published(entry) or "attack" not in entry:
+            return None
+        same = ("attack", "eps", "split")
+        found = [one for one in self.measured.values() if all(one.get(k) == entry.get(k) for k in same)]
+        return found[0] if len(found) == 1 else None
+
+    def _published(self, entry: Entry, measured: Entry) -> Record:
+        """The verdict on a published number, which says only a part of how it was measured."""
+        if words := published_difference.difference(measured, entry):
+            return _unknown(entry, f"it was measured differently: {words}")
+        verdict = remeasured.published(entry, measured, self.parts.get(measured["metric"]))
+        assumed = [*self.assumed, *remeasured.assumed(entry, measured, self.parts.get(measured["metric"]))]
+        return {**verdict, **({"assumed": ", ".join(assumed)} if assumed else {})}
 
 
 def _sources(entry: Entry) -> list[Entry]:

@@ -14,7 +14,7 @@ from rbtools.evaluation import adv_file
 from rbtools.evaluation.base import Outcome
 from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
-from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
 from rbtools.lazy import nn, np, torch
 from rbtools.records import consistency
@@ -266,8 +266,24 @@ def _outside(difference: Tensor, header: Mapping[str, Any]) -> str | None:
     return None
 
 
-def verify_evidence(record: dict[str, Any], path: str, run: RunContext) -> dict[str, Any]:
-    """The record with the verdict on a file of adversarial images under `verify`."""
-    verdict = judge_evidence(record, path, run)
+def verify_evidence(
+    record: dict[str, Any],
+    path: str,
+    run: RunContext,
+    weights: str | None = None,
+    hints: CheckpointHints | None = None,
+) -> dict[str, Any]:
+    """The record with the verdict on a file of adversarial images under `verify`.
+
+    `weights`: the file of the record's checkpoint, which `hints` describe where the record names none.
+    """
+    try:
+        given = record if weights is None else with_file(record, weights, run, hints)
+        verdict = judge_evidence(given, path, run)
+    except OtherCheckpoint as other:
+        header = adv_file.header_of(path)
+        claim = _claim(record, header)
+        verdict = {"metric": str(header.get("metric")), "verdict": "differs", "claimed": claim.get("value")}
+        verdict["reason"] = str(other)
     metric = verdict.pop("metric")
     return {**record, "verify": {**consistency.summary(record), "entries": {metric: verdict}}}

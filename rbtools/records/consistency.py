@@ -225,6 +225,11 @@ def _is_number_of_images(n: object) -> bool:
     return type(n) is int and n >= 1
 
 
+def is_published(entry: Entry) -> bool:
+    """Whether it is a number that others published, as rb-convert read it."""
+    return entry.get("tool") == "rb-convert" or "published" in entry or "rounding" in entry
+
+
 def is_share(name: str, entry: Entry) -> bool:
     """Whether the value is an accuracy or another share of images or copies, from 0 to 1."""
     return _kind(name, entry).share

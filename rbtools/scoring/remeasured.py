@@ -42,6 +42,50 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
     return _numbers(claim, measured, base, images)
 
 
+def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
+    """The verdict on a published number, of which neither the images nor all settings are known: within its
+    rounding and the sampling error of both numbers. `images`: as in `judged`.
+    """
+    base = {"claimed": claim["value"], "measured": measured.get("value"), "n": measured.get("n")}
+    if measured.get("value") is None:
+        return {"verdict": UNKNOWN, **base, "reason": "the measurement has no value"}
+    base["difference"] = measured["value"] - claim["value"]
+    rounding = claim["rounding"] / 2 if isinstance(claim.get("rounding"), float) else 0.0
+    allowed = _explained({**measured, "value": claim["value"]}) + rounding
+    size = claim["n"] if type(claim.get("n")) is int else images or measured.get("n")
+    share = consistency.is_share(str(measured["metric"]), measured)
+    sides = ((claim["value"], {**claim, "n": size}), (measured["value"], measured))
+    errors = [consistency.standard_error(*side) for side in sides] if share else [None]
+    known = [error for error in errors if error is not None]
+    off = max(abs(base["difference"]) - allowed, 0.0)
+    if len(known) == 2:
+        p = math.erfc(off / max(math.hypot(*known), 1e-12) / math.sqrt(2))
+        words = f"normal, standard errors {known[0]:.3g} and {known[1]:.3g}"
+    elif images is not None:
+        return {"verdict": UNKNOWN, **base, "reason": _PART}
+    else:
+        p, words = (0.0 if off > 1e-9 else 1.0), "on the same images"
+    words += f"; rounding explains {rounding:.3g}, arithmetic {allowed - rounding:.3g}"
+    return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}
+
+
+def assumed(claim: Entry, measured: Entry, images: int | None = None) -> list[str]:
+    """The settings of a measurement that the published claim does not say, such as `steps 20`."""
+    parts = metric_name.parse(str(claim["metric"]))
+    said = {"steps"} if parts.stem[-1:].isdigit() else set()
+    words = [] if "n" in claim else [f"n {images or measured.get('n')}"]
+    for key, value in results.protocol(measured).items():
+        if key not in claim and key not in _IN_NAMES | said and value not in (None, ""):
+            words.append(f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}")
+    return words
+
+
+# What a metric's name says, and what decides no more than chance does.
+_IN_NAMES = {"metric", "n", "attack", "eps", "norm", "split", "noise", "gamma", "rho", "denominator"}
+_IN_NAMES |= {"corruption", "severity", "seed", "draws", "precision", "indices", "measure", "certificate"}
+_IN_NAMES |= {"definition"}
+
+
 def different(claim: Entry, measured: Entry) -> str:
     """In which fields of the protocol the two differ, apart from the chosen images; empty if they agree."""
     apart = ("n", "indices", "train_indices")
@@ -137,11 +181,20 @@ def _sampling_error(entry: Entry) -> float:
     return (ends[1] - ends[0]) / 2 / 1.96 if isinstance(ends, list) and len(ends) == 2 else 0.0
 
 
+_PART = "without an interval, a random part of the images does not tell; leave out --n"
+
+
+def _explained(claim: Entry) -> float:
+    """By how much arithmetic may change the value."""
+    parts = metric_name.parse(str(claim["metric"]))
+    if consistency.is_share(str(claim["metric"]), claim) or parts.is_ge:
+        return _rate(claim) * (2 if parts.is_ge else 1)
+    return _RELATIVE * abs(float(claim["value"]))
+
+
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
     """Values that are no counts: on all images equal up to arithmetic, else by their standard errors."""
-    share = consistency.is_share(str(claim["metric"]), claim) or metric_name.parse(str(claim["metric"])).is_ge
-    rate = _rate(claim) * (2 if metric_name.parse(str(claim["metric"])).is_ge else 1)
-    allowed = rate if share else _RELATIVE * abs(claim["value"])
+    allowed = _explained(claim)
     off = abs(base["difference"])
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
@@ -149,8 +202,7 @@ def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | 
         return {"verdict": MATCH if close else DIFFERS, **base, "test": words, "p": 1.0 if close else 0.0}
     error = consistency.standard_error(measured["value"], measured)
     if error is None:
-        reason = "without an interval, a random part of the images does not tell; leave out --n"
-        return {"verdict": UNKNOWN, **base, "reason": reason}
+        return {"verdict": UNKNOWN, **base, "reason": _PART}
     p = math.erfc(max(off - allowed, 0.0) / max(error, 1e-12) / math.sqrt(2))
     words = f"normal, standard error {error:.3g}, {allowed:.3g} explained by arithmetic"
     return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}
