@@ -38,7 +38,7 @@ TOOLS = """
 arch train attack certify corrupt pr ge measure score rank corr search plot convert store verify
 """.split()
 TIMES = re.compile(
-    r"seconds|^stages$|time$|timestamp|date$|bytes$|^pid$|^host$|^checksums$"
+    r"seconds|^stages$|time$|timestamp|date$|bytes$|^pid$|^host$|^checksums$|^environment$"
 )  # fields that differ from run to run
 WHOLE = 6000  # characters: longer files stand in a snapshot by their digest
 # Results of a computation, by field of an `evals` entry; the rest of an entry is the same on every processor.

@@ -247,9 +247,7 @@ def _whole(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
         elif kind.counted and type(n) is int and "n" in entry:
             right = value * n
             if abs(right - round(right)) > _COUNT:
-                says = (
-                    f"{name} is {value:.8g} of n {n}: {right:.8g} images, which is no whole number."
-                )
+                says = f"{name} is {value:.8g} of n {n}: {right:.8g} images, which is no whole number."
                 yield Finding(name, "count", says)
 
 

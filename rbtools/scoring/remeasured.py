@@ -17,15 +17,17 @@ MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
 # another device; a verdict in float32 alone differs only near a tie.
 _SEARCHED, _JUDGED = 0.01, 0.002
 _RELATIVE = 0.01  # of numbers that are no shares
+_ROUNDED = 1e-6  # relative: of numbers that were computed alike
 
 
 def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
     """The verdict on a claimed entry. `images`: of how many images of the claim `measured` is a random part;
     None: it is of all of them.
 
-    An accuracy on all images has to be the same up to the share of verdicts that arithmetic may turn; on a
-    random part, the count follows the hypergeometric distribution if the claim is true. Other values are
-    compared by their standard errors.
+    An accuracy on all images has to be the same up to the share of verdicts that arithmetic may turn, and
+    exactly the same where device, precision and environment are those of the claim; on a random part, the
+    count follows the hypergeometric distribution if the claim is true. Other values are compared by their
+    standard errors.
     """
     base = {"claimed": claim.get("value"), "measured": measured.get("value"), "n": measured.get("n")}
     if claim.get("value") is None or measured.get("value") is None:
@@ -109,6 +111,12 @@ def _rate(claim: Entry) -> float:
     return _SEARCHED if "attack" in claim or "noise" in claim else _JUDGED
 
 
+def _same_arithmetic(claim: Entry, measured: Entry) -> bool:
+    """Whether both were computed alike, so that every outcome is the same."""
+    facts = ("environment", "device", "precision", "prepared")
+    return "environment" in claim and all(claim.get(fact) == measured.get(fact) for fact in facts)
+
+
 def _allowed(rate: float, n: int) -> int:
     """How many images may differ: none of fewer than ten."""
     return math.ceil(rate * n) if n >= 10 else 0
@@ -120,7 +128,9 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
     allowed = _allowed(_rate(claim), part)
     if part >= size:
         off = abs(seen - round(claim["value"] * part))
-        words = f"{off} of {part} images differ, and arithmetic explains {allowed}"
+        words = f"{off} of {part} differ, and arithmetic explains {allowed}"
+        if _same_arithmetic(claim, measured):
+            allowed, words = 0, f"{off} of {part} differ; device, precision and environment are the same"
         verdict = MATCH if off <= allowed else DIFFERS
         return {"verdict": verdict, **base, "test": words, "p": 1.0 if off <= allowed else 0.0}
     p = hypergeometric(seen, part, right, size, allowed)
@@ -196,6 +206,8 @@ def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | 
     """Values that are no counts: on all images equal up to arithmetic, else by their standard errors."""
     allowed = _explained(claim)
     off = abs(base["difference"])
+    if images is None and _same_arithmetic(claim, measured):
+        allowed = _ROUNDED * abs(claim["value"])
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
         close = off <= allowed + 1e-9

@@ -57,7 +57,7 @@ def test_true_claims_match(measured: Record) -> None:
 
 
 def test_a_false_claim_differs_with_status_1(measured: Record) -> None:
-    result = run([], claimed(measured, "pgd3.16", 3))
+    result = run([], claimed(measured, "pgd3.16", 1))
     assert result.exit_code == 1
     assert verdicts(result)["pgd3.16"] == "differs" and verdicts(result)["pgd3.8"] == "match"
     assert "pgd3.16" in result.stderr and "differs" in result.stderr
@@ -199,6 +199,7 @@ def test_a_terminal_gets_a_table_and_a_pipe_the_record(
     monkeypatch.setattr(RecordWriter, "width", lambda self: 100)
     result = run([], {**lie, "arch": {**lie["arch"], "name": "a\x1b[31mb"}})
     table = result.stdout
+    assert "0 of 60 differ" in table and "9 of 60 differ" in table and "test" in table.splitlines()[1]
     assert "differs" in table and "match" in table and "\x1b[31m" not in table
     assert "seconds_per_epoch: a duration is not the same twice" in table
     assert not any(line.startswith("{") for line in table.splitlines())
