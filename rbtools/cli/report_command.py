@@ -51,10 +51,10 @@ def _with_images(
         summary = summarize_adv(record, path, images, run)
     header, verdicts = summary.header, summary.verdicts
     source = f"the file {adv}" if adv else f"PGD with {_STEPS} steps on {header['n']} images"
-    eps = float(header["eps"])
+    eps, norm = float(header["eps"]), str(header.get("norm"))
+    at = model_report.eps_in_words(eps, norm)
     shown = (
-        f"The {len(summary.worst)} images of {source} (norm {header.get('norm')}, eps {eps:.4g}) that the"
-        " network misclassifies with the largest confidence: original, difference (grey is none, black and"
+        f"The {len(summary.worst)} images of {source} (norm {norm}, eps {at}) that the network misclassifies with the largest confidence: original, difference (grey is none, black and"
         " white are the largest), adversarial image."
     )
     worst = [
