@@ -54,8 +54,9 @@ def _with_images(
     eps, norm = float(header["eps"]), str(header.get("norm"))
     at = model_report.eps_in_words(eps, norm)
     shown = (
-        f"The {len(summary.worst)} images of {source} (norm {norm}, eps {at}) that the network misclassifies with the largest confidence: original, difference (grey is none, black and"
-        " white are the largest), adversarial image."
+        f"The {len(summary.worst)} images of {source} (norm {norm}, eps {at}) that the network misclassifies"
+        " with the largest confidence: original, difference (grey is none, black and white are the largest),"
+        " adversarial image."
     )
     worst = [
         model_report.worst_image(
