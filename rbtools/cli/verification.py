@@ -21,6 +21,7 @@ from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
 from rbtools.plots.board.evaluation_commands import SOURCE, evaluations
+from rbtools.plots.board.shell_words import distance, is_number
 from rbtools.records import consistency, dumps, expr, metric_name
 from rbtools.scoring import minmax, published_difference, remeasured
 
@@ -29,6 +30,7 @@ Entry = Mapping[str, Any]
 FIELD = "verify"
 _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
 _OF_ALL = ("rb-ge", "rb-measure")  # tools whose results no part of the images tells
+CHECKLIST = "obfuscation.failed"  # of rb-attack check
 _SAMPLED = ("--two-phase", "--precision-goal")
 _OPTIONS = (
     "store",
@@ -220,6 +222,10 @@ class _Measurement:
     def verdicts(self) -> dict[str, Record]:
         """The verdict on each entry."""
         sayable, verdicts = self._sayable()
+        checked = [entry for entry in sayable if _is_checklist(entry)]
+        for entry in checked:
+            self._checklist(entry)
+        sayable = [entry for entry in sayable if not _is_checklist(entry)]
         screened = [entry for entry in sayable if _sources(entry)]
         for entry in screened:
             self._screened(entry)
@@ -232,9 +238,36 @@ class _Measurement:
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
             for line in evaluations(context, {}) if len(clean) < len(sayable) else []:
                 self._run(_Command(self._with_sources(shlex.split(line), folder)), sayable)
-        for entry in [*sayable, *screened]:
+        for entry in [*sayable, *screened, *checked]:
             verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
+
+    def _checklist(self, entry: Entry) -> None:
+        """Measure the five tests of rb-attack check, by the settings of the attacks that they compare."""
+        words = self._check(entry)
+        try:
+            result = self._results(_Command(words))
+        except RbError as wrong:
+            self.failed[entry["metric"]] = str(wrong)
+            return
+        self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
+
+    def _check(self, entry: Entry) -> list[str]:
+        """The command of a checklist; empty where the record lacks an attack that it compared."""
+        about = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
+        words = ["rb-attack", "check", "--eps", distance(float(entry["eps"])), "--n", str(about["n"])]
+        words += ["--split", str(about["split"]), "--seed", str(about["seed"])]
+        for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
+            found = [
+                one[option]
+                for one in self.record.get("evals") or ()
+                if one.get("attack") == attack and option in one
+                if all(one.get(name) == value for name, value in about.items())
+            ]
+            if not found:
+                return []
+            words += [f"--{option}", str(found[0])]
+        return words
 
     def _screened(self, entry: Entry) -> None:
         """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
@@ -278,6 +311,12 @@ class _Measurement:
         sayable, verdicts = [], {}
         for entry in self.entries:
             lacking: dict[str, None] = {}
+            if _is_checklist(entry):
+                if self._check(entry):
+                    sayable.append(entry)
+                else:
+                    verdicts[entry["metric"]] = _unknown(entry, "the record lacks attacks that it compared")
+                continue
             lines = evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
             if "source_model" in entry or entry.get("source") == self.record.get("checkpoint"):
                 lacking.pop(SOURCE, None)
@@ -357,6 +396,12 @@ class _Measurement:
         verdict = remeasured.published(entry, measured, self.parts.get(measured["metric"]))
         assumed = [*self.assumed, *remeasured.assumed(entry, measured, self.parts.get(measured["metric"]))]
         return {**verdict, **({"assumed": ", ".join(assumed)} if assumed else {})}
+
+
+def _is_checklist(entry: Entry) -> bool:
+    """Whether it is the number of failing tests, with what they were measured by."""
+    named = metric_name.without_split(entry["metric"]) == CHECKLIST
+    return named and is_number(entry.get("eps")) and type(entry.get("n")) is int
 
 
 def _sources(entry: Entry) -> list[Entry]:

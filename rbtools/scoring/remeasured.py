@@ -37,6 +37,8 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
     base["difference"] = measured["value"] - claim["value"]
     if images is None and (short := _too_few(claim, measured)):
         return {"verdict": DIFFERS, **base, "reason": short}
+    if _has_tests(claim) and _has_tests(measured):
+        return _checklist(claim, measured, base)
     if "two_phase" in claim or "two_phase" in measured:
         return _sampled(claim, measured, base)
     if consistency.is_count(str(claim["metric"]), claim) and type(measured.get("n")) is int:
@@ -155,6 +157,35 @@ def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _has_tests(entry: Entry) -> bool:
+    tests = entry.get("tests")
+    kinds = {"test": str, "holds": bool, "by": (int, float)}
+    return isinstance(tests, list) and all(
+        isinstance(test, Mapping) and all(isinstance(test.get(key), kind) for key, kind in kinds.items())
+        for test in tests
+    )
+
+
+def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
+    """The tests of rb-attack check: each has to hold or fail as before, unless it is that near to a tie that
+    arithmetic may turn it.
+    """
+    allowed = 0.0 if _same_arithmetic(claim, measured) else _SEARCHED
+    before, now = ({t["test"]: (t["holds"], t["by"]) for t in one["tests"]} for one in (claim, measured))
+    turned = [
+        name
+        for name in {**before, **now}
+        if name not in before
+        or name not in now
+        or (before[name][0] != now[name][0] and max(abs(before[name][1]), abs(now[name][1])) > allowed)
+    ]
+    counted = claim["value"] == sum(not holds for holds, _ in before.values())
+    words = f"test {', '.join(turned)} turned" if turned else "each test holds or fails as before"
+    words = words if counted else "the claim is not the number of its failing tests"
+    verdict = DIFFERS if turned or not counted else MATCH
+    return {"verdict": verdict, **base, "test": words, "p": float(verdict == MATCH)}
 
 
 def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:

@@ -135,6 +135,19 @@ def test_a_measure_of_fresh_weights_needs_no_checkpoint(known: dict[str, Record]
     assert verdicts(run([], edited(record, "synflow", value=1.0))) == {"synflow": "differs"}
 
 
+def test_the_checklist_is_tested_again(known: dict[str, Record]) -> None:
+    import rbtools
+
+    record = rbtools.check(known["erm"], eps=16, steps=3, queries=20, samples=3, n=20)
+    told = json.loads(run([], record).stdout)["verify"]["entries"]
+    assert {one["verdict"] for one in told.values()} == {"match", "cannot be told"}
+    assert told["obfuscation.failed"]["test"] == "each test holds or fails as before"
+    lie = edited(record, "obfuscation.failed", value=record["metrics"]["obfuscation.failed"] + 1)
+    assert verdicts(run([], lie))["obfuscation.failed"] == "differs"
+    less = {**record, "evals": [one for one in record["evals"] if one["metric"] != "square.16"]}
+    assert verdicts(run([], less))["obfuscation.failed"] == "cannot be told"
+
+
 def test_certificates_are_certified_again(known: dict[str, Record]) -> None:
     import rbtools
 

@@ -149,7 +149,7 @@ TAMPERS = [
 ]
 
 
-# More of them by hand: with 100 the ten tampers are 1,000 claims.
+# More of them by hand: with 100 the eleven tampers are 1,100 claims.
 PLACES = range(int(os.environ.get("RBTOOLS_TEST_TAMPERS", "0"))) or (0, 3, 11)
 
 
