@@ -161,7 +161,7 @@ def _log_choose(n: int, k: int) -> float:
 
 def _has_tests(entry: Entry) -> bool:
     tests = entry.get("tests")
-    kinds = {"test": str, "holds": bool, "by": (int, float)}
+    kinds: dict[str, Any] = {"test": str, "holds": bool, "by": (int, float)}
     return isinstance(tests, list) and all(
         isinstance(test, Mapping) and all(isinstance(test.get(key), kind) for key, kind in kinds.items())
         for test in tests
