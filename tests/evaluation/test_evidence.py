@@ -55,6 +55,15 @@ def test_other_balls(known: dict[str, Record], norm: str, eps: float) -> None:
     assert judge(record, "other.adv")["verdict"] == "match"
 
 
+def test_signs_alone_keep_most_images_of_an_l2_ball_adversarial(known: dict[str, Record]) -> None:
+    rbtools.attack(known["erm"], "pgd", norm="l2", eps=1.0, steps=3, n=40, save_adv="l2.adv")
+    (block,) = adv_file.blocks("l2.adv", (1, 8, 8), 355)
+    norms = np.linalg.norm(block.differences.reshape(40, -1), axis=1)
+    assert norms.max() <= 1 + 1e-6
+    counts = [int((block.forms == form).sum()) for form in adv_file.FORMS]
+    assert counts[adv_file.COARSE] > counts[adv_file.LEVELS] and counts[adv_file.EXACT] <= 1
+
+
 def test_every_form_comes_back() -> None:
     forms = np.array([0, 1, 2, 3], np.uint8)
     levels = np.array([[0, 0, 0], [8, -8, 0], [3, -7, 8], [0, 0, 0]], np.int8)
