@@ -6,15 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction
 from rbtools.lazy import torch
 from rbtools.trainer.recipe import Recipe
-
-if TYPE_CHECKING:
-    from rbtools.inputs.checkpoints import CheckpointHints
 
 
 class _RunJob(JobFunction):
@@ -72,7 +69,7 @@ class EvidenceJob(_RunJob):
     path: str
     run: RunContext
     file: str | None = None
-    hints: CheckpointHints | None = None
+    hints: Any = None  # CheckpointHints
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.evidence import verify_evidence

@@ -55,7 +55,8 @@ class Inconsistent:
         if self.judged <= self.IN_FULL:
             findings = consistency.findings(record)
             says = [one.says.removesuffix(".") for one in findings if one.rule != "no entry"]
-            self._unexplained(record, [one.metric for one in findings if one.rule == "no entry"])
+            if any(entry.get("tool") != "rb-score" for entry in record["evals"]):  # which adds its own alone
+                self._unexplained(record, [one.metric for one in findings if one.rule == "no entry"])
         else:
             glance = consistency.first_contradiction(record)
             says = [] if glance is None else [glance]
