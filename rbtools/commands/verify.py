@@ -79,7 +79,6 @@ def main(
     Examples:
       rb-verify --inconsistent results.jsonl
       rb-verify --n 50 --sample 3 trained.jsonl
-      rb-convert csv results.csv | rb-verify --n 50 --checkpoint model.pt
       rb-attack pgd --steps 5 --n 50 --save-adv pgd.adv trained.jsonl | rb-verify --adv pgd.adv
     """
     from rbtools.cli.verification import ConsistencyJob, VerifyJob
