@@ -5,10 +5,9 @@
 
 One JSON line a form. With --verify: the seconds of rb-verify --adv, from start to end, on the files of two
 claims, PGD's and AutoAttack's, about a ResNet-18 with random weights, on random images of 3x32x32 pixels;
-each image is moved in both files, so that each has its pass. How many tampered claims are refused is a test,
-at as many places as wanted:
+each image is moved in both files, so that each has its pass. How many tampered claims are refused is a test:
 
-    RBTOOLS_TEST_TAMPERS=100 pytest tests/evaluation/test_evidence.py -k tampered_file
+    pytest tests/evaluation/test_evidence.py -k tampered_file
 """
 
 from __future__ import annotations

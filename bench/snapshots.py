@@ -38,7 +38,7 @@ TOOLS = """
 arch train attack certify corrupt pr ge measure score rank corr search plot convert store verify
 """.split()
 TIMES = re.compile(
-    r"seconds|^stages$|time$|timestamp|date$|bytes$|^pid$|^host$|^checksums$"
+    r"seconds|^stages$|time$|timestamp|date$|bytes$|^pid$|^host$|^checksums$|^environment$"
 )  # fields that differ from run to run
 WHOLE = 6000  # characters: longer files stand in a snapshot by their digest
 # Results of a computation, by field of an `evals` entry; the rest of an entry is the same on every processor.
@@ -250,7 +250,7 @@ def given_records() -> list[dict[str, Any]]:
         index, method, seed = list(strings)[number // 4], ("erm", "pgd")[number // 2 % 2], number % 2
         values = {"acc": (100 - 7 * number % 40) / 128, "fgsm.8": (20 + 11 * number % 37) / 128}
         evals: list[dict[str, Any]] = [
-            {"tool": "rb-attack", "metric": name, "n": 128, "value": value, "split": "test", "seconds": 1.0}
+            {"tool": "other", "metric": name, "n": 128, "value": value, "split": "test", "seconds": 1.0}
             for name, value in values.items()
         ]
         for entry in evals:
@@ -264,6 +264,7 @@ def given_records() -> list[dict[str, Any]]:
         metrics = {**values, "params": 73_306 + 10 * index, **({"pgd20.8": 0.25} if number % 3 else {})}
         if number % 3:
             evals.append({"metric": "pgd20.8", "attack": "pgd", "steps": 20, "value": 0.25, "n": 128})
+        evals.append({"metric": "params", "value": metrics["params"]})
         head = {"schema": 1, "arch": arch, "dataset": "cifar10", "train": train, "mark": number}
         records.append({**head, "metrics": metrics, "evals": evals})
     return records
@@ -458,7 +459,11 @@ def run_step(line: str, folder: Path, streams: dict[str, bytes]) -> dict[str, An
         "removed": sorted(keys - keys_in(folder)),
     }
     if into.strip():
-        lines = [json.dumps(record) for record in snapshot["stdout"]]
+        # Without durations the checksums are of other entries.
+        lines = [
+            json.dumps({key: value for key, value in record.items() if key != "checksums"})
+            for record in snapshot["stdout"]
+        ]
         text = "".join(f"{line}\n" for line in lines).replace("FOLDER", str(folder))
         streams[into.strip()] = text.encode()
         (folder / f"{into.strip()}.jsonl").write_bytes(streams[into.strip()])

@@ -61,15 +61,20 @@ class ArchiveJob(_RunJob):
 
 @dataclass(frozen=True)
 class EvidenceJob(_RunJob):
-    """Judge a file of adversarial images of the record's model."""
+    """Judge a file of adversarial images of the record's model.
+
+    file: with these weights, whose hash must be the record's; `hints` describe them where it has none.
+    """
 
     path: str
     run: RunContext
+    file: str | None = None
+    hints: Any = None  # CheckpointHints
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.evidence import verify_evidence
 
-        return verify_evidence(record, self.path, self.run)
+        return verify_evidence(record, self.path, self.run, self.file, self.hints)
 
 
 @dataclass(frozen=True)

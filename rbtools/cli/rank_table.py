@@ -35,16 +35,21 @@ class _DrawnColumn(NamedTuple):
     best: list[bool]
 
 
-def draw(built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2) -> str:
+_HINT = "--metric chooses columns; --format jsonl has all"
+
+
+def draw(
+    built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2, hint: str = _HINT
+) -> str:
     """The table of records ranked by `key`, at most `width` characters wide.
 
     The first `fixed` columns (rank and name) and the key are always there, even if they do not fit. On a
-    `terminal` headings are bold.
+    `terminal` headings are bold. `hint`: where columns are that do not fit.
     """
     columns, hidden = _fitting(built, key, width, fixed)
     columns = [column if terminal else _starred(column) for column in columns]
     text = _drawn(columns, width, terminal)
-    return f"{text}\n\n{_note(hidden, width)}" if hidden else text
+    return f"{text}\n\n{_note(hidden, width, hint)}" if hidden else text
 
 
 def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
@@ -136,10 +141,10 @@ def _aligned(column: _DrawnColumn, terminal: bool) -> list[str]:
     return cells
 
 
-def _note(hidden: Sequence[str], width: int) -> str:
+def _note(hidden: Sequence[str], width: int, hint: str) -> str:
     named = ", ".join(hidden[:_NAMED])
     more = f" and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else ""
-    text = f"not shown: {named}{more} (--metric chooses columns; --format jsonl has all)"
+    text = f"not shown: {named}{more} ({hint})"
     return textwrap.fill(table.plain(text), max(width, 20), break_on_hyphens=False)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rbtools.cli.python_call import PythonCall
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.plots.board.shell_words import distance, is_number
 from rbtools.plots.report import model_report
@@ -37,15 +36,6 @@ def report(record: Record, adv: str | None, images: int, title: str | None, run:
     return model_report.page(record, parts, plotted, title)
 
 
-def with_file(record: Record, checkpoint: str | None) -> Record:
-    """The record with the file of its weights, if one is named; that it is the right one is checked later."""
-    if checkpoint is None:
-        return record
-    if not os.path.isfile(checkpoint):
-        raise UsageError(f"--checkpoint {checkpoint}: No such file.")
-    return {**record, "checkpoint_file": os.path.abspath(checkpoint)}
-
-
 def _latex(record: Mapping[str, Any]) -> str:
     """The row of a table: clean accuracy first; of corruptions whose mean is there, only the means."""
     names = list(record.get("metrics") or ())
@@ -65,11 +55,12 @@ def _with_images(
         summary = summarize_adv(record, path, images, run)
     header, verdicts = summary.header, summary.verdicts
     source = f"the file {adv}" if adv else f"PGD with {_STEPS} steps on {header['n']} images"
-    eps = float(header["eps"])
+    eps, norm = float(header["eps"]), str(header.get("norm"))
+    at = model_report.eps_in_words(eps, norm)
     shown = (
-        f"The {len(summary.worst)} images of {source} (norm {header.get('norm')}, eps {eps:.4g}) that the"
-        " network misclassifies with the largest confidence: original, difference (grey is none, black and"
-        " white are the largest), adversarial image."
+        f"The {len(summary.worst)} images of {source} (norm {norm}, eps {at}) that the network misclassifies"
+        " with the largest confidence: original, difference (grey is none, black and white are the largest),"
+        " adversarial image."
     )
     worst = [
         model_report.worst_image(

@@ -11,7 +11,7 @@ from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
-from rbtools.records import Line, consistency, expr, parse_again, results
+from rbtools.records import Line, consistency, expr, parse_again
 from rbtools.scoring import render
 from rbtools.scoring.ranking import Read, one_of_each_model
 
@@ -31,39 +31,62 @@ form_option = click.option(
 )
 
 
-class Edited:
-    """Counts records with a metric that differs from its entry in evals, and records that contradict
-    themselves otherwise; keeps the first of either."""
+class Inconsistent:
+    """Judges whether the numbers of each record agree with each other, and says of which they do not.
+
+    A record without entries claims nothing that could be compared. The first IN_FULL records with entries are
+    judged by all rules of rb-verify --inconsistent, which take as long as ranking them; later ones by a
+    glance at each entry, since there may be a million.
+    """
+
+    IN_FULL = 10_000
+    LINES = 5
 
     def __init__(self) -> None:
-        self.count = self.contradictions = 0
-        self.first = self.contradiction = ""
+        self.judged = self.count = self.unexplained = 0
+        self.lines: list[str] = []
+        self.first_unexplained = ""
 
     def look(self, record: dict[str, Any]) -> None:
-        """Check a record: a glance at each entry, since there may be a million records."""
-        entry = results.edited(record)
-        if entry is None:
-            if (says := consistency.first_contradiction(record)) is not None:
-                self.contradictions += 1
-                self.contradiction = self.contradiction or f"{name_of(record)}: {shown(says, 160)}"
+        """Judge a record."""
+        if not record.get("evals"):
+            return
+        self.judged += 1
+        if self.judged <= self.IN_FULL:
+            findings = consistency.findings(record)
+            says = [one.says.removesuffix(".") for one in findings if one.rule != "no entry"]
+            if any(entry.get("tool") != "rb-score" for entry in record["evals"]):  # which adds its own alone
+                self._unexplained(record, [one.metric for one in findings if one.rule == "no entry"])
+        else:
+            glance = consistency.first_contradiction(record)
+            says = [] if glance is None else [glance]
+        if not says:
             return
         self.count += 1
-        if not self.first:
-            name, interval = entry["metric"], f" {entry['ci95']}" if "ci95" in entry else ""
-            here, value = shown(str(record["metrics"][name])), shown(str(entry["value"]))
-            self.first = f"{name_of(record)}: {name} is {here}, measured {value}{interval}"
+        if self.count <= self.LINES:
+            more = f" (and {counted(len(says) - 1, 'other finding')})" if len(says) > 1 else ""
+            self.lines.append(f"{name_of(record)} is inconsistent: {shown(says[0], 200)}{more}")
+
+    def _unexplained(self, record: dict[str, Any], metrics: list[str]) -> None:
+        """Count a record with metrics that lack an entry: other programs may add metrics to many records."""
+        self.unexplained += bool(metrics)
+        if metrics and not self.first_unexplained:
+            self.first_unexplained = f"{name_of(record)}: {shown(', '.join(metrics), 80)}"
 
     def tell(self, screen: shared.Terminal) -> None:
-        """Say how many there are."""
-        if self.count:
-            screen.warn(
-                f"{counted(self.count, 'record')} with a metric that differs from its entry in evals"
-                f" ({self.first}): the number in metrics is used. Measuring again replaces it."
-            )
-        if self.contradictions:
-            screen.warn(
-                f"{counted(self.contradictions, 'record')} with numbers that contradict each other"
-                f" ({self.contradiction}). rb-verify --inconsistent lists all."
+        """Say which records are inconsistent, one a line, and how many others there are."""
+        hint = "rb-verify --inconsistent names them"
+        for line in self.lines:
+            screen.warn(f"{line}.")
+        if self.count > self.LINES:
+            screen.warn(f"and {counted(self.count - self.LINES, 'more inconsistent record')}; {hint}.")
+        if self.unexplained:
+            have = f"{counted(self.unexplained, 'record')} with metrics that have no entry in evals"
+            screen.warn(f"{have} ({self.first_unexplained}): nothing says how they were measured.")
+        if self.judged > self.IN_FULL:
+            rest = counted(self.judged - self.IN_FULL, "further record")
+            screen.say(
+                f"{rest} compared with themselves by a glance only; rb-verify --inconsistent compares all."
             )
 
 
@@ -124,14 +147,14 @@ class Sink(RecordReader):
         super().__init__(source, screen, output)
         self.where = None if where is None else compiled(where, "--where")
         self.other = self.lacking = self.united = 0
-        self.edited = Edited()
+        self.inconsistent = Inconsistent()
         self._reason: RbError | None = None
 
     def lines(self) -> Iterator[Line]:
         """The lines that hold a record which did not fail, whatever `where` says."""
         for line in super().lines():
             assert line.record is not None
-            self.edited.look(line.record)
+            self.inconsistent.look(line.record)
             yield line
 
     def stream(self) -> Iterator[Read]:
@@ -189,7 +212,7 @@ class Sink(RecordReader):
     def tell(self) -> None:
         """Report what was left out, and why there is no output if there is none."""
         tell_united(self.united, self.screen)
-        self.edited.tell(self.screen)
+        self.inconsistent.tell(self.screen)
         if not self.came:
             self.screen.say("no records came in.")
         elif self.where is not None and not self.good:

@@ -17,17 +17,20 @@ from rbtools.cli.python_call import PythonCall
 from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction
+from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
 from rbtools.plots.board.evaluation_commands import SOURCE, evaluations
+from rbtools.plots.board.shell_words import distance, is_number
 from rbtools.records import consistency, dumps, expr, metric_name
-from rbtools.scoring import minmax, remeasured
+from rbtools.scoring import minmax, published_difference, remeasured
 
 Record = dict[str, Any]
 Entry = Mapping[str, Any]
 FIELD = "verify"
 _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
 _OF_ALL = ("rb-ge", "rb-measure")  # tools whose results no part of the images tells
+CHECKLIST = "obfuscation.failed"  # of rb-attack check
 _SAMPLED = ("--two-phase", "--precision-goal")
 _OPTIONS = (
     "store",
@@ -54,13 +57,16 @@ class ConsistencyJob(JobFunction):
 class VerifyJob(JobFunction):
     """Measure a record's entries again.
 
-    n: on so many random images of each. sample: only so many random entries.
+    n: on so many random images of each. sample: only so many random entries. file: with these weights, whose
+    hash must be the record's where it names a checkpoint; hints describe the file where it names none.
     """
 
     n: int | None
     sample: int | None
     seed: int
     run: RunContext
+    file: str | None = None
+    hints: CheckpointHints | None = None
 
     def with_run(self, run: RunContext) -> JobFunction:
         return dataclasses.replace(self, run=run)
@@ -70,10 +76,32 @@ class VerifyJob(JobFunction):
 
     def __call__(self, record: Record) -> Record:
         entries = self._chosen(record)
-        plain, verdicts = _without_network(record, entries)
-        verdicts |= _Measurement(record, plain, self).verdicts() if plain else {}
+        plain, verdicts = _without_network(record, entries, self.file is not None)
+        given, verdict, reason = self._given(record)
+        if given is None:
+            weights = [entry for entry in plain if not _of_architecture(entry)]
+            plain = [entry for entry in plain if _of_architecture(entry)]
+            verdicts |= {
+                entry["metric"]: {"verdict": verdict, "claimed": entry.get("value"), "reason": reason}
+                for entry in weights
+            }
+        verdicts |= _Measurement(given or record, plain, self, record).verdicts() if plain else {}
         ordered = {entry["metric"]: verdicts[entry["metric"]] for entry in entries}
         return {**record, FIELD: {**consistency.summary(record), "entries": ordered}}
+
+    def _given(self, record: Record) -> tuple[Record | None, str, str]:
+        """The record with a file of its weights; None where there is none, the verdict then, and why."""
+        try:
+            if self.file is not None:
+                return with_file(record, self.file, self.run, self.hints), "", ""
+            if "checkpoint" in record and self.run.weights is None:
+                checkpoint_of(record, self.run)
+            return record, "", ""
+        except OtherCheckpoint as other:
+            return None, remeasured.DIFFERS, str(other)
+        except RbError as missing:
+            hint = "" if self.file is not None else " Or name its file with --checkpoint FILE."
+            return None, remeasured.UNKNOWN, f"{missing}{hint}"
 
     def _chosen(self, record: Record) -> list[Entry]:
         entries: list[Entry] = list({entry["metric"]: entry for entry in record.get("evals") or ()}.values())
@@ -92,7 +120,9 @@ def _unknown(entry: Entry, reason: str) -> Record:
     return {"verdict": remeasured.UNKNOWN, "claimed": entry.get("value"), "reason": reason}
 
 
-def _without_network(record: Record, entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, Record]]:
+def _without_network(
+    record: Record, entries: Sequence[Entry], has_file: bool
+) -> tuple[list[Entry], dict[str, Record]]:
     """The entries that take measurements, and the verdicts on the others."""
     left, verdicts = [], {}
     for entry in entries:
@@ -105,8 +135,12 @@ def _without_network(record: Record, entries: Sequence[Entry]) -> tuple[list[Ent
             verdicts[name] = _score(record, entry)
         elif "records" in entry:
             verdicts[name] = _unknown(entry, "a mean over records, whose members are not in this record")
-        elif "checkpoint" not in record and not _of_architecture(entry):
-            verdicts[name] = _unknown(entry, "the record has no checkpoint")
+        elif entry.get("value") is None and consistency.is_published(entry):
+            verdicts[name] = _unknown(entry, "no number was published")
+        elif "checkpoint" not in record and not has_file and not _of_architecture(entry):
+            verdicts[name] = _unknown(
+                entry, "the record has no checkpoint: name its file with --checkpoint FILE"
+            )
         else:
             left.append(entry)
     return left, verdicts
@@ -175,10 +209,11 @@ class _Command(NamedTuple):
 
 
 class _Measurement:
-    """The measurement of a record's entries."""
+    """The measurement of a record's entries. `came`: the record before it was given a file."""
 
-    def __init__(self, record: Record, entries: Sequence[Entry], job: VerifyJob) -> None:
+    def __init__(self, record: Record, entries: Sequence[Entry], job: VerifyJob, came: Record) -> None:
         self.record, self.entries, self.job = record, entries, job
+        self.assumed = [] if "checkpoint" in came else [f"checkpoint {job.file}"]
         self.bare = {name: value for name, value in record.items() if name not in _APART}
         self.parts: dict[str, int] = {}  # the claim's images, of which a random part was measured, by metric
         self.measured: dict[str, Entry] = {}
@@ -187,6 +222,10 @@ class _Measurement:
     def verdicts(self) -> dict[str, Record]:
         """The verdict on each entry."""
         sayable, verdicts = self._sayable()
+        checked = [entry for entry in sayable if _is_checklist(entry)]
+        for entry in checked:
+            self._checklist(entry)
+        sayable = [entry for entry in sayable if not _is_checklist(entry)]
         screened = [entry for entry in sayable if _sources(entry)]
         for entry in screened:
             self._screened(entry)
@@ -199,9 +238,36 @@ class _Measurement:
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
             for line in evaluations(context, {}) if len(clean) < len(sayable) else []:
                 self._run(_Command(self._with_sources(shlex.split(line), folder)), sayable)
-        for entry in [*sayable, *screened]:
+        for entry in [*sayable, *screened, *checked]:
             verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
+
+    def _checklist(self, entry: Entry) -> None:
+        """Measure the five tests of rb-attack check, by the settings of the attacks that they compare."""
+        words = self._check(entry)
+        try:
+            result = self._results(_Command(words))
+        except RbError as wrong:
+            self.failed[entry["metric"]] = str(wrong)
+            return
+        self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
+
+    def _check(self, entry: Entry) -> list[str]:
+        """The command of a checklist; empty where the record lacks an attack that it compared."""
+        about = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
+        words = ["rb-attack", "check", "--eps", distance(float(entry["eps"])), "--n", str(about["n"])]
+        words += ["--split", str(about["split"]), "--seed", str(about["seed"])]
+        for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
+            found = [
+                one[option]
+                for one in self.record.get("evals") or ()
+                if one.get("attack") == attack and option in one
+                if all(one.get(name) == value for name, value in about.items())
+            ]
+            if not found:
+                return []
+            words += [f"--{option}", str(found[0])]
+        return words
 
     def _screened(self, entry: Entry) -> None:
         """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
@@ -245,9 +311,17 @@ class _Measurement:
         sayable, verdicts = [], {}
         for entry in self.entries:
             lacking: dict[str, None] = {}
-            evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
+            if _is_checklist(entry):
+                if self._check(entry):
+                    sayable.append(entry)
+                else:
+                    verdicts[entry["metric"]] = _unknown(entry, "the record lacks attacks that it compared")
+                continue
+            lines = evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
             if "source_model" in entry or entry.get("source") == self.record.get("checkpoint"):
                 lacking.pop(SOURCE, None)
+            if consistency.is_published(entry) and (lines or "acc" in entry["metric"].split(".")):
+                lacking.clear()  # what it does not say is assumed
             if lacking:
                 verdicts[entry["metric"]] = _unknown(entry, " ".join(lacking))
             else:
@@ -275,8 +349,6 @@ class _Measurement:
         wanted = self.job.n
         if wanted is None or command.words[0] in _OF_ALL or {*_SAMPLED} & {*command.words}:
             return None
-        from rbtools.inputs.checkpoints import resolve_inputs
-
         inputs = resolve_inputs(self.bare, self.job.run, command.split)
         order = inputs.data.order(inputs.data.load().labels)[: command.n].tolist()
         if wanted >= len(order):
@@ -298,7 +370,9 @@ class _Measurement:
         return result
 
     def _verdict(self, entry: Entry) -> Record:
-        measured = self.measured.get(entry["metric"])
+        measured = self.measured.get(entry["metric"]) or self._under_another_name(entry)
+        if measured is not None and consistency.is_published(entry):
+            return self._published(entry, measured)
         if measured is None:
             return _unknown(entry, self.failed.get(entry["metric"], "no tool measures a metric of that name"))
         if entry["metric"] not in self.parts and entry.get("indices") != measured.get("indices"):
@@ -306,6 +380,28 @@ class _Measurement:
         if words := remeasured.different(entry, measured):
             return _unknown(entry, f"it was measured differently: {words}")
         return remeasured.judged(entry, measured, self.parts.get(entry["metric"]))
+
+    def _under_another_name(self, entry: Entry) -> Entry | None:
+        """The measurement of a published attack whose name has a rounded distance (aa.8 of eps 0.031)."""
+        if not consistency.is_published(entry) or "attack" not in entry:
+            return None
+        same = ("attack", "eps", "split")
+        found = [one for one in self.measured.values() if all(one.get(k) == entry.get(k) for k in same)]
+        return found[0] if len(found) == 1 else None
+
+    def _published(self, entry: Entry, measured: Entry) -> Record:
+        """The verdict on a published number, which says only a part of how it was measured."""
+        if words := published_difference.difference(measured, entry):
+            return _unknown(entry, f"it was measured differently: {words}")
+        verdict = remeasured.published(entry, measured, self.parts.get(measured["metric"]))
+        assumed = [*self.assumed, *remeasured.assumed(entry, measured, self.parts.get(measured["metric"]))]
+        return {**verdict, **({"assumed": ", ".join(assumed)} if assumed else {})}
+
+
+def _is_checklist(entry: Entry) -> bool:
+    """Whether it is the number of failing tests, with what they were measured by."""
+    named = metric_name.without_split(entry["metric"]) == CHECKLIST
+    return named and is_number(entry.get("eps")) and type(entry.get("n")) is int
 
 
 def _sources(entry: Entry) -> list[Entry]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from rbtools.cli.rank_table import draw
 from rbtools.scoring import table
 
+_HINT = "the record has all"
 _HEADINGS = (
     table.Heading("metric", False),
     table.Heading("verdict", False),
     table.Heading("claimed", True, missing="–"),
     table.Heading("measured", True, missing="–"),
-    table.Heading("difference", True, missing="–"),
-    table.Heading("n", True, missing="–"),
     table.Heading("p", True, missing="–"),
+    table.Heading("test", False, missing="–"),
+    table.Heading("n", True, missing="–"),
+    table.Heading("difference", True, missing="–"),
 )
 
 
@@ -29,8 +32,13 @@ def text(record: Mapping[str, Any], width: int) -> str:
     parts = [table.plain(about)]
     if entries:
         rows = [_row(name, verdict) for name, verdict in entries.items()]
-        parts.append(draw(table.Table([*_HEADINGS], rows, []), "verdict", width, terminal=True, fixed=1))
+        parts.append(
+            draw(table.Table([*_HEADINGS], rows, []), "verdict", width, terminal=True, fixed=1, hint=_HINT)
+        )
     reasons = [f"{name}: {verdict['reason']}" for name, verdict in entries.items() if "reason" in verdict]
+    reasons += [
+        f"{name}: assumed: {verdict['assumed']}" for name, verdict in entries.items() if "assumed" in verdict
+    ]
     findings = [f"inconsistent: {finding['says']}" for finding in verify.get("inconsistent") or ()]
     if "inconsistent" in verify and not findings:
         findings = ["The numbers of the record agree with each other."]
@@ -43,8 +51,11 @@ def text(record: Mapping[str, Any], width: int) -> str:
 
 def _row(name: str, verdict: Mapping[str, Any]) -> list[table.TableCell]:
     cells = [table.TableCell(name), table.TableCell(str(verdict.get("verdict")))]
-    for key in ("claimed", "measured", "difference", "n", "p"):
+    for key in ("claimed", "measured", "p", "test", "n", "difference"):
         value = verdict.get(key)
+        if key == "test" and isinstance(value, str):
+            cells.append(table.TableCell(re.split("[,;:]", value)[0]))  # its name; the rest is in the record
+            continue
         number = isinstance(value, int | float) and not isinstance(value, bool)
         cells.append(table.TableCell(value if number else None))
     return cells

@@ -157,6 +157,7 @@ def report(
       rb-plot report --images 8 --n 50 -o report.html --where 'train.method == "erm"' results.jsonl
     """
     from rbtools.cli import report_command
+    from rbtools.inputs import checkpoints
 
     _ending(output, ("html", "htm"))
     _refuse_to_overwrite(source, output)
@@ -168,7 +169,9 @@ def report(
             work.screen.error(f"there is no record to report on: {output} was not written.")
             return shared.FAILED
         try:
-            record = report_command.with_file(report_command.one_model(records), checkpoint)
+            record = report_command.one_model(records)
+            if checkpoint is not None:
+                record = checkpoints.with_file(record, shared.file_path(checkpoint), work.run)
             count = (8 if adv is not None else 0) if images is None else images
             text = report_command.report(record, adv, count, title, work.run)
         except UsageError:

@@ -11,7 +11,7 @@ import click
 from rbtools.cli import safe_yaml, shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.python_call import given_file
-from rbtools.cli.sink import Edited, RecordReader, counted, names, tell_united
+from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.records import Line, dumps, parse_again, results
@@ -155,31 +155,36 @@ class _Held:
         self.working: list[bool] = []
         self.count = 0
         self.without: dict[str, int] = {}
-        self.edited = Edited()
+        self.inconsistent = Inconsistent()
 
     def read(self, source: shared.RecordSource, output: RecordWriter, *, stream: bool) -> bool:
         """Read all lines; True if some were no records or failed. `stream`: write them at once."""
         reader, failed = RecordReader(source, self.screen, output), False
-        lines = reader.every_line()
+        lines = self._judged(reader)
         one_by_one = stream and not any(metric.compares_results for metric in self.adds)
         for line in self._united(lines) if source.merge and not one_by_one else lines:
             self.count += 1
             text, record = line.text, line.record
             if line.problem is not None:
                 text = dumps(shared.bad_line_record(self.screen.tool, line))
-            elif record is not None:
-                self.edited.look(record)
-                if self.adds:
-                    text, record = self._added(line, record)
-                    failed = failed or record is None
+            elif record is not None and self.adds:
+                text, record = self._added(line, record)
+                failed = failed or record is None
             if stream:
                 output.line(text)
             else:
                 self._hold(text, record)
-        self.edited.tell(self.screen)
+        self.inconsistent.tell(self.screen)
         for name, count in self.without.items():
             self.screen.warn(f"{counted(count, 'record')} without {name}: the record says why.")
         return failed or bool(reader.bad)
+
+    def _judged(self, reader: RecordReader) -> Iterator[Line]:
+        """All lines; each record is judged as it came, before it is merged with others."""
+        for line in reader.every_line():
+            if line.record is not None:
+                self.inconsistent.look(line.record)
+            yield line
 
     def _united(self, lines: Iterable[Line]) -> Iterator[Line]:
         """All lines; those of one checkpoint are merged into the first of them."""

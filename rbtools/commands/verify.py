@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rbtools.cli import shared
+from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
+from rbtools.records import Line, dumps
+
+if TYPE_CHECKING:
+    from rbtools.cli.verification import VerifyJob
+    from rbtools.jobs import EvidenceJob
 
 
 @shared.command()
@@ -46,14 +54,20 @@ def main(
     the result is compared: match, differs (by how much, with the test and its p-value), or cannot be told,
     and why. Scores and expressions are computed again from the record's metrics. With --n each is measured on
     a random part of its images, chosen by --seed. Random numbers belong to the image, so a true accuracy
-    differs only by what was chosen, and by what arithmetic turns: 0.2 % of the images, 1 % under a search or
-    noise. What is in the store is not looked up.
+    differs only by what was chosen, and by what arithmetic turns: none where the device, precision and
+    environment of the entry are those here, else 0.2 % of the images, 1 % under a search or noise. What is in
+    the store is not looked up.
 
     With and without a network the numbers of a record are compared with each other: values outside their
     intervals, value times n no whole number, metrics without entries and entries without metrics, entries
     that were changed since they were written (by their checksums; records of other programs have none),
     distances in the wrong unit, accuracy under an attack above the clean one, at a larger distance above that
     at a smaller, AutoAttack's above that of another attack beyond chance, certified accuracy above attacked.
+
+    A record's weights are found in the store by their hash, or in --checkpoint FILE: one with another hash
+    differs. A record without a checkpoint, such as a row of a leaderboard (rb-convert), gets that file's
+    network; what its entries do not say is assumed, and written. They match within their rounding and the
+    sampling error of both numbers.
 
     --adv judges saved adversarial images: each has to be inside the ball and the box, and misclassified by
     the record's checkpoint. What they show, an accuracy of at most so much, needs no trust in the attack.
@@ -82,12 +96,54 @@ def main(
     elif adv is not None:
         if sample is not None or work.run.n is not None:
             raise UsageError("--adv judges all images of its file. Leave out --sample and --n.")
-        status = shared.filter_models(source, work, EvidenceJob(adv, work.run))
+        status = _with_file(source, work, EvidenceJob(adv, work.run), alone=True)
     else:
         run = work.run
-        job = VerifyJob(run.n, sample, run.seed, run)
-        status = shared.filter_models(source, work, job)
+        status = _with_file(source, work, VerifyJob(run.n, sample, run.seed, run))
     return status or (shared.FAILED if heard.wrong else shared.DONE)
+
+
+def _with_file(
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+    job: VerifyJob | EvidenceJob,
+    alone: bool = False,
+) -> int:
+    """Put every record through a job, with the file of --checkpoint for its weights if one is named.
+
+    alone: without records the file's own record goes through it.
+    """
+    from rbtools.inputs import checkpoints
+
+    if source.checkpoint is None:
+        return shared.filter_models(source, work, job)
+    if work.run.weights is not None:
+        raise UsageError("Both --checkpoint and --weights are given. Use one or the other.")
+    path = shared.file_path(source.checkpoint)
+    hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
+    shared.checked(hints, work.run)
+    if alone and not source.files:
+        if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+            return shared.filter_models(source, work, job)
+        fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+        source = _OrItsOwn(**fields, start=lambda: checkpoints.record_of(path, hints, work.run))
+    return shared.filter_records(source, [dataclasses.replace(job, file=path, hints=hints)], work)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OrItsOwn(shared.RecordSource):
+    """The records that come in; where none comes, the one that `start` makes of a file."""
+
+    start: Callable[[], dict[str, Any]] | None = None
+
+    def lines(self, screen: shared.Terminal, output: RecordWriter, *, spare: bool = False) -> Iterator[Line]:
+        came = False
+        for line in super().lines(screen, output, spare=spare):
+            came = True
+            yield line
+        if not came and self.start is not None:
+            record = self.start()
+            yield Line("--checkpoint", 1, dumps(record), record, None)
 
 
 def _table(record: dict[str, Any], width: int) -> str:
@@ -124,7 +180,7 @@ class _Verdicts:
         if verdict["verdict"] == "differs":
             self.wrong += 1
             self.screen.warn(f"{name}: {in_words(metric, verdict)}")
-        elif verdict["verdict"] != "match":
+        elif verdict["verdict"] != "match" or "assumed" in verdict:
             self.screen.say(f"{name}: {in_words(metric, verdict)}")
 
 
@@ -137,6 +193,7 @@ def in_words(metric: str, verdict: dict[str, Any]) -> str:
     parts += [f"n {verdict['n']}"] if verdict.get("n") is not None else []
     parts += [f"p {verdict['p']:.2g}"] if "p" in verdict else []
     parts += [f"({verdict[key]})" for key in ("test", "reason") if key in verdict]
+    parts += [f"(assumed: {verdict['assumed']})"] if "assumed" in verdict else []
     return "  ".join(parts)
 
 

@@ -8,6 +8,7 @@ their split; `forms` uint8, one of FORMS for each image; and the differences of 
 
 - CLEAN: none. The image itself, which the attack left, or which was misclassified without it.
 - COARSE: each channel of each pixel is moved by `coarse` levels, by none, or by as many back: five in a byte.
+  Where `coarse` is 0 the image is moved by `eps` in all, in the ball of `norm`, each channel by as much.
 - LEVELS: int8, in levels of `step`.
 - EXACT: float32, for images that no quantised difference keeps adversarial.
 
@@ -65,8 +66,26 @@ def packed(
         levels[forms == LEVELS].astype(np.int8),
         exact[forms == EXACT].astype("<f4"),
     ]
-    texts = [zlib.compress(part.tobytes(), 9) for part in parts]
+    texts = [_compressed(part) for part in parts]
     return _SIZES.pack(len(ids), *map(len, texts)) + b"".join(texts)
+
+
+def _compressed(part: NDArray[Any]) -> bytes:
+    """By zlib; or without looking for repetitions, which levels that are nearly random do not have, and with
+    a code for each image of its own, as each has its own multiples.
+    """
+    machine = zlib.compressobj(9, strategy=zlib.Z_HUFFMAN_ONLY)
+    images = part if part.ndim == 2 else part[None]
+    rows = [machine.compress(row.tobytes()) + machine.flush(zlib.Z_SYNC_FLUSH) for row in images]
+    return min(zlib.compress(part.tobytes(), 9), b"".join(rows) + machine.flush(), key=len)
+
+
+def spread(signs: NDArray[Any], eps: float, norm: str) -> NDArray[np.float32]:
+    """Differences float32 (n, P) of norm `eps` (l1 or l2) whose channels are moved up (1), down or not."""
+    counts = np.abs(signs).sum(1, dtype=np.float64).clip(1)
+    each = eps * (1 - 1e-6) / (counts if norm == "l1" else np.sqrt(counts))
+    differences: NDArray[np.float32] = signs.astype(np.float32) * each.astype(np.float32)[:, None]
+    return differences
 
 
 def write(path: Path, header: Mapping[str, Any], blocks: IO[bytes]) -> None:
@@ -165,12 +184,14 @@ def _block(
     trits = part("u1", -(-many[COARSE] * pixels // 5))
     if len(trits) and trits.max() > 242:
         raise _damaged(path, "a difference is out of range")
-    spread = (trits[:, None] // np.array([1, 3, 9, 27, 81]) % 3).ravel()[: many[COARSE] * pixels]
+    unpacked = (trits[:, None] // np.array([1, 3, 9, 27, 81]) % 3).ravel()[: many[COARSE] * pixels]
     differences = np.zeros((count, pixels), np.float32)
     step = np.float32(header["step"])
-    differences[forms == COARSE] = (
-        (spread.reshape(-1, pixels).astype(np.float32) - 1) * header["coarse"] * step
-    )
+    signs = unpacked.reshape(-1, pixels).astype(np.float32) - 1
+    coarse = signs * header["coarse"] * step
+    if not header["coarse"]:
+        coarse = spread(signs, float(header["eps"]), str(header.get("norm")))
+    differences[forms == COARSE] = coarse
     differences[forms == LEVELS] = part("i1", many[LEVELS] * pixels).reshape(-1, pixels) * step
     differences[forms == EXACT] = part("<f4", many[EXACT] * pixels).reshape(-1, pixels)
     return AdvBlock(ids, forms, differences.reshape(count, *shape))

@@ -14,7 +14,7 @@ from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.execution import precision
 from rbtools.execution.context import Pace, RunContext
-from rbtools.execution.device import out_of_memory
+from rbtools.execution.device import environment, out_of_memory
 from rbtools.inputs.data import Data
 from rbtools.lazy import nn, np, torch
 
@@ -87,6 +87,7 @@ def fill(
     chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size * _copies(outputs))
     with run.clock.stage("preparation"):
         fast, fast_steps, *_ = _searched(model, outputs, data.about.shape, run)
+    place = environment(device)
     pace = Pace(n, min(map(len, outcomes)))
     title = f"{task.title} seed {run.seed}" if any(output.random for output in outputs) else task.title
 
@@ -117,7 +118,8 @@ def fill(
             run.after_batch()
             for i, result, values in zip(wanted, results, arrays, strict=True):
                 steps = fast_steps if outputs[i].allow_fast_model else ()
-                parts[i] = Part(values, {"seconds": seconds, **result.totals}, device.type, steps)
+                totals = {"seconds": seconds, **result.totals}
+                parts[i] = Part(values, totals, device.type, steps, place)
                 if result.images is not None and save is not None:
                     save(outputs[i], ids, result)
         return parts

@@ -321,6 +321,8 @@ def _compute(
         unit = units[i]
         common = _common(unit.output, inputs)
         cost = {"device": "+".join(stored.devices), **_arithmetic(unit.output, run)}
+        if len(stored.environments) == 1 and stored.environments[0]:
+            cost["environment"] = stored.environments[0]
         warnings = []
         if stored.fast_steps:
             cost["prepared"] = stored.fast_steps

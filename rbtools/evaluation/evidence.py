@@ -14,7 +14,7 @@ from rbtools.evaluation import adv_file
 from rbtools.evaluation.base import Outcome
 from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
-from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
 from rbtools.lazy import nn, np, torch
 from rbtools.records import consistency
@@ -44,7 +44,7 @@ class EvidenceSaver:
         self.path, self.dataset, self.logits, self.about = path, dataset, logits, dict(about)
         self._aside = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115  (`drop` closes it)
         self._n = self._survived = self._exact = 0
-        self._scale = Scale(float(about["eps"]), str(about["norm"]))
+        self._scale = Scale(float(about["eps"]), str(about["norm"]), dataset.images[0].numel())
 
     def add(self, output: AttackOutput, ids: Tensor, outcome: Outcome) -> None:
         """Add the outcome of the next examples."""
@@ -56,10 +56,12 @@ class EvidenceSaver:
         forms = torch.full((len(ids),), adv_file.CLEAN, dtype=torch.uint8)
         levels = torch.zeros_like(difference, dtype=torch.int8)
         left = difference.ne(0).any(1)
-        for form, candidate in self._scale.candidates(difference):
+        for form, candidate, finest in self._scale.candidates(difference):
             rows = left.nonzero()[:, 0]
-            moved = self._scale.moved(clean[rows], candidate[rows].float() * self._scale.step)
-            broken = rows[margins(self.logits, moved, labels[rows]) < -_TIE] if len(rows) else rows
+            moved = self._scale.moved(clean[rows], self._scale.difference(form, candidate[rows]))
+            margin = margins(self.logits, moved, labels[rows]) if len(rows) else torch.zeros(0)
+            # Of the finest differences less is asked: those that are exact have no more either.
+            broken = rows[margin < (0 if finest else -_TIE)]
             forms[broken], levels[broken] = form, candidate[broken]
             left[broken] = False
         forms[left] = adv_file.EXACT
@@ -83,28 +85,65 @@ class EvidenceSaver:
 class Scale:
     """The levels of a quantised difference in a ball: `step` on [0, 1], and `coarse` levels of the coarsest.
 
-    In L-infinity with a distance of 1/255 or more the levels are those of 8-bit images. Otherwise they divide
-    the distance, and differences are cut towards 0, so that no norm grows.
+    In L-infinity with a distance of 1/255 or more the levels are those of 8-bit images. With less they divide
+    the distance, and differences are cut towards 0. In L2 a channel of P moves by eps / sqrt(P), which is 8
+    levels: the coarsest differences are the signs of the channels that move much, then come multiples of a
+    level, shrunk until they are inside the ball. L1 is the same with 127 levels in eps.
     """
 
-    def __init__(self, eps: float, norm: str) -> None:
+    MUCH = (0.6, 0.3)  # of an image's root mean square; 0.6 turns a normal distribution the least
+    MULTIPLES = (10, 6, 3, 1)
+    SHRUNK = (1.0, 0.9993, 0.997, 0.993, 0.98, 0.97, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.8)
+
+    def __init__(self, eps: float, norm: str, channels: int) -> None:
         self.eps, self.norm = eps, norm
         self.eight_bit = norm == "linf" and eps * 255 >= 1 - 1e-6
         self.step = 1 / 255 if self.eight_bit else eps / 127
+        if norm == "l2":
+            self.step = min(self.step, eps / (8 * math.sqrt(channels)))
         self.coarse = min(math.floor(eps / self.step + 1e-6), 127) if norm == "linf" else 0
 
-    def candidates(self, difference: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Forms and levels int8 (n, P), the coarsest first, that stay inside the ball."""
+    def candidates(self, difference: Tensor) -> Iterator[tuple[int, Tensor, bool]]:
+        """Forms and levels int8 (n, P) inside the ball, the coarsest first; whether none is finer."""
         if self.coarse:
             far = difference.abs() > self.eps / 2
-            yield adv_file.COARSE, (difference.sign() * far * self.coarse).to(torch.int8)
+            yield adv_file.COARSE, (difference.sign() * far * self.coarse).to(torch.int8), False
         scaled = difference / self.step
-        if self.eight_bit:
-            yield adv_file.LEVELS, scaled.round().clamp(-self.coarse, self.coarse).to(torch.int8)
+        if self.norm != "linf":
+            much = difference.square().mean(1, keepdim=True).sqrt()
+            for share in self.MUCH:
+                signs = difference.sign() * (difference.abs() > share * much)
+                yield adv_file.COARSE, signs.to(torch.int8), False
+            size = torch.linalg.vector_norm(difference, 2 if self.norm == "l2" else 1, dim=1, keepdim=True)
+            whole = scaled * (self.eps / size.clamp_min(1e-12))  # an attack may have ended inside the ball
+            for multiple in self.MULTIPLES:
+                yield adv_file.LEVELS, self._multiples(whole, multiple), False
+            yield adv_file.LEVELS, self._multiples(scaled, 1), True
+        elif self.eight_bit:
+            yield adv_file.LEVELS, scaled.round().clamp(-self.coarse, self.coarse).to(torch.int8), False
             away = torch.where(scaled > 0, scaled.ceil(), scaled.floor())
-            yield adv_file.LEVELS, away.clamp(-self.coarse, self.coarse).to(torch.int8)
+            yield adv_file.LEVELS, away.clamp(-self.coarse, self.coarse).to(torch.int8), True
         else:
-            yield adv_file.LEVELS, (scaled + scaled.sign() * 1e-4).trunc().clamp(-127, 127).to(torch.int8)
+            cut = (scaled + scaled.sign() * 1e-4).trunc().clamp(-127, 127)
+            yield adv_file.LEVELS, cut.to(torch.int8), True
+
+    def _multiples(self, scaled: Tensor, multiple: int) -> Tensor:
+        """Levels int8 (n, P) that are multiples of one, inside the ball; 0 for an image where none are."""
+        order, most = (2 if self.norm == "l2" else 1), 127 // multiple * multiple
+        levels = torch.zeros_like(scaled)
+        left = torch.ones(len(scaled), dtype=torch.bool)
+        for factor in self.SHRUNK:
+            some = (factor * scaled / multiple).round().mul(multiple).clamp(-most, most)
+            inside = torch.linalg.vector_norm(some.double(), order, dim=1) * self.step <= self.eps
+            levels[left & inside] = some[left & inside]
+            left &= ~inside
+        return levels.to(torch.int8)
+
+    def difference(self, form: int, levels: Tensor) -> Tensor:
+        """Differences float32 (n, P) of levels, as a file gives them back."""
+        if form == adv_file.COARSE and not self.coarse:
+            return torch.from_numpy(adv_file.spread(levels.numpy(), self.eps, self.norm))
+        return levels.float() * self.step
 
     @staticmethod
     def moved(clean: Tensor, difference: Tensor) -> Tensor:
@@ -266,8 +305,24 @@ def _outside(difference: Tensor, header: Mapping[str, Any]) -> str | None:
     return None
 
 
-def verify_evidence(record: dict[str, Any], path: str, run: RunContext) -> dict[str, Any]:
-    """The record with the verdict on a file of adversarial images under `verify`."""
-    verdict = judge_evidence(record, path, run)
+def verify_evidence(
+    record: dict[str, Any],
+    path: str,
+    run: RunContext,
+    weights: str | None = None,
+    hints: CheckpointHints | None = None,
+) -> dict[str, Any]:
+    """The record with the verdict on a file of adversarial images under `verify`.
+
+    `weights`: the file of the record's checkpoint, which `hints` describe where the record names none.
+    """
+    try:
+        given = record if weights is None else with_file(record, weights, run, hints)
+        verdict = judge_evidence(given, path, run)
+    except OtherCheckpoint as other:
+        header = adv_file.header_of(path)
+        claim = _claim(record, header)
+        verdict = {"metric": str(header.get("metric")), "verdict": "differs", "claimed": claim.get("value")}
+        verdict["reason"] = str(other)
     metric = verdict.pop("metric")
     return {**record, "verify": {**consistency.summary(record), "entries": {metric: verdict}}}

@@ -116,7 +116,7 @@ def run_gradient_masking(
 
 def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: RunContext) -> dict[str, Any]:
     """The checklist's own entry without its results; shared fields come from the `first` of the others."""
-    shared = ("n", "split", "seed", "draws", "device", "precision")
+    shared = ("n", "split", "seed", "draws", "device", "precision", "environment", "prepared")
     return {
         "tool": run.tool,
         "metric": metric_name.split_name(METRIC, run.split),

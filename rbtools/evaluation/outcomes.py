@@ -23,16 +23,20 @@ class Part(NamedTuple):
     totals: Mapping[str, float]
     device: str
     fast_steps: Sequence[str] = ()
+    environment: str = ""
 
     def encoded(self) -> bytes:
         """The part in the format of stored outcomes."""
-        return encoded(_rows(self.values), self.totals, [self.device], self.fast_steps)
+        rows = _rows(self.values)
+        return encoded(rows, self.totals, [self.device], self.fast_steps, [self.environment])
 
     @classmethod
     def decoded(cls, data: bytes) -> Part | None:
         """A part that was stored; None for damaged data."""
-        values, totals, devices, fast_steps = _decoded(data)
-        return None if values is None or len(devices) != 1 else cls(values, totals, devices[0], fast_steps)
+        values, totals, devices, fast_steps, environments = _decoded(data)
+        if values is None or len(devices) != 1 or len(environments) != 1:
+            return None
+        return cls(values, totals, devices[0], fast_steps, environments[0])
 
 
 class Outcomes:
@@ -41,7 +45,8 @@ class Outcomes:
     A row is a whole number, or some float32 numbers. Every write contains all rows, so that an interrupted
     run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
     them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
-    the fast model. With `anew` stored outcomes are ignored.
+    the fast model, `environments` what `device.environment` said, "" where that is not known. With `anew`
+    stored outcomes are ignored.
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
@@ -50,9 +55,10 @@ class Outcomes:
         self.totals: dict[str, float] = {}
         self.devices: list[str] = []
         self.fast_steps: list[str] = []
+        self.environments: list[str] = []
         self._values: np.ndarray | None = None
         if stored is not None:
-            self._values, self.totals, self.devices, self.fast_steps = _decoded(stored)
+            self._values, self.totals, self.devices, self.fast_steps, self.environments = _decoded(stored)
         self._kept = len(self)
         self._written = time.monotonic()
 
@@ -60,22 +66,29 @@ class Outcomes:
         return 0 if self._values is None else len(self._values)
 
     def extend(
-        self, values: np.ndarray, totals: Mapping[str, float], device: str, fast_steps: Sequence[str] = ()
+        self,
+        values: np.ndarray,
+        totals: Mapping[str, float],
+        device: str,
+        fast_steps: Sequence[str] = (),
+        environment: str = "",
     ) -> None:
-        """Append the outcomes of the next examples in the order, and add their sums, device and steps."""
+        """Append the outcomes of the next examples in the order, and add their sums, device, steps and
+        environment."""
         rows = _rows(values)
         self._values = rows if self._values is None else np.concatenate([self._values, rows])
         for name, value in totals.items():
             self.totals[name] = self.totals.get(name, 0.0) + value
         self.devices = sorted({*self.devices, device})
         self.fast_steps = sorted({*self.fast_steps, *fast_steps})
+        self.environments = sorted({*self.environments, environment})
         if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.keep()
 
     def keep(self) -> None:
         """Write the outcomes to the store if there are new ones."""
         if self._values is not None and len(self) > self._kept:
-            data = encoded(self._values, self.totals, self.devices, self.fast_steps)
+            data = encoded(self._values, self.totals, self.devices, self.fast_steps, self.environments)
             self._store.keep_outcomes(self.key, data)
             self._kept, self._written = len(self), time.monotonic()
 
@@ -90,18 +103,23 @@ def _rows(values: np.ndarray) -> np.ndarray:
 
 
 def encoded(
-    values: np.ndarray, totals: Mapping[str, float], devices: Sequence[str], fast_steps: Sequence[str] = ()
+    values: np.ndarray,
+    totals: Mapping[str, float],
+    devices: Sequence[str],
+    fast_steps: Sequence[str] = (),
+    environments: Sequence[str] = ("",),
 ) -> bytes:
     """Outcomes in the store's format: a line of JSON, then the array in numpy's .npy format."""
     buffer = io.BytesIO()
     rounded = {name: round(value, 3) for name, value in totals.items()}
     head = {"totals": rounded, "devices": list(devices), "prepared": list(fast_steps)}
+    head["environments"] = list(environments)
     buffer.write(orjson.dumps(head) + b"\n")
     np.save(buffer, values, allow_pickle=False)
     return buffer.getvalue()
 
 
-def _decoded(data: bytes) -> tuple[np.ndarray | None, dict[str, float], list[str], list[str]]:
+def _decoded(data: bytes) -> tuple[np.ndarray | None, dict[str, float], list[str], list[str], list[str]]:
     """Decode stored outcomes; damaged data decode to none."""
     try:
         line, _, body = data.partition(b"\n")
@@ -112,7 +130,9 @@ def _decoded(data: bytes) -> tuple[np.ndarray | None, dict[str, float], list[str
         )
         totals = {str(name): float(value) for name, value in head["totals"].items()}
         if (str(values.dtype), values.ndim) in (("int32", 1), ("float32", 2)):
-            return values, totals, list(map(str, head["devices"])), list(map(str, head["prepared"]))
+            names = (head["devices"], head["prepared"], head.get("environments", [""]))
+            devices, fast_steps, environments = (list(map(str, part)) for part in names)
+            return values, totals, devices, fast_steps, environments
     except (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError):
         pass
-    return None, {}, [], []
+    return None, {}, [], [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import platform
 import resource
 from collections.abc import Iterator
 from functools import cache
@@ -64,6 +65,28 @@ def choose(run: RunContext) -> torch.device:
             f"The device '{run.device}' cannot be used: {reason}. Use --device cpu or auto."
         ) from error
     return device
+
+
+def environment(device: torch.device) -> str:
+    """What decides the last bit of a result, apart from the device's kind: the version of torch, and the
+    processor with its instruction set, or the GPU with its libraries."""
+    words = [f"torch {torch.__version__}"]
+    if device.type == "cuda":
+        words += [torch.cuda.get_device_name(device), f"CUDA {torch.version.cuda}"]
+        words.append(f"cuDNN {torch.backends.cudnn.version()}")
+    else:
+        words += [_processor(), torch.backends.cpu.get_cpu_capability()]
+    return ", ".join(words)
+
+
+@cache
+def _processor() -> str:
+    """The processor's name; where the system does not say, its architecture."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def workers_that_fit() -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -113,6 +113,37 @@ def record_of(
         "recognised": {**source, **facts},
         **hints.leaderboard,
     }
+
+
+class OtherCheckpoint(RbError):
+    """A file is not the record's checkpoint."""
+
+
+def with_file(
+    record: dict[str, Any], path: str, run: RunContext, hints: CheckpointHints | None = None
+) -> dict[str, Any]:
+    """The record with the file of its weights, whose hash must be the record's.
+
+    A record without a checkpoint, such as a row of a leaderboard, gets the file's network (`hints`). Raises
+    OtherCheckpoint if the file is not the record's, and RbError where it cannot be read or recognised.
+    """
+    name, arch = record.get("checkpoint"), record["arch"]
+    if name is None:
+        at = replace(run, dataset=run.dataset or record.get("dataset"))
+        made = record_of(path, hints or CheckpointHints(), at)
+        there, key = made["arch"], "class" if "class" in arch else "name"
+        if arch.get("space") == there.get("space") and arch.get(key) != there.get(key):
+            raise OtherCheckpoint(
+                f"another network: {path} is {there.get('name')}, and the record's is {arch.get('name')}"
+            )
+        return {**record, **made}
+    file = named_weights.find(path, run)[0] if named_weights.is_name(path) else path
+    if (here := resolve.hash_of(file, run)) != name:
+        raise OtherCheckpoint(
+            f"another checkpoint: {path} is {here[:19]}..., and that of the record {str(name)[:19]}..."
+        )
+    known = record.get("recognised") if "checkpoint_file" in record else {"normalize_from": "checkpoint"}
+    return {**record, "checkpoint_file": file, "recognised": known}
 
 
 def resolve_inputs(record: dict[str, Any], run: RunContext, split: str | None = None) -> resolve.Inputs:

@@ -54,7 +54,7 @@ def checkpoint_name(record: dict[str, Any], run: RunContext) -> str:
 
 
 def checkpoint_of(record: dict[str, Any], run: RunContext) -> tuple[str, Path]:
-    """The name and the file of the record's checkpoint.
+    """The name and the file of the record's checkpoint: the file that it names, or that of the store.
 
     Raises RbError if the record has none, the file is gone, or its content changed since.
     """
@@ -62,7 +62,12 @@ def checkpoint_of(record: dict[str, Any], run: RunContext) -> tuple[str, Path]:
     if file is None:
         return name, run.store.object(name)
     if not isinstance(file, str) or not os.path.isfile(file):
-        raise RbError(f"The checkpoint {file} does not exist. Check the path in the record.")
+        if run.store.has_object(name):  # a record of another machine
+            return name, run.store.object(name)
+        raise RbError(
+            f"The checkpoint {file} does not exist, and the store has none with its hash. Check the path in"
+            " the record."
+        )
     return name, Path(file)
 
 

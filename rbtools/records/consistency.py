@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rbtools.records import checksums, metric_name, results, schema
@@ -29,9 +30,45 @@ class Finding(NamedTuple):
     says: str
 
 
+class _Kind(NamedTuple):
+    """What a metric's name and the fields of its entry say, whatever the values of the fields.
+
+    plain: a result itself, no difference, loss or measure of one. share: from 0 to 1. counted: a count of
+    images divided by n, if n is one. published: not measured by rbtools. distance: of an attack or a
+    certificate, whose names end with a distance. intervals: the fields that are intervals of the value.
+    """
+
+    parts: metric_name.MetricName
+    plain: bool
+    share: bool
+    counted: bool
+    published: bool
+    distance: bool
+    intervals: tuple[str, ...]
+
+
+class _Measured(NamedTuple):
+    """An entry that has a value."""
+
+    name: str
+    value: float
+    entry: Entry
+    kind: _Kind
+
+
 def findings(record: Record) -> list[Finding]:
     """All inconsistencies of a record, in the order of the rules."""
-    return [finding for rule in RULES for finding in rule(record)]
+    measured = _measured(record)
+    return [finding for rule in RULES for finding in rule(record, measured)]
+
+
+def _measured(record: Record) -> list[_Measured]:
+    """The entries that have a value."""
+    return [
+        _Measured(entry["metric"], entry["value"], entry, _kind(entry["metric"], entry))
+        for entry in _entries(record)
+        if entry.get("value") is not None
+    ]
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -44,7 +81,7 @@ def summary(record: Record) -> dict[str, Any]:
 def contradicts_name(name: str, entry: Entry) -> str | None:
     """Why an attack's entry is not what its metric's name says (distance, steps); None if it is."""
     alone = {"metrics": {name: entry.get("value")}, "evals": [{"attack": None, **entry, "metric": name}]}
-    return next((finding.says for finding in _units(alone)), None)
+    return next((finding.says for finding in _units(alone, _measured(alone))), None)
 
 
 def without_checksum(record: Record) -> list[str]:
@@ -63,14 +100,17 @@ def first_contradiction(record: Record) -> str | None:
         value = entry.get("value")
         if value is None:
             continue
-        if entry["metric"] not in metrics:
+        here = metrics.get(entry["metric"])
+        if here is None:
             return f"{entry['metric']} has an entry in evals, but is not in metrics"
+        if here != value and not _equal(here, value):
+            return f"{entry['metric']} is {here:.6g} in metrics, but {value:.6g} in its entry"
         ends = entry.get("ci95")
         if ends is None or ends[0] <= value <= ends[1] or "estimator" in entry:
             continue
         if not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
             return f"{entry['metric']} is {value:.6g}, outside its own interval {_pair(ends)}"
-    broken = next(_certificates(record), None) if certified else None
+    broken = next(_certificates(record, _measured(record)), None) if certified else None
     return None if broken is None else broken.says.removesuffix(".")
 
 
@@ -79,11 +119,27 @@ def _entries(record: Record) -> Sequence[Entry]:
     return entries
 
 
-def _measured(record: Record) -> Iterator[tuple[str, float, Entry]]:
-    """Metric, value and entry, wherever there is a value."""
-    for entry in _entries(record):
-        if entry.get("value") is not None:
-            yield entry["metric"], entry["value"], entry
+def _kind(name: str, entry: Entry) -> _Kind:
+    return _cached_kind(name, tuple(entry), entry.get("tool") == "rb-convert")
+
+
+@lru_cache(maxsize=8192)
+def _cached_kind(name: str, fields: tuple[str, ...], converted: bool) -> _Kind:
+    parts = metric_name.parse(name)
+    plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, "transfer"}
+    published = converted or "published" in fields or "rounding" in fields
+    distance = "attack" in fields or "certificate" in fields
+    share = plain and (
+        parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
+        or (parts.over in ("eps", "severity") and (distance or "corruption" in fields) and not parts.suffix)
+    )
+    own = plain and not (published or parts.suffix or "two_phase" in fields or "records" in fields)
+    if "corruption" in fields:
+        own = own and "severity" in fields
+    else:
+        own = own and (parts.stem == "acc" or (distance and parts.over == "eps"))
+    intervals = tuple(field for field in fields if schema.is_interval(field))
+    return _Kind(parts, plain, share, own, published, distance, intervals)
 
 
 def _pair(ends: Sequence[float]) -> str:
@@ -94,12 +150,12 @@ def _equal(one: float, other: float, error: float = 0.0) -> bool:
     return math.isclose(one, other, rel_tol=_EXACT, abs_tol=max(error, 1e-9))
 
 
-def _edited(record: Record) -> Iterator[Finding]:
+def _edited(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
     """Metrics that differ from their entries, and entries that differ from their checksums."""
     metrics, sums = record.get("metrics") or {}, checksums.known(record)
-    for name, value, _ in _measured(record):
+    for name, value, _, _ in measured:
         here = metrics.get(name)
-        if here is not None and not _equal(here, value):
+        if here is not None and here != value and not _equal(here, value):
             yield Finding(name, "edited", f"{name} is {here:.6g} in metrics, but {value:.6g} in its entry.")
     names = set()
     for entry in _entries(record):
@@ -113,7 +169,7 @@ def _edited(record: Record) -> Iterator[Finding]:
             yield Finding(name, "edited", f"the entry of {name} was removed: its checksum is still there.")
 
 
-def _present(record: Record) -> Iterator[Finding]:
+def _present(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
     """Metrics without entries and entries without metrics."""
     metrics = record.get("metrics") or {}
     names = {entry["metric"] for entry in _entries(record)}
@@ -121,23 +177,26 @@ def _present(record: Record) -> Iterator[Finding]:
         if name not in names:
             says = f"{name} has no entry in evals: nothing says how it was measured."
             yield Finding(name, "no entry", says)
-    for name, _, _ in _measured(record):
+    for name, _, _, _ in measured:
         if metrics.get(name) is None:
             yield Finding(name, "no metric", f"{name} has an entry in evals, but is not in metrics.")
 
 
-def _interval(record: Record) -> Iterator[Finding]:
-    """Values outside their intervals, and intervals that are not those of value and n."""
-    for name, value, entry in _measured(record):
-        for field, ends in entry.items():
-            if not schema.is_interval(field) or not _is_pair(ends):
+def _interval(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+    """Values outside their intervals, and intervals that are not those of value and n: of rbtools up to
+    rounding, of other programs, which may have another kind, up to half their width."""
+    for name, value, entry, kind in measured:
+        for field in kind.intervals:
+            ends = entry[field]
+            if not _is_pair(ends):
                 continue
             if "estimator" not in entry and not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
                 says = f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
                 yield Finding(name, "interval", says)
             elif field == "ci95" and is_count(name, entry) and 0 <= value <= 1:
                 wanted = wilson(value, entry["n"])
-                if max(abs(a - b) for a, b in zip(ends, wanted, strict=True)) > 1e-6:
+                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (wanted[1] - wanted[0]) / 2
+                if abs(ends[0] - wanted[0]) > allowed or abs(ends[1] - wanted[1]) > allowed:
                     says = (
                         f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n"
                         f" {entry['n']} is {_pair(wanted)}."
@@ -159,63 +218,42 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 def is_count(name: str, entry: Entry) -> bool:
     """Whether the value is a count of correctly classified images divided by n, as rbtools measures it."""
-    n = entry.get("n")
-    if type(n) is not int or n < 1 or _is_published(entry) or "two_phase" in entry or "records" in entry:
-        return False
-    parts = metric_name.parse(name)
-    if not _is_plain(parts, entry) or parts.suffix:
-        return False
-    if "corruption" in entry:
-        return "severity" in entry
-    return parts.stem == "acc" or (_has_distance(entry) and parts.over == "eps")
+    return _is_number_of_images(entry.get("n")) and _kind(name, entry).counted
 
 
-def _has_distance(entry: Entry) -> bool:
-    """Whether it is of an attack or a certificate, whose names end with a distance."""
-    return "attack" in entry or "certificate" in entry
+def _is_number_of_images(n: object) -> bool:
+    return type(n) is int and n >= 1
 
 
-def _is_plain(parts: metric_name.MetricName, entry: Entry) -> bool:
-    """Whether it is a result itself: no difference, loss or measure of one."""
-    return "measure" not in entry and {*parts.prefixes} <= {*metric_name.SPLITS, "transfer"}
-
-
-def _is_published(entry: Entry) -> bool:
-    return "published" in entry or "rounding" in entry or entry.get("tool") == "rb-convert"
+def is_published(entry: Entry) -> bool:
+    """Whether it is a number that others published, as rb-convert read it."""
+    return entry.get("tool") == "rb-convert" or "published" in entry or "rounding" in entry
 
 
 def is_share(name: str, entry: Entry) -> bool:
     """Whether the value is an accuracy or another share of images or copies, from 0 to 1."""
-    parts = metric_name.parse(name)
-    if not _is_plain(parts, entry):
-        return False
-    if parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all"):
-        return True
-    accuracy = parts.over in ("eps", "severity") and (_has_distance(entry) or "corruption" in entry)
-    return accuracy and not parts.suffix
+    return _kind(name, entry).share
 
 
-def _whole(record: Record) -> Iterator[Finding]:
+def _whole(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
     """Shares outside [0, 1], numbers of images that are none, and counts that are not whole."""
-    for name, value, entry in _measured(record):
-        counts = entry["n"] if isinstance(entry.get("n"), list) else [entry.get("n", 1)]
-        if not all(type(n) is int and n >= 1 for n in counts):
+    for name, value, entry, kind in measured:
+        n = entry.get("n", 1)
+        if not (all(map(_is_number_of_images, n)) if isinstance(n, list) else _is_number_of_images(n)):
             yield Finding(name, "n", f"{name} has n {entry['n']}. A number of images is 1 or more.")
-        elif is_share(name, entry) and not 0 <= value <= 1:
+        elif kind.share and not 0 <= value <= 1:
             hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
             yield Finding(name, "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}")
-        elif is_count(name, entry):
-            right = value * entry["n"]
+        elif kind.counted and type(n) is int and "n" in entry:
+            right = value * n
             if abs(right - round(right)) > _COUNT:
-                says = (
-                    f"{name} is {value:.8g} of n {entry['n']}: {right:.8g} images, which is no whole number."
-                )
+                says = f"{name} is {value:.8g} of n {n}: {right:.8g} images, which is no whole number."
                 yield Finding(name, "count", says)
 
 
-def _units(record: Record) -> Iterator[Finding]:
+def _units(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
     """Distances and steps that differ from the metric's name, and distances in the wrong unit."""
-    for name, _, entry in _measured(record):
+    for name, _, entry, kind in measured:
         eps, norm = entry.get("eps"), entry.get("norm", "linf")
         if not isinstance(eps, float | int) or isinstance(eps, bool):
             continue
@@ -223,10 +261,8 @@ def _units(record: Record) -> Iterator[Finding]:
             says = f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
             yield Finding(name, "unit", says)
             continue
-        parts = metric_name.parse(name)
-        if parts.over != "eps" or not _has_distance(entry) or _is_published(entry):
-            continue
-        if not _is_plain(parts, entry):
+        parts = kind.parts
+        if parts.over != "eps" or not kind.distance or kind.published or not kind.plain:
             continue
         typed = float(parts.number)
         if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
@@ -239,22 +275,22 @@ def _units(record: Record) -> Iterator[Finding]:
             yield Finding(name, "unit", f"{name} is of {attack} with {steps} steps by its entry.")
 
 
-def _parts(record: Record) -> Iterator[Finding]:
+def _parts(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
     """Differences, means and sums that are not those of their parts."""
-    values = {name: (value, entry) for name, value, entry in _measured(record)}
-    for name, (value, entry) in values.items():
-        parts = metric_name.parse(name)
-        if parts.is_ge and not _is_published(entry):
+    values = {one.name: (one.value, one.entry) for one in measured}
+    for name, value, entry, kind in measured:
+        parts = kind.parts
+        if parts.is_ge and not kind.published:
             test = parts.rest().build()
             sides = values.get(f"train.{test}"), values.get(test)
             yield from _difference(name, value, entry, sides)
         broken = entry.get("broken_by")
-        if isinstance(broken, Mapping) and is_count(name, entry):
+        if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
             total = sum(count for count in broken.values() if type(count) is int)
             if value * entry["n"] + total > entry["n"] + _COUNT:
                 says = f"{name} is {value:.6g} of n {entry['n']}, but broken_by counts {total} images."
                 yield Finding(name, "parts", says)
-        if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not _is_published(entry):
+        if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not kind.published:
             five = [values.get(f"corrupt.{parts.of}.{severity}") for severity in range(1, 6)]
             known = [part for part in five if part is not None]
             same = [part[1].get("n") for part in known] == [entry.get("n")] * 5
@@ -278,53 +314,53 @@ def _difference(
         )
 
 
-def _orders(record: Record) -> Iterator[Finding]:
+def _orders(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
     """Robust above clean, a smaller distance worse than a larger, AutoAttack above another attack."""
     attacks = [
-        (name, value, entry)
-        for name, value, entry in _measured(record)
-        if "attack" in entry and is_share(name, entry) and metric_name.parse(name).over == "eps"
+        one
+        for one in measured
+        if one.kind.share and one.kind.parts.over == "eps" and "attack" in one.entry
+        if "transfer" not in one.kind.parts.prefixes
     ]
-    values = {name: (value, entry) for name, value, entry in _measured(record)}
-    for name, value, entry in attacks:
-        split = metric_name.parse(name).split
-        clean = values.get(metric_name.split_name("acc", split))
-        if clean is not None and "transfer" not in metric_name.parse(name).words:
-            p = _by_chance(clean, (value, entry), paired=True)
-            if p < LEVEL:
-                says = f"{name} is {value:.6g}, but acc is only {clean[0]:.6g}{_test(p)}."
-                yield Finding(name, "above clean", says)
-    for first, value, entry in attacks:
-        for second, other, its in attacks:
-            if not _comparable(entry, its):
+    values = {one.name: (one.value, one.entry) for one in measured if one.kind.parts.stem == "acc"}
+    for name, value, entry, kind in attacks:
+        clean = values.get(metric_name.split_name("acc", kind.parts.split))
+        if clean is not None and (p := _by_chance(clean, (value, entry), paired=True)) < LEVEL:
+            says = f"{name} is {value:.6g}, but acc is only {clean[0]:.6g}{_test(p)}."
+            yield Finding(name, "above clean", says)
+    at = [(one, one.entry["eps"]) for one in attacks if type(one.entry.get("eps")) in (int, float)]
+    for first, eps in at:
+        for second, its in at:
+            if second.value - first.value <= _EXACT or eps > its * (1 + _EXACT):
                 continue
-            closer = entry["eps"] < its["eps"] and _alike(first, second) and _has_steps(entry)
-            weaker = its["attack"] == "aa" != entry["attack"] and _equal(entry["eps"], its["eps"])
-            if not (closer or weaker) or "transfer" in metric_name.parse(first).words:
+            alike = first.kind.parts.family == second.kind.parts.family
+            closer = eps < its and alike and _has_steps(first.entry)
+            weaker = second.entry["attack"] == "aa" != first.entry["attack"] and _equal(eps, its)
+            if not (closer or weaker) or not _comparable(first.entry, second.entry):
                 continue
-            p = _by_chance((value, entry), (other, its), paired=False)
-            if p < LEVEL:
-                rule = "distances" if closer else "AutoAttack"
-                yield Finding(second, rule, f"{second} is {other:.6g}, but {first} is {value:.6g}{_test(p)}.")
+            low, high = (first.value, first.entry), (second.value, second.entry)
+            if (p := _by_chance(low, high, paired=False)) < LEVEL:
+                says = f"{second.name} is {high[0]:.6g}, but {first.name} is {low[0]:.6g}{_test(p)}."
+                yield Finding(second.name, "distances" if closer else "AutoAttack", says)
 
 
-def _certificates(record: Record) -> Iterator[Finding]:
+def _certificates(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
     """Certified above attacked: at its distance and all smaller ones no attack can break a certified image.
 
     On the same images one image is too much: a certificate covers the rounding of the network. A certificate
     of the smoothed classifier says nothing of the network, which the attacks are on.
     """
+    if not any("certificate" in one.entry for one in measured):
+        return
     bounds = [
-        (name, value, entry)
-        for name, value, entry in _measured(record)
-        if is_share(name, entry)
-        and metric_name.parse(name).over == "eps"
-        and type(entry.get("eps")) in (int, float)
+        one
+        for one in measured
+        if one.kind.share and one.kind.parts.over == "eps" and type(one.entry.get("eps")) in (int, float)
     ]
-    for name, value, entry in bounds:
+    for name, value, entry, _ in bounds:
         if "certificate" not in entry or "classifier" in entry:
             continue
-        for attacked, other, its in bounds:
+        for attacked, other, its, _ in bounds:
             if "attack" not in its or not _same_data(entry, its) or its["eps"] > entry["eps"] * (1 + _EXACT):
                 continue
             p = _by_chance((other, its), (value, entry), paired=True, flipped=0.0)
@@ -343,21 +379,15 @@ def _test(p: float) -> str:
     return "" if p == 0 else f" (p = {p:.2g})"
 
 
-def _alike(first: str, second: str) -> bool:
-    return metric_name.parse(first).family == metric_name.parse(second).family
-
-
 def _has_steps(entry: Entry) -> bool:
     """Whether more distance can only help the attack: a single step may be too long (FGSM)."""
     return entry["attack"] not in ("fgsm", "noise")
 
 
 def _comparable(entry: Entry, its: Entry) -> bool:
-    """Whether two attacks are on the same split of the same data, in one norm, with plain distances."""
-    distances = (entry.get("eps"), its.get("eps"))
-    plain = all(type(eps) in (int, float) for eps in distances)
+    """Whether two attacks are of the same model, on the same split of the same data, in one norm."""
     alike = all(entry.get(field) == its.get(field) for field in ("source", "attacked"))
-    return entry is not its and plain and alike and _same_data(entry, its)
+    return alike and _same_data(entry, its)
 
 
 def _by_chance(
@@ -370,6 +400,8 @@ def _by_chance(
     conservative where the images are the same.
     """
     difference = high[0] - low[0]
+    if difference <= _EXACT:
+        return 1.0
     rounding = sum(entry.get("rounding", 0) for _, entry in (low, high) if _is_number(entry.get("rounding")))
     if difference <= rounding + _EXACT:
         return 1.0
@@ -400,7 +432,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-RULES: tuple[Callable[[Record], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[Record, Sequence[_Measured]], Iterator[Finding]], ...] = (
     _edited,
     _present,
     _interval,

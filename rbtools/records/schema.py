@@ -255,6 +255,13 @@ EVALS = (
     ),
     Field("confirmed", "result", "the share of copies near a tie, which float32 decided", page="own"),
     Field("device", "label", "where it ran: cpu, cuda, or both joined by +", "label", "own"),
+    Field(
+        "environment",
+        "label",
+        "the version of torch, and the processor with its instruction set, or the GPU and the versions"
+        " of CUDA and cuDNN: with the same ones the same command gives the same outcomes",
+        "label",
+    ),
     Field("reason", "label", "why value is null; metrics then lacks the metric", "result", "own"),
     Field(
         "ci95",

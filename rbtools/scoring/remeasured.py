@@ -17,15 +17,17 @@ MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
 # another device; a verdict in float32 alone differs only near a tie.
 _SEARCHED, _JUDGED = 0.01, 0.002
 _RELATIVE = 0.01  # of numbers that are no shares
+_ROUNDED = 1e-6  # relative: of numbers that were computed alike
 
 
 def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
     """The verdict on a claimed entry. `images`: of how many images of the claim `measured` is a random part;
     None: it is of all of them.
 
-    An accuracy on all images has to be the same up to the share of verdicts that arithmetic may turn; on a
-    random part, the count follows the hypergeometric distribution if the claim is true. Other values are
-    compared by their standard errors.
+    An accuracy on all images has to be the same up to the share of verdicts that arithmetic may turn, and
+    exactly the same where device, precision and environment are those of the claim; on a random part, the
+    count follows the hypergeometric distribution if the claim is true. Other values are compared by their
+    standard errors.
     """
     base = {"claimed": claim.get("value"), "measured": measured.get("value"), "n": measured.get("n")}
     if claim.get("value") is None or measured.get("value") is None:
@@ -35,11 +37,57 @@ def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str
     base["difference"] = measured["value"] - claim["value"]
     if images is None and (short := _too_few(claim, measured)):
         return {"verdict": DIFFERS, **base, "reason": short}
+    if _has_tests(claim) and _has_tests(measured):
+        return _checklist(claim, measured, base)
     if "two_phase" in claim or "two_phase" in measured:
         return _sampled(claim, measured, base)
     if consistency.is_count(str(claim["metric"]), claim) and type(measured.get("n")) is int:
         return _counts(claim, measured, base)
     return _numbers(claim, measured, base, images)
+
+
+def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
+    """The verdict on a published number, of which neither the images nor all settings are known: within its
+    rounding and the sampling error of both numbers. `images`: as in `judged`.
+    """
+    base = {"claimed": claim["value"], "measured": measured.get("value"), "n": measured.get("n")}
+    if measured.get("value") is None:
+        return {"verdict": UNKNOWN, **base, "reason": "the measurement has no value"}
+    base["difference"] = measured["value"] - claim["value"]
+    rounding = claim["rounding"] / 2 if isinstance(claim.get("rounding"), float) else 0.0
+    allowed = _explained({**measured, "value": claim["value"]}) + rounding
+    size = claim["n"] if type(claim.get("n")) is int else images or measured.get("n")
+    share = consistency.is_share(str(measured["metric"]), measured)
+    sides = ((claim["value"], {**claim, "n": size}), (measured["value"], measured))
+    errors = [consistency.standard_error(*side) for side in sides] if share else [None]
+    known = [error for error in errors if error is not None]
+    off = max(abs(base["difference"]) - allowed, 0.0)
+    if len(known) == 2:
+        p = math.erfc(off / max(math.hypot(*known), 1e-12) / math.sqrt(2))
+        words = f"normal, standard errors {known[0]:.3g} and {known[1]:.3g}"
+    elif images is not None:
+        return {"verdict": UNKNOWN, **base, "reason": _PART}
+    else:
+        p, words = (0.0 if off > 1e-9 else 1.0), "on the same images"
+    words += f"; rounding explains {rounding:.3g}, arithmetic {allowed - rounding:.3g}"
+    return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}
+
+
+def assumed(claim: Entry, measured: Entry, images: int | None = None) -> list[str]:
+    """The settings of a measurement that the published claim does not say, such as `steps 20`."""
+    parts = metric_name.parse(str(claim["metric"]))
+    said = {"steps"} if parts.stem[-1:].isdigit() else set()
+    words = [] if "n" in claim else [f"n {images or measured.get('n')}"]
+    for key, value in results.protocol(measured).items():
+        if key not in claim and key not in _IN_NAMES | said and value not in (None, ""):
+            words.append(f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}")
+    return words
+
+
+# What a metric's name says, and what decides no more than chance does.
+_IN_NAMES = {"metric", "n", "attack", "eps", "norm", "split", "noise", "gamma", "rho", "denominator"}
+_IN_NAMES |= {"corruption", "severity", "seed", "draws", "precision", "indices", "measure", "certificate"}
+_IN_NAMES |= {"definition"}
 
 
 def different(claim: Entry, measured: Entry) -> str:
@@ -65,6 +113,12 @@ def _rate(claim: Entry) -> float:
     return _SEARCHED if "attack" in claim or "noise" in claim else _JUDGED
 
 
+def _same_arithmetic(claim: Entry, measured: Entry) -> bool:
+    """Whether both were computed alike, so that every outcome is the same."""
+    facts = ("environment", "device", "precision", "prepared")
+    return "environment" in claim and all(claim.get(fact) == measured.get(fact) for fact in facts)
+
+
 def _allowed(rate: float, n: int) -> int:
     """How many images may differ: none of fewer than ten."""
     return math.ceil(rate * n) if n >= 10 else 0
@@ -76,7 +130,9 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
     allowed = _allowed(_rate(claim), part)
     if part >= size:
         off = abs(seen - round(claim["value"] * part))
-        words = f"{off} of {part} images differ, and arithmetic explains {allowed}"
+        words = f"{off} of {part} differ, and arithmetic explains {allowed}"
+        if _same_arithmetic(claim, measured):
+            allowed, words = 0, f"{off} of {part} differ; device, precision and environment are the same"
         verdict = MATCH if off <= allowed else DIFFERS
         return {"verdict": verdict, **base, "test": words, "p": 1.0 if off <= allowed else 0.0}
     p = hypergeometric(seen, part, right, size, allowed)
@@ -101,6 +157,35 @@ def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _has_tests(entry: Entry) -> bool:
+    tests = entry.get("tests")
+    kinds: dict[str, Any] = {"test": str, "holds": bool, "by": (int, float)}
+    return isinstance(tests, list) and all(
+        isinstance(test, Mapping) and all(isinstance(test.get(key), kind) for key, kind in kinds.items())
+        for test in tests
+    )
+
+
+def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
+    """The tests of rb-attack check: each has to hold or fail as before, unless it is that near to a tie that
+    arithmetic may turn it.
+    """
+    allowed = 0.0 if _same_arithmetic(claim, measured) else _SEARCHED
+    before, now = ({t["test"]: (t["holds"], t["by"]) for t in one["tests"]} for one in (claim, measured))
+    turned = [
+        name
+        for name in {**before, **now}
+        if name not in before
+        or name not in now
+        or (before[name][0] != now[name][0] and max(abs(before[name][1]), abs(now[name][1])) > allowed)
+    ]
+    counted = claim["value"] == sum(not holds for holds, _ in before.values())
+    words = f"test {', '.join(turned)} turned" if turned else "each test holds or fails as before"
+    words = words if counted else "the claim is not the number of its failing tests"
+    verdict = DIFFERS if turned or not counted else MATCH
+    return {"verdict": verdict, **base, "test": words, "p": float(verdict == MATCH)}
 
 
 def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
@@ -137,20 +222,30 @@ def _sampling_error(entry: Entry) -> float:
     return (ends[1] - ends[0]) / 2 / 1.96 if isinstance(ends, list) and len(ends) == 2 else 0.0
 
 
+_PART = "without an interval, a random part of the images does not tell; leave out --n"
+
+
+def _explained(claim: Entry) -> float:
+    """By how much arithmetic may change the value."""
+    parts = metric_name.parse(str(claim["metric"]))
+    if consistency.is_share(str(claim["metric"]), claim) or parts.is_ge:
+        return _rate(claim) * (2 if parts.is_ge else 1)
+    return _RELATIVE * abs(float(claim["value"]))
+
+
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
     """Values that are no counts: on all images equal up to arithmetic, else by their standard errors."""
-    share = consistency.is_share(str(claim["metric"]), claim) or metric_name.parse(str(claim["metric"])).is_ge
-    rate = _rate(claim) * (2 if metric_name.parse(str(claim["metric"])).is_ge else 1)
-    allowed = rate if share else _RELATIVE * abs(claim["value"])
+    allowed = _explained(claim)
     off = abs(base["difference"])
+    if images is None and _same_arithmetic(claim, measured):
+        allowed = _ROUNDED * abs(claim["value"])
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
         close = off <= allowed + 1e-9
         return {"verdict": MATCH if close else DIFFERS, **base, "test": words, "p": 1.0 if close else 0.0}
     error = consistency.standard_error(measured["value"], measured)
     if error is None:
-        reason = "without an interval, a random part of the images does not tell; leave out --n"
-        return {"verdict": UNKNOWN, **base, "reason": reason}
+        return {"verdict": UNKNOWN, **base, "reason": _PART}
     p = math.erfc(max(off - allowed, 0.0) / max(error, 1e-12) / math.sqrt(2))
     words = f"normal, standard error {error:.3g}, {allowed:.3g} explained by arithmetic"
     return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}

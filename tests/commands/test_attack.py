@@ -22,6 +22,7 @@ from rbtools import api
 from rbtools.attacks import ATTACKS, presets
 from rbtools.commands.attack import main
 from rbtools.evaluation.tasks import AttackTask
+from rbtools.execution.device import environment
 from rbtools.inputs import resolve
 from rbtools.store import Store
 from tests.runner import Record, invoke, one, records
@@ -73,6 +74,7 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
         "n": 50,
         "device": "cpu",
         "precision": "fp32",
+        "environment": environment(torch.device("cpu")),
     }
 
 

@@ -61,10 +61,16 @@ def evaluated(**more: Any) -> Record:
 # --- the page -------------------------------------------------------------------------------------
 
 
+def test_a_curve_without_results_is_said_in_plain_words() -> None:
+    text = page([], record(entry("acc", 0.9), entry("fgsm.8", 0.5, attack="fgsm", eps=8 / 255, norm="linf")))
+    assert "Not drawn: the record has no result under noise (rb-pr)." in text
+    assert text.count("Not drawn") == 2 and "--metric" not in text.split("Command lines")[0]
+
+
 def test_a_report_has_results_curves_commands_and_references() -> None:
     text = page([], evaluated())
     assert len(re.findall(r'class="curve" alt="[^"]*" src="data:image/svg\+xml;base64,', text)) == 3
-    assert "[0.8, 1]" in text and "attack pgd, norm linf, eps 0.01569, steps 20" in text
+    assert "[0.8, 1]" in text and "attack pgd, norm linf, eps 4/255, steps 20" in text
     assert "rb-attack pgd --eps 1,2,4" in text and "rb-corrupt fog --severity 1,2" in text
     keys = re.findall(r"@\w+\{(\w+),", text)
     assert keys == [
@@ -166,7 +172,7 @@ def test_the_worst_images_of_a_file_with_their_differences(saved: Record) -> Non
 
 def test_images_are_found_where_no_file_has_them(saved: Record) -> None:
     text = page(["--images", "2", "--n", "20"], saved)
-    assert "PGD with 20 steps on 20 images (norm linf, eps 0.1255)" in text
+    assert "PGD with 20 steps on 20 images (norm linf, eps 32/255)" in text
     assert len(re.findall(r"<figcaption>", text)) == 2
 
 

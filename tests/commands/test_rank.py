@@ -246,18 +246,18 @@ def test_text_of_other_people_cannot_break_a_table() -> None:
 
 # --- the table on a terminal ----------------------------------------------------------------------
 
-WIDE = [
-    record(
-        f"nb201-{number}",
-        dataset="digits",
-        train={"method": method, "seed": 0},
-        metrics={"acc": 0.98, "seconds_per_epoch": 1.25, "pgd20.32": robust, "pr.uniform.0.1": 0.9}
-        | {"probacc.uniform.0.1.0.05": 0.9, "train.acc": 1.0, "score": robust}
-        | {f"corrupt.fog.{severity}": 0.5 for severity in range(1, 6)},
-        evals=[{"metric": "pgd20.32", "value": robust, "ci95": [robust - 0.04, robust + 0.04]}],
-    )
-    for number, method, robust in ((13714, "trades", 0.83), (13714, "erm", 0.11), (7, "trades", 0.5))
-]
+def wide(number: int, method: str, robust: float) -> Record:
+    """A record with many metrics, one of them with an interval."""
+    metrics = {"acc": 0.98, "seconds_per_epoch": 1.25, "pgd20.32": robust, "pr.uniform.0.1": 0.9}
+    metrics |= {"probacc.uniform.0.1.0.05": 0.9, "train.acc": 1.0, "score": robust}
+    metrics |= {f"corrupt.fog.{severity}": 0.5 for severity in range(1, 6)}
+    ends = {"pgd20.32": {"ci95": [robust - 0.04, robust + 0.04]}}
+    evals = [{"metric": name, "value": value, **ends.get(name, {})} for name, value in metrics.items()]
+    train = {"method": method, "seed": 0}
+    return record(f"nb201-{number}", dataset="digits", train=train, metrics=metrics, evals=evals)
+
+
+WIDE = [wide(13714, "trades", 0.83), wide(13714, "erm", 0.11), wide(7, "trades", 0.5)]
 
 
 def on_a_terminal(columns: int, arguments: list[str], **environment: str) -> str:
@@ -446,7 +446,7 @@ def evaluated(**found: tuple[float, int]) -> Record:
 @pytest.mark.parametrize("more", [[], ["--where", "pgd < 1"], ["--aggregate", "arch.name"], ["--top", "1"]])
 @pytest.mark.parametrize("turned", [False, True])
 def test_two_evaluations_of_a_checkpoint_are_one_record(more: list[str], turned: bool) -> None:
-    parts = [evaluated(acc=(0.5, 40), pgd=(0.25, 10)), evaluated(acc=(0.75, 10), fgsm=(0.375, 10))]
+    parts = [evaluated(acc=(0.5, 40), pgd=(0.25, 12)), evaluated(acc=(0.75, 8), fgsm=(0.375, 8))]
     result = run(["--by", "fgsm", *more], parts[::-1] if turned else parts)
     (found,) = map(json.loads, result.stdout.splitlines())
     assert found["metrics"] == {"acc": 0.5, "pgd": 0.25, "fgsm": 0.375} and found["rank"] == 1
@@ -456,7 +456,7 @@ def test_two_evaluations_of_a_checkpoint_are_one_record(more: list[str], turned:
 
 @pytest.mark.parametrize("more", [[], ["--where", "acc > 0"], ["--top", "5"]])
 def test_without_merging_every_record_is_ranked(more: list[str]) -> None:
-    parts = [evaluated(acc=(0.5, 40), pgd=(0.25, 10)), evaluated(acc=(0.75, 10), fgsm=(0.375, 10))]
+    parts = [evaluated(acc=(0.5, 40), pgd=(0.25, 12)), evaluated(acc=(0.75, 8), fgsm=(0.375, 8))]
     result = run(["--by", "acc", "--no-merge", *more], parts)
     found = [json.loads(line)["metrics"] for line in result.stdout.splitlines()]
     assert found == [{"acc": 0.75, "fgsm": 0.375}, {"acc": 0.5, "pgd": 0.25}]
@@ -487,16 +487,15 @@ def test_a_part_whose_first_part_was_let_go_is_said(monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_a_metric_that_is_not_what_its_entry_says_is_said_once() -> None:
+def test_a_metric_that_is_not_what_its_entry_says_is_said() -> None:
     some = [net(f"n{i}", 0, acc=0.99) for i in range(3)]
     for one in some[1:]:
         one["evals"] = [{"metric": "acc", "value": 0.775, "n": 40, "ci95": [0.689, 0.85]}]
     result = run(["--by", "acc"], some)
     assert (result.exit_code, result.stderr) == (
         0,
-        "rb-rank: warning: 2 records with a metric that differs from its entry in evals (n1 pgd: acc"
-        " is 0.99, measured 0.775 [0.689, 0.85]): the number in metrics is used. Measuring again replaces"
-        " it.\n",
+        "rb-rank: warning: n1 pgd is inconsistent: acc is 0.99 in metrics, but 0.775 in its entry.\n"
+        "rb-rank: warning: n2 pgd is inconsistent: acc is 0.99 in metrics, but 0.775 in its entry.\n",
     )
 
 
@@ -791,7 +790,15 @@ def test_a_tool_that_takes_no_checkpoint_does_not_offer_one() -> None:
 
 
 def test_percent_digits_and_labels_change_shares_alone() -> None:
-    both = [{**one, "metrics": {**one["metrics"], "seconds_per_epoch": 2.345}} for one in TWO]
+    speed = {"metric": "seconds_per_epoch", "value": 2.345}
+    both = [
+        {
+            **one,
+            "metrics": {**one["metrics"], "seconds_per_epoch": 2.345},
+            "evals": [*one["evals"], speed],
+        }
+        for one in TWO
+    ]
     shown = ["--by", "pgd20.8", "--metric", "acc,seconds_per_epoch", "--label", "acc=clean"]
     written = out([*shown, "--percent", "--digits", "1", "--format", "md"], both).splitlines()
     assert written[0].endswith("| pgd20.8 \\[%\\] | clean | seconds\\_per\\_epoch |")

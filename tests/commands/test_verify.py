@@ -57,7 +57,7 @@ def test_true_claims_match(measured: Record) -> None:
 
 
 def test_a_false_claim_differs_with_status_1(measured: Record) -> None:
-    result = run([], claimed(measured, "pgd3.16", 3))
+    result = run([], claimed(measured, "pgd3.16", 1))
     assert result.exit_code == 1
     assert verdicts(result)["pgd3.16"] == "differs" and verdicts(result)["pgd3.8"] == "match"
     assert "pgd3.16" in result.stderr and "differs" in result.stderr
@@ -99,7 +99,7 @@ def test_a_claim_of_another_attack_cannot_be_told(measured: Record) -> None:
 def test_a_record_without_a_checkpoint(measured: Record) -> None:
     record = {name: value for name, value in measured.items() if name != "checkpoint"}
     entries = json.loads(run([], record).stdout)["verify"]["entries"]
-    assert entries["acc"]["reason"] == "the record has no checkpoint"
+    assert entries["acc"]["reason"] .startswith("the record has no checkpoint: name its file with")
 
 
 def edited(record: Record, metric: str, **fields: Any) -> Record:
@@ -133,6 +133,19 @@ def test_a_measure_of_fresh_weights_needs_no_checkpoint(known: dict[str, Record]
     record = rbtools.measure(bare, "synflow")
     assert verdicts(run([], record)) == {"synflow": "match"}
     assert verdicts(run([], edited(record, "synflow", value=1.0))) == {"synflow": "differs"}
+
+
+def test_the_checklist_is_tested_again(known: dict[str, Record]) -> None:
+    import rbtools
+
+    record = rbtools.check(known["erm"], eps=16, steps=3, queries=20, samples=3, n=20)
+    told = json.loads(run([], record).stdout)["verify"]["entries"]
+    assert {one["verdict"] for one in told.values()} == {"match", "cannot be told"}
+    assert told["obfuscation.failed"]["test"] == "each test holds or fails as before"
+    lie = edited(record, "obfuscation.failed", value=record["metrics"]["obfuscation.failed"] + 1)
+    assert verdicts(run([], lie))["obfuscation.failed"] == "differs"
+    less = {**record, "evals": [one for one in record["evals"] if one["metric"] != "square.16"]}
+    assert verdicts(run([], less))["obfuscation.failed"] == "cannot be told"
 
 
 def test_certificates_are_certified_again(known: dict[str, Record]) -> None:
@@ -199,6 +212,7 @@ def test_a_terminal_gets_a_table_and_a_pipe_the_record(
     monkeypatch.setattr(RecordWriter, "width", lambda self: 100)
     result = run([], {**lie, "arch": {**lie["arch"], "name": "a\x1b[31mb"}})
     table = result.stdout
+    assert "0 of 60 differ" in table and "9 of 60 differ" in table and "test" in table.splitlines()[1]
     assert "differs" in table and "match" in table and "\x1b[31m" not in table
     assert "seconds_per_epoch: a duration is not the same twice" in table
     assert not any(line.startswith("{") for line in table.splitlines())

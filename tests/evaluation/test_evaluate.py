@@ -699,8 +699,10 @@ def checkpoint_file(record: Record) -> Path:
 def test_a_missing_checkpoint_is_said(record: Record, run: RunContext) -> None:
     with pytest.raises(RbError, match=r"sha256:0{12}\.\.\. is not in the store .*rb-store.* with --store"):
         run_task({**record, "checkpoint": "sha256:" + 64 * "0"}, AccuracyTask(), run)
-    with pytest.raises(RbError, match=r"The checkpoint /gone.pt does not exist"):
-        run_task({**record, "checkpoint_file": "/gone.pt"}, AccuracyTask(), run)
+    gone = {**record, "checkpoint_file": "/gone.pt"}
+    assert run_task(gone, AccuracyTask(), run)["metrics"]  # the store has the file of that hash
+    with pytest.raises(RbError, match=r"The checkpoint /gone.pt does not exist, and the store has none"):
+        run_task({**gone, "checkpoint": "sha256:" + 64 * "0"}, AccuracyTask(), run)
     for name in ("sha256:../../etc/passwd", "md5:1", 7):
         with pytest.raises(RbError, match="Expected 'sha256:' and 64 hexadecimal digits"):
             run_task({**record, "checkpoint": name}, AccuracyTask(), run)

@@ -1,7 +1,7 @@
 """Planted faults are named by rb-attack check or rb-verify, and honest models raise no alarm.
 
 The networks are formulas on the digits, so that they are the same on every machine: the class whose mean
-image is nearest, with something wrong around it.
+image, or whose mean of convolutional features, is nearest, with something wrong around it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import rbtools
 from rbtools import datasets
 from rbtools.errors import RbError
+from rbtools.evaluation import adv_file
 from rbtools.inputs import resolve
 from rbtools.models.normalize import Normalized
 from rbtools.probabilistic import intervals
@@ -54,14 +55,60 @@ def means(every: int = 1, first: int = 0) -> Tensor:
     return torch.stack([pixels[labels == label].mean(0) for label in range(10)])
 
 
+class Convolutional(nn.Module):
+    """The class with the nearest mean of features: filters, BatchNorm with the statistics of the training
+    images, ReLU and averages of 2x2. (Without the averages PGD without a bound leaves one image of 60.)
+
+    deep: a second block of sums and differences of the first one's channels.
+    """
+
+    FILTERS = ([0, 0, 0, 0, 1, 0, 0, 0, 0], [1, 2, 1, 0, 0, 0, -1, -2, -1], [1, 0, -1, 2, 0, -2, 1, 0, -1])
+
+    def __init__(self, deep: bool = False) -> None:
+        super().__init__()
+        kernels = torch.tensor([[sign * x for x in one] for one in self.FILTERS for sign in (1, -1)])
+        first = nn.Conv2d(1, 6, 3, padding=1)
+        first.weight.data, first.bias.data = kernels.float().view(6, 1, 3, 3) / 4, torch.zeros(6)
+        layers = [first, nn.BatchNorm2d(6), nn.ReLU()]
+        if deep:
+            second = nn.Conv2d(6, 6, 1, bias=False)
+            second.weight.data = (torch.eye(6) + 0.5 * torch.eye(6).roll(2, 0))[:, :, None, None]
+            layers += [second, nn.BatchNorm2d(6), nn.ReLU()]
+        self.features = nn.Sequential(*layers, nn.AvgPool2d(2), nn.Flatten())
+        data = datasets.load("digits", "train")
+        images = data.images.float() / 255
+        for layer in self.features:
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.momentum = None  # the statistics of this one batch
+        with torch.no_grad():
+            self.features.train()(images)
+            if deep:  # the second block's are those behind the first one's in eval mode
+                self.features[4].reset_running_stats()
+                self.features[1].eval()
+                self.features(images)
+            features = self.features.eval()(images).double()
+        centres = torch.stack([features[data.labels == label].mean(0) for label in range(10)])
+        self.head = nn.Linear(centres.shape[1], 10)
+        self.head.weight.data = 2 * centres.float()
+        self.head.bias.data = -centres.square().sum(1).float()
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+
 class Around(nn.Module):
-    """The nearest mean after something else is done to the images, and before something to the logits."""
+    """A network, the nearest mean if none is given, after something else is done to the images, and before
+    something to the logits."""
 
     def __init__(
-        self, before: Callable[[Tensor], Tensor], after: Callable[[Tensor], Tensor] = lambda x: x
+        self,
+        before: Callable[[Tensor], Tensor],
+        after: Callable[[Tensor], Tensor] = lambda x: x,
+        inside: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.before, self.after, self.nearest = before, after, Nearest(means())
+        self.before, self.after, self.nearest = before, after, inside or Nearest(means())
 
     def forward(self, images: Tensor) -> Tensor:
         return self.after(self.nearest(self.before(images)))
@@ -141,7 +188,20 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "gradient stopped": (lambda: Around(lambda images: images.detach()), "gradient"),
     "gradient turned round": (lambda: Around(lambda x: Gradient.apply(x, "turned")), "test"),
     "gradient of a pattern": (lambda: Around(lambda x: Gradient.apply(x, "pattern")), "test"),
-}
+    "convolutions, BatchNorm in train mode": (lambda: Convolutional(deep=True).train(), "train mode"),
+    "convolutions, quantised input": (lambda: Around(rounded(4), inside=Convolutional()), "gradient"),
+    "convolutions, noise": (lambda: Around(noisy, inside=Convolutional()), "not deterministic"),
+    "convolutions, wrong mean": (lambda: Normalized(Convolutional(), [0.9], [0.3]), "normalisation"),
+    "convolutions, labels shifted": (
+        lambda: Around(identity, lambda x: x.roll(1, 1), Convolutional()), "--class-map"
+    ),
+    "convolutions, gradient stopped": (
+        lambda: Around(lambda x: x.detach(), inside=Convolutional(deep=True)), "gradient"
+    ),
+    "convolutions, saturated logits": (
+        lambda: Around(identity, lambda x: 1e6 * x, Convolutional()), "gradient"
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -175,6 +235,11 @@ HONEST: dict[str, Callable[[], nn.Module]] = {
     "smoothed": lambda: Around(lambda images: nn.functional.avg_pool2d(images, 3, 1, 1)),
     "square root": lambda: Around(lambda images: (images + 0.05).sqrt()),
     "little contrast": lambda: Around(lambda images: torch.sigmoid(3 * (images - 0.5))),
+    "convolutions": Convolutional,
+    "two blocks of convolutions": lambda: Convolutional(deep=True),
+    "convolutions of a brighter image": lambda: Around(lambda x: 0.9 * x + 0.05, inside=Convolutional()),
+    "convolutions behind a contrast": lambda: Around(contrast, inside=Convolutional()),
+    "convolutions, log-softmax": lambda: Around(identity, lambda x: x.log_softmax(1), Convolutional()),
 }
 
 
@@ -260,6 +325,20 @@ def test_a_false_record_is_named(fault: str, claim: Record) -> None:
     record = copy.deepcopy(claim)
     plant(record)
     assert word in named(record, measured=word == "differs")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_images_outside_the_ball_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = record_of(monkeypatch, Convolutional())
+    options = {"steps": 3, "n": N, "save_adv": "some.adv", "store": "rb-store"}
+    record = rbtools.attack(record, "pgd", eps=EPS, **options)
+    verdict = rbtools.verify(record, adv="some.adv", store="rb-store")["verify"]["entries"]["pgd3.16"]
+    assert verdict["verdict"] == "match"
+    whole = Path("some.adv").read_bytes()
+    step = adv_file.header_of("some.adv")["step"]
+    Path("far.adv").write_bytes(whole.replace(f'"step":{step}'.encode(), f'"step":{1.5 * step}'.encode()))
+    verdict = rbtools.verify(record, adv="far.adv", store="rb-store")["verify"]["entries"]["pgd3.16"]
+    assert verdict["verdict"] == "differs" and "outside the ball" in verdict["reason"]
 
 
 def named(record: Record, *, measured: bool = False) -> set[str]:

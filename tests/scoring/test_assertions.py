@@ -18,7 +18,8 @@ Record = dict[str, Any]
 
 def model(name: str = "a", value: float = 0.45, **entry: Any) -> Record:
     whole = {"metric": "aa.8", "value": value, "n": 100, "ci95": [value - 0.1, value + 0.1], **entry}
-    return {"arch": {"name": name, "params": 100}, "metrics": {"aa.8": value, "cost": 3.0}, "evals": [whole]}
+    evals = [whole, {"metric": "cost", "value": 3.0}]
+    return {"arch": {"name": name, "params": 100}, "metrics": {"aa.8": value, "cost": 3.0}, "evals": evals}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,20 @@ def test_all_images_may_differ_by_what_arithmetic_turns(seen: int, verdict: str)
     assert judged(attack(500, 1000), attack(seen, 1000))["verdict"] == verdict
 
 
+ALIKE = {"environment": "torch 2.13.0+cpu, some processor, AVX2", "device": "cpu", "precision": "bf16"}
+
+
+def test_what_is_computed_alike_has_to_be_the_same() -> None:
+    claim = attack(500, 1000, **ALIKE)
+    assert judged(claim, attack(500, 1000, **ALIKE))["verdict"] == "match"
+    one = judged(claim, attack(501, 1000, **ALIKE))
+    assert one["verdict"] == "differs" and "environment are the same" in one["test"]
+    for fact in ALIKE:  # elsewhere arithmetic may turn some
+        assert judged(claim, attack(501, 1000, **{**ALIKE, fact: "other"}))["verdict"] == "match"
+    assert judged(attack(500, 1000), attack(501, 1000))["verdict"] == "match"  # the claim does not say
+    assert judged(claim, attack(51, 100, **ALIKE), images=1000)["verdict"] == "match"  # a random part
+
+
 def test_a_clean_accuracy_may_differ_by_less() -> None:
     claim = {"metric": "acc", "value": 0.9, "n": 1000}
     assert judged(claim, {**claim, "value": 0.902})["verdict"] == "match"

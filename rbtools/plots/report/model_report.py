@@ -8,14 +8,16 @@ import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.plots.base import Scoring, encode
 from rbtools.plots.board.reproduce_command import reproduce_command
-from rbtools.plots.board.shell_words import CONTROL
+from rbtools.plots.board.shell_words import CONTROL, distance, is_number
 from rbtools.plots.curves import CurvesPlot
 from rbtools.plots.report import bibliography
+from rbtools.records import metric_name
 
 Record = Mapping[str, Any]
 CHECK = "obfuscation.failed"
@@ -25,9 +27,9 @@ _SAID = (
     *("rho", "certificate", "sigma", "measure", "on", "split", "source", "screen", "seed"),
 )
 _CURVES = (
-    ("Accuracy over the distance of attacks", "eps", "*"),
-    ("Probabilistic robustness over the radius of noise", "gamma", "pr.*"),
-    ("Accuracy over the severity of corruptions", "severity", "corrupt.*"),
+    ("Accuracy over the distance of attacks", "eps", "*", "an attack (rb-attack)"),
+    ("Probabilistic robustness over the radius of noise", "gamma", "pr.*", "noise (rb-pr)"),
+    ("Accuracy over the severity of corruptions", "severity", "corrupt.*", "a corruption (rb-corrupt)"),
 )
 STYLE = """
 body { margin: 0 auto; max-width: 62rem; padding: 1rem; color: #1a1d21; background: #fff;
@@ -181,11 +183,24 @@ def _results(record: Record) -> tuple[str, str]:
         entry = entries.get(name, {})
         ends = entry.get("ci95")
         interval = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if _is_pair(ends) else ""
-        said = ", ".join(f"{key} {_figure(entry[key])}" for key in _SAID if entry.get(key) is not None)
+        said = ", ".join(f"{key} {_said(key, entry)}" for key in _SAID if entry.get(key) is not None)
         count = entry.get("n")
         cells = [text(_figure(value)), text(interval), text("" if count is None else count)]
         rows.append([("", text(name)), *(("number", cell) for cell in cells), ("", text(said))])
     return "Results", _table(("metric", "value", "95 % interval", "n", "how"), rows)
+
+
+def _said(field: str, entry: Mapping[str, Any]) -> str:
+    value = entry[field]
+    if field == "eps" and is_number(value):
+        return eps_in_words(value, str(entry.get("norm", "linf")))
+    return _figure(value)
+
+
+def eps_in_words(eps: float, norm: str) -> str:
+    """A distance as papers write it: `8/255` in L-infinity, `0.5` in others."""
+    words = distance(eps, norm)
+    return f"{float(words):.4g}/255" if norm == "linf" else words
 
 
 def _figure(value: object) -> str:
@@ -199,12 +214,16 @@ def _is_pair(ends: object) -> bool:
 def _curves(record: Record, scoring: Scoring) -> list[tuple[str, str]]:
     """A section for each curve that the record has points of."""
     sections = []
-    for title, over, metric in _CURVES:
-        try:
-            drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)], scoring)
-            content = _picture(encode(drawn, "svg"), "svg+xml", title, "curve")
-        except RbError as wrong:
-            content = f'<p class="hint">Not drawn: {text(wrong)}</p>'
+    names = [(name, metric_name.parse(name).over) for name in record.get("metrics") or ()]
+    for title, over, metric, what in _CURVES:
+        content = f'<p class="hint">Not drawn: the record has no result under {text(what)}.</p>'
+        if any(its == over and fnmatchcase(name, metric) for name, its in names):
+            try:
+                drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)], scoring)
+                content = _picture(encode(drawn, "svg"), "svg+xml", title, "curve")
+            except RbError:
+                words = f"these results do not fit one figure; rb-plot curves --over {over} says why."
+                content = f'<p class="hint">Not drawn: {text(words)}</p>'
         sections.append((title, content))
     return sections
 

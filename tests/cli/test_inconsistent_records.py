@@ -1,0 +1,78 @@
+"""Tools that read all records and write something else warn of records that contradict themselves."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import click
+import pytest
+
+from rbtools.cli.sink import Inconsistent
+from rbtools.commands import plot, rank, score
+from tests.records.test_consistency import HONEST, PLANTED
+from tests.runner import invoke
+
+Record = dict[str, Any]
+SINKS: dict[str, tuple[click.Command, list[str]]] = {
+    "rb-rank": (rank.main, ["--by", "acc"]),
+    "rb-score": (score.main, ["--metric", "acc"]),
+    "rb-plot": (plot.main, ["scatter", "--x", "acc", "--y", "pgd20.8", "-o", "figure.svg"]),
+}
+
+
+def stale(record: Record) -> Record:
+    """The record with a value and its interval changed by hand, which only the checksum shows."""
+    record = copy.deepcopy(record)
+    (entry,) = [one for one in record["evals"] if one["metric"] == "wci"]
+    entry["value"] = record["metrics"]["wci"] = 13.5
+    return record
+
+
+FALSE = [*(record for record, _ in PLANTED), stale(HONEST)]
+
+
+def named(record: Record, number: int) -> Record:
+    return {**record, "arch": {"name": f"net{number}"}}
+
+
+@pytest.mark.parametrize("tool", SINKS)
+def test_each_inconsistent_record_is_a_line_and_honest_ones_are_none(
+    tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, arguments = SINKS[tool]
+    monkeypatch.setattr(Inconsistent, "LINES", 100)
+    given = [named(HONEST, 99), *(named(record, number) for number, record in enumerate(FALSE))]
+    result = invoke(command, arguments, *given)
+    assert result.exit_code == 0, result.stderr
+    lines = [line for line in result.stderr.splitlines() if "inconsistent" in line]
+    assert [line.split()[2] for line in lines] == [f"net{number}" for number in range(len(FALSE))]
+    assert "checksum is of another" in lines[-1] and "net99" not in result.stderr
+    assert "no entry" not in result.stderr
+
+
+@pytest.mark.parametrize("tool", SINKS)
+def test_many_are_counted(tool: str) -> None:
+    command, arguments = SINKS[tool]
+    result = invoke(command, arguments, *(named(FALSE[-1], number) for number in range(8)))
+    assert result.stderr.count("is inconsistent") == 5
+    assert "warning: and 3 more inconsistent records; rb-verify --inconsistent names them.\n" in result.stderr
+
+
+def test_later_records_are_judged_by_a_glance_which_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inconsistent, "IN_FULL", 1)
+    late = named({**HONEST, "metrics": {**HONEST["metrics"], "acc": 0.1}}, 3)
+    result = invoke(rank.main, ["--by", "acc"], HONEST, named(FALSE[-1], 2), late)
+    assert "net3 is inconsistent: acc is 0.1 in metrics" in result.stderr and "net2" not in result.stderr
+    assert "2 further records compared with themselves by a glance only" in result.stderr
+
+
+def test_metrics_without_an_entry_are_one_line_in_all() -> None:
+    some = [named({**HONEST, "metrics": {**HONEST["metrics"], "mine": 1.0}}, number) for number in range(9)]
+    result = invoke(rank.main, ["--by", "acc"], *some)
+    assert result.stderr == (
+        "rb-rank: warning: 9 records with metrics that have no entry in evals (net0: mine): nothing says how"
+        " they were measured.\n"
+    )
+    bare = [{"schema": 1, "arch": {"name": "a"}, "metrics": {"acc": 0.5}}]
+    assert invoke(rank.main, ["--by", "acc"], *bare).stderr == ""
