@@ -449,9 +449,9 @@ def counts_of_steps(
     step, counts = loop._Training._step, []
     with PretendDevice() as device:
 
-        def counted(*args: Any) -> Tensor:
+        def counted(*args: Any) -> Any:
             device.reset()
-            worst = step(*args)
+            worst = yield from step(*args)
             counts.append((set(device.waits), device.launches.total()))
             return worst
 

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rbtools import unpickle
@@ -36,7 +36,7 @@ from rbtools.trainer.augment import augment, cutout
 from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.metrics import Passes, Totals, check_loss, diverged
 from rbtools.trainer.recipe import held_out
-from rbtools.trainer.schedule import PER_STEP, batches, deterministic, has_batchnorm, schedule
+from rbtools.trainer.schedule import PER_STEP, Piece, batches, deterministic, has_batchnorm, schedule
 from rbtools.training.base import Loss
 from rbtools.training.chen_lee import ChenLee
 
@@ -85,7 +85,10 @@ def fit(
 class _Training:
     """A running training: `state()` has everything that an epoch changes."""
 
-    def __init__(self, task: TrainingTask, run: RunContext, device: torch.device) -> None:
+    def __init__(
+        self, task: TrainingTask, run: RunContext, device: torch.device, *, stacked: bool = False
+    ) -> None:
+        """`stacked`: several seeds go through their networks together, so no pass of one is recorded."""
         self.recipe, self.run, self.arch, self.about = task.recipe, run, task.record["arch"], task.data.about
         self.method, self.device = task.method, device
         dataset = task.data.load()
@@ -113,7 +116,7 @@ class _Training:
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
         graphed = None  # of several processes the reductions are not recorded; a recording sums otherwise
         recordable = not (self.recipe.deterministic or task.method.follows_operations)
-        if task.prepare and distributed.count() == 1 and recordable:
+        if task.prepare and distributed.count() == 1 and recordable and not stacked:
             graphed = cuda_graphs.training(self.model, device, run.notify)
         self.graphed = graphed
         self.step_model = self.model if graphed is None else graphed
@@ -136,7 +139,7 @@ class _Training:
                 )
             if self.eval_copy is not None:
                 self.inner_model = self.eval_copy
-                if not self.recipe.deterministic:
+                if not (self.recipe.deterministic or stacked):
                     probe = torch.rand(2, *self.about.shape, generator=torch.Generator().manual_seed(0))
                     self.inner_model = cuda_graphs.frozen(self.eval_copy, probe.to(device), run.notify)
                 self.passes.watch(self.inner_model)
@@ -173,6 +176,7 @@ class _Training:
             numbers = torch.Generator().manual_seed(mixed_seed(run.seed, "output"))
             self.draw = int(torch.randint(self.steps, (), generator=numbers))
         self.drawn: dict[str, Tensor] | None = None
+        self.stacked = 1  # trainings, this one among them, that make a step together
         self.places: list[str] = []  # processors of the epochs: rounding depends on them
         # Only process 0 measures.
         self.course = tracking.TrackingHistory(task.track if distributed.rank() == 0 else None, self)
@@ -194,6 +198,11 @@ class _Training:
 
     def one_epoch(self) -> None:
         """Train one epoch and write its line of history."""
+        for piece in self.pieces():
+            piece.loss = self._backward(piece)
+
+    def pieces(self) -> Iterator[Piece]:
+        """One epoch: yields the images of each backward pass, and expects it made, and its loss in them."""
         torch.manual_seed(mixed_seed(self.run.seed, f"epoch {self.epoch}"))  # dropout's numbers
         order = self.ids[torch.randperm(len(self.ids))].to(self.device)
         totals, worst = Totals(), torch.zeros((), dtype=torch.float64, device=self.device)
@@ -210,7 +219,7 @@ class _Training:
                 self.step_method = self.scheduled_method.at(
                     (self.epoch * self.batches + number) / max(self.steps - 1, 1)
                 )
-                worst = torch.maximum(worst, self._step(ids, totals))
+                worst = torch.maximum(worst, (yield from self._step(ids, totals)))
                 rate = self.optimizer.param_groups[0]["lr"]
                 if self.recipe.schedule in PER_STEP:
                     self.schedule.step()
@@ -223,7 +232,7 @@ class _Training:
         if not all(value.isfinite().all() for value in self.model.state_dict().values()):
             raise diverged("weights are NaN or infinite", self.epoch)
         self._wait()
-        seconds = time.perf_counter() - start  # without the validation
+        seconds = (time.perf_counter() - start) / self.stacked  # without the validation
         for model in dict.fromkeys((self.model, self._kept())):
             distributed.share_buffers(model)
         totals.gather(self.device)
@@ -268,7 +277,8 @@ class _Training:
     def _place(self) -> str:
         threads = torch.get_num_threads()
         on_cpu = f"cpu, {threads} thread{'s' * (threads > 1)}"
-        return on_cpu if self.device.type == "cpu" else self.device.type
+        place = on_cpu if self.device.type == "cpu" else self.device.type
+        return place if self.stacked == 1 else f"{place}, {self.stacked} seeds stacked"
 
     def _kept(self) -> nn.Module:
         """The network that is validated and stored: with --ema the averaged one."""
@@ -286,8 +296,8 @@ class _Training:
             self.best = {"epoch": self.epoch, "rank": list(rank), "state": state}
         return numbers
 
-    def _step(self, ids: Tensor, totals: Totals) -> Tensor:
-        """One step of the optimiser on a batch; its loss (float64, on the device)."""
+    def _step(self, ids: Tensor, totals: Totals) -> Generator[Piece, None, Tensor]:
+        """One step of the optimiser on a batch, see `pieces`; its loss (float64, on the device)."""
         self.optimizer.zero_grad(set_to_none=True)
         whole, first = len(ids), ids[:1]
         ids = distributed.share(ids)
@@ -303,9 +313,11 @@ class _Training:
                 # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
                 # batch's.
                 weight = len(part) / whole
-                of_part = images[part], targets[part], own.child("method"), weight, perturbed
-                loss = self._backward(of_part, weight, last=number == len(pieces))
-                value = value + totals.add(loss, self.labels[ids[part]]) * weight
+                piece = Piece(images[part], targets[part], own.child("method"), weight, perturbed)
+                piece.last = number == len(pieces)
+                yield piece
+                assert piece.loss is not None
+                value = value + totals.add(piece.loss, self.labels[ids[part]]) * weight
             if not pieces:
                 self._backward_of_nothing(perturbed)
             value = distributed.sum_of(value)
@@ -318,12 +330,12 @@ class _Training:
                     self.step_model(images[part])
         return value
 
-    def _backward(self, of_part: tuple[Any, ...], weight: float, *, last: bool) -> Loss:
+    def _backward(self, piece: Piece) -> Loss:
         """The loss of a part of the batch; its weighted gradient is added to the parameters'."""
         if self.buckets is not None:
-            return self.buckets.backward(*of_part, weight=weight, last=last)
-        loss = self._loss(*of_part)
-        (loss.value * weight).backward()
+            return self.buckets.backward(*piece.arguments, weight=piece.weight, last=piece.last)
+        loss = self._loss(*piece.arguments)
+        (loss.value * piece.weight).backward()
         return loss
 
     def _backward_of_nothing(self, perturbed: contextlib.ExitStack) -> None:
@@ -412,7 +424,8 @@ class _Training:
         buffer = io.BytesIO()
         torch.save(
             {
-                "model": self.model.state_dict(),
+                # Copied: weights of several seeds may be views of one tensor, which would be stored whole.
+                "model": {name: value.clone() for name, value in self.model.state_dict().items()},
                 "averaged": None if self.averaged is None else self.averaged.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
@@ -466,7 +479,7 @@ class _Training:
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
             "normalize": init.normalization(self.model, self.recipe, self.about),
             **({"prepared": prepared} if (prepared := self._prepared()) else {}),
-            **({"trained_on": self.places} if len(self.places) > 1 else {}),
+            **({"trained_on": self.places} if len(self.places) > 1 or self.stacked > 1 else {}),
         }
         if self.draw is not None:
             result["output"] = {"step": self.draw, "of": self.steps}
