@@ -123,6 +123,7 @@ TRAIN = (
     Field("prepared", "label", "how the network was made fast"),
     Field("device", "label", "where it ran"),
     Field("threads", "label", "threads on the processor"),
+    Field("mps", "label", "NVIDIA's Multi-Process Service ran"),
     Field("processes", "label", "processes that trained together"),
     Field("trained_on", "result", "the processors that epochs ran on, where there were several"),
     Field("batchnorm", "result", "of several processes: whether BatchNorm's statistics are synchronised"),

@@ -15,6 +15,7 @@ from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
+from rbtools.execution.workers_per_gpu import mps_runs
 from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint, cuda_graphs, folding
 from rbtools.rng.draws import Draws
@@ -210,7 +211,7 @@ class _Training:
         start = time.perf_counter()
         self.step_model.train()
         with self.passes:
-            parts = batches(order, self.recipe.batch_size)
+            parts, counted = batches(order, self.recipe.batch_size), 0
             for number, ids in enumerate(parts):
                 for following in parts[number + 1 : number + 2]:
                     streaming.prefetch(self.images, distributed.share(following))
@@ -226,6 +227,8 @@ class _Training:
                 if self._reads_loss(number):
                     check_loss(float(worst), self.epoch)
                     self.run.progress(self._words(number + 1, totals))
+                    self.run.after_batch(totals.count - counted)
+                    counted = totals.count
         if self.recipe.schedule not in PER_STEP:
             self.schedule.step()
         # The loss checks the weights before each step; those after the last one are checked here.
@@ -481,6 +484,8 @@ class _Training:
             **({"prepared": prepared} if (prepared := self._prepared()) else {}),
             **({"trained_on": self.places} if len(self.places) > 1 or self.stacked > 1 else {}),
         }
+        if self.device.type == "cuda" and mps_runs():
+            result["mps"] = True
         if self.draw is not None:
             result["output"] = {"step": self.draw, "of": self.steps}
         overfitted = validation.overfitting(self.history)
