@@ -19,6 +19,7 @@ from rbtools import datasets, evaluation
 from rbtools.attacks import ATTACKS, active_examples
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.datasets import streaming
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.certified import CertifiedTask
 from rbtools.evaluation.corruption_archive import run_archive
@@ -461,15 +462,19 @@ def counts_of_steps(
     return third | fourth, (launches + more) / 2
 
 
-# Their steps wait, and why.
-WAITING = {"at-pr": "its walks end at different steps, and the images that are back leave"}
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_a_training_step_does_not_wait(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waits, launches = counts_of_steps(monkeypatch, method_of(name))
-    assert bool(waits) is (name in WAITING), waits
-    assert launches > 50
+    assert not waits and launches > 50, waits
+
+
+@pytest.mark.parametrize("regularize", [(), ("mixup",)])
+def test_nor_does_one_whose_images_do_not_fit_the_device(
+    regularize: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "fits", lambda size, device: False)
+    waits, _ = counts_of_steps(monkeypatch, METHODS.build("erm"), regularize=regularize)
+    assert not waits
 
 
 def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

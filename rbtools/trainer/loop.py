@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rbtools import unpickle
+from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution.context import Pace, RunContext
@@ -205,7 +206,7 @@ class _Training:
     def pieces(self) -> Iterator[Piece]:
         """One epoch: yields the images of each backward pass, and expects it made, and its loss in them."""
         torch.manual_seed(mixed_seed(self.run.seed, f"epoch {self.epoch}"))  # dropout's numbers
-        order = self.ids[torch.randperm(len(self.ids))].to(self.device)
+        order = self.ids[torch.randperm(len(self.ids))]  # on the CPU, where images that do not fit a GPU are
         totals, worst = Totals(), torch.zeros((), dtype=torch.float64, device=self.device)
         self._wait()
         start = time.perf_counter()
@@ -302,9 +303,10 @@ class _Training:
     def _step(self, ids: Tensor, totals: Totals) -> Generator[Piece, None, Tensor]:
         """One step of the optimiser on a batch, see `pieces`; its loss (float64, on the device)."""
         self.optimizer.zero_grad(set_to_none=True)
-        whole, first = len(ids), ids[:1]
-        ids = distributed.share(ids)
-        draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
+        whole, first = len(ids), int(ids[0])
+        host = distributed.share(ids)
+        ids = uploaded(host, self.device)
+        draws = Draws(self.run.seed, "train", ids, offset=self.epoch, host=host)
         images, targets = self._batch(ids, draws, first)
         pieces = batches(torch.arange(len(ids), device=ids.device), self.recipe.micro_batch or whole)
         pieces = [part for part in pieces if len(part)]  # a process may have no share of a small batch
@@ -351,13 +353,15 @@ class _Training:
         assert self.buckets is not None  # one process alone has a share of every batch
         self.buckets.backward_of_nothing(take_part)
 
-    def _batch(self, ids: Tensor, draws: Draws, first: Tensor) -> tuple[Tensor, Tensor]:
+    def _batch(self, ids: Tensor, draws: Draws, first: int) -> tuple[Tensor, Tensor]:
         """The batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K).
 
         `first`: the first example of the batch, of which this process may have a share.
         """
         recipe, labels = self.recipe, self.labels[ids]
-        images = augment(self.images[ids], recipe.augment or (), draws, 0)
+        streamed = isinstance(self.images, streaming.Streamed)
+        at = draws.host if streamed and draws.host is not None else ids
+        images = augment(self.images[at], recipe.augment or (), draws, 0)
         if "cutout" in recipe.regularize:
             assert recipe.cutout_length is not None
             images = cutout(images, recipe.cutout_length, draws)
@@ -368,7 +372,7 @@ class _Training:
             return pixels, labels
         targets = regularize.distribution(labels, self.about.classes, recipe.label_smoothing)
         if "mixup" in recipe.regularize:
-            seed = mixed_seed(self.run.seed, f"mixup {self.epoch} {int(first)}")
+            seed = mixed_seed(self.run.seed, f"mixup {self.epoch} {first}")
             pixels, targets = regularize.mixup(pixels, targets, recipe.mixup_alpha, seed)
         return pixels, targets
 

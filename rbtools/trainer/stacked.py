@@ -300,6 +300,9 @@ class _JoinedDraws:
     def child(self, name: str) -> _JoinedDraws:
         return _JoinedDraws([one.child(name) for one in self.draws])
 
+    def on_host(self) -> _JoinedDraws:
+        return _JoinedDraws([one.on_host() for one in self.draws])
+
     def take(self, index: Tensor) -> _JoinedDraws:
         raise NotStacked("the method draws for parts of a batch")
 
