@@ -432,7 +432,7 @@ def trained_for(steps: int, method: Any, device: str, **recipe: Any) -> Record:
     run = RunContext(
         tool="rb-train", store=Store(Path(mkdtemp(dir="."))), device=device, threads=1, precision="fp32"
     )
-    return train(record, method, Recipe(epochs=1, batch_size=4, val=0.0, **recipe), run)
+    return train(record, method, Recipe(**{"epochs": 1, "batch_size": 4, "val": 0.0, **recipe}), run)
 
 
 def method_of(name: str) -> Any:

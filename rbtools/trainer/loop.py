@@ -114,7 +114,11 @@ class _Training:
             self.single_step_check = validation.Validation(
                 self.images, self.labels, chosen, task.method, run.seed
             )
-        self.model = distributed.synchronised(init.network(task, run).to(device), device)
+        self.model = init.network(task, run).to(device)
+        sizes = [len(part) for part in batches(self.ids, self.recipe.batch_size)]
+        if distributed.count() > 1 and device.type == "cuda" and has_batchnorm(self.model):
+            division.check_pieces(sizes, self.recipe.micro_batch, distributed.count())
+            self.model = distributed.synchronised(self.model)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
         graphed = None  # of several processes the reductions are not recorded; a recording sums otherwise
         recordable = not (self.recipe.deterministic or task.method.follows_operations)
@@ -167,7 +171,7 @@ class _Training:
         self.buckets = None
         if distributed.count() > 1:
             self.buckets = gradient_buckets.GradientBuckets(self.model, self._loss, self.about.shape)
-        self.batches = len(batches(self.ids, self.recipe.batch_size))
+        self.batches = len(sizes)
         self.schedule = schedule(self.optimizer, self.recipe, self.batches)
         self.epoch = 0
         self.history: dict[str, list[float]] = {}
