@@ -88,7 +88,7 @@ def works() -> Iterator[tuple[str, str, Callable[[int], None]]]:
     for name in ATTACKS:
         if name not in WITHOUT_STEPS:
             yield name, "attack", lambda count, name=name: attack(name, count)
-    for name in ("erm", "n-fgsm", "pgd", "trades", "at-pr"):
+    for name in ("erm", "n-fgsm", "fgsm-pgi", "pgd", "trades", "at-pr"):
         yield f"training by {name}", "training", lambda count, name=name: training(name, count)
     yield "pr", "batch of copies", pr
 

@@ -51,7 +51,7 @@ class Recipe:
         None,
         "A paper's recipe, which single options override: nasbench201, nasrobbench201 (weight"
         " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step),"
-        " prbench (its text), prbench-code (its code), rice2020 (or wci).",
+        " prbench (its text), prbench-code (its code), fgsm-pgi, rice2020 (or wci).",
         metavar="NAME",
     )
     epochs: int = param(10, "Passes over the training images.", bounds="[0, inf)")
