@@ -7,7 +7,7 @@ import dataclasses
 import io
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rbtools import unpickle
@@ -109,7 +109,7 @@ class _Training:
                 self.images, self.labels, held.to(device), task.method, run.seed
             )
         self.single_step_check = None
-        if task.method.single_step:
+        if task.method.single_step and len(held) < validation.ENOUGH:
             chosen = validation.few(dataset.labels, ids).to(device)
             self.single_step_check = validation.Validation(
                 self.images, self.labels, chosen, task.method, run.seed
@@ -249,18 +249,22 @@ class _Training:
         if self._place() not in self.places:
             self.places.append(self._place())
         with self.run.clock.stage("validation"):
-            numbers = totals.means() | self._validate() | self._attacked()
+            validated = self._validate()
+            numbers = totals.means() | validated | self._attacked(validated)
         for name, value in {**numbers, "lr": rate, "seconds": seconds}.items():
             self.history.setdefault(name, []).append(float(f"{value:.6g}"))
         self.course.after(self.epoch, not self.goes_on(), self._kept())
         self._warn_of_overfitting()
         self._tell()
 
-    def _attacked(self) -> dict[str, float]:
-        """The accuracy under PGD on some training images, of a training with one step."""
-        if self.single_step_check is None:
+    def _attacked(self, validated: Mapping[str, float]) -> dict[str, float]:
+        """Of a training with one step: the accuracy under PGD on the held-out images, or if there are too few
+        of them on some training images.
+        """
+        if not self.method.single_step:
             return {}
-        return {"pgd_acc": self.single_step_check.measure(self._kept())["val_robust_acc"]}
+        check = self.single_step_check
+        return {"pgd_acc": (validated if check is None else check.measure(self._kept()))["val_robust_acc"]}
 
     def _warn_of_overfitting(self) -> None:
         if validation.overfitting(self.history) == self.epoch:
