@@ -125,7 +125,7 @@ TRAIN = (
     Field("threads", "label", "threads on the processor"),
     Field("mps", "label", "NVIDIA's Multi-Process Service ran"),
     Field("processes", "label", "processes that trained together"),
-    Field("trained_on", "result", "the processors that epochs ran on, where there were several"),
+    Field("trained_on", "result", "the processors of epochs, where there were several, and stacked seeds"),
     Field("batchnorm", "result", "of several processes: whether BatchNorm's statistics are synchronised"),
     Field("stopped_after", "result", "the last epoch, where the training ended early"),
     Field("catastrophic_overfitting", "result", "the epoch in which training by one step lost robustness"),

@@ -283,6 +283,7 @@ def obstacle_to_stacking(method: Any, recipe: Recipe) -> str | None:
         f"{method.name} keeps something of each image from epoch to epoch": bool(method.carried),
         "--regularize awp perturbs the weights of one network": "awp" in recipe.regularize,
         "--filter sends parts of a batch through the network": recipe.filter is not None,
+        "--deterministic is for the algorithms of one network": recipe.deterministic,
         "--lr-rule theorem1 gives each seed its own learning rate": recipe.lr_rule != "fixed",
     }
     return next((why for why, holds in obstacles.items() if holds), None)

@@ -55,9 +55,7 @@ def double(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks and images in float64, so that rounding turns no sign of an attack's gradient."""
     network, batch = init.network, loop._Training._batch
     monkeypatch.setattr(init, "network", lambda task, run: network(task, run).double())
-    monkeypatch.setattr(
-        loop._Training, "_batch", lambda self, *how: tuple(map(as_double, batch(self, *how)))
-    )
+    monkeypatch.setattr(loop._Training, "_batch", lambda self, *how: tuple(map(as_double, batch(self, *how))))
 
 
 def as_double(values: Tensor) -> Tensor:
@@ -112,6 +110,15 @@ def test_attacks_on_evaluation_copies_are_stacked_too() -> None:
         assert one["train"]["prepared"] == own["train"]["prepared"] == ["folded", "channels-last"]
         assert one["train"]["passes"] == own["train"]["passes"]
         assert one["train"]["trained_on"] == ["cpu, 1 thread, 2 seeds stacked"]
+
+
+def test_seeds_are_stacked_in_bfloat16() -> None:
+    """Where rounding is a tenth of a gradient and more: whether they may be is found in float32."""
+    recipe, said = dataclasses.replace(FAST, epochs=1), list[str]()
+    run = run_in("st", precision="bf16", notify=said.append)
+    section = train(RECORD, METHODS.build("n-fgsm"), recipe, run, SEEDS)["train"]
+    assert section["precision"] == "bf16" and section["prepared"][-1] == "bf16" and not said
+    assert section["trained_on"] == ["cpu, 1 thread, 2 seeds stacked"]
 
 
 def test_the_first_seed_trains_all_and_the_others_are_found() -> None:
