@@ -245,11 +245,15 @@ def _address_of_ray(context: click.Context, parameter: click.Parameter, value: s
     return value
 
 
-class _CountOrAuto(click.IntRange):
-    """A whole number, or auto."""
+class _CountOrAuto(click.ParamType):
+    """A whole number from 1 on, or auto."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else super().convert(value, param, ctx)
+    name = "count"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str | None:
+        return "auto" if value == "auto" else click.IntRange(1)(value, param, ctx)
 
 
 _machine_options = (
@@ -264,7 +268,7 @@ _machine_options = (
     click.option(
         "--jobs-per-gpu",
         default=None,
-        type=_CountOrAuto(1),
+        type=_CountOrAuto(),
         metavar="N",
         help="Workers on each GPU with --jobs auto, and with --engine ray; auto: as many as are fastest"
         " together and fit, by what the first minute shows.  [default: auto with --jobs auto, else 1]",

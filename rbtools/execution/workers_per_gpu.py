@@ -110,7 +110,7 @@ class WorkersPerGPU:
 
 def mps_runs() -> bool:
     """Whether NVIDIA's Multi-Process Service runs on this machine, by the process that its folder names."""
-    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp") / "nvidia-mps"  # NVIDIA's default
     with contextlib.suppress(OSError, ValueError):
         number = int((Path(folder) / "nvidia-cuda-mps-control.pid").read_text("ascii"))
         return number > 0 and Path(f"/proc/{number}").exists()
