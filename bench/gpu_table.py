@@ -47,6 +47,12 @@ ROWS = (
     Row("PGD-20, ResNet-18", "PGD-20, any iterate", "pgd", "5 times"),
     Row("AutoAttack, ResNet-18, beside pyautoattack", "AutoAttack", "apgd-ce", "5 times"),
     Row("PR, ResNet-18, 100 copies an image", "PR, 100 copies", "pr", "8 times"),
+    Row(
+        "ResNet-18 to 50 % under AutoAttack, --preset fgsm-pgi on CIFAR-10",
+        "fgsm-pgi, whole",
+        "training by fgsm-pgi",
+        "300 s",
+    ),
 )
 
 

@@ -46,7 +46,7 @@ def images() -> Tensor:
 
 
 def draws() -> Draws:
-    return Draws(0, "waits", torch.arange(IMAGES, device="cuda"))
+    return Draws(0, "waits", torch.arange(IMAGES, device="cuda"), host=torch.arange(IMAGES))
 
 
 def attack(name: str, count: int) -> None:
@@ -88,7 +88,7 @@ def works() -> Iterator[tuple[str, str, Callable[[int], None]]]:
     for name in ATTACKS:
         if name not in WITHOUT_STEPS:
             yield name, "attack", lambda count, name=name: attack(name, count)
-    for name in ("erm", "n-fgsm", "pgd", "trades"):
+    for name in ("erm", "n-fgsm", "fgsm-pgi", "pgd", "trades", "at-pr"):
         yield f"training by {name}", "training", lambda count, name=name: training(name, count)
     yield "pr", "batch of copies", pr
 

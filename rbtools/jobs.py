@@ -139,18 +139,21 @@ class TrainTestGapJob(_RunJob):
 
 @dataclass(frozen=True)
 class TrainJob(_RunJob):
-    """Train the record's architecture with one method and seed."""
+    """Train the record's architecture with one method and seed, and `seeds` along with it, for the store."""
 
     method: Any
     recipe: Recipe
     seed: int
     run: RunContext
+    seeds: tuple[int, ...] = ()
+    follows: int = 0
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.trainer.train_model import train
 
         # The store's counters are shared: `replace` keeps the same store object.
-        return train(record, self.method, self.recipe, dataclasses.replace(self.run, seed=self.seed))
+        run = dataclasses.replace(self.run, seed=self.seed)
+        return train(record, self.method, self.recipe, run, self.seeds)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -39,7 +39,7 @@ def build_context(
     force: bool,
     dry_run: bool,
     jobs: str | None,
-    jobs_per_gpu: int | None,
+    jobs_per_gpu: int | Literal["auto"] | None,
     threads: int | None,
     device: str,
     engine: str,
@@ -57,6 +57,14 @@ def build_context(
 
     screen = terminal(quiet, verbose, log)
     resources.check(threads, device)
+    if jobs_per_gpu == "auto":
+        if engine != LOCAL or jobs not in (None, "auto"):
+            other = f"--engine {engine}" if engine != LOCAL else f"--jobs {jobs}"
+            raise UsageError(
+                f"--jobs-per-gpu auto measures how many workers this machine starts, and {other} says it."
+                " Give a number, or leave out one of the two."
+            )
+        jobs, jobs_per_gpu = "auto", None
     processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
     measured = jobs == "auto" and jobs_per_gpu is None and engine == LOCAL and not dry_run
     gpus = resources.gpus(device) if measured else 0

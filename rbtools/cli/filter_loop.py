@@ -169,7 +169,7 @@ class _Loop:
                 assert helpers is not None
                 helpers.ended(event)
             elif isinstance(event, Finished):
-                window.finish_job(event)
+                window.finish_job(event, executor)
             elif isinstance(event, Grown):
                 continue  # there may be helpers to send
             elif event.line is None:
@@ -330,6 +330,7 @@ class _Window:
         self.room = threading.Semaphore(size)
         self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: what makes the line to write
+        self.following: dict[int, list[Job]] = {}  # by place: jobs that wait for that of the place
         self.last: set[int] = set()  # the last place of each line
         self.helps: set[int] = set()  # places whose results another shard writes
         self.given = self.next = 0
@@ -348,12 +349,18 @@ class _Window:
 
     def jobs(self, record: dict[str, Any], at: str, *, helps: bool = False) -> Iterator[Job]:
         """A job for each function; `at` is the place of the record. `helps`: another shard writes it."""
+        free = []
         for function, place in enumerate(self._places(len(self.loop.functions))):
             job = Job(place, function, record)
             if helps:
                 self.helps.add(place)
             self.waiting[place] = (job, at)
-            yield job
+            follows = self.loop.functions[function].follows
+            if follows:
+                self.following.setdefault(place - follows, []).append(job)
+            else:
+                free.append(job)
+        yield from free
 
     def _places(self, count: int) -> range:
         """Places in the output for all results of one line."""
@@ -363,15 +370,21 @@ class _Window:
         return places
 
     def finish_ready(self, executor: Executor) -> None:
-        """Write what has finished up to now."""
-        for event in executor.ready():
-            if isinstance(event, Finished):
-                self.finish_job(event)
+        """Write what has finished up to now, and submit the jobs that waited for it."""
+        more = True
+        while more:
+            more = False
+            for event in executor.ready():
+                if isinstance(event, Finished):
+                    self.finish_job(event, executor)
+                    more = True
 
-    def finish_job(self, event: Finished) -> None:
-        """Write the result of a job in its turn."""
+    def finish_job(self, event: Finished, executor: Executor) -> None:
+        """Write the result of a job in its turn, and submit the jobs that waited for it."""
         self._hold(event)
         self.finish(event.place, self.held[event.place])
+        for job in self.following.pop(event.place, ()):
+            executor.submit(job)
 
     def _hold(self, event: Finished) -> None:
         job, at = self.waiting[event.place]

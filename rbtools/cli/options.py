@@ -245,6 +245,17 @@ def _address_of_ray(context: click.Context, parameter: click.Parameter, value: s
     return value
 
 
+class _CountOrAuto(click.ParamType):
+    """A whole number from 1 on, or auto."""
+
+    name = "count"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str | None:
+        return "auto" if value == "auto" else click.IntRange(1)(value, param, ctx)
+
+
 _machine_options = (
     click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, or auto."),
     click.option(
@@ -257,9 +268,10 @@ _machine_options = (
     click.option(
         "--jobs-per-gpu",
         default=None,
-        type=click.IntRange(1),
-        help="Workers on each GPU with --jobs auto, and with --engine ray.  [default: 1; with --jobs auto as"
-        " many as fit, by the memory that the first batch took]",
+        type=_CountOrAuto(),
+        metavar="N",
+        help="Workers on each GPU with --jobs auto, and with --engine ray; auto: as many as are fastest"
+        " together and fit, by what the first minute shows.  [default: auto with --jobs auto, else 1]",
     ),
     click.option(
         "--engine",

@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     help="Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').",
 )
 @click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
+@click.option(
+    "--stack-seeds",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Train up to N seeds of a network in the same steps, with their weights stacked; 1: one by one.",
+)
 @shared.stream_options
 @shared.train_options
 def main(
@@ -43,6 +50,7 @@ def main(
     recipe: dict[str, Any],
     tensorboard: str | None,
     seed: str,
+    stack_seeds: int,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -58,7 +66,7 @@ def main(
       rb-arch --sample 1 --cells 1 | rb-train --preset prbench --method mart --epochs 1
     """
     from rbtools.jobs import TrainJob
-    from rbtools.trainer.recipe import check, check_method
+    from rbtools.trainer.recipe import check, check_method, obstacle_to_stacking
 
     if work.run.store.folder is None:
         raise UsageError(
@@ -90,11 +98,23 @@ def main(
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
-    tasks = [
-        TrainJob(training_method, whole_recipe, number, work.run)
-        for training_method in methods
-        for number in whole_numbers(seed, "--seed")
-    ]
+    if stack_seeds > 1 and work.run.store.force and work.run.jobs != 1:
+        raise UsageError(
+            "--force with --stack-seeds and --jobs trains seeds again that another process has just trained."
+            " Leave out one of the three."
+        )
+    seeds, tasks = whole_numbers(seed, "--seed"), []
+    for training_method in methods:
+        why = obstacle_to_stacking(training_method, whole_recipe) if stack_seeds > 1 else None
+        if why is not None:
+            work.screen.warn(f"Seeds of {training_method.name} are trained one after another ({why}).")
+        size = stack_seeds if why is None else 1
+        for start in range(0, len(seeds), size):
+            group = tuple(seeds[start : start + size])
+            tasks += [
+                TrainJob(training_method, whole_recipe, number, work.run, group, at)
+                for at, number in enumerate(group)
+            ]
     _refuse_together(work.run)
     with distributed.process_group(work.run) as leads:
         if leads:

@@ -54,8 +54,7 @@ class Batch:
     def logits(self, images: Tensor) -> Tensor:
         """Logits (N, K) in float32, at most `chunk_size` images at a time. Raises RbError if they are not
         finite."""
-        with torch.no_grad():
-            logits = torch.cat([self.model(part).float() for part in images.split(self.chunk_size)])
+        logits = self.unchecked_logits(images)
         if not torch.isfinite(logits).all():
             first = int((~torch.isfinite(logits)).any(1).nonzero()[0])
             raise RbError(
@@ -63,6 +62,11 @@ class Batch:
                 " Check its weights and its normalisation."
             )
         return logits
+
+    def unchecked_logits(self, images: Tensor) -> Tensor:
+        """The same without a look at them, for which a GPU would wait."""
+        with torch.no_grad():
+            return torch.cat([self.model(part).float() for part in images.split(self.chunk_size)])
 
     def correct(self, images: Tensor) -> Tensor:
         """Which images (N, ...) of these examples the model classifies correctly: bool (N,)."""

@@ -115,7 +115,7 @@ def fill(
             )
             arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
             seconds = time.perf_counter() - start
-            run.after_batch()
+            run.after_batch(len(ids))
             for i, result, values in zip(wanted, results, arrays, strict=True):
                 steps = fast_steps if outputs[i].allow_fast_model else ()
                 totals = {"seconds": seconds, **result.totals}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.models import cuda_graphs, folding
+from rbtools.models.compiled import compile_network
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
 
@@ -46,7 +47,8 @@ def make_fast_model(
     normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
     traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs, and
     networks whose copy fails (`refusal` says why), are attacked unchanged. On a GPU its passes are recorded
-    as CUDA graphs, unless it is compiled; `notify` is called with the reason where that fails.
+    as CUDA graphs, unless it is compiled, in its repeated blocks if it has any (models/compiled.py);
+    `notify` is called with the reason where either fails.
     """
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
@@ -54,7 +56,7 @@ def make_fast_model(
     bf16 = precision == "bf16"
     folded, remark = None, None
     try:
-        folded = _folded(network, shape)
+        folded = _folded(network, shape, blocks=compiled)
     except Exception as wrong:  # tracing a network may raise anything
         remark = (
             f"BatchNorm is not folded into the convolutions: passes take longer ({folding.reason(wrong)})."
@@ -69,8 +71,7 @@ def make_fast_model(
             fast(probe)
     except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32
         return FastModel(model, (), f"a copy of it fails ({folding.reason(wrong)})")
-    if compiled:
-        fast = torch.compile(fast, dynamic=True)  # type: ignore[assignment]
+    if compiled and compile_network(fast, probe, notify):
         steps.append("compiled")
     else:
         graphed = cuda_graphs.frozen(fast, probe, notify)
@@ -119,15 +120,18 @@ def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
     return torch.rand(_PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
-    """The network with BatchNorm folded into its convolutions; None if it has none. Raises ValueError if that
-    changes the logits, and any error of tracing the network.
+def _folded(network: nn.Module, shape: tuple[int, int, int], *, blocks: bool) -> nn.Module | None:
+    """The network with BatchNorm folded into its convolutions; None if it has none. `blocks`: it keeps its
+    modules, which may be compiled. Raises ValueError if that changes the logits, and any error of tracing the
+    network.
     """
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
     probe = _probe(network, shape)
     with torch.no_grad():
         folded, pairs = folding.fold(network)
+        if blocks:
+            folded, pairs = folding.folded_within(network, pairs), {}
         live, copied = dict(network.named_modules()), dict(folded.named_modules())
         for convolution, norm in pairs.items():
             weight, bias = folding.merged(live[convolution], live[norm], scale_first=False)

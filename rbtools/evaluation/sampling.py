@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from rbtools.attacks.active_examples import check_schedule, uploaded
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.batches import batch_size
 from rbtools.lazy import torch
@@ -86,6 +87,16 @@ def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -
         draw += block
 
 
+class _Unsure(NamedTuple):
+    """A block of copies (N, C, H, W), which of them are left for the model itself, bool (N,), and of which
+    examples of the batch they are, int64 (N,).
+    """
+
+    noisy: Tensor
+    copies: Tensor
+    rows: Tensor
+
+
 class _Radius:
     """The state of sampling at one radius."""
 
@@ -97,6 +108,7 @@ class _Radius:
         self.decisions = torch.full((len(batch.ids), len(rules)), -1, device=batch.ids.device)
         self.open = torch.ones_like(batch.labels, dtype=torch.bool)
         self.classifier = _Classifier()
+        self.unsure: list[_Unsure] = []
 
     def see(self, noise: Noise, rows: Tensor, units: Tensor) -> None:
         """Classify a block of draws: units (B, M, C, H, W) of the examples in rows (M,)."""
@@ -112,11 +124,15 @@ class _Radius:
         block = len(units)
         copied = self.batch if whole and block == 1 else self.batch.take(rows.repeat(block))
         noisy = noise.apply(copied.images, units.flatten(0, 1), self.gamma)
-        right = self.classifier.right(copied, noisy).view(block, len(rows))
         if not self.rules:
-            self.right[rows] += right.sum(0)
+            right, unsure = self.classifier.search(copied, noisy)
+            self.right[rows] += (right & ~unsure).view(block, len(rows)).sum(0)
             self.drawn[rows] += block
+            self.unsure.append(_Unsure(noisy, unsure, rows.repeat(block)))
+            if len(self.unsure) >= check_schedule(rows.device).every:
+                self._settle()
             return
+        right = self.classifier.right(copied, noisy).view(block, len(rows))
         counted = self._decide(rows, right)
         self.right[rows] += (right & counted).sum(0)
         self.drawn[rows] += counted.sum(0)
@@ -141,8 +157,24 @@ class _Radius:
         self.open[rows] = last >= block
         return number <= (last + 1)
 
+    def _settle(self) -> None:
+        """Count the copies that were left for the model itself, by one look at them all."""
+        left, self.unsure = self.unsure, []
+        if not left:
+            return
+        sizes = [len(block.copies) for block in left]
+        unsure = torch.cat([block.copies for block in left]).cpu()  # a GPU is waited for
+        places = [mine.nonzero()[:, 0] for mine in unsure.split(sizes)]
+        pairs = zip(left, places, strict=True)
+        found = [(block, uploaded(at, block.rows.device)) for block, at in pairs if len(at)]
+        if found:
+            rows = torch.cat([block.rows[at] for block, at in found])
+            noisy = torch.cat([block.noisy[at] for block, at in found])
+            self.right.index_add_(0, rows, self.classifier.confirm(self.batch.take(rows), noisy).long())
+
     def copies(self, chosen: Tensor) -> Copies:
         """The counts and decisions for all examples of the batch; -1 for those not sampled."""
+        self._settle()
         right = torch.full_like(chosen, -1, dtype=torch.int64)
         drawn = torch.zeros_like(right)
         decisions = right[:, None].repeat(1, self.decisions.shape[1])
@@ -160,9 +192,22 @@ class _Classifier:
 
     def right(self, batch: Batch, noisy: Tensor) -> Tensor:
         """bool (N,) for the copies `noisy` of the batch's examples."""
+        right, unsure = self.search(batch, noisy)
+        rows = unsure.nonzero()[:, 0]  # the one value that is read: a GPU waits for it
+        if len(rows):
+            right[rows] = self.confirm(batch.take(rows), noisy[rows])
+        return right
+
+    def search(self, batch: Batch, noisy: Tensor) -> tuple[Tensor, Tensor]:
+        """Which copies are right, and of which the model itself has to decide: bool (N,) each.
+
+        Those are copies whose margin by the fast model is small, and those whose logits are not finite, for
+        which `confirm` raises RbError.
+        """
         self.seen += len(noisy)
         if batch.fast_model is batch.model:
-            return batch.correct(noisy)
+            logits = batch.unchecked_logits(noisy)
+            return logits.argmax(1).eq(batch.labels), ~logits.isfinite().all(1)
         with torch.no_grad():
             margins = torch.cat(
                 [
@@ -175,13 +220,12 @@ class _Classifier:
         if self.error is None:
             first = slice(0, _COMPARED)
             self.error = self._off(batch.take(first), noisy[first], margins[first])
-        near = ~(margins.abs() > _SAFETY * self.error)  # NaN is near, too
-        right = margins > 0
-        rows = near.nonzero()[:, 0]  # the one value that is read: a GPU waits for it
-        if len(rows):
-            right[rows] = batch.take(rows).correct(noisy[rows])
-            self.confirmed += len(rows)
-        return right
+        return margins > 0, ~(margins.abs() > _SAFETY * self.error)  # NaN is unsure, too
+
+    def confirm(self, batch: Batch, noisy: Tensor) -> Tensor:
+        """Which copies the model itself classifies correctly: bool (N,)."""
+        self.confirmed += len(noisy)
+        return batch.correct(noisy)
 
     def _off(self, batch: Batch, noisy: Tensor, margins: Tensor) -> Tensor:
         """The largest error of the fast model's margins on some copies, which the model evaluates too."""

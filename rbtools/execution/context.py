@@ -20,6 +20,10 @@ def _do_nothing() -> None:
     """Check nothing."""
 
 
+def _count_nothing(images: int) -> None:
+    """Count no images."""
+
+
 def discard_event(event: dict[str, Any]) -> None:
     """Discard an event."""
 
@@ -79,7 +83,7 @@ class RunContext:
     `allow_code` lets networks that are the user's own code run; no record and no file can set it. `progress`
     takes text for the status line, `event` the same for programs, `notify` messages for people and `warn`
     warnings, a line each. `check_cancelled` is called between units of work and raises when the run should
-    stop (nobody reads the output any more), `after_batch` when a batch is done.
+    stop (nobody reads the output any more), `after_batch` when so many images are done.
     """
 
     tool: str
@@ -108,7 +112,7 @@ class RunContext:
     address: str | None = None  # of the engine's cluster
     jobs: int = 1  # workers; 0: as many as the engine has room for (`Executor.own_capacity`)
     jobs_per_gpu: int = 1
-    gpus: int = 0  # that take as many workers as fit, which the first batch shows
+    gpus: int = 0  # that take as many workers as are fastest, which the first minute shows
     worker: int = 0  # the number of this worker, from 0 on
     divide: bool = False  # processes that share the store share the batches of an evaluation
     workers: int = 1  # for how many one evaluation is cut, not how many there are; 1 for several records
@@ -121,9 +125,9 @@ class RunContext:
     notify: Callable[[str], None] = discard
     warn: Callable[[str], None] = discard
     check_cancelled: Callable[[], None] = _do_nothing
-    after_batch: Callable[[], None] = _do_nothing
+    after_batch: Callable[[int], None] = _count_nothing
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the callbacks, which belong to this process."""
         callbacks = {"progress": discard, "notify": discard, "warn": discard, "event": discard_event}
-        return {**self.__dict__, **callbacks, "check_cancelled": _do_nothing, "after_batch": _do_nothing}
+        return {**self.__dict__, **callbacks, "check_cancelled": _do_nothing, "after_batch": _count_nothing}

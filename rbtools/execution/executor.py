@@ -48,9 +48,10 @@ class Progress(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A warning for people, such as that a worker was lost."""
+    """A message for people; a warning, such as that a worker was lost, or not."""
 
     text: str
+    warning: bool = True
 
 
 class LineRead(NamedTuple):
@@ -60,7 +61,7 @@ class LineRead(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """The executor runs more jobs at once than before."""
+    """The executor runs more jobs at once than before, or fewer."""
 
     capacity: int
 
@@ -147,7 +148,7 @@ class Executor:
             if isinstance(event, BaseException):
                 raise event
             if isinstance(event, Notice):
-                self.run.warn(event.text)
+                (self.run.warn if event.warning else self.run.notify)(event.text)
             elif isinstance(event, Progress):
                 self.run.progress(self.status(event))
             elif isinstance(event, dict):

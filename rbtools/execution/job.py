@@ -14,10 +14,12 @@ from rbtools.execution.context import RunContext, discard
 class JobFunction:
     """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
 
-    `divisible`: several processes can share the work on one record (`RunContext.divide`).
+    `divisible`: several processes can share the work on one record (`RunContext.divide`). `follows`: the job
+    waits for that of the function so many places before it, which stores its result too; 0 is none.
     """
 
     divisible: ClassVar[bool] = False
+    follows: int = 0
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError

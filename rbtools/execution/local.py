@@ -26,6 +26,7 @@ from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Executor, Finished, Grown, Job, Notice, Progress, run_on
 from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.workers_per_gpu import WorkersPerGPU
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -42,17 +43,24 @@ class _Fits(NamedTuple):
     workers: int
 
 
+class _Worked(NamedTuple):
+    """How many images a worker has done since it said so last."""
+
+    images: int
+
+
 class LocalExecutor(Executor):
-    """`run.jobs` worker processes on this machine; with `run.gpus` more, once it is known how many fit."""
+    """`run.jobs` worker processes on this machine; with `run.gpus` as many as are fastest (WorkersPerGPU)."""
 
     def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
         super().__init__(functions, run)
         self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
-        self._starting, self._growing = threading.Lock(), threading.Lock()
+        self._starting, self._growing, self._sharing_lock = (threading.Lock() for _ in range(3))
         self._server: ForkServer | None = None
         self._pids: dict[int, int] = {}
         self._threads: list[threading.Thread] = []
+        self._sharing = WorkersPerGPU(run.gpus)
 
     @property
     def most(self) -> int:
@@ -61,18 +69,18 @@ class LocalExecutor(Executor):
     def __enter__(self) -> LocalExecutor:
         with contextlib.suppress(Exception):  # the first job tries again, and says what is wrong
             self._server = self._started_server()
-        self._grow(self.capacity)
+        self._resize(self.capacity)
         return self
 
-    def _grow(self, capacity: int) -> None:
-        """Let so many workers take jobs, or as many as there may be; never fewer than before."""
+    def _resize(self, capacity: int) -> None:
+        """Let so many workers take jobs, or as many as there may be; one too many ends after its job."""
         with self._growing:
-            for number in range(len(self._threads), min(capacity, self.most)):
+            self.capacity = min(capacity, self.most)
+            for number in range(len(self._threads), self.capacity):
                 if self._ending.is_set():
                     return
                 self._threads.append(threading.Thread(target=self._serve, args=(number,), daemon=True))
                 self._threads[-1].start()
-            self.capacity = len(self._threads)
 
     def _started_server(self) -> ForkServer:
         work = partial(_work, list(self.functions), self.run)
@@ -94,6 +102,9 @@ class LocalExecutor(Executor):
         """Pass jobs to one worker process, which is replaced when it dies."""
         connection: Connection | None = None
         while (item := self._jobs.get()) is not None and not self._ending.is_set():
+            if number >= self.capacity:
+                self._jobs.put(item)
+                break
             job, tries = item
             try:
                 connection = connection or self._start(number)
@@ -105,7 +116,7 @@ class LocalExecutor(Executor):
                 continue
             try:
                 connection.send(job)
-                self.post(Finished(job.place, self._listen(connection)))
+                self.post(Finished(job.place, self._listen(connection, number, job.place)))
             except (EOFError, OSError):
                 connection.close()
                 connection = None
@@ -114,16 +125,29 @@ class LocalExecutor(Executor):
         if connection is not None:
             connection.close()
 
-    def _listen(self, connection: Connection) -> JobReport:
+    def _listen(self, connection: Connection, number: int, place: int) -> JobReport:
         """Post the progress of a worker until its job has ended."""
         while True:
             message = connection.recv()
             if isinstance(message, JobReport):
                 return message
             if isinstance(message, _Fits):
-                self._grow(message.workers * self.run.gpus)
-                message = Grown(self.capacity)
-            self.post(message)
+                self._sharing.most = min(message.workers, self.most // self.run.gpus)
+            elif isinstance(message, _Worked):
+                self._share(number, place, message.images)
+            else:
+                self.post(message)
+
+    def _share(self, number: int, place: int, images: int) -> None:
+        """Have more workers on each GPU or fewer, where what they have done says so."""
+        with self._sharing_lock:
+            if not self._sharing.report(number, place, images, time.monotonic()):
+                return
+            self._resize(self._sharing.count * self.run.gpus)
+            self.post(Grown(self.capacity))
+            if self._sharing.settled:
+                self.post(Notice(self._sharing.words(), warning=False))
+                self.post({"event": "workers", **self._sharing.facts()})
 
     def _start(self, number: int) -> Connection | None:
         """The connection to a new worker; None if the executor is ending."""
@@ -170,7 +194,7 @@ def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    last, place, measured = 0.0, 0, not run.gpus
+    last, place, measured, images, told = 0.0, 0, not run.gpus, 0, 0.0
 
     def progress(text: str) -> None:
         nonlocal last
@@ -186,11 +210,20 @@ def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connect
                 measured = True
                 connection.send(_Fits(workers))
 
-    run.progress, run.event, run.after_batch = progress, connection.send, measure
+    def worked(count: int) -> None:
+        nonlocal images, told
+        measure()
+        images += count
+        if run.gpus and time.monotonic() - told > _SECONDS_BETWEEN_PROGRESS:
+            told = time.monotonic()
+            connection.send(_Worked(images))
+            images = 0
+
+    run.progress, run.event, run.after_batch = progress, connection.send, worked
     try:
         while True:
             job: Job = connection.recv()
-            place = job.place
+            place, images = job.place, 0
             report = run_on(job, functions, run)
             measure()
             connection.send(report)

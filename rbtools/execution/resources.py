@@ -21,9 +21,9 @@ SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread 
 def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str, engine: str) -> int:
     """The number of workers that `--jobs N|auto` means. Raises UsageError.
 
-    `auto`: on GPUs `per_gpu` for each of them, or one, and more when the first batch has shown how many fit
-    (`RunContext.gpus`); else as many as the cores carry with `threads` each. 0 where the engine itself
-    decides how many, which is also its default.
+    `auto`: on GPUs `per_gpu` for each of them, or one, and more where these are faster together
+    (`WorkersPerGPU`); else as many as the cores carry with `threads` each. 0 where the engine itself decides
+    how many, which is also its default.
     """
     executor: Any = ENGINES.load(engine) if engine != LOCAL else None
     if executor is not None and executor.own_capacity and text in (None, "auto"):

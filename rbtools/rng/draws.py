@@ -30,12 +30,15 @@ class Draws:
 
     Shape: `examples` int64 (N,), the examples' numbers in the full split, on any device; every result
         is on that device and starts with N. `draw` numbers an example's draws (a restart, a step); `offset`
-        is added to it, so that each epoch can have its own draws.
+        is added to it, so that each epoch can have its own draws. `host`: the same examples on the CPU, if
+        they are known there, for draws that Python reads (`on_host`).
 
     Raises RbError for a seed outside [0, 2^64).
     """
 
-    def __init__(self, seed: int, stream: str, examples: Tensor, offset: int = 0) -> None:
+    def __init__(
+        self, seed: int, stream: str, examples: Tensor, offset: int = 0, host: Tensor | None = None
+    ) -> None:
         if not 0 <= seed < 1 << 64:
             raise RbError(
                 f"The seed is {seed}. A seed is a whole number from 0 to 2^64 - 1; use for example 0."
@@ -46,6 +49,7 @@ class Draws:
         self.stream = stream
         self.examples = examples.to(torch.int64)
         self.offset = offset
+        self.host = host
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -60,11 +64,20 @@ class Draws:
 
     def take(self, index: Tensor) -> Draws:
         """The draws of some of the examples: int64 positions or a boolean mask (N,), on any device."""
-        return Draws(self.seed, self.stream, self.examples[index.to(self.device)], self.offset)
+        host = None if self.host is None or index.device.type != "cpu" else self.host[index]
+        if self.device.type == "cuda" and index.device.type == "cpu":
+            index = index.pin_memory()  # so that nothing waits for its copy
+        there = index.to(self.device, non_blocking=True)
+        return Draws(self.seed, self.stream, self.examples[there], self.offset, host)
 
     def child(self, name: str) -> Draws:
         """Draws of the same examples that are independent of these, for another purpose."""
-        return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset)
+        return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset, self.host)
+
+    def on_host(self) -> Draws:
+        """The same draws on the CPU: a GPU is waited for only where the examples are not known there."""
+        examples = self.examples.cpu() if self.host is None else self.host
+        return Draws(self.seed, self.stream, examples, self.offset)
 
     def bits(self, count: int, draw: int = 0) -> Tensor:
         """32 random bits per value: int64 (N, count) in [0, 2^32)."""

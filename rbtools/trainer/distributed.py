@@ -102,9 +102,7 @@ def share_buffers(model: nn.Module) -> None:
             distributed.broadcast(buffer, src=0)
 
 
-def synchronised(model: nn.Module, device: torch.device) -> nn.Module:
-    """On GPUs BatchNorm over the whole batch; torch's SyncBatchNorm refuses the CPU."""
-    if count() == 1 or device.type != "cuda":
-        return model
+def synchronised(model: nn.Module) -> nn.Module:
+    """The network with BatchNorm over the whole batch, on GPUs; torch's SyncBatchNorm refuses the CPU."""
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return converted

@@ -7,14 +7,16 @@ import dataclasses
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rbtools import unpickle
+from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
+from rbtools.execution.workers_per_gpu import mps_runs
 from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint, cuda_graphs, folding
 from rbtools.rng.draws import Draws
@@ -36,7 +38,7 @@ from rbtools.trainer.augment import augment, cutout
 from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.metrics import Passes, Totals, check_loss, diverged
 from rbtools.trainer.recipe import held_out
-from rbtools.trainer.schedule import PER_STEP, batches, deterministic, has_batchnorm, schedule
+from rbtools.trainer.schedule import PER_STEP, Piece, batches, deterministic, has_batchnorm, schedule
 from rbtools.training.base import Loss
 from rbtools.training.chen_lee import ChenLee
 
@@ -85,7 +87,10 @@ def fit(
 class _Training:
     """A running training: `state()` has everything that an epoch changes."""
 
-    def __init__(self, task: TrainingTask, run: RunContext, device: torch.device) -> None:
+    def __init__(
+        self, task: TrainingTask, run: RunContext, device: torch.device, *, stacked: bool = False
+    ) -> None:
+        """`stacked`: several seeds go through their networks together, so no pass of one is recorded."""
         self.recipe, self.run, self.arch, self.about = task.recipe, run, task.record["arch"], task.data.about
         self.method, self.device = task.method, device
         dataset = task.data.load()
@@ -104,16 +109,20 @@ class _Training:
                 self.images, self.labels, held.to(device), task.method, run.seed
             )
         self.single_step_check = None
-        if task.method.single_step:
+        if task.method.single_step and len(held) < validation.ENOUGH:
             chosen = validation.few(dataset.labels, ids).to(device)
             self.single_step_check = validation.Validation(
                 self.images, self.labels, chosen, task.method, run.seed
             )
-        self.model = distributed.synchronised(init.network(task, run).to(device), device)
+        self.model = init.network(task, run).to(device)
+        sizes = [len(part) for part in batches(self.ids, self.recipe.batch_size)]
+        if distributed.count() > 1 and device.type == "cuda" and has_batchnorm(self.model):
+            division.check_pieces(sizes, self.recipe.micro_batch, distributed.count())
+            self.model = distributed.synchronised(self.model)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
         graphed = None  # of several processes the reductions are not recorded; a recording sums otherwise
         recordable = not (self.recipe.deterministic or task.method.follows_operations)
-        if task.prepare and distributed.count() == 1 and recordable:
+        if task.prepare and distributed.count() == 1 and recordable and not stacked:
             graphed = cuda_graphs.training(self.model, device, run.notify)
         self.graphed = graphed
         self.step_model = self.model if graphed is None else graphed
@@ -137,7 +146,7 @@ class _Training:
                 )
             if self.eval_copy is not None:
                 self.inner_model = self.eval_copy
-                if not self.recipe.deterministic:
+                if not (self.recipe.deterministic or stacked):
                     probe = torch.rand(2, *self.about.shape, generator=torch.Generator().manual_seed(0))
                     self.inner_model = cuda_graphs.frozen(self.eval_copy, probe.to(device), run.notify)
                 self.passes.watch(self.inner_model)
@@ -163,7 +172,7 @@ class _Training:
         self.buckets = None
         if distributed.count() > 1:
             self.buckets = gradient_buckets.GradientBuckets(self.model, self._loss, self.about.shape)
-        self.batches = len(batches(self.ids, self.recipe.batch_size))
+        self.batches = len(sizes)
         self.schedule = schedule(self.optimizer, self.recipe, self.batches)
         self.epoch = 0
         self.history: dict[str, list[float]] = {}
@@ -174,6 +183,7 @@ class _Training:
             numbers = torch.Generator().manual_seed(mixed_seed(run.seed, "output"))
             self.draw = int(torch.randint(self.steps, (), generator=numbers))
         self.drawn: dict[str, Tensor] | None = None
+        self.stacked = 1  # trainings, this one among them, that make a step together
         self.places: list[str] = []  # processors of the epochs: rounding depends on them
         # Only process 0 measures.
         self.course = tracking.TrackingHistory(task.track if distributed.rank() == 0 else None, self)
@@ -195,14 +205,19 @@ class _Training:
 
     def one_epoch(self) -> None:
         """Train one epoch and write its line of history."""
+        for piece in self.pieces():
+            piece.loss = self._backward(piece)
+
+    def pieces(self) -> Iterator[Piece]:
+        """One epoch: yields the images of each backward pass, and expects it made, and its loss in them."""
         torch.manual_seed(mixed_seed(self.run.seed, f"epoch {self.epoch}"))  # dropout's numbers
-        order = self.ids[torch.randperm(len(self.ids))].to(self.device)
+        order = self.ids[torch.randperm(len(self.ids))]  # on the CPU, where images that do not fit a GPU are
         totals, worst = Totals(), torch.zeros((), dtype=torch.float64, device=self.device)
         self._wait()
         start = time.perf_counter()
         self.step_model.train()
         with self.passes:
-            parts = batches(order, self.recipe.batch_size)
+            parts, counted = batches(order, self.recipe.batch_size), 0
             for number, ids in enumerate(parts):
                 for following in parts[number + 1 : number + 2]:
                     streaming.prefetch(self.images, distributed.share(following))
@@ -211,20 +226,22 @@ class _Training:
                 self.step_method = self.scheduled_method.at(
                     (self.epoch * self.batches + number) / max(self.steps - 1, 1)
                 )
-                worst = torch.maximum(worst, self._step(ids, totals))
+                worst = torch.maximum(worst, (yield from self._step(ids, totals)))
                 rate = self.optimizer.param_groups[0]["lr"]
                 if self.recipe.schedule in PER_STEP:
                     self.schedule.step()
                 if self._reads_loss(number):
                     check_loss(float(worst), self.epoch)
                     self.run.progress(self._words(number + 1, totals))
+                    self.run.after_batch(totals.count - counted)
+                    counted = totals.count
         if self.recipe.schedule not in PER_STEP:
             self.schedule.step()
         # The loss checks the weights before each step; those after the last one are checked here.
         if not all(value.isfinite().all() for value in self.model.state_dict().values()):
             raise diverged("weights are NaN or infinite", self.epoch)
         self._wait()
-        seconds = time.perf_counter() - start  # without the validation
+        seconds = (time.perf_counter() - start) / self.stacked  # without the validation
         for model in dict.fromkeys((self.model, self._kept())):
             distributed.share_buffers(model)
         totals.gather(self.device)
@@ -233,18 +250,22 @@ class _Training:
         if self._place() not in self.places:
             self.places.append(self._place())
         with self.run.clock.stage("validation"):
-            numbers = totals.means() | self._validate() | self._attacked()
+            validated = self._validate()
+            numbers = totals.means() | validated | self._attacked(validated)
         for name, value in {**numbers, "lr": rate, "seconds": seconds}.items():
             self.history.setdefault(name, []).append(float(f"{value:.6g}"))
         self.course.after(self.epoch, not self.goes_on(), self._kept())
         self._warn_of_overfitting()
         self._tell()
 
-    def _attacked(self) -> dict[str, float]:
-        """The accuracy under PGD on some training images, of a training with one step."""
-        if self.single_step_check is None:
+    def _attacked(self, validated: Mapping[str, float]) -> dict[str, float]:
+        """Of a training with one step: the accuracy under PGD on the held-out images, or if there are too few
+        of them on some training images.
+        """
+        if not self.method.single_step:
             return {}
-        return {"pgd_acc": self.single_step_check.measure(self._kept())["val_robust_acc"]}
+        check = self.single_step_check
+        return {"pgd_acc": (validated if check is None else check.measure(self._kept()))["val_robust_acc"]}
 
     def _warn_of_overfitting(self) -> None:
         if validation.overfitting(self.history) == self.epoch:
@@ -269,7 +290,8 @@ class _Training:
     def _place(self) -> str:
         threads = torch.get_num_threads()
         on_cpu = f"cpu, {threads} thread{'s' * (threads > 1)}"
-        return on_cpu if self.device.type == "cpu" else self.device.type
+        place = on_cpu if self.device.type == "cpu" else self.device.type
+        return place if self.stacked == 1 else f"{place}, {self.stacked} seeds stacked"
 
     def _kept(self) -> nn.Module:
         """The network that is validated and stored: with --ema the averaged one."""
@@ -287,12 +309,13 @@ class _Training:
             self.best = {"epoch": self.epoch, "rank": list(rank), "state": state}
         return numbers
 
-    def _step(self, ids: Tensor, totals: Totals) -> Tensor:
-        """One step of the optimiser on a batch; its loss (float64, on the device)."""
+    def _step(self, ids: Tensor, totals: Totals) -> Generator[Piece, None, Tensor]:
+        """One step of the optimiser on a batch, see `pieces`; its loss (float64, on the device)."""
         self.optimizer.zero_grad(set_to_none=True)
-        whole, first = len(ids), ids[:1]
-        ids = distributed.share(ids)
-        draws = Draws(self.run.seed, "train", ids, offset=self.epoch)
+        whole, first = len(ids), int(ids[0])
+        host = distributed.share(ids)
+        ids = uploaded(host, self.device)
+        draws = Draws(self.run.seed, "train", ids, offset=self.epoch, host=host)
         images, targets = self._batch(ids, draws, first)
         pieces = batches(torch.arange(len(ids), device=ids.device), self.recipe.micro_batch or whole)
         pieces = [part for part in pieces if len(part)]  # a process may have no share of a small batch
@@ -304,9 +327,11 @@ class _Training:
                 # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
                 # batch's.
                 weight = len(part) / whole
-                of_part = images[part], targets[part], own.child("method"), weight, perturbed
-                loss = self._backward(of_part, weight, last=number == len(pieces))
-                value = value + totals.add(loss, self.labels[ids[part]]) * weight
+                piece = Piece(images[part], targets[part], own.child("method"), weight, perturbed)
+                piece.last = number == len(pieces)
+                yield piece
+                assert piece.loss is not None
+                value = value + totals.add(piece.loss, self.labels[ids[part]]) * weight
             if not pieces:
                 self._backward_of_nothing(perturbed)
             value = distributed.sum_of(value)
@@ -319,12 +344,12 @@ class _Training:
                     self.step_model(images[part])
         return value
 
-    def _backward(self, of_part: tuple[Any, ...], weight: float, *, last: bool) -> Loss:
+    def _backward(self, piece: Piece) -> Loss:
         """The loss of a part of the batch; its weighted gradient is added to the parameters'."""
         if self.buckets is not None:
-            return self.buckets.backward(*of_part, weight=weight, last=last)
-        loss = self._loss(*of_part)
-        (loss.value * weight).backward()
+            return self.buckets.backward(*piece.arguments, weight=piece.weight, last=piece.last)
+        loss = self._loss(*piece.arguments)
+        (loss.value * piece.weight).backward()
         return loss
 
     def _backward_of_nothing(self, perturbed: contextlib.ExitStack) -> None:
@@ -337,13 +362,15 @@ class _Training:
         assert self.buckets is not None  # one process alone has a share of every batch
         self.buckets.backward_of_nothing(take_part)
 
-    def _batch(self, ids: Tensor, draws: Draws, first: Tensor) -> tuple[Tensor, Tensor]:
+    def _batch(self, ids: Tensor, draws: Draws, first: int) -> tuple[Tensor, Tensor]:
         """The batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K).
 
         `first`: the first example of the batch, of which this process may have a share.
         """
         recipe, labels = self.recipe, self.labels[ids]
-        images = augment(self.images[ids], recipe.augment or (), draws, 0)
+        streamed = isinstance(self.images, streaming.Streamed)
+        at = draws.host if streamed and draws.host is not None else ids
+        images = augment(self.images[at], recipe.augment or (), draws, 0)
         if "cutout" in recipe.regularize:
             assert recipe.cutout_length is not None
             images = cutout(images, recipe.cutout_length, draws)
@@ -354,7 +381,7 @@ class _Training:
             return pixels, labels
         targets = regularize.distribution(labels, self.about.classes, recipe.label_smoothing)
         if "mixup" in recipe.regularize:
-            seed = mixed_seed(self.run.seed, f"mixup {self.epoch} {int(first)}")
+            seed = mixed_seed(self.run.seed, f"mixup {self.epoch} {first}")
             pixels, targets = regularize.mixup(pixels, targets, recipe.mixup_alpha, seed)
         return pixels, targets
 
@@ -413,7 +440,8 @@ class _Training:
         buffer = io.BytesIO()
         torch.save(
             {
-                "model": self.model.state_dict(),
+                # Copied: weights of several seeds may be views of one tensor, which would be stored whole.
+                "model": {name: value.clone() for name, value in self.model.state_dict().items()},
                 "averaged": None if self.averaged is None else self.averaged.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
@@ -467,8 +495,10 @@ class _Training:
             "threads": torch.get_num_threads() if self.device.type == "cpu" else None,
             "normalize": init.normalization(self.model, self.recipe, self.about),
             **({"prepared": prepared} if (prepared := self._prepared()) else {}),
-            **({"trained_on": self.places} if len(self.places) > 1 else {}),
+            **({"trained_on": self.places} if len(self.places) > 1 or self.stacked > 1 else {}),
         }
+        if self.device.type == "cuda" and mps_runs():
+            result["mps"] = True
         if self.draw is not None:
             result["output"] = {"step": self.draw, "of": self.steps}
         overfitted = validation.overfitting(self.history)

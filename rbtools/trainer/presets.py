@@ -178,6 +178,32 @@ PRESETS: dict[str, TrainingPreset] = {
         },
         {**_PGD, "attack_steps": 7, "norm": "sphere"},
     ),
+    # Jia et al. 2022 on CIFAR-10, as its code trains (jiaxiaojunQAQ/FGSM-PGI), by which a label of one in ten
+    # classes has .6 of the weight. It takes the gradient of the step in training mode.
+    "fgsm-pgi": TrainingPreset(
+        "fgsm-pgi",
+        {
+            "epochs": 110,
+            "batch_size": 128,
+            "lr": 0.1,
+            "momentum": 0.9,
+            "nesterov": False,
+            "weight_decay": 5e-4,
+            "schedule": "step",
+            "milestones": (100, 105),
+            "decay": 0.1,
+            "label_smoothing": 4 / 9,
+            "val": 0.0,
+        },
+        {
+            "eps": 8 / 255,
+            "alpha": 1.0,
+            "lambda_": 10.0,
+            "prior_decay": 0.3,
+            "reset": 40,
+            "inner_mode": "train",
+        },
+    ),
     "rice2020": TrainingPreset(
         "pgd",
         {

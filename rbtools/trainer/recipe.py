@@ -51,7 +51,7 @@ class Recipe:
         None,
         "A paper's recipe, which single options override: nasbench201, nasrobbench201 (weight"
         " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step),"
-        " prbench (its text), prbench-code (its code), rice2020 (or wci).",
+        " prbench (its text), prbench-code (its code), fgsm-pgi, rice2020 (or wci).",
         metavar="NAME",
     )
     epochs: int = param(10, "Passes over the training images.", bounds="[0, inf)")
@@ -271,6 +271,22 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
     _check_together(recipe)
     if training_images is not None:
         _check_size(recipe, training_images)
+
+
+def obstacle_to_stacking(method: Any, recipe: Recipe) -> str | None:
+    """Why seeds of this method and recipe cannot be stacked (trainer/stacked.py); None where nothing is known
+    against it.
+    """
+    obstacles = {
+        "the loss of an image depends on the others of its batch": method.of_whole_batches,
+        f"{method.name} follows the operations of one network": method.follows_operations,
+        f"{method.name} keeps something of each image from epoch to epoch": bool(method.carried),
+        "--regularize awp perturbs the weights of one network": "awp" in recipe.regularize,
+        "--filter sends parts of a batch through the network": recipe.filter is not None,
+        "--deterministic is for the algorithms of one network": recipe.deterministic,
+        "--lr-rule theorem1 gives each seed its own learning rate": recipe.lr_rule != "fixed",
+    }
+    return next((why for why, holds in obstacles.items() if holds), None)
 
 
 def held_out(recipe: Recipe, training_images: int) -> int:

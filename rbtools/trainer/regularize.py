@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from rbtools.attacks.active_examples import uploaded
+
 
 def distribution(labels: Tensor, classes: int, smoothing: float) -> Tensor:
     """(1 - s) * one-hot + s / K: labels int64 (N,) -> float32 (N, K)."""
@@ -23,7 +25,8 @@ def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Ten
     One lambda ~ Beta(alpha, alpha) per batch, as in mixup's own code and in the paper that WCI follows.
     """
     share = random.Random(seed).betavariate(alpha, alpha)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).to(images.device)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    order = uploaded(order, images.device)
     mixed = images.lerp(images[order], 1 - share)
     return mixed, targets.lerp(targets[order], 1 - share)
 

@@ -1,14 +1,19 @@
-"""The steps of a training: batches, the learning rate's schedule, deterministic algorithms."""
+"""The steps of a training: batches, their pieces, the learning rate's schedule, deterministic algorithms."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from rbtools.trainer.recipe import CYCLED_MOMENTUM, Recipe
+
+if TYPE_CHECKING:
+    from rbtools.rng.draws import Draws
+    from rbtools.training.base import Loss
 
 Schedule = torch.optim.lr_scheduler.LRScheduler
 
@@ -37,6 +42,28 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
     if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
         pieces[-2:] = [torch.cat(pieces[-2:])]
     return pieces
+
+
+@dataclass
+class Piece:
+    """The images (N, C, H, W) of one backward pass, with labels (N,) or distributions (N, K).
+
+    weight: their share of the batch. perturbed: takes AWP's perturbation of the weights, until the step.
+    last: no other piece of the batch follows in this process. loss: to be set.
+    """
+
+    images: Tensor
+    targets: Tensor
+    draws: Draws
+    weight: float
+    perturbed: contextlib.ExitStack
+    last: bool = True
+    loss: Loss | None = None
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the loss of these images is computed from."""
+        return self.images, self.targets, self.draws, self.weight, self.perturbed
 
 
 def has_batchnorm(model: nn.Module) -> bool:

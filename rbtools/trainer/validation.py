@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 STEPS = 10
+ENOUGH = 16
+"""Held-out images on which catastrophic overfitting is looked for; of fewer, or none, on training images."""
 _TILE = 500
 _LEAST, _MOST, _SHARE = 32, 512, 50  # images on which catastrophic overfitting is looked for: one of _SHARE
 _FALL, _GAP = 0.5, 0.2
@@ -101,8 +103,8 @@ def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
     """The message after the epoch in which it came: the last of the history."""
     pgd, own = (history[name][-1] for name in ("pgd_acc", "robust_acc"))
     return (
-        f"catastrophic overfitting in epoch {len(history['robust_acc'])}. Under PGD-{STEPS} the accuracy on"
-        f" training images fell from {max(history['pgd_acc']):.3g} to {pgd:.3g}; under the single step of the"
+        f"catastrophic overfitting in epoch {len(history['robust_acc'])}. Under PGD-{STEPS} the accuracy"
+        f" fell from {max(history['pgd_acc']):.3g} to {pgd:.3g}; under the single step of the"
         f" training it is {own:.3g}. Use n-fgsm with more noise (--k), a smaller --eps, or pgd with more"
         " --attack-steps."
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rbtools.attacks import losses, steps
+from rbtools.attacks.active_examples import uploaded, wide
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -218,8 +219,9 @@ class ATPR(Method["Solution"]):
                 walk = self.walked(model, candidate, labels, sizes)
                 last = last if walk.last is None else walk.last
                 better = self.better(walk, depth, loss, number)
-                best[better], depth[better] = candidate[better], walk.depth[better]
-                loss[better] = walk.loss[better]
+                best = torch.where(wide(better, best), candidate, best)
+                depth = torch.where(better, walk.depth, depth)
+                loss = torch.where(better, walk.loss, loss)
         return (best, last) if self.walk_gradient == "keep" else best
 
     def better(self, walk: Walk, depth: Tensor, loss: Tensor, number: int) -> Tensor:
@@ -241,17 +243,18 @@ class ATPR(Method["Solution"]):
 
         if number == 0 and self.first == "plain":
             count = torch.full((len(images),), self.plain_steps)
-            plain, full = images.new_tensor(self.plain_step), images.new_tensor(self.eps)
+            plain, full = images.new_full((), self.plain_step), images.new_full((), self.eps)
             return Settings(broadcast(plain), broadcast(full), count)
         if self.settings == "batch":  # as they are drawn for its first image
             draws = draws.take(torch.zeros(1, dtype=torch.int64))
-        eps = images.new_tensor(self.eps)
+        eps = images.new_full((), self.eps)
         if self.eps_spread:
             eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
         size = draws.child("size").uniform((1, 1, 1)).to(images)
         size = self.step_min + (self.step_max - self.step_min) * size
         # On the CPU: which images continue is then known without waiting for a GPU at each step.
-        count = self.steps_min + draws.child("steps").integers(self.steps_max - self.steps_min + 1).cpu()
+        own = draws.child("steps").on_host()
+        count = self.steps_min + own.integers(self.steps_max - self.steps_min + 1)
         return Settings(broadcast(size), broadcast(eps), count.expand(len(images)))
 
     def attacked(
@@ -264,16 +267,19 @@ class ATPR(Method["Solution"]):
         perturbed = steps.uniform_start(images, draws, chosen.eps)
         for done in range(int(chosen.steps.max())):
             active = chosen.steps > done
-            at = torch.arange(len(images)) if self._in_train else torch.nonzero(active)[:, 0]
-            at = at.to(images.device, non_blocking=True)
+            if bool(active.all()) or self._in_train:
+                objective = steps.cross_entropy(labels)
+                stepped, _ = steps.pgd_step(
+                    model, perturbed, images, objective, eps=chosen.eps, step_size=chosen.size
+                )
+                moving = wide(uploaded(active, images.device), stepped)
+                perturbed = torch.where(moving, stepped, perturbed)
+                continue
+            at = uploaded(torch.nonzero(active)[:, 0], images.device)
             objective = steps.cross_entropy(labels[at])
-            stepped, _ = steps.pgd_step(
+            perturbed[at], _ = steps.pgd_step(
                 model, perturbed[at], images[at], objective, eps=chosen.eps[at], step_size=chosen.size[at]
             )
-            if self._in_train:
-                waiting = ~active.to(images.device, non_blocking=True)
-                stepped[waiting] = perturbed[waiting]
-            perturbed[at] = stepped
         return perturbed
 
     def walked(self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor) -> Walk:
@@ -283,6 +289,8 @@ class ATPR(Method["Solution"]):
         step, and once more after the last one, as in the code (for BatchNorm); an image whose walk has ended
         continues if the batch makes it misclassified again.
         """
+        if candidate.is_cuda and not self._in_train and self.walk_gradient == "drop":
+            return self._walked_together(model, candidate, labels, sizes)
         classes, walked, last = truth(labels), candidate.clone(), None
         if self.walk_size == "plain":
             sizes = torch.full_like(sizes, self.plain_step)
@@ -310,6 +318,30 @@ class ATPR(Method["Solution"]):
         if self._in_train:
             model(walked)
         return Walk(depth, loss, last)
+
+    def _walked_together(self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor) -> Walk:
+        """The same walks in eval mode without a look at the images, for which a GPU would wait: all of them
+        go through the network at each of `walk_steps` steps, and those that are correct stay where they are.
+        """
+        classes, walked = truth(labels), candidate
+        if self.walk_size == "plain":
+            sizes = torch.full_like(sizes, self.plain_step)
+        depth = torch.full_like(candidate.flatten(1)[:, 0], -torch.inf)
+        loss, moving = depth, torch.ones_like(depth, dtype=torch.bool)
+        objective = steps.cross_entropy(labels)
+        if self.walk == "margin":
+            objective = losses.AttackObjective(losses.margin, classes, classes)
+        for step in range(self.walk_steps):
+            gradient, logits = steps.input_gradient(model, walked, objective)
+            if step == 0:
+                loss = cross_entropy(logits, labels).to(depth)
+            moving = moving & (logits.argmax(1) != classes)
+            moving = moving & (moving.sum() > self.walk_rest * len(candidate))  # else all walks have ended
+            direction = gradient if self.walk == "grad" else gradient.sign()
+            further = (walked - sizes * direction).clamp_(0, 1)
+            walked = torch.where(wide(moving, walked), further, walked)
+            depth = torch.where(moving, (walked - candidate).flatten(1).abs().amax(1), depth)
+        return Walk(depth, loss, None)
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Solution) -> LossTerms:
         chosen, last = inner_result if isinstance(inner_result, tuple) else (inner_result, None)

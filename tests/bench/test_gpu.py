@@ -42,6 +42,18 @@ def test_every_part_in_this_process_runs_and_checks_what_it_measures() -> None:
     assert all(one["floor"] < one["ours"] for one in found if "an epoch" in one["figure"])
 
 
+def test_the_recipe_for_a_robust_network_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    import torch
+
+    gpu = module()
+    bench = gpu.Bench(gpu.SMALL, torch.device("cpu"), gpu.made(tmp_path, gpu.SMALL), tmp_path, small=True)
+    gpu.robust(bench)
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert line["figure"] == "fgsm-pgi, whole" and line["goal"] == 300
+    assert line["good"] and line["epochs"] == 2
+    assert line["figure"] in {row.figure for row in table_module().ROWS}
+
+
 def test_a_check_that_fails_is_remembered(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     import torch
 
@@ -54,12 +66,17 @@ def test_a_check_that_fails_is_remembered(capsys: pytest.CaptureFixture[str], tm
     assert [one["times"] for one in lines] == [2.0, 0.5]
 
 
-def test_the_table_has_what_was_measured_and_says_what_was_not() -> None:
+def table_module() -> ModuleType:
     spec = importlib.util.spec_from_file_location("bench_gpu_table", SCRIPT.with_name("gpu_table.py"))
     assert spec is not None and spec.loader is not None
     table = importlib.util.module_from_spec(spec)
     sys.modules["bench_gpu_table"] = table
     spec.loader.exec_module(table)
+    return table
+
+
+def test_the_table_has_what_was_measured_and_says_what_was_not() -> None:
+    table = table_module()
     counts = {row.step: {"launches": 110.125, "waits": 0.125} for row in table.ROWS}
     line = {"ours": 4.321, "unit": "s", "floor": 1.5, "reference": 43.21, "times": 10.0, "memory_gib": 2.5}
     first, dashes, *rows = table.table({"pgd, an epoch": line}, counts).splitlines()

@@ -47,6 +47,31 @@ def test_an_interruption_between_a_job_and_its_line_loses_no_result(
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [record]
 
 
+class Following(Same):
+    follows = 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_job_that_follows_another_waits_for_its_end(
+    jobs: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[Scripted] = []
+
+    def scripted(functions: Sequence[JobFunction], run: RunContext, at_most: int | None) -> Scripted:
+        made.append(Scripted(functions, run))
+        made[0].in_process = jobs == 1  # type: ignore[misc]
+        return made[0]
+
+    monkeypatch.setattr(filter_loop, "executor_for", scripted)
+    Path("in.jsonl").write_text(json.dumps({"schema": 1, "arch": {"name": "a"}}) + "\n")
+    run, functions = RunContext(tool="test", jobs=jobs), [Same(), Following(), Same()]
+    filter_loop.filter_records(RecordSource(files=("in.jsonl",)), functions, Terminal("test"), run=run)
+    assert sorted(job.place for job in made[0].jobs) == [0, 1, 2]
+    if jobs == 2:
+        assert [job.place for job in made[0].jobs] == [0, 2, 1]
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
 class Divisible(Same):
     divisible = True
 

@@ -15,6 +15,7 @@ from rbtools.evaluation.base import Batch
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.probabilistic.estimate import pr_d
 from rbtools.probabilistic.intervals import clopper_pearson
+from tests.pretend_device import PretendDevice
 
 
 class Above(nn.Module):
@@ -207,3 +208,24 @@ def test_bf16_leaves_the_decisions_as_they_are(network: Any) -> None:
     found = sampling.copies(tile, noise, gammas, 300)
     assert all(torch.equal(a.right, b.right) for a, b in zip(exact, found, strict=True))
     assert 0 < found[2].totals["confirmed"] < 0.3 * found[2].totals["copies"]
+
+
+def test_a_gpu_is_waited_for_once_in_eight_batches_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies near a tie, which the model itself decides, are looked up together."""
+    monkeypatch.setattr(sampling, "batch_size", lambda device, shape: 20)
+    noise, model, waits = NOISES.build("uniform"), Above(1, 0.4), []
+    (want,) = sampling.copies(tile_of(model, 20, Above(1, 0.4, blur=0.05)), noise, [0.2], 32)
+    for samples in (16, 32):
+        with PretendDevice() as device:
+            tile = tile_of(model, 20, Above(1, 0.4, blur=0.05))
+            tile.images, tile.labels, tile.ids = (
+                one.to("cuda") for one in (tile.images, tile.labels, tile.ids)
+            )
+            assert bool(tile.clean.all())
+            device.reset()
+            (found,) = sampling.copies(tile, noise, [0.2], samples)
+            waits.append(device.waits.total())
+    assert found.right.tolist() == want.right.tolist() and found.totals == want.totals
+    assert waits[1] - waits[0] <= 2 * (2 + 1), (
+        waits
+    )  # for each look the list of copies, and a check of logits

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rbtools.cli import build_context
-from rbtools.execution import cores, device, local, resources
+from rbtools.execution import cores, device, local, resources, workers_per_gpu
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Grown, Job
 from rbtools.execution.job import JobFunction
@@ -31,27 +31,43 @@ class OneBatch(JobFunction):
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         sys.modules.setdefault("torch", types.ModuleType("torch"))  # which is not imported for this
         local.device = types.SimpleNamespace(workers_that_fit=lambda: 3)  # type: ignore[attr-defined]
+        local._SECONDS_BETWEEN_PROGRESS = 0.0
         assert self.run is not None
-        self.run.after_batch()
+        for _ in range(3):
+            self.run.after_batch(100)
         return {"pid": os.getpid(), "worker": self.run.worker}
 
 
-@pytest.mark.parametrize(("gpus", "count", "capacity"), [(1, 8, 3), (1, 2, 2), (2, 8, 6), (0, 8, 1)])
-def test_more_workers_start_once_it_is_known_how_many_fit(
+@pytest.mark.parametrize(("gpus", "count", "capacity"), [(1, 8, 2), (1, 1, 1), (2, 8, 4), (0, 8, 1)])
+def test_more_workers_start_once_the_first_are_measured(
     gpus: int, count: int, capacity: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cores, "count", lambda: count)
-    run = RunContext(tool="test", jobs=max(gpus, 1), gpus=gpus)
+    monkeypatch.setattr(workers_per_gpu, "SECONDS", 0.0)
+    said: list[str] = []
+    run = RunContext(tool="test", jobs=max(gpus, 1), gpus=gpus, notify=said.append)
     with LocalExecutor([OneBatch()], run) as executor:
         assert executor.capacity == max(gpus, 1)
-        executor.submit(Job(0, 0, {}))
-        events = executor.events()
-        first = next(events)
-        if gpus:
-            assert first == Grown(capacity)
-            first = next(events)
-        assert isinstance(first, Finished) and first.report.result is not None, first
+        for place in range(max(gpus, 1)):
+            executor.submit(Job(place, 0, {}))
+        events, found = executor.events(), []
+        while sum(isinstance(event, Finished) for event in found) < max(gpus, 1):
+            found.append(next(events))
+        problems = [event.report.problem for event in found if isinstance(event, Finished)]
+        assert problems == [None] * len(problems)
+        assert [event for event in found if isinstance(event, Grown)] == [Grown(capacity)] * (gpus > 0)
         assert executor.capacity == capacity <= executor.most
+    assert bool(said) is (gpus > 0 and capacity == 1), said  # it is decided where there is no room for more
+
+
+def test_a_worker_too_many_ends_and_leaves_its_job_to_others() -> None:
+    with LocalExecutor([OneBatch()], RunContext(tool="test", jobs=2)) as executor:
+        executor._resize(1)
+        for place in range(4):
+            executor.submit(Job(place, 0, {}))
+        found = [event for _, event in zip(range(4), executor.events(), strict=False)]
+    reports = [event.report.result for event in found if isinstance(event, Finished)]
+    assert [report and report["worker"] for report in reports] == [0] * 4
 
 
 def test_what_fits_is_measured_by_what_one_worker_took(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +104,8 @@ def test_the_memory_of_this_machine_is_known() -> None:
         (2, {"jobs": "auto", "device": "cuda:1"}, 1, 1),
         (2, {"jobs": "auto", "device": "cpu"}, 4, 0),
         (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6, 0),
+        (2, {"jobs": "auto", "jobs_per_gpu": "auto"}, 2, 2),
+        (2, {"jobs": None, "jobs_per_gpu": "auto"}, 2, 2),
         (2, {"jobs": "2"}, 2, 0),
         (2, {"jobs": "auto", "dry_run": True}, 1, 0),
     ],

@@ -573,7 +573,7 @@ def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch
     assert record["train"]["history"]["pgd_acc"] == [0.6, 0.1, 0.05]
     assert record["train"]["catastrophic_overfitting"] == 2
     (line,) = [line for line in lines if "catastrophic" in line]
-    assert "in epoch 2. Under PGD-10 the accuracy on training images fell from 0.6 to 0.1;" in line
+    assert "in epoch 2. Under PGD-10 the accuracy fell from 0.6 to 0.1;" in line
 
 
 def test_training_with_one_step_is_attacked_on_some_of_its_images(run: RunContext) -> None:
@@ -582,6 +582,9 @@ def test_training_with_one_step_is_attacked_on_some_of_its_images(run: RunContex
     assert "catastrophic_overfitting" not in once
     several = train(RECORD, METHODS.build("pgd", attack_steps=2), FAST, run)["train"]
     assert "pgd_acc" not in several["history"]
+    validated = dataclasses.replace(FAST, val=0.02)
+    held = train(RECORD, METHODS.build("n-fgsm"), validated, run)["train"]["history"]
+    assert held["pgd_acc"] == held["val_robust_acc"], "the held-out images serve where there are some"
     ids = torch.arange(0, 1000, 2)
     chosen = validation.few(torch.arange(1000) % 10, ids)
     assert len(chosen) == 32 and set(chosen.tolist()) <= set(ids.tolist())

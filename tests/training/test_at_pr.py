@@ -9,6 +9,7 @@ from torch import nn
 from rbtools.errors import RbError
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
+from tests.pretend_device import PretendDevice
 
 STEP = 0.01
 
@@ -208,3 +209,22 @@ def test_a_radius_below_zero_is_refused():
     message = r"eps_spread of training method 'at-pr' is 25.5 and eps is 12.75\..* --eps-spread 12.75 or less"
     with pytest.raises(RbError, match=message):
         METHODS.build("at-pr", eps=0.05, eps_spread=0.1)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"walk_rest": 0.2}, {"walk_size": "plain", "walk": "grad"}, {"walk": "margin"}]
+)
+def test_a_gpu_finds_the_same_candidates_without_a_look(settings):
+    """There no image leaves a walk or an attack, and one that is back stays where it is."""
+    torch.manual_seed(0)
+    images, labels = torch.rand(12, 1, 1, 2, dtype=torch.float64), torch.arange(12) % 2
+    at_pr = method(candidates=3, steps_min=1, steps_max=4, walk_steps=9, **settings)
+    want = at_pr.inner_attack(Plane(0.5), images, labels, Draws(1, "train", torch.arange(12)))
+    with PretendDevice() as device:
+        there = Plane(0.5).to("cuda"), images.to("cuda"), labels.to("cuda")
+        draws = Draws(1, "train", torch.arange(12, device="cuda"), host=torch.arange(12))
+        at_pr.inner_attack(*there, draws)  # fills caches
+        device.reset()
+        found = at_pr.inner_attack(*there, draws)
+        assert not device.waits
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-12)

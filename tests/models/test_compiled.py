@@ -1,0 +1,99 @@
+"""--compile: the blocks that repeat are compiled in place, and what cannot be compiled runs as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools import models
+from rbtools.evaluation.fast_model import make_fast_model
+from rbtools.models import compiled
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of dynamo
+
+CELL = "|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|"
+SHAPE = (3, 12, 12)
+
+
+@pytest.fixture(autouse=True)
+def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Traced as by the compiler, and run as it is: a C++ compiler takes minutes."""
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def cells() -> nn.Module:
+    torch.manual_seed(0)
+    arch = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 2}  # 2 is the probe's batch
+    return models.build(arch, classes=4, shape=SHAPE).eval()
+
+
+def test_the_repeated_blocks_are_the_outermost_of_a_class() -> None:
+    blocks = compiled.repeated_blocks(cells())
+    names = [type(block).__name__ for block in blocks]
+    assert sorted(set(names)) == ["CellModule", "ResidualBlock"] and len(names) == 3 * 2 + 2
+    assert compiled.repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+
+
+def test_a_copy_compiled_by_blocks_has_the_logits_and_gradients_of_the_network() -> None:
+    network, said, traced = cells(), list[str](), list[int]()
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.uniform_(-0.5, 0.5)  # type: ignore[union-attr]
+    compiled.BACKEND = lambda graph, inputs: traced.append(1) or graph.forward
+    fast = make_fast_model(network, "fp32", SHAPE, compiled=True, notify=said.append)
+    assert fast.steps == ("folded", "channels-last", "compiled") and not said and fast.remark is None
+    count = len(traced)
+    assert 0 < count < 2 * 8, "cells of as many channels share a program"
+    images = torch.rand(5, *SHAPE)
+    for model in (fast.model, network):
+        images.requires_grad_(True).grad = None
+        model(images).square().sum().backward()
+        found = model(images).detach(), images.grad.clone()  # type: ignore[union-attr]
+        images.requires_grad_(False)
+        if model is fast.model:
+            first = found
+    for one, other in zip(first, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert len(traced) == count, "another batch size compiles nothing"
+
+
+class Broken(nn.Module):
+    """A block that no compiler takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Conv2d(3, 3, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.layer(images)
+        return logits
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(compiled, "BACKEND", fails)
+    network, said = nn.Sequential(Broken(), Broken(), nn.Flatten(), nn.Linear(432, 4)).eval(), list[str]()
+    images = torch.rand(2, *SHAPE)
+    fast = make_fast_model(network, "fp32", SHAPE, compiled=True, notify=said.append)
+    assert "compiled" not in fast.steps
+    torch.testing.assert_close(fast.model(images), network(images))
+    assert len(said) == 1 and "not compiled" in said[0] and "no compiler here" in said[0]
+
+
+def test_other_logits_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(graph: Any, inputs: Any) -> Any:
+        return lambda *args: tuple(2 * one for one in graph.forward(*args))
+
+    monkeypatch.setattr(compiled, "BACKEND", doubled)
+    said: list[str] = []
+    fast = make_fast_model(cells(), "fp32", SHAPE, compiled=True, notify=said.append)
+    assert "compiled" not in fast.steps and "compiled logits differ" in said[0]

@@ -1,0 +1,55 @@
+"""Batches divided among processes: what BatchNorm over all GPUs would wait for in vain is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rbtools.errors import RbError
+from rbtools.trainer import distributed, division, loop
+from rbtools.trainer.schedule import batches
+
+
+@pytest.mark.parametrize(
+    ("sizes", "micro_batch", "processes"),
+    [([128, 128, 4], None, 4), ([128, 128, 5], None, 4), ([128, 6], 2, 2), ([7], 3, 2), ([9], 8, 2)],
+)
+def test_batches_of_which_all_have_as_many_pieces_train(
+    sizes: list[int], micro_batch: int | None, processes: int
+) -> None:
+    division.check_pieces(sizes, micro_batch, processes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "micro_batch", "processes", "told"),
+    [
+        ([128, 128, 3], None, 4, r"of 3 images, of which a GPU of 4 has 0\..* last batch of 4 images"),
+        ([1], 1, 2, r"has 0\."),
+        ([11], 2, 2, r"of 11 images, of which a GPU of 2 has 5 or 6: 2 or 3 pieces of --micro-batch 2\."),
+    ],
+)
+def test_batches_of_which_a_gpu_would_wait_in_vain_are_refused(
+    sizes: list[int], micro_batch: int | None, processes: int, told: str
+) -> None:
+    with pytest.raises(RbError, match=told):
+        division.check_pieces(sizes, micro_batch, processes)
+
+
+def test_pieces_are_counted_as_they_are_made() -> None:
+    for share in range(1, 12):
+        for micro_batch in range(1, 6):
+            made = len(batches(torch.arange(share), micro_batch))
+            assert division._pieces(share, micro_batch) == made, (share, micro_batch)
+
+
+def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the pretend device, with four processes that are never asked anything."""
+    from rbtools.training import METHODS
+    from tests.pretend_device import PretendDevice
+    from tests.test_pretend_device import trained_for
+
+    for name, answer in (("count", 4), ("rank", 0), ("broadcast", None)):
+        monkeypatch.setattr(distributed, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(loop._Training, "pieces", lambda self: pytest.fail("it began to train"))
+    with PretendDevice(), pytest.raises(RbError, match="a batch of 2 images, of which a GPU of 4 has 0"):
+        trained_for(10, METHODS.build("erm"), "cuda", batch_size=38)
