@@ -151,14 +151,7 @@ class _Training:
         groups: Any = self.model.parameters()
         if "l2" in self.recipe.regularize:
             groups = regularize.decayed(self.model, self.recipe.l2)
-        self.optimizer = optim.SGD(
-            groups,
-            lr=self.recipe.lr,
-            momentum=self.recipe.momentum,
-            nesterov=self.recipe.nesterov,
-            weight_decay=self.recipe.weight_decay,
-            fused=True if device.type == "cuda" else None,  # one kernel for all weights
-        )
+        self.optimizer = optim.of(self.recipe, groups, fused=device.type == "cuda")
         self.buckets = None
         if distributed.count() > 1:
             self.buckets = gradient_buckets.GradientBuckets(self.model, self._loss, self.about.shape)
