@@ -110,6 +110,7 @@ class _Training:
                 self.images, self.labels, chosen, task.method, run.seed
             )
         self.model = distributed.synchronised(init.network(task, run).to(device), device)
+        task.method.check_network(self.model, self.about.shape)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
         graphed = None  # of several processes the reductions are not recorded; a recording sums otherwise
         recordable = not (self.recipe.deterministic or task.method.follows_operations)
@@ -289,6 +290,7 @@ class _Training:
         pieces = batches(torch.arange(len(ids), device=ids.device), self.recipe.micro_batch or whole)
         pieces = [part for part in pieces if len(part)]  # a process may have no share of a small batch
         self.passes.totals["images"] += len(ids)
+        self.passes.add(len(ids) * self.step_method.bound_passes(self.about.classes))
         value = torch.zeros((), dtype=torch.float64, device=self.device)
         with contextlib.ExitStack() as perturbed:
             for number, part in enumerate(pieces, 1):
