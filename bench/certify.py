@@ -3,7 +3,8 @@
     python bench/certify.py peer     # IBP, CROWN-IBP and CROWN of ten networks; needs auto_LiRPA
     python bench/certify.py drawn    # 100 networks of drawn shape: AutoAttack, PGD, 10,000 random points
     python bench/certify.py drawn --kind mnist-like --networks 5   # trained on digits enlarged to 28x28
-    python bench/certify.py speed RECORD.jsonl --eps 1 --images 355
+    python bench/certify.py speed --eps 1 --images 355   # rb-certify crown in two processes
+    python bench/certify.py gap      # crown-ibp training at 16/255: clean, attacked, certified
 
 auto_LiRPA is on no package index in a version for today's torch: install it from its repository, without
 its dependencies, in an environment of its own. In L2 it takes a normalisation as a part of the network that
@@ -15,11 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -206,30 +209,71 @@ def drawn(kind: str, seeds: range, points: int) -> None:
     )
 
 
-def speed(path: str, eps: float, images: int) -> None:
-    """Seconds and memory of CROWN for a record's network on digits."""
-    import rbtools
-    from rbtools import datasets
+DIGITS = ["--dataset", "digits"]
+# One cell a stage without skip or none, by PGD for 8 epochs: the network of the figures of `speed`.
+FULL_CELL = "|nor_conv_3x3~0|+|nor_conv_1x1~0|nor_conv_3x3~1|+|nor_conv_3x3~0|avg_pool_3x3~1|nor_conv_1x1~2|"
+SKIP_CELL = "|none~0|+|none~0|none~1|+|skip_connect~0|none~1|none~2|"
+BY_BOUNDS = (
+    "--method crown-ibp --eps 16 --epochs 60 --lr .05 --eps-warmup .05 --eps-ramp .4 --beta-end 1".split()
+)
 
-    with open(path, encoding="utf-8") as lines:
-        network = rbtools.load(json.loads(lines.readline()))
-    data = datasets.load("digits", "test")
-    pixels = data.images[:images].float() / 255
-    start, busy = time.perf_counter(), time.process_time()
-    with torch.no_grad():
-        least = CERTIFIERS.build("crown", eps=eps / 255)(network, pixels, data.labels[:images])
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    share = float((least > 0).float().mean())
+
+def pipe(store: str, *steps: list[str]) -> list[dict[str, Any]]:
+    """The records that the tools write, each reading those of the one before it."""
+    text = ""
+    for tool, *arguments in steps:
+        stored = [] if tool == "rb-arch" else ["--store", store]
+        done = subprocess.run(
+            [tool, *arguments, *stored, "-q"], input=text, capture_output=True, text=True, check=True
+        )
+        text = done.stdout
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def speed(store: str, eps: float, images: int, channels: int) -> None:
+    """Seconds and memory of `rb-certify crown` on digits."""
+    cell = ["rb-arch", "--str", FULL_CELL, "--cells", "1", "--channels", str(channels), *DIGITS]
+    (record,) = pipe(store, cell, ["rb-train", "--method", "pgd", "--eps", "16", "--epochs", "8"])
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    words = ["--eps", f"{eps:g}", "--n", str(images), "--jobs", "2", "--threads", "1", "--force", "-q"]
+    command = ["rb-certify", "crown", *words, "--store", store]
+    done = subprocess.run(command, input=json.dumps(record), capture_output=True, text=True, check=True)
+    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    metrics = json.loads(done.stdout)["metrics"]
     print(
-        f"{images} images at {eps:g}/255: {time.perf_counter() - start:.1f} s, processor"
-        f" {time.process_time() - busy:.1f} s, {memory:.2f} GB, certified {share:.3f}"
+        f"{channels} channels, {images} images at {eps:g}/255: {seconds:.1f} s, processors {busy:.1f} s,"
+        f" largest process {after.ru_maxrss / 2**20:.2f} GB, {metrics}"
     )
+
+
+def gap(store: str, seeds: str) -> None:
+    """Clean, attacked and certified accuracy at 16/255 of networks that crown-ibp trained."""
+    records = pipe(
+        store,
+        ["rb-arch", "--str", SKIP_CELL, "--cells", "1", "--channels", "8", *DIGITS],
+        ["rb-train", *BY_BOUNDS, "--seed", seeds, "--threads", "1"],
+        ["rb-certify", "crown", "--intermediate", "ibp", "--eps", "16"],
+        ["rb-attack", "pgd", "--steps", "40", "--eps", "16"],
+    )
+    for record in records:
+        metrics = record["metrics"]
+        clean, attacked, certified = (metrics[name] for name in ("acc", "pgd40.16", "cert.linf.16"))
+        print(
+            f"seed {record['train']['seed']}: clean {clean:.3f}, PGD-40 {attacked:.3f},"
+            f" certified {certified:.3f}, gap {100 * (attacked - certified):.1f} points",
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("what", choices=("peer", "drawn", "speed"))
-    parser.add_argument("record", nargs="?", help="of speed: a file whose first record is used")
+    parser.add_argument("what", choices=("peer", "drawn", "speed", "gap"))
+    parser.add_argument("--store", default="rb-store", help="of speed and gap: where trainings are kept")
+    parser.add_argument("--channels", type=int, default=16, help="of speed: of the network")
+    parser.add_argument("--seed", default="0,1,2", help="of gap: seeds of the training")
     parser.add_argument("--eps", type=float, default=1.0, help="of speed, in 1/255")
     parser.add_argument("--images", type=int, default=355)
     parser.add_argument("--networks", type=int, default=100)
@@ -240,7 +284,8 @@ def main() -> None:
     runs: dict[str, Callable[[], None]] = {
         "peer": peer,
         "drawn": lambda: drawn(given.kind, range(given.first, given.first + given.networks), given.points),
-        "speed": lambda: speed(given.record, given.eps, given.images),
+        "speed": lambda: speed(given.store, given.eps, given.images, given.channels),
+        "gap": lambda: gap(given.store, given.seed),
     }
     runs[given.what]()
 

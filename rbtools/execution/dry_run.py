@@ -231,7 +231,7 @@ def count_macs(arch: Mapping[str, Any]) -> int | None:
 
 def _signature(column: Mapping[str, Any], macs: int | None) -> tuple[str, str]:
     """An output's configuration without its distance, and its kind; both say whether the size is known."""
-    kind = f"{column['kind']} {column.get('attack', '')} {macs is None}"
+    kind = f"{column['kind']} {column.get('attack', column.get('certificate', ''))} {macs is None}"
     if column["kind"] == "clean":
         return kind, kind
     config = column.get("config", column)

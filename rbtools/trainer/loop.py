@@ -115,6 +115,7 @@ class _Training:
                 self.images, self.labels, chosen, task.method, run.seed
             )
         self.model = init.network(task, run).to(device)
+        task.method.check_network(self.model, self.about.shape)
         sizes = [len(part) for part in batches(self.ids, self.recipe.batch_size)]
         if distributed.count() > 1 and device.type == "cuda" and has_batchnorm(self.model):
             division.check_pieces(sizes, self.recipe.micro_batch, distributed.count())
@@ -161,14 +162,7 @@ class _Training:
         groups: Any = self.model.parameters()
         if "l2" in self.recipe.regularize:
             groups = regularize.decayed(self.model, self.recipe.l2)
-        self.optimizer = optim.SGD(
-            groups,
-            lr=self.recipe.lr,
-            momentum=self.recipe.momentum,
-            nesterov=self.recipe.nesterov,
-            weight_decay=self.recipe.weight_decay,
-            fused=True if device.type == "cuda" else None,  # one kernel for all weights
-        )
+        self.optimizer = optim.of(self.recipe, groups, fused=device.type == "cuda")
         self.buckets = None
         if distributed.count() > 1:
             self.buckets = gradient_buckets.GradientBuckets(self.model, self._loss, self.about.shape)
@@ -320,6 +314,7 @@ class _Training:
         pieces = batches(torch.arange(len(ids), device=ids.device), self.recipe.micro_batch or whole)
         pieces = [part for part in pieces if len(part)]  # a process may have no share of a small batch
         self.passes.totals["images"] += len(ids)
+        self.passes.add(len(ids) * self.step_method.bound_passes(self.about.classes))
         value = torch.zeros((), dtype=torch.float64, device=self.device)
         with contextlib.ExitStack() as perturbed:
             for number, part in enumerate(pieces, 1):

@@ -27,6 +27,11 @@ class Passes:
         """Count the images of this model, too."""
         model.register_forward_hook(self._count)
 
+    def add(self, count: int) -> None:
+        """Count so many passes of an image each way that are no call of a model."""
+        self.totals["forward"] += count
+        self.totals["backward"] += count
+
     def an_image(self) -> dict[str, float]:
         """The mean number of passes per image."""
         images = self.totals["images"]

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from rbtools.trainer.recipe import Recipe
+
 _GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
@@ -21,3 +23,11 @@ def _unguarded(kind: type[torch.optim.Optimizer]) -> Any:
 
 SGD: type[torch.optim.SGD] = _unguarded(torch.optim.SGD)
 Adam: type[torch.optim.Adam] = _unguarded(torch.optim.Adam)
+
+
+def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
+    """The optimiser of a recipe, for these weights or groups of weights. fused: one kernel for all."""
+    options: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": fused or None}
+    if recipe.optimizer == "adam":
+        return Adam(weights, lr=recipe.lr, betas=(recipe.momentum, 0.999), **options)
+    return SGD(weights, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.nesterov, **options)

@@ -20,10 +20,11 @@ VALIDATED = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD with momentum, one of five schedules, and optional regularisation, validation and tracking.
+    """SGD with momentum or Adam, one of five schedules, and optional regularisation, validation and tracking.
 
     `onecycle` is torch's OneCycleLR per step with maximum `lr`, which moves the momentum too (from 0.95 to
-    0.85 where the rate is highest, and back) and leaves `momentum` unused; `step` multiplies by `decay` at
+    0.85 where the rate is highest, and back) and leaves `momentum` unused; Adam's momentum is its first beta,
+    the second is 0.999; `step` multiplies by `decay` at
     each of `milestones` (epochs); `piecewise` does so per batch, by the time at the end of the batch, and so
     one batch earlier (Rice et al. 2020); `cosine` anneals to 0, set per epoch. `augment` names augmentations
     of the uint8 batch on the device: `crop` (zero padding of an eighth of the side, 4 pixels for 32;
@@ -72,12 +73,16 @@ class Recipe:
     micro_batch: int | None = param(
         None, "Split each batch into pieces of this size, to save memory.", bounds="[1, inf)"
     )
-    momentum: float = param(0.9, "Of SGD; onecycle sets it.", bounds="[0, 1)")
-    nesterov: bool = param(False, "Nesterov's form of momentum.")
+    optimizer: str = param(
+        "sgd",
+        "sgd, or adam, which training for certificates uses in its papers, with --lr 0.0005 or 0.001.",
+        choices=("sgd", "adam"),
+    )
+    momentum: float = param(0.9, "Of SGD, and Adam's first beta; onecycle sets it.", bounds="[0, 1)")
+    nesterov: bool = param(False, "Nesterov's form of SGD's momentum.")
     weight_decay: float = param(
         5e-4,
-        "L2 penalty of SGD. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001 (text), 0.0005"
-        " (code).",
+        "L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001 (text), 0.0005 (code).",
         bounds="[0, inf)",
     )
     schedule: str = param(
@@ -207,6 +212,7 @@ class Recipe:
         stepped, schedule = self.schedule in ("step", "piecewise"), f"--schedule {self.schedule}"
         rows = (
             ("momentum", self.schedule != "onecycle", f"{schedule}, which sets the momentum itself"),
+            ("nesterov", self.optimizer == "sgd", "--optimizer adam, which has no such form"),
             ("milestones", stepped, f"{schedule}, which has none"),
             ("decay", stepped, f"{schedule}, which has no milestones"),
             (
@@ -239,7 +245,7 @@ class Recipe:
         for key in ("milestones", "augment", "regularize"):
             config[key] = list(config[key] or ())
         optional = "micro_batch regularize label_smoothing ema filter patience output lr_rule clean_pass init"
-        optional += " resample"
+        optional += " resample optimizer"
         plain = Recipe()
         unused = {
             key for key in f"{optional} deterministic".split() if getattr(self, key) == getattr(plain, key)

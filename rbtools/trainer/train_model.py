@@ -85,7 +85,7 @@ def train(
     kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
 
     others = [kept.of_seed(seed) for seed in seeds if seed != run.seed]
-    images, passes = data.size - held_out(recipe, data.size), sum(method.passes)
+    images, passes = data.size - held_out(recipe, data.size), _passes(method, data.about.classes)
 
     def compute(results: list[Any]) -> None:
         run.store.check_writable()
@@ -100,6 +100,12 @@ def train(
         plan=lambda _: run.plan.training(kept.own, what, record["arch"], recipe.epochs, images, passes),
     )
     return _trained(record, data, what, done, recipe)
+
+
+def _passes(method: Method, classes: int) -> float:
+    """The passes of an image in a step, forward and backward, the mean over the training's schedule."""
+    parts = [method.at(part / 100).bound_passes(classes) for part in range(101)]
+    return sum(method.passes) + 2 * sum(parts) / len(parts)
 
 
 class _TrainingCache:

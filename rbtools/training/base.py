@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
@@ -106,6 +106,14 @@ class Method(Registered, Generic[InnerResult]):
     def passes(self) -> tuple[int, int]:
         """(forward, backward) passes per image of one step; the maximum if it depends on the images."""
         return 1, 1
+
+    def check_network(self, model: nn.Module, shape: Sequence[int]) -> None:
+        """Raise RbError if the method cannot train this network of images (N, *shape)."""
+
+    def bound_passes(self, classes: int) -> int:
+        """More passes per image of a step, forward and as many backward, that are no call of the network:
+        bounds that follow its operations."""
+        return 0
 
     @property
     def solves_in_eval(self) -> bool:

@@ -40,10 +40,21 @@ class CROWNIBP(IBPTraining):
         0.0, "Weight of CROWN-IBP's bounds, against intervals, when eps has its full size.", check="fraction"
     )
 
+    @property
+    def share_of_linear(self) -> float:
+        """The weight of the linear bounds now."""
+        return 1 - self.share * (1 - self.beta_end)
+
+    def bound_passes(self, classes: int) -> int:
+        intervals = super().bound_passes(classes)
+        return (
+            intervals + classes - 1 if intervals and self.share_of_linear else intervals
+        )  # one for each margin
+
     def margins(self, bounds: NetworkBounds, labels: Tensor) -> Tensor:
         from rbtools.certification import linear_bounds
 
-        beta, intervals = 1 - self.share * (1 - self.beta_end), super().margins(bounds, labels)
+        beta, intervals = self.share_of_linear, super().margins(bounds, labels)
         if beta == 0:
             return intervals
         last = len(bounds.network.nodes) - 1

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import param
-from rbtools.training.base import LossTerms, Method, cross_entropy, truth
+from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor, nn
 
     from rbtools.certification.linear_bounds import NetworkBounds
@@ -80,6 +82,15 @@ class IBPTraining(Method[None]):
         middle, height = _MIDDLE, _MIDDLE / _EXPONENT
         value = height * (part / middle) ** _EXPONENT if part < middle else height + part - middle
         return value / (height + 1 - middle)
+
+    def check_network(self, model: nn.Module, shape: Sequence[int]) -> None:
+        from rbtools.certification import network
+
+        with mode(model, train=False):
+            network.trace(model, shape, next(model.parameters()).device)
+
+    def bound_passes(self, classes: int) -> int:
+        return 2 if self.eps * self.share > 0 else 0  # of the intervals' centres, and of their radii
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: None) -> LossTerms:
         from rbtools.certification import linear_bounds, network

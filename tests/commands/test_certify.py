@@ -53,6 +53,13 @@ def test_certified_images_are_taken_from_the_store_and_more_are_added(known: dic
     assert entry(one(again), "cert.l2.0.001")["n"] == 9
 
 
+def test_a_dry_run_does_not_take_the_time_of_one_method_for_another(known: dict[str, Record]) -> None:
+    run(["ibp", "--eps", "1", "--n", "4"], known["erm"])
+    like = run(["ibp", "--norm", "l2", "--eps", "1", "--n", "4", "--dry-run"], known["erm"]).stderr
+    other = run(["crown", "--norm", "l2", "--eps", "1", "--n", "4", "--dry-run"], known["erm"]).stderr
+    assert "time unknown" not in like and "time unknown" in other
+
+
 def test_a_result_of_another_method_is_not_replaced_without_being_asked(known: dict[str, Record]) -> None:
     first = one(run(["ibp", "--eps", "1", "--n", "4"], known["erm"]))
     refused = run(["crown", "--intermediate", "ibp", "--eps", "1", "--n", "4"], first)

@@ -246,6 +246,7 @@ def test_text_of_other_people_cannot_break_a_table() -> None:
 
 # --- the table on a terminal ----------------------------------------------------------------------
 
+
 def wide(number: int, method: str, robust: float) -> Record:
     """A record with many metrics, one of them with an interval."""
     metrics = {"acc": 0.98, "seconds_per_epoch": 1.25, "pgd20.32": robust, "pr.uniform.0.1": 0.9}

@@ -99,7 +99,7 @@ def test_a_claim_of_another_attack_cannot_be_told(measured: Record) -> None:
 def test_a_record_without_a_checkpoint(measured: Record) -> None:
     record = {name: value for name, value in measured.items() if name != "checkpoint"}
     entries = json.loads(run([], record).stdout)["verify"]["entries"]
-    assert entries["acc"]["reason"] .startswith("the record has no checkpoint: name its file with")
+    assert entries["acc"]["reason"].startswith("the record has no checkpoint: name its file with")
 
 
 def edited(record: Record, metric: str, **fields: Any) -> Record:

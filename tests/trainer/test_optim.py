@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from rbtools.trainer import optim
+from rbtools.trainer.recipe import Recipe
 
 KINDS = [
     (optim.SGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
@@ -40,6 +42,18 @@ def test_steps_and_states_are_those_of_torch(ours, theirs, options):
     assert kept["param_groups"] == known["param_groups"]
     again = [trained(ours, options, state)[0] for state in (kept, known)]
     assert torch.equal(again[0], again[1])
+
+
+def test_a_recipe_sets_what_its_optimiser_takes():
+    weight = nn.Parameter(torch.ones(2))
+    recipe = Recipe(lr=0.01, momentum=0.8, weight_decay=0.02, schedule="constant")
+    (sgd,) = optim.of(replace(recipe, nesterov=True), [weight], fused=False).param_groups
+    assert (sgd["lr"], sgd["momentum"], sgd["nesterov"], sgd["weight_decay"]) == (0.01, 0.8, True, 0.02)
+    (adam,) = optim.of(replace(recipe, optimizer="adam"), [weight], fused=False).param_groups
+    assert (adam["lr"], adam["betas"], adam["weight_decay"]) == (0.01, (0.8, 0.999), 0.02)
+    assert "optimizer" not in recipe.config()  # trainings of earlier versions keep their keys
+    config = replace(recipe, optimizer="adam").config()
+    assert config["optimizer"] == "adam" and "nesterov" not in config
 
 
 def test_neither_a_training_step_nor_an_attack_imports_the_compiler():

@@ -150,6 +150,7 @@ def test_a_finished_training_is_found_and_leaves_no_state(run: RunContext, batch
         {"epochs": 2},
         {"augment": ("flip",)},
         {"nesterov": True},
+        {"optimizer": "adam"},
         {"schedule": "constant"},
         {"seed": 1},
         {"channels": 3},

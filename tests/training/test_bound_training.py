@@ -138,6 +138,20 @@ def test_the_smooth_ramp_is_a_fourth_power_and_the_line_that_continues_it() -> N
     assert share(0.0) == 0 and share(1.0) == 1
 
 
+def test_passes_of_the_bounds_follow_the_schedule() -> None:
+    at = (0.1, 0.3, 0.9)  # before the ramp, in it, and after it
+    passes = {
+        name: [
+            METHODS.build(name, eps_warmup=0.2, eps_ramp=0.4, **more).at(done).bound_passes(3) for done in at
+        ]
+        for name, more in (("ibp", {}), ("crown-ibp", {"beta_end": 0.0}))
+    }
+    assert passes == {"ibp": [0, 2, 2], "crown-ibp": [0, 4, 2]}
+    linear = METHODS.build("crown-ibp", eps_warmup=0.2, eps_ramp=0.4, beta_end=1.0)
+    assert linear.at(0.9).bound_passes(3) == 4
+    assert METHODS.build("ibp", eps=0.0).bound_passes(3) == METHODS.build("erm").bound_passes(3) == 0
+
+
 @pytest.mark.parametrize("name", ["ibp", "crown-ibp"])
 def test_a_ramp_that_never_ends_is_refused(name: str) -> None:
     with pytest.raises(RbError, match=r"eps_warmup \+ eps_ramp is 1.2"):

@@ -16,8 +16,8 @@ Record = Mapping[str, Any]
 
 # The options of rb-train itself that `train.config` has; a test compares them with the command's.
 RECIPE = (
-    "epochs batch_size lr momentum nesterov weight_decay schedule milestones decay augment val micro_batch"
-    " regularize cutout_length mixup_alpha awp_gamma awp_warmup l2 label_smoothing ema filter"
+    "epochs batch_size lr optimizer momentum nesterov weight_decay schedule milestones decay augment val"
+    " micro_batch regularize cutout_length mixup_alpha awp_gamma awp_warmup l2 label_smoothing ema filter"
     " filter_rule warm_steps patience clean_pass deterministic"
 ).split()
 
