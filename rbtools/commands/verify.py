@@ -54,9 +54,9 @@ def main(
     the result is compared: match, differs (by how much, with the test and its p-value), or cannot be told,
     and why. Scores and expressions are computed again from the record's metrics. With --n each is measured on
     a random part of its images, chosen by --seed. Random numbers belong to the image, so a true accuracy
-    differs only by what was chosen, and by what arithmetic turns: none where the device, precision and
-    environment of the entry are those here, else 0.2 % of the images, 1 % under a search or noise. What is in
-    the store is not looked up.
+    differs only by what was chosen, and by what arithmetic turns: 0.2 % of the images, 1 % under a search or
+    noise, and a tenth of that where the device, precision and environment of the entry are those here. What
+    is in the store is not looked up.
 
     With and without a network the numbers of a record are compared with each other: values outside their
     intervals, value times n no whole number, metrics without entries and entries without metrics, entries

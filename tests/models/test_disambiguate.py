@@ -100,6 +100,18 @@ def test_a_fresh_network_remembers_nothing(images):
     assert {one.arch["str"] for one in error.value.candidates} >= {SKIP, POOL}
 
 
+def test_of_two_normalisations_that_fit_alike_one_is_taken(images):
+    """Not the guess, here the data set's, which does not fit."""
+    torch.save(bare(trained(SKIP, images, ((0.49,) * 3, (0.25,) * 3))), "m.pt")
+    known = {"dataset": 0.5, "one": 0.25 * 1.16, "other": 0.25 / 1.16}
+    known = {name: ((0.1 if name == "dataset" else 0.49,) * 3, (std,) * 3) for name, std in known.items()}
+    given = {"space": "nasbench201", "str": SKIP}
+    _, arch, facts = checkpoint.load("m.pt", given, hints=NormalizationHints(lambda: images, known))
+    assert facts["normalize_from"] == "BatchNorm statistics" and facts["fit"]["fits"]
+    assert facts["normalize_name"] in ("one", "other")
+    assert arch["normalize"] == [list(part) for part in known[facts["normalize_name"]]]
+
+
 def test_statistics_that_fit_no_candidate_decide_nothing(with_skip, images):
     """As after a last step that was too large: the best of three bad fits is no answer."""
     state = {key: value.clone() for key, value in bare(with_skip).items()}
