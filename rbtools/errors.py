@@ -145,7 +145,8 @@ def near(name: str, known: Iterable[str]) -> str:
         close = [plain[same]]
     else:
         ends = [word for word in plain if text.isidentifier() and word.endswith(f".{text}")]
-        similar = difflib.get_close_matches(text, plain, n=3, cutoff=0.5)
+        synonym = text in _SAME  # of what is not known here: a similar spelling means something else
+        similar = [] if synonym else difflib.get_close_matches(text, plain, n=3, cutoff=0.5)
         close = [plain[word] for word in dict.fromkeys([*ends, *similar])][:3]
     if not close:
         return ""
@@ -162,4 +163,6 @@ def unknown(kind: str, name: str, known: Iterable[str], error: type[RbError] = R
     """Return the error for a `name` that is not among the `known` ones of this `kind`."""
     known = list(known)
     listed = ", ".join(shown(word) for word in known[:40]) + (", ..." if len(known) > 40 else "")
-    return error(f"Unknown {kind} '{shown(name)}'.{near(name, known)} Known: {listed}.")
+    several = "," in name and {*name.split(",")} <= {*known}
+    hint = " Name one; each of several is a command of its own." if several else near(name, known)
+    return error(f"Unknown {kind} '{shown(name)}'.{hint} Known: {listed}.")

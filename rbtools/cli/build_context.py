@@ -83,7 +83,7 @@ def build_context(
         store=finished,
         jobs=processes,
         divide=(processes != 1 or gpus > 0 or tasks > 1) and not (no_store or force),
-        workers=max(processes, 1) * tasks,
+        workers=processes * tasks,
         jobs_per_gpu=jobs_per_gpu or 1,
         gpus=gpus,
         threads=threads,

@@ -236,7 +236,7 @@ class _Loop:
             self.screen.warn(f"{report.trouble} Results go on, but are not kept.")
         if report.trace:
             sys.stderr.write(report.trace)
-        self._time(record, report)
+        self._time(record, place, report)
         if report.result is None:
             return self._failed(record, place, report.problem or "unknown")
         result = report.result
@@ -255,7 +255,7 @@ class _Loop:
         self._say(record, result)
         return text
 
-    def _time(self, record: dict[str, Any], report: JobReport) -> None:
+    def _time(self, record: dict[str, Any], place: str, report: JobReport) -> None:
         """Report how a record was processed and the time of each stage: for `-v`, and as an event."""
         self.stages.update(report.stages)
         if not self.screen.wants_details:
@@ -268,6 +268,7 @@ class _Loop:
         known = record.get("metrics", {})
         new = {} if report.result is None else report.result.get("metrics", {})
         event: dict[str, Any] = {"event": "record", "name": name_of(record), "outcome": outcome}
+        event |= {"place": place} if place else {}
         event |= {"found": report.found, "computed": report.computed, "seconds": round(report.seconds, 3)}
         event |= {"stages": stages, "metrics": {k: v for k, v in new.items() if known.get(k) != v}}
         self.screen.tell(event, report.result)
@@ -299,6 +300,8 @@ class _Loop:
         if not total:
             return "no records came in."
         parts = [f"{self.computed} computed, {self.found} found in the store"]
+        if self.screen.tool == "rb-verify":
+            parts = [f"{self.done} judged"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.passed} passed on with their error"] if self.passed else []
         parts += [f"{self.helped} written by another shard"] if self.helped else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.output import RecordWriter
+from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr
@@ -25,7 +26,8 @@ def print_summary(done: Searched, screen: Terminal) -> None:
         new = len({field.key(index) for trace in done.traces for index, _ in trace.log})
         screen.say(f"{new} of {field.size} architectures were evaluated for {' and '.join(wanted)}.")
     else:
-        screen.say(f"{field.size} architectures have {' and '.join(wanted)}.")
+        have = "has" if field.size == 1 else "have"
+        screen.say(f"{counted(field.size, 'architecture')} {have} {' and '.join(wanted)}.")
     if searched is None or done.known is None:
         return
     if field.size < field.of_space:
@@ -39,14 +41,14 @@ def print_summary(done: Searched, screen: Terminal) -> None:
     if several.architectures:
         seeds = f", seeds {', '.join(map(str, several.seeds[:8]))}" if several.seeds else ""
         screen.say(
-            f"{several.architectures} architectures have several records ({several.records} in all{seeds}):"
-            " each metric is their mean."
+            f"{counted(several.architectures, 'architecture')} with several records ({several.records} in"
+            f" all{seeds}): each metric is their mean."
         )
     if done.rules.budget > field.size:
         then = "repeats make up the rest" if done.rules.charge_repeats else "a run ends when it has seen all"
         screen.say(
-            f"the budget of {done.rules.budget} queries is larger than the {field.size} architectures:"
-            f" {then}."
+            f"the budget of {done.rules.budget} queries is larger than the"
+            f" {counted(field.size, 'architecture')}: {then}."
         )
 
 
@@ -66,12 +68,13 @@ def print_result(done: Searched, records: list[Record], screen: Terminal) -> Non
         text = f"{done.objectives[0].text} {text}"
     elif "hypervolume" in section:
         share = section["hypervolume"]
-        text = f"{len(records)} architectures on the front of all runs; a run covers {_in_words(share)} of"
+        text = f"{counted(len(records), 'architecture')} on the front of all runs;"
+        text += f" a run covers {_in_words(share)} of"
         text += " the hypervolume there is" if share["of"] == "table" else " the hypervolume that was met"
     else:
-        text = f"{len(records)} records" if records else "nothing was found: every evaluation failed"
+        text = counted(len(records), "record") if records else "nothing was found: every evaluation failed"
     of = "" if "alphas" in section else f" of {done.rules.budget} queries"
-    screen.say(f"{done.algorithm.name}, {len(done.traces)} runs{of}: {text}.")
+    screen.say(f"{done.algorithm.name}, {counted(len(done.traces), 'run')}{of}: {text}.")
 
 
 def _in_words(spread: Record) -> str:

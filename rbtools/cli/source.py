@@ -156,11 +156,12 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def name_of(record: dict[str, Any]) -> str:
-    """The name of a record in messages."""
-    arch = record.get("arch")
+    """The name of a record in messages: its architecture, training method and seed."""
+    arch, train = (record.get(field) for field in ("arch", "train"))
     name = arch.get("name") or arch.get("str") if isinstance(arch, dict) else None
-    method = record.get("train", {}).get("method") if isinstance(record.get("train"), dict) else None
-    return " ".join(str(part) for part in (name, method) if part) or "unnamed"
+    method, seed = (train.get("method"), train.get("seed")) if isinstance(train, dict) else (None, None)
+    seed = None if seed is None else f"seed {seed}"
+    return " ".join(str(part) for part in (name, method, seed) if part) or "unnamed"
 
 
 def where(line: Line) -> str:

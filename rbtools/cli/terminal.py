@@ -71,9 +71,9 @@ class Terminal:
         self.tell({"event": "error", "text": text})
         self._line(f"error: {text}")
 
-    def wrong_line(self, text: str) -> None:
-        """Report a line that is no record: only the first ones, since a file of another kind has thousands.
-        With `-v`, and in the log, all of them.
+    def wrong_line(self, text: str, more: str = "more lines are no records") -> None:
+        """Report a line that is no record, or that a tool cannot use: only the first ones, since a file of
+        another kind has thousands; `more` says what the others are. With `-v`, and in the log, all of them.
         """
         self._wrong_lines += 1
         if self.verbose or self._wrong_lines <= _NAMED_LINES:
@@ -82,7 +82,7 @@ class Terminal:
         self.tell({"event": "error", "text": text})
         if self._wrong_lines == _NAMED_LINES + 1:
             self._line(
-                "error: more lines are no records; they are not listed here (-v lists all). Is it a file of"
+                f"error: {more}; they are not listed here (-v lists all). Is it a file of"
                 " records? Published tables are read by rb-convert."
             )
 

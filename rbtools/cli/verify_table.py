@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.cli.rank_table import draw
-from rbtools.scoring import table
+from rbtools.scoring import remeasured, table
 
 _HINT = "the record has all"
 _HEADINGS = (
@@ -35,7 +35,13 @@ def text(record: Mapping[str, Any], width: int) -> str:
         parts.append(
             draw(table.Table([*_HEADINGS], rows, []), "verdict", width, terminal=True, fixed=1, hint=_HINT)
         )
-    reasons = [f"{name}: {verdict['reason']}" for name, verdict in entries.items() if "reason" in verdict]
+    unknown = remeasured.unknown_by_reason(entries)
+    reasons = [f"{', '.join(names)}: {reason}" for reason, names in unknown.items()]
+    reasons += [
+        f"{name}: {verdict['reason']}"
+        for name, verdict in entries.items()
+        if "reason" in verdict and verdict["verdict"] != remeasured.UNKNOWN
+    ]
     reasons += [
         f"{name}: assumed: {verdict['assumed']}" for name, verdict in entries.items() if "assumed" in verdict
     ]

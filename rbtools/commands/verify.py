@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
 from rbtools.records import Line, dumps
+from rbtools.scoring import remeasured
 
 if TYPE_CHECKING:
     from rbtools.cli.verification import VerifyJob
@@ -73,7 +75,7 @@ def main(
     the record's checkpoint. What they show, an accuracy of at most so much, needs no trust in the attack.
 
     The record goes on with "verify"; a terminal shows a table in its place. The status is 1 if something
-    differs or is inconsistent; each is a line on stderr.
+    differs or is inconsistent, each a line on stderr, and where no verdict could be reached on any result.
 
     \b
     Examples:
@@ -100,7 +102,8 @@ def main(
     else:
         run = work.run
         status = _with_file(source, work, VerifyJob(run.n, sample, run.seed, run))
-    return status or (shared.FAILED if heard.wrong else shared.DONE)
+    known = heard.tell()
+    return status or (shared.FAILED if heard.wrong or not known else shared.DONE)
 
 
 def _with_file(
@@ -158,13 +161,14 @@ class _Verdicts:
     def __init__(self, screen: shared.Terminal) -> None:
         self.screen = screen
         self.wrong = 0
+        self.count = Counter({verdict: 0 for verdict in ("match", "differs", "cannot be told")})
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
         """Take the result of a record."""
         verify = (record or {}).get("verify")
         if event["event"] != "record" or record is None or not isinstance(verify, dict):
             return
-        name = name_of(record)
+        name = f"{event['place']} ({name_of(record)})" if "place" in event else name_of(record)
         for finding in verify["inconsistent"]:
             self.wrong += 1
             self.screen.warn(f"{name}: {finding['says']}")
@@ -172,16 +176,24 @@ class _Verdicts:
             words = counted(len(unknown), "result")
             self.screen.say(f"{name}: {words} without a checksum: edits of them do not show.")
         entries = verify.get("entries", {})
+        self.count.update(verdict["verdict"] for verdict in entries.values())
         width = max(map(len, entries), default=0)
         for metric, verdict in entries.items():
-            self._entry(name, f"{metric:{width}}", verdict)
+            if verdict["verdict"] == "differs":
+                self.wrong += 1
+                self.screen.warn(f"{name}: {in_words(f'{metric:{width}}', verdict)}")
+            elif verdict["verdict"] == "match" and "assumed" in verdict:
+                self.screen.say(f"{name}: {in_words(f'{metric:{width}}', verdict)}")
+        for reason, metrics in remeasured.unknown_by_reason(entries).items():
+            self.screen.say(f"{name}: {', '.join(metrics)} cannot be told: {reason}")
 
-    def _entry(self, name: str, metric: str, verdict: dict[str, Any]) -> None:
-        if verdict["verdict"] == "differs":
-            self.wrong += 1
-            self.screen.warn(f"{name}: {in_words(metric, verdict)}")
-        elif verdict["verdict"] != "match" or "assumed" in verdict:
-            self.screen.say(f"{name}: {in_words(metric, verdict)}")
+    def tell(self) -> bool:
+        """Say how many results match; False where some were judged and no verdict was reached on any."""
+        match, differs, unknown = self.count.values()
+        if not self.count.total():
+            return True
+        self.screen.say(f"{match} match, {differs} differ, {unknown} cannot be told.")
+        return match + differs > 0
 
 
 def in_words(metric: str, verdict: dict[str, Any]) -> str:

@@ -162,7 +162,7 @@ def _tiles(
     no outcome, batches and smaller tiles towards the end.
     """
     batch = _together(outputs, device, shape)
-    fixed = run.workers == 1 or any(output.fixed_batches for output in outputs)
+    fixed = run.workers <= 1 or any(output.fixed_batches for output in outputs)
     smallest = batch if fixed else max(batch // TILES_OF_BATCH.get(device.type, 1), 1)
     tiles, start = [], 0
     while start < n:

@@ -115,7 +115,8 @@ class RunContext:
     gpus: int = 0  # that take as many workers as are fastest, which the first minute shows
     worker: int = 0  # the number of this worker, from 0 on
     divide: bool = False  # processes that share the store share the batches of an evaluation
-    workers: int = 1  # for how many one evaluation is cut, not how many there are; 1 for several records
+    # For how many one evaluation is cut, not how many there are; 1 for several records, 0 where `jobs` is 0.
+    workers: int = 1
     helps: bool = False  # this process computes batches of evaluations that others hold
     unordered: bool = False
     plan: Any = None  # of a dry run (execution.dry_run.DryRun): collects what the store lacks

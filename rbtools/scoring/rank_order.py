@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import expr
 from rbtools.records.metric_name import higher_is_better
 
@@ -88,7 +88,12 @@ def _one_cost(value: object, higher: bool) -> tuple[bool, float]:
         return True, 0.0
     if isinstance(value, (int, float)):
         return False, -value if higher else value
-    raise RbError(f"Cannot rank by {value!r}, which is not a number. Rank by a metric such as acc.")
+    if isinstance(value, dict):
+        fields = ", ".join(map(shown, value))
+        raise RbError(f"Cannot rank by an object. Name one of its fields after a dot: {fields}.")
+    raise RbError(
+        f"Cannot rank by {shown(repr(value))}, which is not a number. Rank by a metric such as acc."
+    )
 
 
 def _ranked(ordered: list[_Valued], higher: bool) -> Iterator[Ranked]:

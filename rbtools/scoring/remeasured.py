@@ -12,6 +12,7 @@ Entry = Mapping[str, Any]
 
 LEVEL = 1e-3
 """A p-value below this is a difference."""
+_NORMAL_AT_LEVEL = 3.29  # standard errors from the mean, two-sided
 MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
 # Share of images whose verdict may differ between two processors: a search goes other ways in bfloat16 or on
 # another device; a verdict in float32 alone differs only near a tie.
@@ -91,6 +92,15 @@ _IN_NAMES |= {"corruption", "severity", "seed", "draws", "precision", "indices",
 _IN_NAMES |= {"definition"}
 
 
+def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Why results cannot be told, each reason with its metrics."""
+    reasons: dict[str, list[str]] = {}
+    for metric, verdict in verdicts.items():
+        if verdict["verdict"] == UNKNOWN:
+            reasons.setdefault(str(verdict.get("reason")), []).append(metric)
+    return reasons
+
+
 def different(claim: Entry, measured: Entry) -> str:
     """In which fields of the protocol the two differ, apart from the chosen images; empty if they agree."""
     apart = ("n", "indices", "train_indices")
@@ -138,7 +148,10 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
         verdict = MATCH if off <= allowed else DIFFERS
         return {"verdict": verdict, **base, "test": words, "p": 1.0 if off <= allowed else 0.0}
     p = hypergeometric(seen, part, right, size, allowed)
-    words = f"hypergeometric, {part} of {size} images, {allowed} explained by arithmetic"
+    error = math.sqrt(right / size * (1 - right / size) / part * (size - part) / max(size - 1, 1))
+    hidden = _NORMAL_AT_LEVEL * error + allowed / part
+    words = f"hypergeometric, {part} of {size} images, {allowed} explained by arithmetic; does not show"
+    words += f" differences below about {hidden:.2g}"
     return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}
 
 

@@ -77,11 +77,21 @@ def heading(words: str, form: str) -> str:
 
 
 def caption(table: Table, form: str) -> str:
-    """What stands below a table with deviations: what they are. Nothing in CSV, whose columns say it."""
-    if form == "csv" or all(cell.deviation is None for row in table.rows for cell in row):
+    """What stands below a table: of what its deviations are, and which labels are of shares in %. Nothing in
+    CSV, whose columns say it.
+    """
+    words = []
+    if any(cell.deviation is not None for row in table.rows for cell in row):
+        least, most = table.averaged or (0, 0)
+        count = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
+        words.append(f"± is the standard deviation over the {count}records that a row averages.")
+    if table.percent:
+        words.append(f"In %: {', '.join(table.percent)}.")
+    if form == "csv" or not words:
         return ""
-    words = "± is the standard deviation over the records that a row averages."
-    return f"% {words}" if form == "latex" else f"\n{words}"
+    if form == "latex":
+        return "% " + plain(" ".join(words))
+    return "\n" + (markdown if form == "md" else plain)(" ".join(words))
 
 
 def markdown(words: str) -> str:

@@ -7,7 +7,7 @@ table of `rb-rank` is drawn from the same cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
@@ -57,11 +57,15 @@ class Style(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under headings; `left_out` are metrics that did not fit."""
+    """Rows of cells under headings; `left_out` are metrics that did not fit. `averaged`: the least and the
+    most records that a row averages. `percent`: which labels of the user's are of shares in %.
+    """
 
     headings: list[Heading]
     rows: list[list[TableCell]]
     left_out: list[str]
+    averaged: tuple[int, int] | None = None
+    percent: tuple[str, ...] = ()
 
 
 class Spread(NamedTuple):
@@ -111,7 +115,7 @@ def build(
         rows.append([column.cell(entry, spreads) for column in columns])
     known = metric_names.names(records) if metrics is None else []
     left_out = [name for name in known if name != key and name not in others]
-    return Table([column.heading for column in columns], rows, left_out)
+    return Table([column.heading for column in columns], rows, left_out, _averaged(records))
 
 
 def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None) -> list[str]:
@@ -205,6 +209,7 @@ def field_column(name: str) -> _TableColumn:
     return _TableColumn(Heading(title, title == "seed"), cell)
 
 
+_USUAL = ("rank", "name", "dataset", "method", "seed", "records")
 RECORDS = _TableColumn(
     Heading("records", True), lambda entry, _: TableCell(_shown(_at(entry.record, ("aggregated", "records"))))
 )
@@ -341,15 +346,24 @@ def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
     for record in records:
         spreads = spreads_of(record)
         rows.append([column.cell(Ranked(None, None, record), spreads) for column in columns])
-    return Table([column.heading for column in columns], rows, [])
+    return Table([column.heading for column in columns], rows, [], _averaged(records))
+
+
+def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
+    """The least and the most records that one was merged from; None where none was merged."""
+    counts = [(record.get("aggregated") or {}).get("records", 1) for record in records]
+    known = [count for count in counts if type(count) is int and count > 1]
+    return (min(known), max(known)) if known else None
 
 
 def styled(table: Table, style: Style) -> Table:
-    """The table in a style. Raises RbError for a label or a hidden column that is none of its columns."""
+    """The table in a style. Raises RbError for a label or a hidden column that is none of its columns; one
+    that other tables have, such as `seed`, may be hidden in any.
+    """
     names = [heading.name for heading in table.headings]
     for option, given in (("--label", style.labels), ("--hide", style.hide)):
         for name in given:
-            if name not in names:
+            if name not in names and not (option == "--hide" and name in _USUAL):
                 raise RbError(f"{option}: The table has no column {name!r}. Its columns: {', '.join(names)}.")
     kept = [place for place, name in enumerate(names) if name not in style.hide]
     headings = []
@@ -358,7 +372,9 @@ def styled(table: Table, style: Style) -> Table:
         unit = " [%]" if style.percent and _is_share(name) and name not in style.labels else ""
         headings.append(heading._replace(title=style.labels.get(name, heading.title) + unit, shows=name))
     rows = [[_styled(row[place], names[place], style) for place in kept] for row in table.rows]
-    return Table(headings, rows, table.left_out)
+    shown = [name for name in names if name in style.labels and name not in style.hide]
+    unsaid = [style.labels[name] for name in shown if style.percent and _is_share(name)]
+    return replace(table, headings=headings, rows=rows, percent=tuple(unsaid))
 
 
 def is_share(name: str) -> bool:
@@ -404,7 +420,7 @@ def with_best(table: Table, metrics: Sequence[str], groups: Sequence[object]) ->
             for group in dict.fromkeys(groups):
                 of_group = [row for row, own in zip(rows, groups, strict=True) if own == group]
                 _mark(of_group, place, metric_names.higher_is_better(heading.name))
-    return Table(table.headings, rows, table.left_out)
+    return replace(table, rows=rows)
 
 
 def _mark(rows: list[list[TableCell]], place: int, higher: bool) -> None:

@@ -470,7 +470,10 @@ class _Training:
             self.course.history = state["tracked"]
             for name, values in self.carried.items():
                 values.copy_(state["carried"][name])
-        except Exception:  # torch raises many kinds for damaged files; starting again is always correct
+        except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
+            name = self.arch.get("name", "The network")
+            why = f"what was kept of it does not fit ({folding.reason(wrong)})"
+            self.run.notify(f"{name}: its training starts again; {why}.")
             return False
         return True
 

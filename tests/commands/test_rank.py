@@ -495,8 +495,8 @@ def test_a_metric_that_is_not_what_its_entry_says_is_said() -> None:
     result = run(["--by", "acc"], some)
     assert (result.exit_code, result.stderr) == (
         0,
-        "rb-rank: warning: n1 pgd is inconsistent: acc is 0.99 in metrics, but 0.775 in its entry.\n"
-        "rb-rank: warning: n2 pgd is inconsistent: acc is 0.99 in metrics, but 0.775 in its entry.\n",
+        "rb-rank: warning: n1 pgd seed 0 is inconsistent: acc is 0.99 in metrics, but 0.775 in its entry.\n"
+        "rb-rank: warning: n2 pgd seed 0 is inconsistent: acc is 0.99 in metrics, but 0.775 in its entry.\n",
     )
 
 
@@ -679,7 +679,7 @@ def test_methods_as_rows_and_the_best_in_bold() -> None:
         "| --- | ---: | ---: | ---: |\n"
         "| pgd | 3 | 0.5000 ± 0.2500 | **0.3333 ± 0.1443** |\n"
         "| erm | 2 | **0.9375 ± 0.0884** | 0.0625 ± 0.0884 |\n"
-        "\n± is the standard deviation over the records that a row averages.\n"
+        "\n± is the standard deviation over the 2 to 3 records that a row averages.\n"
     )
     assert out([*PIVOT, "--format", "latex", "--where", "train.seed == 0 and arch.name == 'a'"], SEEDS) == (
         "\\begin{tabular}{lrr}\n\\toprule\nmethod & acc & pgd \\\\\n\\midrule\n"
@@ -852,5 +852,18 @@ def test_a_table_with_deviations_says_what_they_are() -> None:
     seeds[1]["train"]["seed"] = 1
     arguments = ["--by", "pgd20.8", "--aggregate", "seed", "--metric", "acc"]
     for form in ("md", "latex", "table"):
-        assert "± is the standard deviation over the records" in out([*arguments, "--format", form], seeds)
+        assert "± is the standard deviation over the 2 records" in out([*arguments, "--format", form], seeds)
     assert "standard" not in out([*arguments, "--format", "csv"], seeds)
+
+
+def test_labels_of_shares_in_percent_are_named_below() -> None:
+    records = [model("nb201-1", "erm", 0.8, 0.5)]
+    arguments = ["--by", "pgd20.8", "--metric", "acc", "--percent", "--label", "acc=Clean"]
+    assert out([*arguments, "--format", "latex"], records).endswith("% In %: Clean.\n")
+    assert "In %" not in out([*arguments, "--format", "md", "--hide", "acc"], records)
+
+
+def test_a_column_that_other_tables_have_may_be_hidden() -> None:
+    records = [model("nb201-1", "erm", 0.8, 0.5)]
+    assert "| acc" in out(["--by", "acc", "--hide", "records,seed", "--format", "md"], records)
+    assert "no column 'sed'" in run(["--by", "acc", "--hide", "sed", "--format", "md"], records).stderr

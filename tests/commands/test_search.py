@@ -113,7 +113,7 @@ def test_a_budget_larger_than_the_space_says_what_happens() -> None:
 
 def test_records_of_several_seeds_are_averaged_and_that_is_said() -> None:
     twice = [record(0, 777, acc=0.5, cost=1.0), record(0, 888, acc=0.7), record(9, 777, acc=0.1)]
-    said = "1 architectures have several records (2 in all, seeds 777, 888): each metric is their mean."
+    said = "1 architecture with several records (2 in all, seeds 777, 888): each metric is their mean."
     (one,) = found(["random", "--objective", "acc", "--budget", "2", "--runs", "1"], twice, said)
     assert one["metrics"] == {"acc": pytest.approx(0.6), "cost": 1.0}
     assert one["search"]["values"]["acc"] == pytest.approx(0.6) and "evals" not in one

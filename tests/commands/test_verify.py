@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -60,7 +61,11 @@ def test_a_false_claim_differs_with_status_1(measured: Record) -> None:
     result = run([], claimed(measured, "pgd3.16", 1))
     assert result.exit_code == 1
     assert verdicts(result)["pgd3.16"] == "differs" and verdicts(result)["pgd3.8"] == "match"
-    assert "pgd3.16" in result.stderr and "differs" in result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if "pgd3.16  " in line and "differs" in line]
+    assert "line 1 (" in line
+    counts = Counter(verdicts(result).values())
+    words = f"{counts['match']} match, {counts['differs']} differ, {counts['cannot be told']} cannot be told."
+    assert words in result.stderr
 
 
 def test_a_random_part_of_the_images_and_of_the_entries(measured: Record) -> None:
@@ -98,8 +103,15 @@ def test_a_claim_of_another_attack_cannot_be_told(measured: Record) -> None:
 
 def test_a_record_without_a_checkpoint(measured: Record) -> None:
     record = {name: value for name, value in measured.items() if name != "checkpoint"}
-    entries = json.loads(run([], record).stdout)["verify"]["entries"]
+    result = run([], record)
+    entries = json.loads(result.stdout)["verify"]["entries"]
     assert entries["acc"]["reason"].startswith("the record has no checkpoint: name its file with")
+    assert result.exit_code == 0 and "1 match, 0 differ," in result.stderr  # an expression needs no network
+    bare = {**record, "evals": [one for one in record["evals"] if one["metric"] == "acc"]}
+    bare |= {"metrics": {"acc": record["metrics"]["acc"]}, "checksums": {"acc": record["checksums"]["acc"]}}
+    assert run([], bare).exit_code == 1  # nothing was verified
+    lines = [line for line in result.stderr.splitlines() if "the record has no checkpoint" in line]
+    assert len(lines) == 1 and "acc, " in lines[0] and "pgd3.8" in lines[0]
 
 
 def edited(record: Record, metric: str, **fields: Any) -> Record:

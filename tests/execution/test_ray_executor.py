@@ -302,6 +302,31 @@ def test_jobs_is_how_many_tasks_run_at_once(ray: FakeRay, jobs: int) -> None:
     assert 1 <= ray.most <= jobs
 
 
+@dataclasses.dataclass(frozen=True)
+class Workers(JobFunction):
+    """Says for how many workers an evaluation is cut."""
+
+    run: RunContext
+
+    def with_run(self, run: RunContext) -> JobFunction:
+        return dataclasses.replace(self, run=run)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, "workers": self.run.workers}
+
+
+@pytest.mark.parametrize(("jobs", "workers", "wanted"), [(0, 0, None), (3, 3, 3), (0, 1, 1)])
+def test_one_evaluation_is_cut_for_all_that_the_cluster_has_room_for(
+    ray: FakeRay, jobs: int, workers: int, wanted: int | None
+) -> None:
+    run = dataclasses.replace(run_with(workers=workers), jobs=jobs)
+    with RayExecutor([Workers(run)], run) as executor:
+        executor.submit(Job(0, 0, {}))
+        event = next(iter(executor.events()))
+    assert isinstance(event, Finished) and event.report.result is not None
+    assert event.report.result["workers"] == (wanted or executor.capacity) and executor.capacity > 1
+
+
 def test_leaving_stops_what_runs(ray: FakeRay) -> None:
     gate = threading.Event()
     ray.task = lambda function, *args: gate.wait(PATIENCE)  # type: ignore[method-assign]

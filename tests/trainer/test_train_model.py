@@ -398,8 +398,10 @@ def test_a_whole_state_that_does_not_fit_is_not_resumed_from(spoil: str, batches
     buffer = io.BytesIO()
     torch.save(state, buffer)
     store.keep_state(path.name, buffer.getvalue())
-    again = train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store"))
+    said: list[str] = []
+    again = train(RECORD, METHODS.build("erm"), TWICE, run_in("rb-store", notify=said.append))
     assert again["checkpoint"] == train(RECORD, METHODS.build("erm"), TWICE, run_in("other"))["checkpoint"]
+    assert len(said) == 1 and "its training starts again" in said[0]
 
 
 def test_a_training_that_went_on_elsewhere_says_where_it_was(batches: list[list[int]]) -> None:

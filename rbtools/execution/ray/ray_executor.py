@@ -104,7 +104,8 @@ class RayExecutor(Executor):
         try:
             self._share = cluster.share(ray, self.run)
             self.capacity = self.run.jobs or self._share.capacity
-            run = dataclasses.replace(self.run, device=self._share.device, jobs=1)
+            workers = self.run.workers or self.capacity
+            run = dataclasses.replace(self.run, device=self._share.device, jobs=1, workers=workers)
             spec = RunSpec(list(self.functions), run, os.getcwd(), self._claim_lease())
             self._spec = ray.put(pickle.dumps(spec))
             near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
