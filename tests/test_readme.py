@@ -361,7 +361,8 @@ def test_every_worked_pipeline_of_the_manual_works_as_typed() -> None:
 
 
 def test_the_python_of_the_readme_runs_as_typed() -> None:
-    (block,) = set(blocks("python")) - set(modules().values())
+    block, images = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
+    assert {*blocks("python")} == {block, images, *modules().values()}
     found: dict[str, Any] = {}
     exec(block, found)
     assert 0 <= found["record"]["metrics"]["pgd20.8"] <= found["record"]["metrics"]["acc"] <= 1

@@ -13,6 +13,7 @@ from rbtools.errors import RbError
 from rbtools.execution.context import RunContext
 from rbtools.plots.board.shell_words import distance, is_number
 from rbtools.plots.report import model_report
+from rbtools.records import metric_name
 from rbtools.scoring import plotted, render, table
 
 Record = dict[str, Any]
@@ -38,10 +39,11 @@ def report(record: Record, adv: str | None, images: int, title: str | None, run:
 
 def _latex(record: Mapping[str, Any]) -> str:
     """The row of a table: clean accuracy first; of corruptions whose mean is there, only the means."""
-    names = list(record.get("metrics") or ())
-    one_by_one = [name for name in names if name.startswith("corrupt.") and not name.endswith(".mean")]
-    left_out = one_by_one if "corrupt.mean" in names else []
-    metrics = sorted((name for name in names if name not in left_out), key=lambda name: name != "acc")
+    parts = {name: metric_name.parse(name) for name in record.get("metrics") or ()}
+    means = "corrupt.mean" in parts
+    single = {name for name, one in parts.items() if one.stem == "corrupt" and one.suffix != "mean"}
+    shown = [name for name in parts if not (means and name in single)]
+    metrics = sorted(shown, key=lambda name: name != "acc")
     return render.to_latex(table.pivot([record], ["arch.name"], metrics)) if metrics else ""
 
 

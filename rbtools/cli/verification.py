@@ -129,7 +129,7 @@ def _without_network(
         name = entry["metric"]
         if isinstance(entry.get("expression"), str):
             verdicts[name] = _expression(record, entry)
-        elif name == "seconds_per_epoch":
+        elif remeasured.is_duration(name):
             verdicts[name] = _unknown(entry, "a duration is not the same twice")
         elif name == "score":
             verdicts[name] = _score(record, entry)

@@ -276,9 +276,9 @@ def curve(
 
     \b
     Examples:
-      rb-attack curve --n 200 trained.jsonl | rb-plot curves --over eps -o curve.png
-      rb-attack curve --norm l2 --eps 0.25,0.5,1 trained.jsonl
-      rb-attack curve --norm l2 --attacks fmn,ddn,cw-l2 --n 100 trained.jsonl
+      rb-attack curve --queries 500 --n 200 trained.jsonl | rb-plot curves --over eps -o curve.png
+      rb-attack curve --norm l2 --eps 0.25,0.5,1 --queries 500 --n 200 trained.jsonl
+      rb-attack curve --norm l2 --attacks fmn,ddn,cw-l2 --queries 200 --n 200 trained.jsonl
     """
     from rbtools.attacks.curve import search_named
     from rbtools.evaluation.distances import DistanceOutput, DistanceTask

@@ -160,7 +160,7 @@ class _Verdicts:
 
     def __init__(self, screen: shared.Terminal) -> None:
         self.screen = screen
-        self.wrong = 0
+        self.wrong = self.durations = 0
         self.count = Counter({verdict: 0 for verdict in ("match", "differs", "cannot be told")})
 
     def hear(self, event: dict[str, Any], record: dict[str, Any] | None) -> None:
@@ -177,6 +177,7 @@ class _Verdicts:
             self.screen.say(f"{name}: {words} without a checksum: edits of them do not show.")
         entries = verify.get("entries", {})
         self.count.update(verdict["verdict"] for verdict in entries.values())
+        self.durations += sum(remeasured.is_duration(metric) for metric in entries)
         width = max(map(len, entries), default=0)
         for metric, verdict in entries.items():
             if verdict["verdict"] == "differs":
@@ -188,12 +189,12 @@ class _Verdicts:
             self.screen.say(f"{name}: {', '.join(metrics)} cannot be told: {reason}")
 
     def tell(self) -> bool:
-        """Say how many results match; False where some were judged and no verdict was reached on any."""
+        """Say how many results match; False where no verdict was reached on any that could have one."""
         match, differs, unknown = self.count.values()
         if not self.count.total():
             return True
         self.screen.say(f"{match} match, {differs} differ, {unknown} cannot be told.")
-        return match + differs > 0
+        return match + differs > 0 or unknown == self.durations
 
 
 def in_words(metric: str, verdict: dict[str, Any]) -> str:

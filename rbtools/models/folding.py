@@ -88,6 +88,9 @@ def check_same(expected: Tensor, logits: Tensor) -> None:
 
 
 def reason(wrong: Exception) -> str:
-    """The first sentence of an exception from tracing or checking a network: torch adds advice and links."""
+    """The first sentence of an exception from tracing or checking a network: torch adds advice and links, and
+    its compiler wraps what went wrong.
+    """
+    wrong = getattr(wrong, "inner_exception", wrong)
     first = re.split(r"\.\s|\n|\s*https?://", str(wrong).strip(), maxsplit=1)[0]
     return f"{type(wrong).__name__}: {shown(first, 200)}"

@@ -92,6 +92,11 @@ _IN_NAMES |= {"corruption", "severity", "seed", "draws", "precision", "indices",
 _IN_NAMES |= {"definition"}
 
 
+def is_duration(metric: str) -> bool:
+    """Whether it is how long something took, which is not the same twice."""
+    return metric == "seconds_per_epoch"
+
+
 def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Why results cannot be told, each reason with its metrics."""
     reasons: dict[str, list[str]] = {}
