@@ -182,7 +182,9 @@ def test_a_log_that_cannot_be_written_is_a_usage_error() -> None:
 
 def test_verbose_says_where_the_time_went(trained: dict[str, dict[str, Any]]) -> None:
     result = run("attack", "fgsm", "--n", "20", "-v", text=json.dumps(trained["erm"]))
-    assert re.search(r"^rb-attack: small erm seed 0: [\d.]+ s: .*model [\d.]+ s.*fgsm [\d.]+ s", result.stderr, re.M)
+    assert re.search(
+        r"^rb-attack: small erm seed 0: [\d.]+ s: .*model [\d.]+ s.*fgsm [\d.]+ s", result.stderr, re.M
+    )
     assert re.search(r"^rb-attack: [\d.]+ s in all: .*fgsm [\d.]+ s", result.stderr, re.M)
     assert " in all" not in run("attack", "fgsm", "--n", "20", text=json.dumps(trained["erm"])).stderr
 

@@ -25,6 +25,7 @@ from rbtools.models.transformers_names import renamed
 from tests.models.test_transformers_names import NETWORKS as transformers
 from tests.models.test_transformers_names import filled
 
+pytestmark = pytest.mark.slow
 State = dict[str, Tensor]
 # The smallest network of each family, and the side of its images.
 NETWORKS = {

@@ -21,6 +21,8 @@ from rbtools.models.normalize import PER_IMAGE, PerImageStandardization
 from rbtools.spaces import describe
 from rbtools.spaces.identity import identity
 
+pytestmark = pytest.mark.slow
+
 # The first four logits of the first image and the first two of the second, with weights by formula, as the
 # published code of each network gives them.
 GOLDEN = {
