@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from rbtools.evaluation.base import Batch
 
+# Images that are bounded one by one gain nothing from a large batch, and workers share small ones evenly.
+_PARTS = 16
+
 
 def certification_task(
     method: Any, eps: tuple[float, ...], warn: Callable[[str], object], *, each_image: bool = False
@@ -50,6 +53,10 @@ class CertifiedOutput(Output):
     @property
     def fixed_batches(self) -> bool:
         return not self.method.alone
+
+    @property
+    def copies_together(self) -> int:
+        return _PARTS if self.method.alone else 1
 
     def key_fields(self) -> dict[str, Any]:
         return {
