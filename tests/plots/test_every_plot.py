@@ -12,6 +12,7 @@ from rbtools.errors import RbError
 from rbtools.plots import PLOTS, base
 from rbtools.scoring import plotted
 
+pytestmark = pytest.mark.slow
 Records = list[dict[str, Any]]
 FIGURES = [
     name
