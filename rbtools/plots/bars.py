@@ -24,7 +24,8 @@ _NAMED = 4  # metrics that the axis names
 class Bars(weightings.Composed):
     """Composite scores (see rb-score) of the best records, one bar for each weighting of the metrics.
 
-    With --group the means of the groups, and lines for the standard deviations of their records.
+    With --group the means of the groups, and lines for the standard deviations of their records. A metric as
+    it is, in groups, is drawn by rb-plot box --metric NAME --group FIELD.
     """
 
     name: ClassVar[str] = "bars"
