@@ -98,10 +98,10 @@ def main(
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
-    if stack_seeds > 1 and work.run.store.force and work.run.jobs != 1:
+    if stack_seeds > 1 and work.run.store.force and work.run.has_workers:
         raise UsageError(
-            "--force with --stack-seeds and --jobs trains seeds again that another process has just trained."
-            " Leave out one of the three."
+            "--force with --stack-seeds and several workers (--jobs) trains seeds again that another process"
+            " has just trained. Leave out one of the three."
         )
     seeds, tasks = whole_numbers(seed, "--seed"), []
     for training_method in methods:
@@ -148,7 +148,7 @@ def _refuse_together(run: RunContext) -> None:
         return
     for option, wrong in (
         (f"--engine {run.engine}", run.engine != LOCAL),
-        ("--jobs", run.jobs != 1),
+        ("--jobs", run.has_workers),
     ):
         if wrong:
             raise UsageError(

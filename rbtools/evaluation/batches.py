@@ -167,7 +167,7 @@ def _tiles(
     tiles, start = [], 0
     while start < n:
         # Half of a worker's share of what is left, so that workers end at about the same time.
-        size = min(max((n - start) // (2 * run.workers), smallest), batch)
+        size = min(max((n - start) // (2 * max(run.workers, 1)), smallest), batch)
         stop = n if n - start < min(batch, size + smallest // 2) else min(start + size, n)
         tiles.append(range(start, stop))
         start = stop

@@ -128,6 +128,11 @@ class RunContext:
     check_cancelled: Callable[[], None] = _do_nothing
     after_batch: Callable[[int], None] = _count_nothing
 
+    @property
+    def has_workers(self) -> bool:
+        """Whether other processes do the jobs: several of them, or one for each GPU to begin with."""
+        return self.jobs != 1 or self.gpus > 0
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the callbacks, which belong to this process."""
         callbacks = {"progress": discard, "notify": discard, "warn": discard, "event": discard_event}

@@ -70,7 +70,7 @@ def threads_for(run: RunContext, arch: object, share: int | None = None) -> int:
         return run.threads
     if isinstance(arch, Mapping) and arch.get("space") in SMALL:
         return 1
-    return share or max(cores.count() // run.jobs, 1)
+    return share or max(cores.count() // max(run.jobs, 1), 1)
 
 
 def training_threads(run: RunContext, arch: object) -> int:

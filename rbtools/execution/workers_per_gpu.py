@@ -20,7 +20,7 @@ GAIN = 1.05
 
 @dataclass
 class _Pace:
-    """What one worker did in a stretch: images since its first report, and its job if it was one alone."""
+    """What one worker did in a stretch: images since all had reported, and its job if it was one alone."""
 
     start: float
     job: int | None
@@ -58,7 +58,9 @@ class WorkersPerGPU:
             return False
         pace = self._paces.get(worker)
         if pace is None:
-            self._paces[worker] = _Pace(now, job)  # what was before it, such as the start, does not count
+            self._paces[worker] = _Pace(now, job)  # what was before it, such as the start, does not count,
+            if len(self._paces) == self.count * self.gpus:  # nor what others did while the last one started
+                self._paces = {one: _Pace(now, known.job) for one, known in self._paces.items()}
             return False
         pace.images, pace.end = pace.images + images, now
         pace.job = pace.job if pace.job == job else None

@@ -97,11 +97,24 @@ def _one_epoch(stack: _Stack) -> dict[_Training, RbError]:
             except RbError as wrong:
                 failed[training] = wrong
                 del pieces[training]
+            except RuntimeError as wrong:
+                if not out_of_memory(wrong):
+                    raise
+                raise _too_large(len(stack.trainings), training) from wrong
         if ready:
             if stack.trainings != list(ready):
                 stack = _Stack(list(ready))
             stack.backward(list(ready.values()))
     return failed
+
+
+def _too_large(seeds: int, training: _Training) -> RbError:
+    """The error where memory runs out."""
+    images = training.recipe.micro_batch or training.recipe.batch_size
+    return RbError(
+        f"Memory ran out with {seeds} seeds of {images} images at once. Use a smaller --stack-seeds or"
+        " --batch-size, or send each batch through in pieces with --micro-batch."
+    )
 
 
 class _Stack:
@@ -119,6 +132,8 @@ class _Stack:
             copies = [training.eval_copy for training in trainings]
             self.inner = self.network if None in copies else _StackedCopies(cast("list[EvalCopy]", copies))
         except (RuntimeError, TypeError, ValueError) as wrong:
+            if isinstance(wrong, RuntimeError) and out_of_memory(wrong):
+                raise _too_large(len(trainings), trainings[0]) from wrong
             raise NotStacked(folding.reason(wrong)) from wrong
         self.passes = Passes(self.network)
         if self.inner is not self.network:
@@ -135,11 +150,7 @@ class _Stack:
             raise
         except Exception as wrong:  # the network's own code may raise anything
             if isinstance(wrong, RuntimeError) and out_of_memory(wrong):
-                raise RbError(
-                    f"Memory ran out with {len(pieces)} seeds of {len(pieces[0].images)} images at once. Use"
-                    " a smaller --stack-seeds or --batch-size, or send each batch through in pieces with"
-                    " --micro-batch."
-                ) from wrong
+                raise _too_large(len(pieces), self.trainings[0]) from wrong
             if self.checked:
                 raise
             raise NotStacked(folding.reason(wrong)) from wrong

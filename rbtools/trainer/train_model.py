@@ -250,6 +250,7 @@ def _fitted(
             if not isinstance(result, RbError):
                 run.store.drop_state(one.own)
     if isinstance(results[0], RbError):
+        run.store.computed += any(not isinstance(one, RbError) for one in results)
         raise results[0]
     return results[0]
 

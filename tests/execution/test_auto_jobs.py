@@ -6,7 +6,9 @@ import dataclasses
 import os
 import resource
 import sys
+import time
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,8 +35,12 @@ class OneBatch(JobFunction):
         local.device = types.SimpleNamespace(workers_that_fit=lambda: 3)  # type: ignore[attr-defined]
         local._SECONDS_BETWEEN_PROGRESS = 0.0
         assert self.run is not None
-        for _ in range(3):
+        Path(f"worker-{self.run.worker}").touch()
+        left, end = 50, time.monotonic() + 20
+        while left and time.monotonic() < end:  # all workers report while the others work
+            left -= len(list(Path().glob("worker-*"))) >= record.get("workers", 1)
             self.run.after_batch(100)
+            time.sleep(0.01)
         return {"pid": os.getpid(), "worker": self.run.worker}
 
 
@@ -49,7 +55,7 @@ def test_more_workers_start_once_the_first_are_measured(
     with LocalExecutor([OneBatch()], run) as executor:
         assert executor.capacity == max(gpus, 1)
         for place in range(max(gpus, 1)):
-            executor.submit(Job(place, 0, {}))
+            executor.submit(Job(place, 0, {"workers": max(gpus, 1)}))
         events, found = executor.events(), []
         while sum(isinstance(event, Finished) for event in found) < max(gpus, 1):
             found.append(next(events))

@@ -56,6 +56,23 @@ def test_workers_double_while_they_are_faster_together(
     assert not decision.report(0, 0, 100, 1e6), "what is decided stays"
 
 
+@pytest.mark.parametrize("start", [0, 3, 10, 20])
+def test_what_others_do_while_new_workers_start_does_not_count(start: int) -> None:
+    """A GPU that does 1000 images/s however many workers share it, which take `start` seconds to come."""
+    decision, begins = WorkersPerGPU(1, 8), {0: 0}
+    for now in range(1, 400):
+        there = [worker for worker, at in begins.items() if at <= now and worker < decision.count]
+        for worker in there:
+            count = decision.count
+            decision.report(worker, worker, round(1000 / len(there)), now)
+            if decision.count > count:
+                begins |= {new: now + start for new in range(count, decision.count)}
+            if decision.count != count:
+                break
+    assert decision.settled and decision.count == 1
+    assert decision.rates[2] == pytest.approx(1000, rel=0.02)
+
+
 def test_jobs_of_other_sizes_do_not_decide() -> None:
     """The second worker has a job whose images take a tenth of the time: together they are not faster."""
     decision = WorkersPerGPU(1, 2)

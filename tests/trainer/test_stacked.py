@@ -198,6 +198,16 @@ def test_a_seed_that_diverges_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     check_same(found, "together", alone, "alone")
 
 
+@pytest.mark.parametrize("place", ["_validate", "_step"])
+def test_memory_that_runs_out_names_what_to_change(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, *how: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(loop._Training, place, full)
+    with pytest.raises(RbError, match="2 seeds of .* images at once. Use a smaller --stack-seeds"):
+        trained(METHODS.build("erm"), FAST, "together")
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "why"),
     [
