@@ -21,7 +21,7 @@ from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
 from rbtools.plots.board.evaluation_commands import SOURCE, evaluations
-from rbtools.plots.board.shell_words import distance, is_number
+from rbtools.plots.board.shell_words import Unsayable, distance, is_number
 from rbtools.records import consistency, dumps, expr, metric_name
 from rbtools.scoring import minmax, published_difference, remeasured
 
@@ -276,7 +276,11 @@ class _Measurement:
         lacking: dict[str, None] = {}
         images = {name: entry[name] for name in ("n", "split", "precision") if name in entry}
         sources = [{**images, **source} for source in _sources(entry)]
-        lines = [*evaluations({"evals": sources}, lacking), *evaluations({"evals": [entry]}, lacking)]
+        try:
+            lines = [*evaluations({"evals": sources}, lacking), *evaluations({"evals": [entry]}, lacking)]
+        except Unsayable as wrong:
+            self.failed[entry["metric"]] = str(wrong)
+            return
         if lacking:
             self.failed[entry["metric"]] = "the entry does not say how the attacks of its screen ran"
             return
@@ -317,7 +321,11 @@ class _Measurement:
                 else:
                     verdicts[entry["metric"]] = _unknown(entry, "the record lacks attacks that it compared")
                 continue
-            lines = evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
+            try:
+                lines = evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
+            except Unsayable as wrong:
+                verdicts[entry["metric"]] = _unknown(entry, str(wrong))
+                continue
             if "source_model" in entry or entry.get("source") == self.record.get("checkpoint"):
                 lacking.pop(SOURCE, None)
             if consistency.is_published(entry) and (lines or "acc" in entry["metric"].split(".")):

@@ -201,7 +201,7 @@ def in_words(metric: str, verdict: dict[str, Any]) -> str:
     """A verdict in one line: `pgd20.8  match  claimed 0.5000  measured 0.4980  n 500  p 0.93  (...)`."""
     parts = [metric, f"{verdict['verdict']:{len('differs')}}"]
     for side in ("claimed", "measured"):
-        if verdict.get(side) is not None:
+        if isinstance(verdict.get(side), int | float):
             parts.append(f"{side} {verdict[side]:.4f}")
     parts += [f"n {verdict['n']}"] if verdict.get("n") is not None else []
     parts += [f"p {verdict['p']:.2g}"] if "p" in verdict else []

@@ -69,7 +69,8 @@ def _broken_by(method: Attack, totals: Mapping[str, float]) -> dict[str, int]:
 
 def _square(broken_by: Mapping[str, int], n: int) -> list[str]:
     broken = broken_by.get("square", 0)
-    if broken <= _MOST_BROKEN_BY_SQUARE * n:
+    by_gradients = {*broken_by} - {"square", "noise"}
+    if not by_gradients or broken <= _MOST_BROKEN_BY_SQUARE * n:
         return []
     return [
         f"Square broke {broken} of {n} images that no attack by gradients broke: the model's gradients may be"

@@ -17,7 +17,7 @@ from rbtools.execution.context import RunContext
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
 from rbtools.lazy import nn, np, torch
-from rbtools.records import consistency
+from rbtools.records import consistency, metric_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -203,7 +203,8 @@ def judge_evidence(record: dict[str, Any], path: str, run: RunContext) -> dict[s
     header = adv_file.header_of(path)
     inputs = resolve_inputs(record, run, str(header.get("split", "test")))
     claim = _claim(inputs.record, header)
-    base = {"metric": str(header.get("metric")), "claimed": claim.get("value"), "n": header["n"]}
+    claimed = claim.get("value") if _numbers(claim.get("value")) else None
+    base = {"metric": str(header.get("metric")), "claimed": claimed, "n": header["n"]}
     base |= {"eps": header.get("eps"), "norm": header.get("norm")}
     problem = _of_another(inputs, header, claim)
     if problem is None:
@@ -231,20 +232,28 @@ def _claim(record: Mapping[str, Any], header: Mapping[str, Any]) -> Mapping[str,
 
 def _of_another(inputs: Inputs, header: Mapping[str, Any], claim: Mapping[str, Any]) -> str | None:
     """Why the file says nothing about this claim; None if it does."""
-    facts = {
+    name = header.get("metric")
+    if not isinstance(name, str) or (claim is header and metric_name.parse(name).over != "eps"):
+        return f"its metric is {name}, which is no accuracy under an attack at a distance"
+    split = metric_name.parse(name).split
+    if claim.get("split", split) != split:
+        return f"{name} is of the {split} images by its name, and of {claim['split']} by the claim"
+    facts: dict[str, Any] = {
         "checkpoint": inputs.checkpoint,
         "data": inputs.data.fingerprint,
-        **{name: claim.get(name) for name in ("eps", "norm", "n", "value")},
+        "split": split,
+        **{fact: claim.get(fact) for fact in ("eps", "norm", "n", "value")},
     }
-    for name, value in facts.items():
-        there = header.get(name)
+    for fact, value in facts.items():
+        there = header.get(fact, "test" if fact == "split" else None)
         numeric = isinstance(there, int | float) and isinstance(value, int | float)
-        same = math.isclose(there, value) if numeric else there == value  # type: ignore[arg-type]
+        same = math.isclose(there, value) if numeric else there == value
         if not same:
-            return f"its {name} is {there}, and that of the claim {value}"
+            return f"its {fact} is {there}, and that of the claim {value}"
     if not _numbers(claim.get("value"), 0):
         return "the claim has no value"
-    return consistency.contradicts_name(str(header.get("metric")), dict(header))
+    said = ("attack", "eps", "norm", "steps", "n", "value")  # and nothing that would excuse a difference
+    return consistency.contradicts_name(name, {fact: header[fact] for fact in said if fact in header})
 
 
 def _numbers(*values: object) -> bool:

@@ -205,7 +205,7 @@ def _interval(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding
 
 
 def _is_pair(ends: object) -> bool:
-    return isinstance(ends, list) and len(ends) == 2
+    return isinstance(ends, list) and len(ends) == 2 and all(map(_is_number, ends))
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
@@ -263,6 +263,11 @@ def _units(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
             continue
         parts = kind.parts
         if parts.over != "eps" or not kind.distance or kind.published or not kind.plain:
+            continue
+        always_l2 = parts.stem == "cert.smooth" or parts.stem.endswith("-l2")
+        said = parts.norm or ("l2" if always_l2 else "linf")
+        if norm != said:
+            yield Finding(name, "unit", f"{name} is of {said} by its name, and of {norm} by its entry.")
             continue
         typed = float(parts.number)
         if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
@@ -335,7 +340,7 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
                 continue
             alike = first.kind.parts.family == second.kind.parts.family
             closer = eps < its and alike and _has_steps(first.entry)
-            weaker = second.entry["attack"] == "aa" != first.entry["attack"] and _equal(eps, its)
+            weaker = _is_autoattack(second.entry) and first.entry["attack"] != "aa" and _equal(eps, its)
             if not (closer or weaker) or not _comparable(first.entry, second.entry):
                 continue
             low, high = (first.value, first.entry), (second.value, second.entry)
@@ -382,6 +387,12 @@ def _test(p: float) -> str:
 def _has_steps(entry: Entry) -> bool:
     """Whether more distance can only help the attack: a single step may be too long (FGSM)."""
     return entry["attack"] not in ("fgsm", "noise")
+
+
+def _is_autoattack(entry: Entry) -> bool:
+    """Whether it is AutoAttack, or a set of the user's that has one of its attacks by gradients."""
+    attacks = entry.get("attacks")
+    return entry["attack"] == "aa" and (not attacks or "apgd" in str(attacks))
 
 
 def _comparable(entry: Entry, its: Entry) -> bool:

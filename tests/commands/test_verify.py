@@ -114,6 +114,27 @@ def test_a_record_without_a_checkpoint(measured: Record) -> None:
     assert len(lines) == 1 and "acc, " in lines[0] and "pgd3.8" in lines[0]
 
 
+def test_distances_are_in_the_unit_of_the_attack(known: dict[str, Record]) -> None:
+    """--step-size of PGD is in 1/255, and that of FMN has no unit."""
+    import rbtools
+
+    told = verdicts(run([], rbtools.attack(known["erm"], "fmn", eps=8, n=20, steps=20)))
+    assert told.pop("seconds_per_epoch") == "cannot be told" and set(told.values()) == {"match"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "fields"), [("pgd3.8", {"steps": {}}), ("pr.uniform.0.1", {"n": []}), ("pgd3.8", {"norm": []})]
+)
+def test_a_damaged_setting_leaves_the_other_results_their_verdicts(
+    metric: str, fields: Record, measured: Record
+) -> None:
+    record = edited(measured, metric, **fields)
+    result = run([], {**record, "checksums": {}})
+    assert "Traceback" not in result.stderr
+    told = verdicts(result)
+    assert told[metric] == "cannot be told" and told["acc"] == "match"
+
+
 def edited(record: Record, metric: str, **fields: Any) -> Record:
     """The record with other fields in the entry of a metric, and its value in metrics."""
     record = copy.deepcopy(record)

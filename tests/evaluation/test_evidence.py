@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import rbtools
+from rbtools.commands.verify import main
 from rbtools.errors import RbError
 from rbtools.evaluation import adv_file
 from rbtools.evaluation.evidence import judge_evidence
@@ -137,12 +139,22 @@ def more_images(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None
     header["n"] += 1 + at
 
 
+def other_norm(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    header |= {"norm": ("l2", "l1")[at % 2], "eps": 8.0 + at}  # in which 24/255 in each channel is little
+
+
+def other_split(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
+    header |= {"split": "train", "at": at}
+
+
 def renamed(header: Any, ids: Any, forms: Any, levels: Any, at: int) -> None:
     header["metric"] = f"pgd3.{at + 25}"  # of another distance
 
 
 TAMPERS = [
     renamed,
+    other_norm,
+    other_split,
     unmoved,
     outside,
     another_image,
@@ -156,7 +168,7 @@ TAMPERS = [
 ]
 
 
-PLACES = range(91)  # of eleven tampers: 1,001 claims
+PLACES = range(77)  # of thirteen tampers: 1,001 claims
 
 
 @pytest.mark.parametrize("tamper", TAMPERS, ids=lambda tamper: tamper.__name__)
@@ -178,6 +190,29 @@ def test_a_file_alone_is_judged_by_its_name_too(attacked: Record) -> None:
         bare, rewritten(lambda header, *_: header.update(metric="pgd40.24", steps=3, attack="pgd"))
     )
     assert verdict["verdict"] == "differs"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm": "l2", "eps": 8.0},
+        {"eps": 0.5, "tool": "rb-convert"},
+        {"eps": 0.5, "published": 1},
+        {"eps": 0.5, "metric": "mine"},
+        {"metric": "pr.uniform.0.08"},
+        {"metric": None},
+        {"metric": "train.pgd3.24"},
+        {"split": "train"},
+        {"value": "x"},
+        {"value": None},
+    ],
+)
+def test_a_file_alone_says_no_more_than_its_name(attacked: Record, changes: dict[str, Any]) -> None:
+    bare = {key: value for key, value in attacked.items() if key not in ("metrics", "evals", "checksums")}
+    path = rewritten(lambda header, *_: header.update(changes))
+    assert judge(bare, path)["verdict"] == "differs"
+    result = CliRunner().invoke(main, ["--adv", path, "--store", "rb-store"], input=json.dumps(bare))
+    assert result.exit_code == 1 and "Traceback" not in result.stderr and "differs" in result.stderr
 
 
 def test_the_record_of_a_file_is_compared_with_itself(attacked: Record) -> None:
@@ -240,10 +275,6 @@ def test_a_file_is_not_written_over_nor_computed_twice(attacked: Record, known: 
 
 
 def test_the_command_says_match_or_ends_with_status_1(attacked: Record) -> None:
-    from click.testing import CliRunner
-
-    from rbtools.commands.verify import main
-
     good = CliRunner().invoke(main, ["--adv", FILE, "--store", "rb-store"], input=json.dumps(attacked))
     assert good.exit_code == 0, good.stderr
     assert json.loads(good.stdout)["verify"]["entries"]["pgd3.24"]["verdict"] == "match"

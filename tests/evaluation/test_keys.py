@@ -23,6 +23,7 @@ from rbtools.evaluation.transfer import TransferOutput
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
+from rbtools.records import consistency
 
 EPS = 8 / 255
 
@@ -93,6 +94,14 @@ def test_what_shows_in_an_entry_decides_its_key(name: str) -> None:
             continue
         if shown != entry:
             assert key(other) != key(output), (entry, shown)
+
+
+@pytest.mark.parametrize("name", [name for name in MADE if name.startswith(("attack", "certificate"))])
+def test_the_name_of_a_result_says_its_norm_and_distance(name: str) -> None:
+    for output in (MADE[name], *varied(MADE[name])):
+        for entry in output.entry_template():
+            if "eps" in entry:
+                assert consistency.contradicts_name(entry["metric"], {"value": 0.5, "n": 10, **entry}) is None
 
 
 def test_fields_are_varied_at_all() -> None:

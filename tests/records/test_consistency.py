@@ -47,6 +47,8 @@ HONEST = record_of(
     attack("fgsm", 8, 600),
     attack("fgsm", 16, 700),  # a single step may be too long
     attack("aa", 8, 503),
+    {**attack("aa", 8, 700, attacks="fgsm"), "metric": "mine.8"},  # a set of one's own may be weaker
+    {**attack("pgd", 8, 400, steps=9), "metric": "pgd9.l2.0.5", "norm": "l2", "eps": 0.5},
     {"tool": "rb-ge", "metric": "ge.acc", "n": [1000, 1000], "value": 0.05, "split": "train-test"},
     {**entry("train.acc", 950), "split": "train"},
     {"tool": "rb-pr", "metric": "probacc.uniform.0.1.0.05", "n": 900, "value": 0.5, "ci95": [0.6, 0.7],
@@ -81,6 +83,8 @@ PLANTED = [
     (changed("aa.8", value=50.3, ci95=[50.3, 50.3]), ("aa.8", "share")),
     (changed("acc", n=0), ("acc", "n")),
     (changed("aa.8", eps=8.0), ("aa.8", "unit")),
+    (changed("aa.8", eps=8.0, norm="l2"), ("aa.8", "unit")),
+    (changed("pgd9.l2.0.5", norm="l1"), ("pgd9.l2.0.5", "unit")),
     (changed("aa.8", eps=0.08), ("aa.8", "unit")),
     (changed("pgd20.8", steps=10), ("pgd20.8", "unit")),
     (changed("acc", 700), ("pgd20.2", "above clean")),
@@ -94,6 +98,13 @@ PLANTED = [
 @pytest.mark.parametrize(("record", "finding"), PLANTED)
 def test_each_rule_finds_what_it_is_for(record: Record, finding: tuple[str, str]) -> None:
     assert finding in rules(record)
+
+
+@pytest.mark.parametrize("ends", [["a", "b"], [None, None], [0.5], "ab", {}])
+def test_an_interval_that_is_none_is_no_crash(ends: Any) -> None:
+    odd = copy.deepcopy(HONEST)
+    odd["evals"][0]["ci90"] = ends
+    assert {rule for _, rule in rules(odd)} <= {"edited", "interval"}
 
 
 def certificate(norm: str, eps: float, right: int, n: int = 1000, **more: Any) -> Record:

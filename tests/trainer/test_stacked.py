@@ -204,7 +204,7 @@ def test_memory_that_runs_out_names_what_to_change(place: str, monkeypatch: pyte
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(loop._Training, place, full)
-    with pytest.raises(RbError, match="2 seeds of .* images at once. Use a smaller --stack-seeds"):
+    with pytest.raises(RbError, match=r"2 seeds of .* images at once\. Use a smaller --stack-seeds"):
         trained(METHODS.build("erm"), FAST, "together")
 
 

@@ -175,7 +175,9 @@ def _counts(entry: Mapping[str, Any], entries: Mapping[str, Any]) -> list[Any] |
     if entry.get("denominator") != "correct":
         return counts
     sides = ["train.acc", "acc"] if len(counts) == 2 else [_acc_of(entry)]
-    asked = []
+    asked: list[Any] = []
+    if len(counts) != len(sides):
+        return None
     for side, count in zip(sides, counts, strict=True):
         clean = entries.get(side, {})
         n, value = clean.get("n"), clean.get("value")
@@ -211,7 +213,7 @@ def _question(entry: Mapping[str, Any], lacking: dict[str, None]) -> _Step | Non
 def _certificate(certificate: str, entry: Mapping[str, Any], norm: str) -> _Step:
     words = []
     for name in own_options(CERTIFIERS.load(certificate)):
-        words += option(name, entry.get(name))
+        words += option(name, entry.get(name), of=CERTIFIERS.load(certificate))
     if "stopping" in entry:
         words.append("--adaptive")
     return _Step(f"rb-certify {certificate}", tuple(words), {"eps": [distance(entry["eps"], norm)]})
@@ -223,7 +225,7 @@ def _attack(attack: str, entry: Mapping[str, Any], norm: str, lacking: dict[str,
         if name == "step_size" and entry.get("relative_step") is not None:
             continue
         if entry.get(name) != "":
-            words += option(name, entry.get(name), norm)
+            words += option(name, entry.get(name), norm, ATTACKS.load(attack))
     eps = [distance(entry["eps"], "l2" if attack in ("cw-l2", "ddn") else norm)]
     if isinstance(entry.get("ladder"), list):
         eps = [distance(value, norm) for value in entry["ladder"] if is_number(value)] + eps

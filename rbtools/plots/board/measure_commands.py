@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rbtools.attacks import ATTACKS
 from rbtools.measures import MEASURES
 from rbtools.plots.board.shell_words import distance, is_number, joined, option, own_options
 
@@ -55,7 +56,8 @@ def _attack(entry: Entry) -> tuple[str, ...]:
         return ()
     words = option("attack", name)
     if name == "pgd":
-        words += [*option("attack_steps", entry.get("steps")), *option("step_size", entry.get("step_size"))]
+        step = option("step_size", entry.get("step_size"), of=ATTACKS.load(name))
+        words += [*option("attack_steps", entry.get("steps")), *step]
     return tuple(words)
 
 
@@ -73,7 +75,8 @@ def _own(entries: Iterable[Entry]) -> list[str]:
         values["kernel"] = _kernel(names)
     if measure == "hessian":
         values |= _spectrum(names)
-    return [word for name, value in values.items() for word in option(name, value)]
+    of = MEASURES.load(measure) if measure else None
+    return [word for name, value in values.items() for word in option(name, value, of=of)]
 
 
 def _kernel(names: Iterable[list[str]]) -> str:

@@ -124,7 +124,7 @@ def _training(record: Record, lacking: dict[str, None]) -> list[str]:
     idle = _idle(method, {name: config[name] for name in own if name in config})
     for name in [*own, *RECIPE]:
         if name in config and name not in idle and not _unused(name, config):
-            words += option(name, config[name])
+            words += option(name, config[name], of=METHODS.load(method))
     words += _normalize(config.get("normalize"))
     start = train.get("init")
     if config.get("init") == "timm" and isinstance(start, Mapping) and "file" not in start:

@@ -11,8 +11,6 @@ from functools import cache
 from typing import TypeGuard
 
 from rbtools import registry
-from rbtools.attacks import ATTACKS
-from rbtools.training import METHODS
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -28,11 +26,9 @@ def own_options(method: type) -> tuple[str, ...]:
 
 
 @cache
-def distances() -> frozenset[str]:
-    """The options of attacks and training methods that are distances in the unit of --eps."""
-    fields = [
-        field for kind in (ATTACKS, METHODS) for name in kind for field in registry.options(kind.load(name))
-    ]
+def distances(method: type | None) -> frozenset[str]:
+    """The options of a registered class that are distances in the unit of --eps."""
+    fields = () if method is None else registry.options(method)
     return frozenset(["eps", *(registry.public_name(f) for f in fields if f.metadata["unit"] == "eps")])
 
 
@@ -66,8 +62,10 @@ def radius(value: float) -> str:
     return f"{round(value * 255)}/255" if len(short) > 7 and round(value * 255) / 255 == value else short
 
 
-def option(name: str, value: object, norm: str = "linf") -> list[str]:
-    """`--step-size 2`, `--nesterov`, nothing for None; `--name=-x` where the value looks like an option."""
+def option(name: str, value: object, norm: str = "linf", of: type | None = None) -> list[str]:
+    """`--step-size 2`, `--nesterov`, nothing for None; `--name=-x` where the value looks like an option.
+    of: the registered class whose option it is.
+    """
     flag = "--" + name.replace("_", "-")
     if value is None:
         return []
@@ -75,7 +73,7 @@ def option(name: str, value: object, norm: str = "linf") -> list[str]:
         return [flag if value else f"--no-{flag[2:]}"]
     if isinstance(value, list):
         value = ",".join(number(item) if is_number(item) else str(item) for item in value) or "none"
-    text = word(distance(value, norm) if name in distances() and is_number(value) else value)
+    text = word(distance(value, norm) if name in distances(of) and is_number(value) else value)
     return [f"{flag}={text}"] if text.startswith(("-", "'-")) else [flag, text]
 
 
