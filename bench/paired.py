@@ -1,6 +1,6 @@
 """Two checkouts of the package side by side: the same commands in turn, processor time as a ratio.
 
-    python bench/paired.py OTHER_CHECKOUT [--runs N] [FIGURE ...]
+    python bench/paired.py [--runs N] OTHER_CHECKOUT [FIGURE ...]
 
 Each figure is a command of fresh processes, run with this checkout and with the other one alternately, after
 one pair that is not counted. One JSON line a figure: medians of the processor time (user and system) and the
