@@ -47,7 +47,7 @@ def read_table(
             reading.good += 1
         except RbError as wrong:
             reading.read, reading.bad = reading.read - 1, reading.bad + 1
-            reading.screen.wrong_line(f"{place_of(line)} {wrong}", "more lines cannot be searched")
+            reading.screen.wrong_line(f"{place_of(line)} {wrong}", "more lines cannot be searched", "")
     if condition is not None:
         condition.check()
     table.check()

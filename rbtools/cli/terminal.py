@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ERASE = "\r\x1b[2K"
 _SECONDS_BETWEEN_PAINTS = 0.1
+_RECORDS = " Is it a file of records? Published tables are read by rb-convert."
 _NAMED_LINES = 8  # lines that are no records and are named one by one
 
 
@@ -71,9 +72,10 @@ class Terminal:
         self.tell({"event": "error", "text": text})
         self._line(f"error: {text}")
 
-    def wrong_line(self, text: str, more: str = "more lines are no records") -> None:
+    def wrong_line(self, text: str, more: str = "more lines are no records", hint: str = _RECORDS) -> None:
         """Report a line that is no record, or that a tool cannot use: only the first ones, since a file of
-        another kind has thousands; `more` says what the others are. With `-v`, and in the log, all of them.
+        another kind has thousands; `more` says what the others are, `hint` what to look for. With `-v`, and
+        in the log, all of them.
         """
         self._wrong_lines += 1
         if self.verbose or self._wrong_lines <= _NAMED_LINES:
@@ -81,10 +83,7 @@ class Terminal:
             return
         self.tell({"event": "error", "text": text})
         if self._wrong_lines == _NAMED_LINES + 1:
-            self._line(
-                f"error: {more}; they are not listed here (-v lists all). Is it a file of"
-                " records? Published tables are read by rb-convert."
-            )
+            self._line(f"error: {more}; they are not listed here (-v lists all).{hint}")
 
     def tell(self, event: dict[str, Any], record: dict[str, Any] | None = None) -> None:
         """Pass an event to the log and the listeners: `event["event"]` is its kind, `record` its record."""

@@ -258,15 +258,15 @@ class _Measurement:
         words = ["rb-attack", "check", "--eps", distance(float(entry["eps"])), "--n", str(about["n"])]
         words += ["--split", str(about["split"]), "--seed", str(about["seed"])]
         for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
-            found = [
+            values = [
                 one[option]
                 for one in self.record.get("evals") or ()
                 if one.get("attack") == attack and option in one
                 if all(one.get(name) == value for name, value in about.items())
             ]
-            if not found:
+            if not values:
                 return []
-            words += [f"--{option}", str(found[0])]
+            words += [f"--{option}", str(values[0])]
         return words
 
     def _screened(self, entry: Entry) -> None:
@@ -394,8 +394,8 @@ class _Measurement:
         if not consistency.is_published(entry) or "attack" not in entry:
             return None
         same = ("attack", "eps", "split")
-        found = [one for one in self.measured.values() if all(one.get(k) == entry.get(k) for k in same)]
-        return found[0] if len(found) == 1 else None
+        alike = [one for one in self.measured.values() if all(one.get(k) == entry.get(k) for k in same)]
+        return alike[0] if len(alike) == 1 else None
 
     def _published(self, entry: Entry, measured: Entry) -> Record:
         """The verdict on a published number, which says only a part of how it was measured."""

@@ -149,8 +149,8 @@ class Output:
 
     @property
     def copies_together(self) -> int:
-        """How many copies of an example go through the network together: a batch has so many fewer
-        examples."""
+        """How many times fewer examples a batch has: as many as copies of each that go through the network
+        together, or more than 1 where each example is long work by itself."""
         return 1
 
     @property

@@ -166,10 +166,10 @@ class _Radius:
         unsure = torch.cat([block.copies for block in left]).cpu()  # a GPU is waited for
         places = [mine.nonzero()[:, 0] for mine in unsure.split(sizes)]
         pairs = zip(left, places, strict=True)
-        found = [(block, uploaded(at, block.rows.device)) for block, at in pairs if len(at)]
-        if found:
-            rows = torch.cat([block.rows[at] for block, at in found])
-            noisy = torch.cat([block.noisy[at] for block, at in found])
+        chosen = [(block, uploaded(at, block.rows.device)) for block, at in pairs if len(at)]
+        if chosen:
+            rows = torch.cat([block.rows[at] for block, at in chosen])
+            noisy = torch.cat([block.noisy[at] for block, at in chosen])
             self.right.index_add_(0, rows, self.classifier.confirm(self.batch.take(rows), noisy).long())
 
     def copies(self, chosen: Tensor) -> Copies:

@@ -194,7 +194,7 @@ def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    last, place, measured, images, told = 0.0, 0, not run.gpus, 0, 0.0
+    last, place, measured, images, sent = 0.0, 0, not run.gpus, 0, 0.0
 
     def progress(text: str) -> None:
         nonlocal last
@@ -211,11 +211,11 @@ def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connect
                 connection.send(_Fits(workers))
 
     def worked(count: int) -> None:
-        nonlocal images, told
+        nonlocal images, sent
         measure()
         images += count
-        if run.gpus and time.monotonic() - told > _SECONDS_BETWEEN_PROGRESS:
-            told = time.monotonic()
+        if run.gpus and time.monotonic() - sent > _SECONDS_BETWEEN_PROGRESS:
+            sent = time.monotonic()
             connection.send(_Worked(images))
             images = 0
 

@@ -253,12 +253,20 @@ def _explained(claim: Entry) -> float:
     return _RELATIVE * abs(float(claim["value"]))
 
 
+def _explained_alike(claim: Entry) -> float:
+    """The same of a result that was computed alike: of a share, one image of 100 or more at least."""
+    if not consistency.is_share(str(claim["metric"]), claim):
+        return _ALIKE_RELATIVE * abs(float(claim["value"]))
+    n = claim.get("n")
+    return max(_ALIKE * _explained(claim), 1 / n) if type(n) is int and n >= 100 else 0.0
+
+
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
     """Values that are no counts: on all images equal up to arithmetic, else by their standard errors."""
     allowed = _explained(claim)
     off = abs(base["difference"])
     if images is None and _same_arithmetic(claim, measured):
-        allowed = _ALIKE_RELATIVE * abs(claim["value"])
+        allowed = _explained_alike(claim)
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
         close = off <= allowed + 1e-9

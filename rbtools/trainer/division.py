@@ -61,13 +61,13 @@ def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) 
         pieces = {_pieces(share, micro_batch) for share in shares}
         if len(pieces) == 1 and min(shares) > 0:
             continue
-        found = f"An epoch has a batch of {size} images, of which a GPU of {processes} has {min(shares)}"
+        problem = f"An epoch has a batch of {size} images, of which a GPU of {processes} has {min(shares)}"
         expected = f"Use a --batch-size that leaves a last batch of {processes} images or more."
         if min(shares) > 0:
-            found += f" or {max(shares)}: {min(pieces)} or {max(pieces)} pieces of --micro-batch"
-            found += f" {micro_batch}"
+            problem += f" or {max(shares)}: {min(pieces)} or {max(pieces)} pieces of --micro-batch"
+            problem += f" {micro_batch}"
             expected = "Use another --micro-batch, or a --batch-size that the GPUs share evenly."
-        raise RbError(f"{found}. BatchNorm over all GPUs waits for each of them in every pass. {expected}")
+        raise RbError(f"{problem}. BatchNorm over all GPUs waits for each of them in every pass. {expected}")
 
 
 def _pieces(share: int, micro_batch: int | None) -> int:

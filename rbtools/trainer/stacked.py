@@ -185,10 +185,10 @@ class _Stack:
         parts = self._split(terms, len(pieces))
         losses = [part.mean() for part in parts]
         total = torch.stack([loss.value for loss in losses]).sum() * weight
-        found = torch.autograd.grad(total, list(self.network.weights.values()), allow_unused=True)
+        gradients = torch.autograd.grad(total, list(self.network.weights.values()), allow_unused=True)
         return (
             [loss._replace(value=loss.value.detach()) for loss in losses],
-            {name: one for name, one in zip(self.network.weights, found, strict=True) if one is not None},
+            {name: one for name, one in zip(self.network.weights, gradients, strict=True) if one is not None},
         )
 
     @staticmethod
@@ -205,7 +205,7 @@ class _Stack:
         try:
             for training in self.trainings:
                 training.half = False
-            value, found = self._alone(pieces[-1])
+            value, alone = self._alone(pieces[-1])
             self._restore(buffers)
             losses, gradients = self._gradients(pieces)
         finally:
@@ -213,7 +213,7 @@ class _Stack:
                 training.half = half
             self._restore(buffers)
         apart, length = torch.zeros_like(value), torch.zeros_like(value)
-        for name, wanted in zip(self.network.weights, found, strict=True):
+        for name, wanted in zip(self.network.weights, alone, strict=True):
             own = gradients[name][-1] if name in gradients else None
             none = torch.zeros_like(self.network.weights[name][-1])
             wanted, own = (none if one is None else one for one in (wanted, own))
@@ -231,9 +231,9 @@ class _Stack:
         passes = dict(training.passes.totals)
         loss = training._loss(*piece.arguments).value
         weights = [training.model.get_parameter(name) for name in self.network.weights]
-        found = torch.autograd.grad(loss * piece.weight, weights, allow_unused=True)
+        gradients = torch.autograd.grad(loss * piece.weight, weights, allow_unused=True)
         training.passes.totals.update(passes)
-        return loss.detach(), list(found)
+        return loss.detach(), list(gradients)
 
     def _restore(self, buffers: Mapping[str, Tensor]) -> None:
         with torch.no_grad():

@@ -47,9 +47,8 @@ class CROWNIBP(IBPTraining):
 
     def bound_passes(self, classes: int) -> int:
         intervals = super().bound_passes(classes)
-        return (
-            intervals + classes - 1 if intervals and self.share_of_linear else intervals
-        )  # one for each margin
+        margins = classes - 1 if intervals and self.share_of_linear else 0
+        return intervals + margins
 
     def margins(self, bounds: NetworkBounds, labels: Tensor) -> Tensor:
         from rbtools.certification import linear_bounds

@@ -39,6 +39,16 @@ def test_of_what_is_computed_alike_fewer_images_may_differ() -> None:
     assert judged(claim, attack(51, 100, **ALIKE), images=1000)["verdict"] == "match"  # a random part
 
 
+def test_of_shares_that_are_no_counts_one_image_may_differ_too() -> None:
+    claim = {"metric": "probacc.uniform.0.1.0.05", "noise": "uniform", "value": 0.5, "n": 355, **ALIKE}
+    assert judged(claim, {**claim, "value": 0.5 + 0.9 / 355})["verdict"] == "match"
+    assert judged(claim, {**claim, "value": 0.5 + 1.1 / 355})["verdict"] == "differs"
+    few = {**claim, "n": 50}
+    assert judged(few, {**few, "value": 0.5 + 1 / 50})["verdict"] == "differs"
+    loss = {"metric": "wci", "value": 10.0, "n": 355, **ALIKE}
+    assert judged(loss, {**loss, "value": 10.002})["verdict"] == "differs"
+
+
 def test_a_clean_accuracy_may_differ_by_less() -> None:
     claim = {"metric": "acc", "value": 0.9, "n": 1000}
     assert judged(claim, {**claim, "value": 0.902})["verdict"] == "match"
