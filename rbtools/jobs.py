@@ -31,6 +31,7 @@ class EvaluateJob(_RunJob):
     """Run one evaluation task on the record's model."""
 
     divisible = True
+    in_turn = True
     task: Any
     run: RunContext
 
@@ -82,6 +83,7 @@ class EvaluateAllJob(_RunJob):
     """Run several evaluation tasks on the record's model, one after another."""
 
     divisible = True
+    in_turn = True
     tasks: tuple[Any, ...]
     run: RunContext
 
@@ -100,6 +102,7 @@ class TwoPhaseJob(_RunJob):
     """Run cheap attacks on all images of the record's model and an expensive one on a sample of the rest."""
 
     divisible = True
+    in_turn = True
     request: Any
     run: RunContext
 
@@ -147,6 +150,10 @@ class TrainJob(_RunJob):
     run: RunContext
     seeds: tuple[int, ...] = ()
     follows: int = 0
+
+    @property
+    def in_turn(self) -> bool:
+        return not self.recipe.deterministic  # which is a setting of the process
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.trainer.train_model import train

@@ -8,11 +8,11 @@ finished are not computed again; one that it had begun is free once its lease ex
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from rbtools.evaluation.outcomes import Outcomes, Part
+from rbtools.execution import turns
 from rbtools.execution.context import RunContext
 from rbtools.store import Store, digest
 
@@ -55,7 +55,7 @@ def work_off(
         if len(left) == before:
             if helping:
                 return
-            time.sleep(pause)
+            turns.pause(pause)
         pause = _PAUSES[0] if len(left) < before else min(2 * pause, _PAUSES[1])
 
 

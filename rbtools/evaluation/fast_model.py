@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rbtools.execution import turns
 from rbtools.models import cuda_graphs, folding
 from rbtools.models.compiled import compile_network
 from rbtools.models.normalize import Preprocessed
@@ -169,6 +170,7 @@ class CountingModel(nn.Module):
         self._left = count
 
     def forward(self, images: Tensor) -> Tensor:
+        turns.pass_on()
         self.forwards += len(images)
         if not (images.requires_grad and torch.is_grad_enabled()):
             pieces = images.split(self.chunk_size or max(len(images), 1))

@@ -112,8 +112,11 @@ class RunContext:
     address: str | None = None  # of the engine's cluster
     jobs: int = 1  # workers; 0: as many as the engine has room for (`Executor.own_capacity`)
     jobs_per_gpu: int = 1
-    gpus: int = 0  # that take as many workers as are fastest, which the first minute shows
+    gpus: int = (
+        0  # that take as many workers as are fastest, or in the way that is: the first minute shows it
+    )
     worker: int = 0  # the number of this worker, from 0 on
+    own_stream: bool = False  # jobs of this process take turns, each with a CUDA stream of its own
     divide: bool = False  # processes that share the store share the batches of an evaluation
     # For how many one evaluation is cut, not how many there are; 1 for several records, 0 where `jobs` is 0.
     workers: int = 1

@@ -6,11 +6,12 @@ import contextlib
 import ctypes
 import platform
 import resource
+import threading
 from collections.abc import Iterator
 from functools import cache
 
 from rbtools.errors import RbError
-from rbtools.execution import cores
+from rbtools.execution import cores, turns
 from rbtools.execution.context import RunContext
 from rbtools.lazy import torch
 
@@ -29,12 +30,23 @@ def taken(run: RunContext, threads: int) -> Iterator[torch.device]:
     """
     device = choose(run)
     if device.type != "cpu":
-        yield device
+        with _own_stream(device) if run.own_stream else contextlib.nullcontext():
+            yield device
         return
     with cores.held(run.store.folder, threads, run.check_cancelled):
         torch.set_num_threads(threads)
         _keep_memory()
         yield device
+
+
+@contextlib.contextmanager
+def _own_stream(device: torch.device) -> Iterator[None]:
+    """Launch on the stream of this thread, after what was launched before, and before what comes after."""
+    own, former = turns.stream(device, threading.get_ident()), torch.cuda.current_stream(device)
+    own.wait_stream(former)
+    with torch.cuda.stream(own):
+        yield
+    former.wait_stream(own)
 
 
 @cache

@@ -14,8 +14,9 @@ from rbtools.execution.context import RunContext, discard
 class JobFunction:
     """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
 
-    `divisible`: several processes can share the work on one record (`RunContext.divide`). `follows`: the job
-    waits for that of the function so many places before it, which stores its result too; 0 is none.
+    `divisible`: several processes can share the work on one record (`RunContext.divide`). `in_turn`: jobs can
+    take turns in a process, since they pass on between steps (`turns.pass_on`). `follows`: the job waits for
+    that of the function so many places before it, which stores its result too; 0 is none.
     """
 
     divisible: ClassVar[bool] = False
@@ -27,6 +28,10 @@ class JobFunction:
     def with_run(self, run: RunContext) -> JobFunction:
         """The function with the run of the current process."""
         return self
+
+    @property
+    def in_turn(self) -> bool:
+        return False
 
     def preload(self) -> None:
         """Import what the work takes, once for all workers. No device may be used."""

@@ -1,52 +1,49 @@
 """Worker processes on this machine: several records at a time.
 
-Each worker is a process with a pipe, forked from one that has imported what they need (`fork_server`); a
-thread of this process listens to it. When a worker dies, its record is retried; a worker whose parent has
-ended ends itself.
+Each worker is a lane of a process, which is forked from one that has imported what they need (`fork_server`)
+and does what `worker_process` says; a thread of this process listens to it. When a worker dies, its record
+is retried; a worker whose parent has ended ends itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import multiprocessing
-import os
 import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple
 
-from rbtools.execution import device, resources
+from rbtools.execution import resources, worker_process
 from rbtools.execution.context import RunContext
-from rbtools.execution.executor import Executor, Finished, Grown, Job, Notice, Progress, run_on
+from rbtools.execution.executor import Executor, Finished, Grown, Job, Notice
 from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.worker_process import Fits, GiveBack, NewLane, Worked
 from rbtools.execution.workers_per_gpu import WorkersPerGPU
 
-if TYPE_CHECKING:
-    from types import FrameType
-
-
-_SECONDS_TO_END_ALONE = 10.0
-_SECONDS_BETWEEN_PROGRESS = 0.2
 TRIES = 2
 
 
-class _Fits(NamedTuple):
-    """How many workers have room on a GPU, by what one of them took."""
+@dataclass
+class _LocalProcess:
+    """A worker process. ending: how it ended, once that is known."""
 
-    workers: int
+    pid: int
+    ending: str | None = None
 
 
-class _Worked(NamedTuple):
-    """How many images a worker has done since it said so last."""
+class _LocalWorker(NamedTuple):
+    """A connection to a worker. lane: it takes turns in the process of the first worker of its GPU."""
 
-    images: int
+    connection: Connection
+    process: _LocalProcess
+    lane: bool = False
 
 
 class LocalExecutor(Executor):
@@ -56,11 +53,17 @@ class LocalExecutor(Executor):
         super().__init__(functions, run)
         self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
-        self._starting, self._growing, self._sharing_lock = (threading.Lock() for _ in range(3))
+        self._starting, self._growing, self._sharing_lock, self._sending = (
+            threading.Lock() for _ in range(4)
+        )
         self._server: ForkServer | None = None
-        self._pids: dict[int, int] = {}
+        self._workers: dict[int, _LocalWorker] = {}
         self._threads: list[threading.Thread] = []
-        self._sharing = WorkersPerGPU(run.gpus)
+        self._sharing = WorkersPerGPU(
+            run.gpus,
+            can_take_turns=all(function.in_turn for function in functions),
+            fixed=run.jobs_per_gpu if run.gpus and run.jobs_per_gpu > 1 else None,
+        )
 
     @property
     def most(self) -> int:
@@ -83,7 +86,7 @@ class LocalExecutor(Executor):
                 self._threads[-1].start()
 
     def _started_server(self) -> ForkServer:
-        work = partial(_work, list(self.functions), self.run)
+        work = partial(worker_process.work, list(self.functions), self.run)
         return ForkServer(work, partial(_preload, list(self.functions) if self.preload else ()))
 
     def submit(self, job: Job) -> None:
@@ -99,70 +102,131 @@ class LocalExecutor(Executor):
             self._server.end()
 
     def _serve(self, number: int) -> None:
-        """Pass jobs to one worker process, which is replaced when it dies."""
-        connection: Connection | None = None
+        """Pass jobs to one worker, which is replaced when it dies."""
         while (item := self._jobs.get()) is not None and not self._ending.is_set():
             if number >= self.capacity:
                 self._jobs.put(item)
                 break
             job, tries = item
             try:
-                connection = connection or self._start(number)
-                if connection is None:
+                worker = self._sent(number, job, tries)
+                if worker is None:
                     return
             except Exception as error:  # no process, no memory, no file handle: the job fails
                 problem = f"No worker process could be started: {error}. Use fewer --jobs."
                 self.post(Finished(job.place, JobReport(problem=problem)))
                 continue
             try:
-                connection.send(job)
-                self.post(Finished(job.place, self._listen(connection, number, job.place)))
+                report = self._listen(worker, number, job.place)
             except (EOFError, OSError):
-                connection.close()
-                connection = None
+                self._close(number)
                 if not self._ending.is_set():
-                    self._died(number, job, tries)
-        if connection is not None:
-            connection.close()
+                    self._died(worker, job, tries)
+                continue
+            if report is None:
+                self._close(number)
+                self._jobs.put(item)
+            else:
+                self.post(Finished(job.place, report))
+        self._close(number)
 
-    def _listen(self, connection: Connection, number: int, place: int) -> JobReport:
-        """Post the progress of a worker until its job has ended."""
+    def _sent(self, number: int, job: Job, tries: int) -> _LocalWorker | None:
+        """The worker that has got the job; None if the executor is ending. One whose job has ended another
+        worker before gets a process of its own.
+        """
+        with self._sending:  # meanwhile nothing changes in how workers share their GPU
+            lane = self._sharing.in_turn and tries == 1 and number >= self.run.gpus
+            worker = self._workers.get(number)
+            if worker is not None and worker.lane is not lane:
+                self._close(number)
+                worker = None
+            worker = worker or self._start(number, lane)
+            if worker is not None:
+                self._workers[number] = worker
+                with contextlib.suppress(OSError):  # it has died: listening says so
+                    worker.connection.send(job)
+            return worker
+
+    def _close(self, number: int) -> None:
+        worker = self._workers.pop(number, None)
+        if worker is not None:
+            worker.connection.close()
+
+    def _listen(self, worker: _LocalWorker, number: int, place: int) -> JobReport | None:
+        """Post the progress of a worker until its job has ended; None if it gives the job back."""
         while True:
-            message = connection.recv()
+            message = worker.connection.recv()
             if isinstance(message, JobReport):
                 return message
-            if isinstance(message, _Fits):
+            if isinstance(message, GiveBack):
+                return None
+            if isinstance(message, Fits):
                 self._sharing.most = min(message.workers, self.most // self.run.gpus)
-            elif isinstance(message, _Worked):
-                self._share(number, place, message.images)
+            elif isinstance(message, Worked):
+                if number < self.run.gpus or worker.lane is self._sharing.in_turn:
+                    self._share(number, place, message.images)
             else:
                 self.post(message)
 
     def _share(self, number: int, place: int, images: int) -> None:
-        """Have more workers on each GPU or fewer, where what they have done says so."""
+        """Have more workers on each GPU or fewer, in turn or not, where what they have done says so."""
         with self._sharing_lock:
-            if not self._sharing.report(number, place, images, time.monotonic()):
-                return
+            with self._sending:
+                if not self._sharing.report(number, place, images, time.monotonic()):
+                    return
+                self._give_back()
             self._resize(self._sharing.count * self.run.gpus)
             self.post(Grown(self.capacity))
             if self._sharing.settled:
                 self.post(Notice(self._sharing.words(), warning=False))
                 self.post({"event": "workers", **self._sharing.facts()})
 
-    def _start(self, number: int) -> Connection | None:
-        """The connection to a new worker; None if the executor is ending."""
+    def _give_back(self) -> None:
+        """Ask workers that share their GPU in another way than is wanted now for their jobs."""
+        for number, worker in list(self._workers.items()):
+            if number >= self.run.gpus and worker.lane is not self._sharing.in_turn:
+                with contextlib.suppress(OSError):
+                    worker.connection.send(GiveBack())
+
+    def _start(self, number: int, lane: bool) -> _LocalWorker | None:
+        """A new worker; None if the executor is ending."""
         with self._starting:  # from here on no server starts that nobody would end
             if self._ending.is_set():
                 return None
             if self._server is None or not self._server.is_alive():
                 self._server = self._started_server()
-            connection, self._pids[number] = self._server.fork(number)
-        return connection
+            if not lane:
+                return self._forked(number)
+            gpu = number % self.run.gpus
+            if gpu not in self._workers:  # its first worker has had no job yet
+                self._workers[gpu] = self._forked(gpu)
+            return self._lane_of(self._workers[gpu], number) or self._forked(number)
 
-    def _died(self, number: int, job: Job, tries: int) -> None:
+    def _forked(self, number: int) -> _LocalWorker:
+        assert self._server is not None
+        connection, pid = self._server.fork(number)
+        return _LocalWorker(connection, _LocalProcess(pid))
+
+    @staticmethod
+    def _lane_of(first: _LocalWorker, number: int) -> _LocalWorker | None:
+        """A further worker in the process of another; None if that has ended."""
+        ours, theirs = multiprocessing.Pipe()
+        try:
+            first.connection.send(NewLane(number, theirs))
+        except OSError:
+            ours.close()
+            return None
+        finally:
+            theirs.close()
+        return _LocalWorker(ours, first.process, lane=True)
+
+    def _died(self, worker: _LocalWorker, job: Job, tries: int) -> None:
         """Try the job of a dead worker again, or report that it failed."""
         assert self._server is not None
-        ending = _ending_in_words(self._server.status(self._pids[number]))
+        process = worker.process
+        with self._sending:  # the system tells the status once
+            process.ending = process.ending or _ending_in_words(self._server.status(process.pid))
+        ending = process.ending
         if tries < TRIES and not job.helps:
             self._jobs.put((job, tries + 1))
             self.post(Notice(f"A worker {ending}; its record is tried again."))
@@ -186,71 +250,3 @@ def _ending_in_words(code: int | None) -> str:
 def _preload(functions: Sequence[JobFunction]) -> None:
     for function in functions:
         function.preload()
-
-
-def _work(functions: Sequence[JobFunction], run: RunContext, connection: Connection, number: int) -> NoReturn:
-    """The main function of a worker: jobs in, reports out, until the pipe closes or SIGTERM comes."""
-    run = dataclasses.replace(run, worker=number)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.signal(signal.SIGTERM, _end)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    last, place, measured, images, sent = 0.0, 0, not run.gpus, 0, 0.0
-
-    def progress(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > _SECONDS_BETWEEN_PROGRESS:
-            last = time.monotonic()
-            connection.send(Progress(text, place))
-
-    def measure() -> None:
-        nonlocal measured
-        if not measured and "torch" in sys.modules:
-            workers = device.workers_that_fit()
-            if workers is not None:
-                measured = True
-                connection.send(_Fits(workers))
-
-    def worked(count: int) -> None:
-        nonlocal images, sent
-        measure()
-        images += count
-        if run.gpus and time.monotonic() - sent > _SECONDS_BETWEEN_PROGRESS:
-            sent = time.monotonic()
-            connection.send(_Worked(images))
-            images = 0
-
-    run.progress, run.event, run.after_batch = progress, connection.send, worked
-    try:
-        while True:
-            job: Job = connection.recv()
-            place, images = job.place, 0
-            report = run_on(job, functions, run)
-            measure()
-            connection.send(report)
-    except (EOFError, OSError):
-        _leave(0)
-    except SystemExit as end:
-        _leave(int(end.code or 0))
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
-
-
-def _end_with_parent() -> None:
-    """End this worker whenever its parent ends: then nobody waits for its results."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)  # the job releases its leases and stores what it has finished
-    time.sleep(_SECONDS_TO_END_ALONE)
-    os._exit(128 + signal.SIGTERM)
-
-
-def _leave(status: int) -> NoReturn:
-    """Exit without torch's shutdown, which takes seconds on a busy machine."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of the fork server, which ends at the same time
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    os._exit(status)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rbtools.errors import Pending
 from rbtools.execution.context import RunContext
+from rbtools.execution.turns import pause
 
 Results = list[Any]
 Help = Callable[[Results], None] | None
@@ -43,7 +44,7 @@ def memoize(
         return _helped(run, look_up, help)
     missing = [lease for lease, result in zip(leases, results, strict=True) if result is None]
     waiting = run.check_cancelled if help is None or not run.divide else _helping_once(run, look_up, help)
-    with run.store.claimed(missing, lambda: not anew and None not in look_up(), waiting) as ours:
+    with run.store.claimed(missing, lambda: not anew and None not in look_up(), waiting, pause) as ours:
         results = nothing if anew else look_up()
         if ours:
             compute(results)
@@ -79,5 +80,5 @@ def _helped(
         if time.monotonic() > end:
             raise Pending("Another process computes it.")
         run.check_cancelled()
-        time.sleep(0.1)
+        pause(0.1)
     return results

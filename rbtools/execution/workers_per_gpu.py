@@ -1,7 +1,9 @@
-"""How many workers share a GPU: twice as many while together they do more, by what the first minute shows.
+"""How many workers share a GPU, and how: twice as many while together they do more, by what the first minute
+shows.
 
-Whether several processes on a GPU gain anything depends on the network and the card, so it is measured.
-NVIDIA's Multi-Process Service lets their kernels run at the same time; it is noticed, never started.
+Several workers are processes, or jobs of one process in turn, each with a CUDA stream of its own
+(`turns`). Whether either gains anything depends on the network and the card, so it is measured. NVIDIA's
+Multi-Process Service lets kernels of several processes run at the same time; it is noticed, never started.
 """
 
 from __future__ import annotations
@@ -10,12 +12,22 @@ import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SECONDS = 8.0
-"""A number of workers is measured for so long at least, from when all of them have finished a batch."""
+"""Workers are measured for so long at least, from when all of them have finished a batch."""
 GAIN = 1.05
 """More workers stay where together they are faster by this factor."""
+
+
+class Sharing(NamedTuple):
+    """A number of workers on each GPU; `in_turn`: in one process."""
+
+    workers: int
+    in_turn: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.workers} in turn" if self.in_turn else str(self.workers)
 
 
 @dataclass
@@ -33,26 +45,46 @@ class _Pace:
         return self.images / (self.end - self.start)
 
 
+_Paces = dict[int, _Pace]
+
+
 @dataclass
 class WorkersPerGPU:
-    """Decides, from reports of all workers, how many of them each of some GPUs has.
+    """Decides, from reports of all workers, how those of each of some GPUs share it.
 
-    `most`: as many as memory and cores allow, which may be learnt later. `count`: how many there are now.
-    `rates`: images a second of all workers together, by their number on each GPU. `settled`: it is decided.
+    `most`: as many workers as memory and cores allow, which may be learnt later. `can_take_turns`: their jobs
+    can be those of one process. `fixed`: so many workers, of which only the way is measured. `now`: how they
+    share it now. `rates`: images a second of all workers together. `settled`: it is decided.
     """
 
     gpus: int = 1
     most: int = 1
-    count: int = 1
-    rates: dict[int, float] = field(default_factory=dict)
+    can_take_turns: bool = False
+    fixed: int | None = None
+    now: Sharing = field(default_factory=lambda: Sharing(1))
+    rates: dict[Sharing, float] = field(default_factory=dict)
     settled: bool = False
-    _paces: dict[int, _Pace] = field(default_factory=dict)
-    _before: dict[int, _Pace] = field(default_factory=dict)
-    _fewer: int = 0
+    _paces: _Paces = field(default_factory=dict)
+    _measured: dict[Sharing, _Paces] = field(default_factory=dict)
+    _before: Sharing | None = None  # with fewer workers
+    _untried: list[Sharing] = field(default_factory=list)  # with as many as now
+
+    def __post_init__(self) -> None:
+        if self.fixed is not None:
+            self._try(self.fixed)
+            self.settled = not self._untried
+
+    @property
+    def count(self) -> int:
+        return self.now.workers
+
+    @property
+    def in_turn(self) -> bool:
+        return self.now.in_turn
 
     def report(self, worker: int, job: int, images: int, now: float) -> bool:
         """A worker has done so many images of a job since its last report; `now` in seconds. Returns whether
-        `count` or `settled` has changed.
+        `now` or `settled` has changed.
         """
         if self.settled or worker >= self.count * self.gpus:
             return False
@@ -64,50 +96,70 @@ class WorkersPerGPU:
             return False
         pace.images, pace.end = pace.images + images, now
         pace.job = pace.job if pace.job == job else None
-        return self._measured(now) and self._decide()
+        if not self._long_enough(now):
+            return False
+        self._decide()
+        return True
 
-    def _measured(self, now: float) -> bool:
+    def _long_enough(self, now: float) -> bool:
         paces = list(self._paces.values())
         complete = len(paces) == self.count * self.gpus and all(pace.end > pace.start for pace in paces)
         return complete and now - max(pace.start for pace in paces) >= SECONDS
 
-    def _decide(self) -> bool:
-        self.rates[self.count] = sum(pace.rate for pace in self._paces.values())
-        if self._fewer and self._gain() <= GAIN:
-            self.count, self.settled = self._fewer, True
-            return True
-        more = min(2 * self.count, self.most)
+    def _decide(self) -> None:
+        self.rates[self.now] = sum(pace.rate for pace in self._paces.values())
+        self._measured[self.now], self._paces = self._paces, {}
+        if self._untried:
+            self.now = self._untried.pop()
+            return
+        ways = [way for way in self._measured if way.workers == self.count]
+        reference = self._before or ways[0]
+        best = max(ways, key=lambda way: self._gain(way, reference))
+        if self._before is not None and self._gain(best, reference) <= GAIN:
+            self.now, self.settled = self._before, True
+            return
+        more = self.count if self.fixed else min(2 * self.count, self.most)
         if more <= self.count:
-            self.settled = True
-            return True
-        self._fewer, self.count = self.count, more
-        self._before, self._paces = self._paces, {}
-        return True
+            self.now, self.settled = best, True
+            return
+        self._before = best
+        self._try(more, None if best.workers == 1 else best.in_turn)
 
-    def _gain(self) -> float:
-        """How many times as fast all workers are as the fewer before. Jobs differ in what an image takes, so
-        the workers decide that do the same job as then, where there are any.
+    def _try(self, count: int, in_turn: bool | None = None) -> None:
+        """Measure so many workers next, in the way that is decided, or in both."""
+        both = [Sharing(count)] + (
+            [Sharing(count, in_turn=True)] if self.can_take_turns and count > 1 else []
+        )
+        self._untried = both if in_turn is None else [Sharing(count, in_turn)]
+        self.now = self._untried.pop()
+
+    def _gain(self, way: Sharing, reference: Sharing) -> float:
+        """How many times as fast all workers are as in the reference. Jobs differ in what an image takes, so
+        the workers decide that do the same job in both, where there are any.
         """
+        paces, others = self._measured[way], self._measured[reference]
         same = [
-            pace.rate / self._before[worker].rate
-            for worker, pace in self._paces.items()
-            if worker in self._before and pace.job is not None and pace.job == self._before[worker].job
+            pace.rate / others[worker].rate
+            for worker, pace in paces.items()
+            if worker in others and pace.job is not None and pace.job == others[worker].job
         ]
         if same:
-            return self.count / self._fewer * sum(same) / len(same)
-        return self.rates[self.count] / self.rates[self._fewer]
+            return way.workers / reference.workers * sum(same) / len(same)
+        return self.rates[way] / self.rates[reference]
 
     def facts(self) -> dict[str, Any]:
         """What was measured and decided, for programs."""
-        rates = {str(count): rate for count, rate in self.rates.items()}
-        return {"per_gpu": self.count, "images_per_second": rates, "mps": mps_runs()}
+        rates = {str(way): rate for way, rate in self.rates.items()}
+        facts = {"per_gpu": self.count, "in_turn": self.in_turn}
+        return {**facts, "images_per_second": rates, "mps": mps_runs()}
 
     def words(self) -> str:
         """What was measured and decided, in a sentence."""
-        rates = ", ".join(f"{count}: {rate:.4g} images/s" for count, rate in sorted(self.rates.items()))
+        rates = ", ".join(f"{way}: {rate:.4g} images/s" for way, rate in sorted(self.rates.items()))
         workers = f"{self.count} worker{'s' * (self.count > 1)}"
+        way = ", in turn in one process," if self.in_turn else ""
         service = "with" if mps_runs() else "without"
-        return f"{workers} on each GPU, {service} MPS, by what was measured ({rates})."
+        return f"{workers} on each GPU{way} {service} MPS, by what was measured ({rates})."
 
 
 def mps_runs() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -72,7 +73,7 @@ class _Recording:
         self.backward_graph = None
         with torch.cuda.device(images.device), _same_stream():
             self._warm_up()
-            self._capture(_capture_stream(images.device))
+            self._capture(_capture_stream(images.device, threading.get_ident()))
 
     def _capture(self, stream: torch.cuda.Stream) -> None:
         # thread_local: another thread may read and copy the next batch meanwhile.
@@ -335,7 +336,9 @@ def release(model: nn.Module) -> None:
 
 
 @cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+def _capture_stream(device: torch.device, thread: int) -> torch.cuda.Stream:
+    """Each thread has its own: what is recorded on one stream shares memory of cuBLAS, and what several
+    threads replay runs at the same time."""
     return torch.cuda.Stream(device)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,11 @@ class Store:
 
     @contextlib.contextmanager
     def claimed(
-        self, keys: Sequence[str], done: Callable[[], bool], check_cancelled: Callable[[], None]
+        self,
+        keys: Sequence[str],
+        done: Callable[[], bool],
+        check_cancelled: Callable[[], None],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[bool]:
         """Hold the leases of some units of work; False if others finished them while we waited.
 
@@ -195,7 +200,7 @@ class Store:
                 if path is None:
                     continue
                 try:
-                    got = lease.wait(path, check_cancelled, done)
+                    got = lease.wait(path, check_cancelled, done, sleep)
                 except OSError:
                     continue
                 if got is None:

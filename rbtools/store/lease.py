@@ -65,7 +65,12 @@ def claim(path: Path) -> Lease | None:
     return None
 
 
-def wait(path: Path, check_cancelled: Callable[[], None], done: Callable[[], bool]) -> Lease | None:
+def wait(
+    path: Path,
+    check_cancelled: Callable[[], None],
+    done: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Lease | None:
     """Wait until the lease is acquired, or return None as soon as `done()` is true."""
     pause = 0.05
     while not done():
@@ -73,7 +78,7 @@ def wait(path: Path, check_cancelled: Callable[[], None], done: Callable[[], boo
         if lease is not None:
             return lease
         check_cancelled()
-        time.sleep(pause)
+        sleep(pause)
         pause = min(pause * 1.5, 2.0)
     return None
 

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -124,7 +125,11 @@ class RemoteStoreProxy(Store):
 
     @contextlib.contextmanager
     def claimed(
-        self, keys: Sequence[str], done: Callable[[], bool], check_cancelled: Callable[[], None]
+        self,
+        keys: Sequence[str],
+        done: Callable[[], bool],
+        check_cancelled: Callable[[], None],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[bool]:
         """Request all files that were missing, before anything is computed. There are no leases here."""
         if not self.force:

@@ -14,6 +14,7 @@ from rbtools import unpickle
 from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
+from rbtools.execution import turns
 from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
 from rbtools.execution.workers_per_gpu import mps_runs
@@ -224,6 +225,7 @@ class _Training:
                 rate = self.optimizer.param_groups[0]["lr"]
                 if self.recipe.schedule in PER_STEP:
                     self.schedule.step()
+                turns.pass_on()
                 if self._reads_loss(number):
                     check_loss(float(worst), self.epoch)
                     self.run.progress(self._words(number + 1, totals))

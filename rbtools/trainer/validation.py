@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets
+from rbtools.execution import turns
 from rbtools.lazy import nn, torch
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
@@ -73,6 +74,7 @@ class Validation:
                 loss = cross_entropy(robust, labels).sum()
             right = [(logits.argmax(1) == labels).sum() for logits in (clean, robust)]
             sums += torch.stack([*right, loss]).double().cpu()
+            turns.pass_on()
         acc, robust_acc, loss = (sums / len(self.ids)).tolist()
         return {"val_acc": acc, "val_robust_acc": robust_acc, "val_robust_loss": loss}
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rbtools.cli import build_context
-from rbtools.execution import cores, device, local, resources, workers_per_gpu
+from rbtools.execution import cores, device, resources, worker_process, workers_per_gpu
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Grown, Job
 from rbtools.execution.job import JobFunction
@@ -32,8 +32,8 @@ class OneBatch(JobFunction):
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         sys.modules.setdefault("torch", types.ModuleType("torch"))  # which is not imported for this
-        local.device = types.SimpleNamespace(workers_that_fit=lambda: 3)  # type: ignore[attr-defined]
-        local._SECONDS_BETWEEN_PROGRESS = 0.0
+        worker_process.device = types.SimpleNamespace(workers_that_fit=lambda: 3)  # type: ignore[attr-defined]
+        worker_process._SECONDS_BETWEEN_PROGRESS = 0.0
         assert self.run is not None
         Path(f"worker-{self.run.worker}").touch()
         left, end = 50, time.monotonic() + 20
@@ -109,7 +109,7 @@ def test_the_memory_of_this_machine_is_known() -> None:
         (2, {"jobs": "auto"}, 2, 2),
         (2, {"jobs": "auto", "device": "cuda:1"}, 1, 1),
         (2, {"jobs": "auto", "device": "cpu"}, 4, 0),
-        (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6, 0),
+        (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6, 2),
         (2, {"jobs": "auto", "jobs_per_gpu": "auto"}, 2, 2),
         (2, {"jobs": None, "jobs_per_gpu": "auto"}, 2, 2),
         (2, {"jobs": "2"}, 2, 0),

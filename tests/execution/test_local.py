@@ -177,7 +177,7 @@ def test_a_record_that_kills_two_workers_becomes_an_error(start: Start) -> None:
 
 
 def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: LocalExecutor, number: int) -> None:
+    def fail(self: LocalExecutor, number: int, lane: bool) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(LocalExecutor, "_start", fail)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rbtools.execution.workers_per_gpu import SECONDS, WorkersPerGPU, mps_runs
+from rbtools.execution.workers_per_gpu import SECONDS, Sharing, WorkersPerGPU, mps_runs
 
 
 def run(
@@ -50,7 +50,7 @@ def test_workers_double_while_they_are_faster_together(
     by_count = dict(zip((1, 2, 3, 4, 8), (*together[:2], together[2], *together[2:]), strict=True))
     found = run(decision, lambda count, job: 1000 * by_count[count] / count, one_job_each, 90)
     assert found == counts and decision.settled
-    assert decision.rates[1] == pytest.approx(1000 * gpus, rel=0.01)
+    assert decision.rates[Sharing(1)] == pytest.approx(1000 * gpus, rel=0.01)
     assert f"{decision.count} worker" in decision.words() and "1: " in decision.words()
     assert decision.facts()["per_gpu"] == counts[-1]
     assert not decision.report(0, 0, 100, 1e6), "what is decided stays"
@@ -70,14 +70,14 @@ def test_what_others_do_while_new_workers_start_does_not_count(start: int) -> No
             if decision.count != count:
                 break
     assert decision.settled and decision.count == 1
-    assert decision.rates[2] == pytest.approx(1000, rel=0.02)
+    assert decision.rates[Sharing(2)] == pytest.approx(1000, rel=0.02)
 
 
 def test_jobs_of_other_sizes_do_not_decide() -> None:
     """The second worker has a job whose images take a tenth of the time: together they are not faster."""
     decision = WorkersPerGPU(1, 2)
     found = run(decision, lambda count, job: (100, 1000)[job] / count, one_job_each, 60)
-    assert found == [1, 2, 1] and decision.rates[2] > decision.rates[1]
+    assert found == [1, 2, 1] and decision.rates[Sharing(2)] > decision.rates[Sharing(1)]
 
 
 def test_where_every_job_is_new_all_images_decide() -> None:
