@@ -400,8 +400,10 @@ def networks(bench: Bench) -> None:
     scale = 50 * 50_000 / images / 60
     reference = scale * plain_epoch(bench, "pgd", records[0], sizes)
     for some in (records[:1], records):
-        done = train_networks(bench, some, sizes)
-        minutes = scale * sum(one["metrics"]["seconds_per_epoch"] for one in done) / len(done) ** 2
+        done, sharing = train_networks(bench, some, sizes)
+        # The last epochs: by then the way of sharing the device is chosen.
+        seconds_each = sum(one["train"]["history"]["seconds"][-1] for one in done) / len(done) ** 2
+        minutes = scale * seconds_each
         told: dict[str, Any] = {"unit": "min", "reference": reference, "goal": NETWORK_MINUTES}
         macs = sum(one["arch"]["macs"] for one in done) / len(done)
         told["floor"] = None if not bench.rate else scale * (bench.floor(16, images, macs) or 0.0)
@@ -410,9 +412,8 @@ def networks(bench: Bench) -> None:
         )
         words = "alone" if len(some) == 1 else f"{len(some)} at once"
         figure = f"nasbench201, 50 epochs of PGD-7, {words}"
-        bench.say(figure, minutes, **told, check="all trained, finite loss", good=bool(fine))
+        bench.say(figure, minutes, **told, **sharing, check="all trained, finite loss", good=bool(fine))
         for one in done:
-            seconds_each = one["metrics"]["seconds_per_epoch"] / len(done)
             bench.rate_of_training(one, "pgd", {"attack_steps": sizes.steps}, images, seconds_each)
     import rbtools
 
@@ -421,18 +422,28 @@ def networks(bench: Bench) -> None:
         rbtools.attack(done[0], "pgd", eps=8, **bench.options(n=sizes.attacked, force=True, store=store))
 
 
-def train_networks(bench: Bench, records: list[dict[str, Any]], sizes: Sizes) -> list[dict[str, Any]]:
-    """The records as rb-train leaves them, all trained at once."""
-    options = {"epochs": sizes.epochs, "attack-steps": sizes.steps, "batch-size": sizes.batch, "val": 0}
+def train_networks(
+    bench: Bench, records: list[dict[str, Any]], sizes: Sizes
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The records as rb-train leaves them, all trained at once, and what it has measured of the ways to share
+    a GPU, as `sharing`."""
+    log = bench.folder / f"networks-{len(records)}.log"
+    options: dict[str, Any] = {"epochs": sizes.epochs, "attack-steps": sizes.steps, "val": 0}
+    options |= {"batch-size": sizes.batch}
     options |= {"jobs": len(records), "device": bench.device, "dataset": bench.dataset, "config": "none"}
-    options["store"] = bench.folder / f"networks-{len(records)}"
+    options |= {"store": bench.folder / f"networks-{len(records)}", "log": log}
+    if bench.device.type == "cuda" and len(records) > 1:
+        options |= {"jobs": "auto", "jobs-per-gpu": len(records), "epochs": 3 * sizes.epochs}
     command = [sys.executable, "-m", "rbtools.commands.train", "--method", "pgd", "-q"]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     text = "\n".join(map(json.dumps, records))
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    measured = [event for event in events if event.get("event") == "workers"]
+    sharing = {"sharing": measured[-1]} if measured else {}
+    return [json.loads(line) for line in done.stdout.splitlines()], sharing
 
 
 def robust(bench: Bench) -> None:

@@ -271,7 +271,8 @@ _machine_options = (
         type=_CountOrAuto(),
         metavar="N",
         help="Workers on each GPU with --jobs auto, and with --engine ray; auto: as many as are fastest"
-        " together and fit, by what the first minute shows.  [default: auto with --jobs auto, else 1]",
+        " together and fit. The first minute shows it, and whether one process does their jobs in turn."
+        "  [default: auto with --jobs auto, else 1]",
     ),
     click.option(
         "--engine",
