@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rbtools import unpickle
 from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
@@ -31,6 +29,7 @@ from rbtools.trainer import (
     init,
     optim,
     regularize,
+    saved_state,
     theorem_lr,
     tracking,
     validation,
@@ -64,7 +63,7 @@ def fit(
     if task.recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
     training = _Training(task, run, device)
-    if not training.resume(state):
+    if not saved_state.resume(training, state):
         training = _Training(task, run, device)  # the failed attempt may have loaded a part
     with deterministic(task.recipe.deterministic):
         training.begin()
@@ -81,12 +80,12 @@ def fit(
                     " with --micro-batch, or use a smaller --batch-size."
                 ) from error
             if training.goes_on() and distributed.rank() == 0:
-                run.store.keep_state(key, training.state())
+                run.store.keep_state(key, saved_state.to_bytes(training))
     return training.result() if distributed.rank() == 0 else {}
 
 
 class _Training:
-    """A running training: `state()` has everything that an epoch changes."""
+    """A running training."""
 
     def __init__(
         self, task: TrainingTask, run: RunContext, device: torch.device, *, stacked: bool = False
@@ -431,53 +430,6 @@ class _Training:
         where = f"epoch {self.epoch + 1}/{self.recipe.epochs} · batch {batch}/{self.batches}"
         pace = self.pace.words((self.epoch * self.batches + batch) * self.recipe.batch_size)
         return " · ".join(filter(None, [f"{self.method.name} seed {self.run.seed}", where, pace, means]))
-
-    def state(self) -> bytes:
-        """Everything that the next epoch needs, as bytes that `unpickle.torch_file` reads."""
-        buffer = io.BytesIO()
-        torch.save(
-            {
-                # Copied: weights of several seeds may be views of one tensor, which would be stored whole.
-                "model": {name: value.clone() for name, value in self.model.state_dict().items()},
-                "averaged": None if self.averaged is None else self.averaged.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "schedule": self.schedule.state_dict(),
-                "epoch": self.epoch,
-                "history": self.history,
-                "tracked": self.course.history,
-                "best": self.best,
-                "drawn": self.drawn,
-                "passes": self.passes.totals,
-                "places": self.places,
-                "carried": self.carried,
-            },
-            buffer,
-        )
-        return buffer.getvalue()
-
-    def resume(self, data: bytes | None) -> bool:
-        """Continue from a stored state, if there is one; False if it does not fit: then start again."""
-        if data is None:
-            return True
-        try:
-            state = unpickle.torch_file(io.BytesIO(data))
-            self.model.load_state_dict(state["model"])
-            if self.averaged is not None:
-                self.averaged.model.load_state_dict(state["averaged"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.schedule.load_state_dict(state["schedule"])
-            self.epoch, self.history, self.places = state["epoch"], state["history"], state["places"]
-            self.best, self.passes.totals = state["best"], state["passes"]
-            self.drawn = state["drawn"]
-            self.course.history = state["tracked"]
-            for name, values in self.carried.items():
-                values.copy_(state["carried"][name])
-        except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
-            name = self.arch.get("name", "The network")
-            why = f"what was kept of it does not fit ({folding.reason(wrong)})"
-            self.run.notify(f"{name}: its training starts again; {why}.")
-            return False
-        return True
 
     def result(self) -> dict[str, Any]:
         """Store the checkpoints; return the fields of the record."""

@@ -18,6 +18,7 @@ from rbtools.execution.device import out_of_memory
 from rbtools.models import folding
 from rbtools.models.normalize import Preprocessed
 from rbtools.rng.draws import Draws
+from rbtools.trainer import saved_state
 from rbtools.trainer.eval_copy import EvalCopy
 from rbtools.trainer.loop import _Training
 from rbtools.trainer.metrics import Passes
@@ -69,13 +70,13 @@ def fit(
                 if trainings[at] in failed:
                     done[at] = failed[trainings[at]]
                 elif trainings[at].goes_on():
-                    runs[at].store.keep_state(keys[at], trainings[at].state())
+                    runs[at].store.keep_state(keys[at], saved_state.to_bytes(trainings[at]))
     return [done[at] for at in range(len(trainings))]
 
 
 def _started(task: TrainingTask, run: RunContext, key: str, device: torch.device) -> _Training:
     training = _Training(task, run, device, stacked=True)
-    if not training.resume(run.store.state(key)):
+    if not saved_state.resume(training, run.store.state(key)):
         training = _Training(task, run, device, stacked=True)
     return training
 
