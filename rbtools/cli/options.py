@@ -376,7 +376,11 @@ _search_options = (
         default=True,
         help="Search on a copy with BatchNorm folded, channels last and in --precision.",
     ),
-    click.option("--compile", is_flag=True, help="Compile that copy with torch.compile."),
+    click.option(
+        "--compile",
+        is_flag=True,
+        help="Compile that copy with torch.compile, and use that where its passes are faster.",
+    ),
 )
 # What is measured again says itself on which split and images, and never comes from the store.
 verify_options = bundle(

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from rbtools.execution import turns
 from rbtools.models import cuda_graphs, folding
-from rbtools.models.compiled import compile_network
+from rbtools.models.compiled import compile_network, seconds_of_a_pass, undo, undone
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
 
 _PROBES = 2
+_TIMED = {"cpu": 64 * 32 * 32}  # pixels of the images whose passes are timed
+_TIMED_ON_GPU = 512 * 32 * 32
 
 
 class FastModel(NamedTuple):
@@ -48,8 +50,8 @@ def make_fast_model(
     normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
     traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs, and
     networks whose copy fails (`refusal` says why), are attacked unchanged. On a GPU its passes are recorded
-    as CUDA graphs, unless it is compiled, in its repeated blocks if it has any (models/compiled.py);
-    `notify` is called with the reason where either fails.
+    as CUDA graphs. `compiled`: it is compiled instead, in its repeated blocks if it has any
+    (models/compiled.py), where that is faster; `notify` is called with the reason where either is not done.
     """
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
@@ -72,13 +74,28 @@ def make_fast_model(
             fast(probe)
     except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32
         return FastModel(model, (), f"a copy of it fails ({folding.reason(wrong)})")
-    if compiled and compile_network(fast, probe, notify):
-        steps.append("compiled")
-    else:
-        graphed = cuda_graphs.frozen(fast, probe, notify)
-        steps += ["cuda-graphs"] if graphed is not fast else []
-        fast = graphed
-    return FastModel(fast, tuple(steps), remark=remark)
+    if compiled and _compiled(fast, probe, notify):
+        return FastModel(fast, (*steps, "compiled"), remark=remark)
+    graphed = cuda_graphs.frozen(fast, probe, notify)
+    steps += ["cuda-graphs"] if graphed is not fast else []
+    return FastModel(graphed, tuple(steps), remark=remark)
+
+
+def _compiled(fast: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> bool:
+    """Compile a network in place, and keep that where its passes are as fast as without, or faster."""
+    if not compile_network(fast, probe, notify):
+        return False
+    pixels = _TIMED.get(probe.device.type, _TIMED_ON_GPU)
+    sample = probe.repeat(max(pixels // probe[:, 0].numel(), 1), 1, 1, 1)
+    with undone(fast):
+        other = cuda_graphs.frozen(fast, sample, lambda message: None)
+        before = seconds_of_a_pass(other, sample)
+        cuda_graphs.release(other)
+    after = seconds_of_a_pass(fast, sample)
+    if after > before:
+        undo(fast)
+        notify(f"The network is not compiled: its passes take {after / before:.2f} times as long then.")
+    return after <= before
 
 
 def is_float32(model: nn.Module) -> bool:

@@ -7,6 +7,8 @@ but for those that would join two blocks.
 
 from __future__ import annotations
 
+import contextlib
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from rbtools.models import folding
 
 BACKEND: str | Callable[..., Any] = "inductor"
 _PROGRAMS = 64  # of one class: by its channels, strides, and with and without gradients
+_ROUNDS = 4  # of which the first one warms up
 
 
 def repeated_blocks(network: nn.Module) -> list[nn.Module]:
@@ -67,8 +70,39 @@ def compile_network(network: nn.Module, probe: Tensor, notify: Callable[[str], N
         if not bool(apart <= 0.02 * largest):  # bfloat16 stays below; NaN does not
             raise ValueError(f"compiled logits differ by {float(apart):.3g} of {float(largest):.3g}")
     except Exception as wrong:  # the compiler, or what it calls, may raise anything
-        for block in blocks:
-            block._compiled_call_impl = None
+        undo(network)
         notify(f"The network is not compiled ({folding.reason(wrong)}).")
         return False
     return True
+
+
+def undo(network: nn.Module) -> None:
+    """Let a network that was compiled run as before."""
+    for module in network.modules():
+        module._compiled_call_impl = None
+
+
+@contextlib.contextmanager
+def undone(network: nn.Module) -> Iterator[None]:
+    """Let a compiled network run as before during the block."""
+    programs = [(module, module._compiled_call_impl) for module in network.modules()]
+    undo(network)
+    try:
+        yield
+    finally:
+        for module, program in programs:
+            module._compiled_call_impl = program
+
+
+def seconds_of_a_pass(network: nn.Module, images: Tensor) -> float:
+    """The shortest time of a forward pass and of one with a gradient, of images (N, C, H, W) together."""
+    seconds = []
+    for _ in range(_ROUNDS):
+        inputs = images.clone().requires_grad_(True)
+        start = time.perf_counter()
+        with torch.no_grad():
+            network(images)
+        (gradient,) = torch.autograd.grad(network(inputs).sum(), inputs)
+        float(gradient.sum())  # waits for a GPU
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

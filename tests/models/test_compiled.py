@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools import models
+from rbtools.evaluation import fast_model
 from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.models import compiled
 
@@ -22,9 +24,16 @@ SHAPE = (3, 12, 12)
 def backend(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Traced as by the compiler, and run as it is: a C++ compiler takes minutes."""
     monkeypatch.setattr(compiled, "BACKEND", "eager")
+    monkeypatch.setattr(fast_model, "seconds_of_a_pass", takes(2.0, 1.0))
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+def takes(before: float, after: float) -> Any:
+    """Times of a pass before a network is compiled and after."""
+    times = iter([before, after])
+    return lambda network, images: next(times)
 
 
 def cells() -> nn.Module:
@@ -62,6 +71,34 @@ def test_a_copy_compiled_by_blocks_has_the_logits_and_gradients_of_the_network()
     for one, other in zip(first, found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     assert len(traced) == count, "another batch size compiles nothing"
+
+
+def test_where_compiling_gains_nothing_the_network_runs_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_model, "seconds_of_a_pass", takes(1.0, 1.5))
+    network, said = cells(), list[str]()
+    fast = make_fast_model(network, "fp32", SHAPE, compiled=True, notify=said.append)
+    assert "compiled" not in fast.steps
+    assert said == ["The network is not compiled: its passes take 1.50 times as long then."]
+    assert all(module._compiled_call_impl is None for module in fast.model.modules())
+
+
+def test_a_pass_is_timed_with_its_gradient_compiled_and_not() -> None:
+    calls: list[bool] = []
+
+    class Slow(nn.Linear):
+        def forward(self, images: Tensor) -> Tensor:
+            calls.append(torch.is_grad_enabled())
+            time.sleep(0.01 if self._compiled_call_impl is None else 0)
+            return super().forward(images)
+
+    network = Slow(3, 2)
+    network._compiled_call_impl = network._call_impl
+    with compiled.undone(network):
+        before = compiled.seconds_of_a_pass(network, torch.rand(4, 3))
+    assert before > 0.02 and calls == [False, True] * (len(calls) // 2)
+    assert network._compiled_call_impl is not None
+    compiled.undo(network)
+    assert network._compiled_call_impl is None
 
 
 class Broken(nn.Module):
