@@ -103,7 +103,9 @@ class LocalExecutor(Executor):
 
     def _serve(self, number: int) -> None:
         """Pass jobs to one worker, which is replaced when it dies."""
-        while (item := self._jobs.get()) is not None and not self._ending.is_set():
+        given_back: tuple[Job, int] | None = None
+        while (item := given_back or self._jobs.get()) is not None and not self._ending.is_set():
+            given_back = None
             if number >= self.capacity:
                 self._jobs.put(item)
                 break
@@ -125,7 +127,7 @@ class LocalExecutor(Executor):
                 continue
             if report is None:
                 self._close(number)
-                self._jobs.put(item)
+                given_back = item
             else:
                 self.post(Finished(job.place, report))
         self._close(number)
