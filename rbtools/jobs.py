@@ -31,9 +31,12 @@ class EvaluateJob(_RunJob):
     """Run one evaluation task on the record's model."""
 
     divisible = True
-    in_turn = True
     task: Any
     run: RunContext
+
+    @property
+    def in_turn(self) -> bool:
+        return bool(self.task.in_turn)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.evaluate import run_task
@@ -83,9 +86,12 @@ class EvaluateAllJob(_RunJob):
     """Run several evaluation tasks on the record's model, one after another."""
 
     divisible = True
-    in_turn = True
     tasks: tuple[Any, ...]
     run: RunContext
+
+    @property
+    def in_turn(self) -> bool:
+        return bool(all(task.in_turn for task in self.tasks))
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.evaluate import run_task
@@ -102,7 +108,6 @@ class TwoPhaseJob(_RunJob):
     """Run cheap attacks on all images of the record's model and an expensive one on a sample of the rest."""
 
     divisible = True
-    in_turn = True
     request: Any
     run: RunContext
 

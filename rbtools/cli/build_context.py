@@ -66,7 +66,7 @@ def build_context(
             )
         jobs, jobs_per_gpu = "auto", None
     processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
-    measured = jobs == "auto" and engine == LOCAL and not dry_run
+    measured = jobs == "auto" and jobs_per_gpu != 1 and engine == LOCAL and not dry_run
     gpus = resources.gpus(device) if measured else 0
     finished = Store(None if no_store else store, force=force, dry=dry_run)
     if device_rate is not None and not dry_run:

@@ -19,10 +19,8 @@ from rbtools.store import Store, digest
 Tile = TypeVar("Tile")
 Parts = dict[int, Part]  # by the position of the output
 Compute = Callable[[range], Parts]
-_PAUSES = (
-    0.02,
-    0.2,
-)  # seconds between checks of tiles that others compute: the first and the longest pause
+# Seconds between looks at tiles that others compute: the first and the longest pause.
+_PAUSES = 0.02, 0.2
 
 
 def work_off(

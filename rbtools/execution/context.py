@@ -111,12 +111,12 @@ class RunContext:
     engine: str = LOCAL  # the name of the executor (execution.ENGINES)
     address: str | None = None  # of the engine's cluster
     jobs: int = 1  # workers; 0: as many as the engine has room for (`Executor.own_capacity`)
-    jobs_per_gpu: int = 1
-    gpus: int = (
-        0  # that take as many workers as are fastest, or in the way that is: the first minute shows it
-    )
+    jobs_per_gpu: int = 1  # 1: as many as are measured to be fastest, where `gpus` are measured
+    # GPUs whose workers are measured in the first minute: how many (unless `jobs_per_gpu` says it), and
+    # whether they are processes or jobs of one process in turn.
+    gpus: int = 0
     worker: int = 0  # the number of this worker, from 0 on
-    own_stream: bool = False  # jobs of this process take turns, each with a CUDA stream of its own
+    own_stream: bool = False  # compute on a CUDA stream of this thread: it takes turns with others
     divide: bool = False  # processes that share the store share the batches of an evaluation
     # For how many one evaluation is cut, not how many there are; 1 for several records, 0 where `jobs` is 0.
     workers: int = 1

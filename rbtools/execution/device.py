@@ -30,7 +30,8 @@ def taken(run: RunContext, threads: int) -> Iterator[torch.device]:
     """
     device = choose(run)
     if device.type != "cpu":
-        with _own_stream(device) if run.own_stream else contextlib.nullcontext():
+        own = run.own_stream and device.type == "cuda"
+        with _own_stream(device) if own else contextlib.nullcontext():
             yield device
         return
     with cores.held(run.store.folder, threads, run.check_cancelled):
@@ -44,9 +45,11 @@ def _own_stream(device: torch.device) -> Iterator[None]:
     """Launch on the stream of this thread, after what was launched before, and before what comes after."""
     own, former = turns.stream(device, threading.get_ident()), torch.cuda.current_stream(device)
     own.wait_stream(former)
-    with torch.cuda.stream(own):
-        yield
-    former.wait_stream(own)
+    try:
+        with torch.cuda.stream(own):
+            yield
+    finally:
+        former.wait_stream(own)
 
 
 @cache
@@ -99,6 +102,16 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.machine()
+
+
+def usable() -> bool:
+    """Whether the GPU takes further work of this process: after an illegal access to memory it does not."""
+    if torch.cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+    return True
 
 
 def workers_that_fit() -> int | None:

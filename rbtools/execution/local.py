@@ -14,10 +14,10 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import NamedTuple
 
 from rbtools.execution import resources, worker_process
 from rbtools.execution.context import RunContext
@@ -32,18 +32,34 @@ TRIES = 2
 
 @dataclass
 class _LocalProcess:
-    """A worker process. ending: how it ended, once that is known."""
+    """A worker process. status: with which it ended, once that is known."""
 
     pid: int
-    ending: str | None = None
+    status: int | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class _LocalWorker(NamedTuple):
-    """A connection to a worker. lane: it takes turns in the process of the first worker of its GPU."""
+class _LocalWorker:
+    """A connection to a worker. lane: it takes turns in the process of the first worker of its GPU. in_turn:
+    that was wanted when it started.
+    """
 
-    connection: Connection
-    process: _LocalProcess
-    lane: bool = False
+    def __init__(self, connection: Connection, process: _LocalProcess, *, lane: bool = False) -> None:
+        self.connection, self.process, self.lane, self.in_turn = connection, process, lane, lane
+        self.lock = threading.Lock()
+
+    def send(self, message: object, handle: int | None = None) -> None:
+        """Send a message, and the handle of a connection after it, from any thread. Raises OSError."""
+        with self.lock:
+            if self.connection.closed:
+                raise OSError("the worker has ended")
+            self.connection.send(message)
+            if handle is not None:
+                reduction.send_handle(self.connection, handle, self.process.pid)
+
+    def close(self) -> None:
+        with self.lock:
+            self.connection.close()
 
 
 class LocalExecutor(Executor):
@@ -53,15 +69,15 @@ class LocalExecutor(Executor):
         super().__init__(functions, run)
         self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
-        self._starting, self._growing, self._sharing_lock, self._sending = (
-            threading.Lock() for _ in range(4)
-        )
+        self._starting, self._growing, self._changing = (threading.RLock() for _ in range(3))
         self._server: ForkServer | None = None
         self._workers: dict[int, _LocalWorker] = {}
+        self._tried_again: set[int] = set()  # workers whose job has ended another process before
         self._threads: list[threading.Thread] = []
         self._sharing = WorkersPerGPU(
             run.gpus,
-            can_take_turns=all(function.in_turn for function in functions),
+            can_take_turns=all(function.in_turn for function in functions)
+            and run.device.partition(":")[0] in ("auto", "cuda", "cpu"),  # of others no random state is kept
             fixed=run.jobs_per_gpu if run.gpus and run.jobs_per_gpu > 1 else None,
         )
 
@@ -111,7 +127,7 @@ class LocalExecutor(Executor):
                 break
             job, tries = item
             try:
-                worker = self._sent(number, job, tries)
+                worker = self._worker(number, tries)
                 if worker is None:
                     return
             except Exception as error:  # no process, no memory, no file handle: the job fails
@@ -119,6 +135,9 @@ class LocalExecutor(Executor):
                 self.post(Finished(job.place, JobReport(problem=problem)))
                 continue
             try:
+                worker.send(job)
+                with self._changing:  # it may have changed in what way workers share their GPU
+                    self._give_back(number, worker)
                 report = self._listen(worker, number, job.place)
             except (EOFError, OSError):
                 self._close(number)
@@ -132,11 +151,15 @@ class LocalExecutor(Executor):
                 self.post(Finished(job.place, report))
         self._close(number)
 
-    def _sent(self, number: int, job: Job, tries: int) -> _LocalWorker | None:
-        """The worker that has got the job; None if the executor is ending. One whose job has ended another
-        worker before gets a process of its own.
+    def _worker(self, number: int, tries: int) -> _LocalWorker | None:
+        """The worker of that number, started if need be; None if the executor is ending. A job that has ended
+        a process before gets one of its own.
         """
-        with self._sending:  # meanwhile nothing changes in how workers share their GPU
+        with self._changing:
+            if tries > 1:
+                self._tried_again.add(number)
+            else:
+                self._tried_again.discard(number)
             lane = self._sharing.in_turn and tries == 1 and number >= self.run.gpus
             worker = self._workers.get(number)
             if worker is not None and worker.lane is not lane:
@@ -144,15 +167,15 @@ class LocalExecutor(Executor):
                 worker = None
             worker = worker or self._start(number, lane)
             if worker is not None:
+                worker.in_turn = self._sharing.in_turn
                 self._workers[number] = worker
-                with contextlib.suppress(OSError):  # it has died: listening says so
-                    worker.connection.send(job)
             return worker
 
     def _close(self, number: int) -> None:
-        worker = self._workers.pop(number, None)
+        with self._changing:
+            worker = self._workers.pop(number, None)
         if worker is not None:
-            worker.connection.close()
+            worker.close()
 
     def _listen(self, worker: _LocalWorker, number: int, place: int) -> JobReport | None:
         """Post the progress of a worker until its job has ended; None if it gives the job back."""
@@ -165,30 +188,30 @@ class LocalExecutor(Executor):
             if isinstance(message, Fits):
                 self._sharing.most = min(message.workers, self.most // self.run.gpus)
             elif isinstance(message, Worked):
-                if number < self.run.gpus or worker.lane is self._sharing.in_turn:
+                if number < self.run.gpus or worker.in_turn is self._sharing.in_turn:
                     self._share(number, place, message.images)
             else:
                 self.post(message)
 
     def _share(self, number: int, place: int, images: int) -> None:
         """Have more workers on each GPU or fewer, in turn or not, where what they have done says so."""
-        with self._sharing_lock:
-            with self._sending:
-                if not self._sharing.report(number, place, images, time.monotonic()):
-                    return
-                self._give_back()
+        with self._changing:
+            if not self._sharing.report(number, place, images, time.monotonic()):
+                return
+            for other, worker in self._workers.items():
+                self._give_back(other, worker)
             self._resize(self._sharing.count * self.run.gpus)
             self.post(Grown(self.capacity))
             if self._sharing.settled:
                 self.post(Notice(self._sharing.words(), warning=False))
                 self.post({"event": "workers", **self._sharing.facts()})
 
-    def _give_back(self) -> None:
-        """Ask workers that share their GPU in another way than is wanted now for their jobs."""
-        for number, worker in list(self._workers.items()):
-            if number >= self.run.gpus and worker.lane is not self._sharing.in_turn:
-                with contextlib.suppress(OSError):
-                    worker.connection.send(GiveBack())
+    def _give_back(self, number: int, worker: _LocalWorker) -> None:
+        """Ask a worker for its job if workers are to share their GPU in another way now."""
+        if number in self._tried_again or number < self.run.gpus or worker.in_turn is self._sharing.in_turn:
+            return
+        with contextlib.suppress(OSError):
+            worker.send(GiveBack())
 
     def _start(self, number: int, lane: bool) -> _LocalWorker | None:
         """A new worker; None if the executor is ending."""
@@ -197,9 +220,9 @@ class LocalExecutor(Executor):
                 return None
             if self._server is None or not self._server.is_alive():
                 self._server = self._started_server()
-            if not lane:
+            gpu = number % max(self.run.gpus, 1)
+            if not lane or gpu in self._tried_again:
                 return self._forked(number)
-            gpu = number % self.run.gpus
             if gpu not in self._workers:  # its first worker has had no job yet
                 self._workers[gpu] = self._forked(gpu)
             return self._lane_of(self._workers[gpu], number) or self._forked(number)
@@ -214,7 +237,7 @@ class LocalExecutor(Executor):
         """A further worker in the process of another; None if that has ended."""
         ours, theirs = multiprocessing.Pipe()
         try:
-            first.connection.send(NewLane(number, theirs))
+            first.send(NewLane(number), theirs.fileno())
         except OSError:
             ours.close()
             return None
@@ -226,9 +249,10 @@ class LocalExecutor(Executor):
         """Try the job of a dead worker again, or report that it failed."""
         assert self._server is not None
         process = worker.process
-        with self._sending:  # the system tells the status once
-            process.ending = process.ending or _ending_in_words(self._server.status(process.pid))
-        ending = process.ending
+        with process.lock:  # the system tells the status once
+            if process.status is None:
+                process.status = self._server.status(process.pid)
+            ending = _ending_in_words(process.status)
         if tries < TRIES and not job.helps:
             self._jobs.put((job, tries + 1))
             self.post(Notice(f"A worker {ending}; its record is tried again."))

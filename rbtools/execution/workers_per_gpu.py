@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SECONDS = 8.0
-"""Workers are measured for so long at least, from when all of them have finished a batch."""
+"""Each worker is measured for so long at least, from its first report after all of them have reported."""
 GAIN = 1.05
 """More workers stay where together they are faster by this factor."""
 
@@ -27,22 +27,28 @@ class Sharing(NamedTuple):
     in_turn: bool = False
 
     def __str__(self) -> str:
-        return f"{self.workers} in turn" if self.in_turn else str(self.workers)
+        if self.workers == 1:
+            return "1"
+        return f"{self.workers} in turn" if self.in_turn else f"{self.workers} processes"
 
 
 @dataclass
 class _Pace:
-    """What one worker did in a stretch: images since all had reported, and its job if it was one alone."""
+    """What one worker did between two of its reports, and its job if it was one alone."""
 
-    start: float
-    job: int | None
+    start: float | None = None
+    job: int | None = None
     end: float = 0.0
     images: int = 0
 
     @property
+    def seconds(self) -> float:
+        return 0.0 if self.start is None else self.end - self.start
+
+    @property
     def rate(self) -> float:
         """Images a second."""
-        return self.images / (self.end - self.start)
+        return self.images / self.seconds
 
 
 _Paces = dict[int, _Pace]
@@ -88,23 +94,18 @@ class WorkersPerGPU:
         """
         if self.settled or worker >= self.count * self.gpus:
             return False
-        pace = self._paces.get(worker)
-        if pace is None:
-            self._paces[worker] = _Pace(now, job)  # what was before it, such as the start, does not count,
-            if len(self._paces) == self.count * self.gpus:  # nor what others did while the last one started
-                self._paces = {one: _Pace(now, known.job) for one, known in self._paces.items()}
+        pace = self._paces.setdefault(worker, _Pace())
+        if len(self._paces) < self.count * self.gpus:
+            return False  # what others do while one starts does not count
+        if pace.start is None:
+            pace.start, pace.job = now, job  # what it did before its first report, such as to start, neither
             return False
         pace.images, pace.end = pace.images + images, now
         pace.job = pace.job if pace.job == job else None
-        if not self._long_enough(now):
+        if any(pace.seconds < SECONDS or not pace.seconds for pace in self._paces.values()):
             return False
         self._decide()
         return True
-
-    def _long_enough(self, now: float) -> bool:
-        paces = list(self._paces.values())
-        complete = len(paces) == self.count * self.gpus and all(pace.end > pace.start for pace in paces)
-        return complete and now - max(pace.start for pace in paces) >= SECONDS
 
     def _decide(self) -> None:
         self.rates[self.now] = sum(pace.rate for pace in self._paces.values())
@@ -112,10 +113,9 @@ class WorkersPerGPU:
         if self._untried:
             self.now = self._untried.pop()
             return
-        ways = [way for way in self._measured if way.workers == self.count]
-        reference = self._before or ways[0]
-        best = max(ways, key=lambda way: self._gain(way, reference))
-        if self._before is not None and self._gain(best, reference) <= GAIN:
+        gains = self._gains()
+        best = max(gains, key=lambda way: gains[way])
+        if self._before is not None and gains[best] <= GAIN:
             self.now, self.settled = self._before, True
             return
         more = self.count if self.fixed else min(2 * self.count, self.most)
@@ -133,19 +133,31 @@ class WorkersPerGPU:
         self._untried = both if in_turn is None else [Sharing(count, in_turn)]
         self.now = self._untried.pop()
 
-    def _gain(self, way: Sharing, reference: Sharing) -> float:
-        """How many times as fast all workers are as in the reference. Jobs differ in what an image takes, so
-        the workers decide that do the same job in both, where there are any.
+    def _gains(self) -> dict[Sharing, float]:
+        """How many times as fast all workers are as fewer were before, in each way that was measured.
+
+        Processes have equal shares of a GPU's time, so their rates count against those of before, and what
+        they do in turn against theirs.
         """
-        paces, others = self._measured[way], self._measured[reference]
+        ways = [way for way in self._measured if way.workers == self.count]
+        first = next((way for way in ways if not way.in_turn), ways[0])
+        before = self._before
+        gain = 1.0 if before is None else first.workers / before.workers * self._ratio(first, before)
+        return {way: gain * (1.0 if way == first else self._ratio(way, first)) for way in ways}
+
+    def _ratio(self, way: Sharing, other: Sharing) -> float:
+        """How many times as fast a worker is as in another way, the mean. Jobs differ in what an image takes,
+        so the workers decide that do the same job in both, where there are any.
+        """
+        paces, others = self._measured[way], self._measured[other]
         same = [
             pace.rate / others[worker].rate
             for worker, pace in paces.items()
             if worker in others and pace.job is not None and pace.job == others[worker].job
         ]
         if same:
-            return way.workers / reference.workers * sum(same) / len(same)
-        return self.rates[way] / self.rates[reference]
+            return sum(same) / len(same)
+        return self.rates[way] / way.workers / (self.rates[other] / other.workers)
 
     def facts(self) -> dict[str, Any]:
         """What was measured and decided, for programs."""

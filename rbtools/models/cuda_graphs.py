@@ -73,7 +73,7 @@ class _Recording:
         self.backward_graph = None
         with torch.cuda.device(images.device), _same_stream():
             self._warm_up()
-            self._capture(_capture_stream(images.device, threading.get_ident()))
+            self._capture(_capture_stream(images.device))
 
     def _capture(self, stream: torch.cuda.Stream) -> None:
         # thread_local: another thread may read and copy the next batch meanwhile.
@@ -101,7 +101,7 @@ class _Recording:
         return ([] if self.of_images else [None]) + list(found)
 
     def _warm_up(self) -> None:
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        current, side = torch.cuda.current_stream(), _capture_stream(self.images.device)
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for number in range(_WARM_UPS):
@@ -335,10 +335,14 @@ def release(model: nn.Module) -> None:
         model.release()
 
 
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which this thread warms up and records. cuBLAS has one workspace for a stream, so jobs of
+    several threads, whose replays overlap on the GPU, must not record on the same one."""
+    return _capture_stream_of(device, threading.get_ident())
+
+
 @cache
-def _capture_stream(device: torch.device, thread: int) -> torch.cuda.Stream:
-    """Each thread has its own: what is recorded on one stream shares memory of cuBLAS, and what several
-    threads replay runs at the same time."""
+def _capture_stream_of(device: torch.device, thread: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 

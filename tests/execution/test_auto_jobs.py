@@ -110,6 +110,7 @@ def test_the_memory_of_this_machine_is_known() -> None:
         (2, {"jobs": "auto", "device": "cuda:1"}, 1, 1),
         (2, {"jobs": "auto", "device": "cpu"}, 4, 0),
         (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6, 2),
+        (2, {"jobs": "auto", "jobs_per_gpu": 1}, 2, 0),
         (2, {"jobs": "auto", "jobs_per_gpu": "auto"}, 2, 2),
         (2, {"jobs": None, "jobs_per_gpu": "auto"}, 2, 2),
         (2, {"jobs": "2"}, 2, 0),

@@ -19,6 +19,11 @@ from rbtools.store import Store
 PATIENCE = 60  # seconds for what a busy machine may delay
 
 
+@pytest.fixture(autouse=True)
+def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "SECONDS", 0.0)
+
+
 def together(*works: Callable[[], None], check: Callable[[], None] = lambda: None) -> None:
     """Run some works in turn, begun in their order, and raise what one of them raises."""
     order, failed = Turns(), []
@@ -34,10 +39,10 @@ def together(*works: Callable[[], None], check: Callable[[], None] = lambda: Non
 
     started, threads = threading.Semaphore(0), []
     with order.taken(lambda: None):  # nobody begins before all stand in the queue
-        for count, work in enumerate(works, 2):
+        for count, work in enumerate(works, 1):
             threads.append(threading.Thread(target=run, args=(work,), daemon=True))
             threads[-1].start()
-            while len(order._queue) < count:
+            while len(order._waiting) < count:
                 time.sleep(0.001)
     for thread in threads:
         thread.join(PATIENCE)
@@ -143,3 +148,43 @@ def test_what_the_check_raises_ends_a_job_and_no_other() -> None:
     with pytest.raises(SystemExit):
         together(ends, goes_on, check=check)
     assert steps == 5
+
+
+def test_jobs_have_about_the_same_time_whatever_their_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    used = {"long": 0.0, "short": 0.0}
+
+    def work(name: str, step: float, end: float) -> Callable[[], None]:
+        def run() -> None:
+            nonlocal now
+            while now < end:
+                now += step
+                used[name] += step
+                turns.pass_on()
+
+        return run
+
+    monkeypatch.setattr(turns.time, "monotonic", lambda: now)
+    together(work("long", 1.0, 50), work("short", 0.1, 50))
+    assert used["long"] == pytest.approx(used["short"], abs=1.2)
+
+
+def test_who_has_paused_has_no_more_time_than_the_others_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, order = 0.0, ""
+
+    def steps(name: str, count: int) -> None:
+        nonlocal now, order
+        for _ in range(count):
+            now, order = now + 1, order + name
+            turns.pass_on()
+
+    def pauses() -> None:
+        turns.pause(0)
+        while len(order) < 10:
+            turns.pause(0)
+        steps("p", 5)
+
+    monkeypatch.setattr(turns.time, "monotonic", lambda: now)
+    monkeypatch.setattr(turns.time, "sleep", lambda seconds: None)
+    together(pauses, lambda: steps("a", 30))
+    assert "ppp" not in order and order.count("p") == 5, order

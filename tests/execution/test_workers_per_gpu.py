@@ -95,6 +95,49 @@ def test_a_number_of_workers_is_measured_for_some_seconds_of_all() -> None:
     assert not decision.settled
 
 
+def shared(
+    decision: WorkersPerGPU, steps: dict[int, float], processes: float, in_turn: float, end: float = 400
+) -> Sharing:
+    """Decide with workers that have equal shares of a GPU's time, of which `processes` or `in_turn` make that
+    much more. Worker and job `n` needs `steps[n]` seconds of the GPU alone for 100 images, and then reports.
+    """
+    now, left = 0.0, dict(steps)
+    before = decision.now
+    while now < end and not decision.settled:
+        count = decision.count
+        speed = 1.0 if count == 1 else (in_turn if decision.in_turn else processes) / count
+        worker = min(range(count), key=lambda one: left[one])
+        now, passed = now + left[worker] / speed, left[worker]
+        left = {one: value - passed if one < count else value for one, value in left.items()}
+        left[worker] = steps[worker]
+        decision.report(worker, worker, 100, now)
+        if decision.now != before:  # the others begin
+            before = decision.now
+            left |= {one: steps[one] for one in steps if one >= count}
+    return decision.now
+
+
+@pytest.mark.parametrize("steps", [(1.0, 1.0), (1.0, 0.1), (0.1, 1.0), (3.0, 3.0), (6.0, 2.5), (9.0, 0.5)])
+@pytest.mark.parametrize(
+    ("processes", "in_turn", "best", "of_two"),
+    [
+        (1.0, 1.0, Sharing(1), None),  # nothing gains
+        (1.0, 1.5, Sharing(2, True), Sharing(2, True)),
+        (1.5, 1.0, Sharing(2), Sharing(2)),
+        (1.3, 1.6, Sharing(2, True), Sharing(2, True)),
+        (0.7, 0.9, Sharing(1), Sharing(2, True)),
+    ],
+)
+def test_the_faster_way_is_chosen_whatever_the_jobs_take(
+    steps: tuple[float, float], processes: float, in_turn: float, best: Sharing, of_two: Sharing | None
+) -> None:
+    by_worker = dict(enumerate(steps))
+    auto = WorkersPerGPU(1, 2, can_take_turns=True)
+    assert shared(auto, by_worker, processes, in_turn) == best and auto.settled, auto
+    fixed = WorkersPerGPU(1, 2, can_take_turns=True, fixed=2)
+    assert shared(fixed, by_worker, processes, in_turn) == (of_two or fixed.now) and fixed.settled, fixed
+
+
 def test_the_service_is_noticed_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "mps")
     assert not mps_runs()
