@@ -271,7 +271,7 @@ _machine_options = (
         type=_CountOrAuto(),
         metavar="N",
         help="Workers on each GPU with --jobs auto, and with --engine ray; auto: as many as are fastest"
-        " together and fit. The first minute shows it, and whether one process does their jobs in turn."
+        " together and fit. Measured in the first minute, as processes and as threads of one process in turn."
         "  [default: auto with --jobs auto, else 1]",
     ),
     click.option(

@@ -162,7 +162,8 @@ class LocalExecutor(Executor):
                 self._tried_again.discard(number)
             lane = self._sharing.in_turn and tries == 1 and number >= self.run.gpus
             worker = self._workers.get(number)
-            if worker is not None and worker.lane is not lane:
+            alone = tries > 1 and self._sharing.can_take_turns
+            if worker is not None and (alone or worker.lane is not lane):
                 self._close(number)
                 worker = None
             worker = worker or self._start(number, lane)

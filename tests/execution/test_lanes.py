@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rbtools.execution import cores, device, turns, worker_process, workers_per_gpu
+from rbtools.execution import cores, device, local, turns, worker_process, workers_per_gpu
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Job
 from rbtools.execution.job import JobFunction, JobReport
@@ -191,12 +191,33 @@ def test_a_process_that_is_killed_before_it_looks_for_other_workers_leaves_none_
     assert "2 times" in (reports[0].problem or "") and reports[1].problem is None
 
 
-def test_no_job_joins_the_process_of_one_that_is_tried_again() -> None:
-    """The victim is tried again by the first worker; more killers come meanwhile, as jobs of the second."""
-    killer = {"deaths": 9, "after": "victim"}
-    reports = of_jobs(2, {"name": "victim"}, *({"name": f"killer{i}", **killer} for i in range(3)))
-    assert reports[0].problem is None and len(pids_of("victim")) == 2
-    assert all("2 times" in (reports[place].problem or "") for place in (1, 2, 3))
+def test_no_job_joins_the_process_of_one_that_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    forked: list[int] = []
+    pipes: list[Any] = []
+
+    def fork(self: LocalExecutor, number: int) -> Any:
+        forked.append(number)
+        pipes.append(multiprocessing.Pipe())
+        return local._LocalWorker(pipes[-1][0], local._LocalProcess(number))
+
+    monkeypatch.setattr(LocalExecutor, "_forked", fork)
+    monkeypatch.setattr(
+        LocalExecutor, "_started_server", lambda self: types.SimpleNamespace(is_alive=lambda: True)
+    )
+    executor = LocalExecutor([Steps()], dataclasses.replace(run_with(jobs_per_gpu=2), jobs=2))
+
+    def worker(number: int, tries: int) -> Any:
+        return executor._worker(number, tries)
+
+    assert worker(0, 2).lane is False and forked == [0]
+    assert worker(1, 1).lane is False and forked == [0, 1], (
+        "the first worker's job has ended a process before"
+    )
+    assert worker(0, 1).process.pid == 0 and forked == [0, 1]
+    assert worker(1, 1).lane is True and forked == [0, 1], "now it may be joined"
+    assert worker(1, 2).lane is False and forked == [0, 1, 1], "what is tried again is alone"
+    assert worker(1, 1).lane is True
+    assert worker(0, 2).lane is False and forked == [0, 1, 1, 0], "also where others have joined the process"
 
 
 def test_a_report_that_cannot_be_sent_ends_its_worker_and_no_other() -> None:

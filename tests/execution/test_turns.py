@@ -51,7 +51,8 @@ def together(*works: Callable[[], None], check: Callable[[], None] = lambda: Non
         raise failed[0]
 
 
-def test_each_thread_does_a_step_and_lets_the_others_do_theirs() -> None:
+def test_each_thread_does_a_step_and_lets_the_others_do_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns.time, "monotonic", lambda: 0.0)  # all steps take equally long
     steps: list[tuple[str, int]] = []
     running = 0
 
