@@ -2,8 +2,9 @@
 
     python bench/workers.py [--trainings 8] [--repeats 3]
 
-Interleaved: one worker with one thread, two workers with one thread each, one worker with two threads;
-medians, and the ratios to the first.
+Interleaved: one worker with one thread, two workers with one thread each, one worker with two threads, two
+workers in turn in one process (made for GPUs: on a CPU it shows what taking turns costs); medians, and the
+ratios to the first.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import tempfile
 import time
 
+from rbtools.execution import workers_per_gpu
 from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Executor, Finished, Job
 from rbtools.execution.local import LocalExecutor
@@ -33,13 +36,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="times each way is measured [3]")
     parser.add_argument("--epochs", type=int, default=2, help="of each training [2]")
     options = parser.parse_args()
+    workers_per_gpu.SECONDS = math.inf  # workers in turn are not measured, and stay in turn
     ways = {"1 worker, 1 thread": (1, 1), "2 workers, 1 thread": (2, 1), "1 worker, 2 threads": (1, 2)}
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    in_turn = "2 in turn, 1 thread"
+    times: dict[str, list[float]] = {way: [] for way in (*ways, in_turn)}
     for _ in range(options.repeats):
         for way, (jobs, threads) in ways.items():
             times[way].append(seconds(jobs, threads, options.trainings, options.epochs))
+        times[in_turn].append(seconds(2, 1, options.trainings, options.epochs, gpus=1, jobs_per_gpu=2))
     medians = {way: statistics.median(runs) for way, runs in times.items()}
-    line = {
+    line: dict[str, object] = {
         "figure": f"{options.trainings} trainings",
         "seconds": {way: round(value, 1) for way, value in medians.items()},
         "two workers against one": round(medians["1 worker, 1 thread"] / medians["2 workers, 1 thread"], 2),
@@ -47,13 +53,16 @@ def main() -> None:
             medians["1 worker, 2 threads"] / medians["2 workers, 1 thread"], 2
         ),
     }
+    line["two in turn against one"] = round(medians["1 worker, 1 thread"] / medians[in_turn], 2)
     print(json.dumps(line))
 
 
-def seconds(jobs: int, threads: int, trainings: int, epochs: int) -> float:
+def seconds(jobs: int, threads: int, trainings: int, epochs: int, **options: int) -> float:
     """The time for all trainings, from when every worker has done a first, tiny one."""
     with tempfile.TemporaryDirectory() as folder:
-        run = RunContext(tool="bench", store=Store(folder), jobs=jobs, threads=threads)
+        run = RunContext(
+            tool="bench", store=Store(folder), device="cpu", jobs=jobs, threads=threads, **options
+        )
         method = METHODS.build("pgd", attack_steps=3)
         works = [TrainJob(method, Recipe(epochs=0), seed, run) for seed in range(jobs)]
         works += [TrainJob(method, Recipe(epochs=epochs), 100 + seed, run) for seed in range(trainings)]
