@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,16 @@ _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_in
 _COPIES = {"copy_", "_to_copy", "_copy_from", "copy"}
 
 
+class _OfThread(threading.local):
+    """What a thread is in the middle of, where several work on the device.
+
+    copying: a copy that is counted by itself. exempt: an operation that reads values on a CPU only. inside: a
+    function of torch on tensors of the device, so that what it makes lies there.
+    """
+
+    copying = exempt = inside = False
+
+
 class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
     """Inside its `with` block torch has one GPU, of which `launches` and `waits` are counted.
 
@@ -61,9 +72,7 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
     def __init__(self) -> None:
         self.launches: Counter[str] = Counter()
         self.waits: Counter[tuple[str, str]] = Counter()
-        self.copying = False  # inside a copy that is counted by itself
-        self.exempt = False  # inside an operation that reads values on a CPU only
-        self.inside = False  # inside a function of torch on tensors of the device: what it makes lies there
+        self.of_thread = _OfThread()
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> PretendDevice:
@@ -73,6 +82,7 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
         # Graphs are recorded by another pretence (tests/pretend_graphs.py).
         self._stack.enter_context(mock.patch("rbtools.models.cuda_graphs.usable", lambda device: False))
         self._stack.enter_context(mock.patch.object(ThreadPoolExecutor, "submit", self._submit))
+        self._stack.enter_context(mock.patch.object(torch, "autocast", _autocast))
         recorded = mock.patch.object(Tensor, "record_stream", lambda tensor, stream: None, create=True)
         self._stack.enter_context(recorded)
         self._stack.enter_context(self._modes())
@@ -123,7 +133,7 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
 
     def wait(self, kind: str) -> None:
         """Count something that the host waits for."""
-        if not self.exempt:
+        if not self.of_thread.exempt:
             self.waits[kind, _asker()] += 1
 
     def reset(self) -> None:
@@ -133,13 +143,18 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
 
     @contextlib.contextmanager
     def during(self, name: str, value: bool) -> Iterator[None]:
-        """Set `copying`, `exempt` or `inside` for a while."""
-        before = getattr(self, name)
-        setattr(self, name, value)
+        """Set `copying`, `exempt` or `inside` of this thread for a while."""
+        before = getattr(self.of_thread, name)
+        setattr(self.of_thread, name, value)
         try:
             yield
         finally:
-            setattr(self, name, before)
+            setattr(self.of_thread, name, before)
+
+
+def _autocast(device_type: str, *how: Any, autocast: Any = torch.autocast, **options: Any) -> Any:
+    """What computes on the CPU is cast there."""
+    return autocast("cpu" if device_type == "cuda" else device_type, *how, **options)
 
 
 class _Stream:
@@ -224,11 +239,11 @@ class _Operations(TorchDispatchMode):
             name = func._schema.name.split("::")[1]
             tensors = _tensors(args, kwargs)
             here = [on_device(tensor) for tensor in tensors]
-            if own.copying:
+            if own.of_thread.copying:
                 return func(*args, **kwargs)
             if not any(here):
                 made = func(*args, **kwargs)
-                return _mark(made, True) if own.inside and not tensors else made
+                return _mark(made, True) if own.of_thread.inside and not tensors else made
             self._count(func, name, args, tensors, here)
             return _mark(func(*args, **kwargs), True)
 
