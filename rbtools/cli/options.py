@@ -262,7 +262,7 @@ _machine_options = (
         "--jobs",
         default=None,
         metavar="N",
-        help="Worker processes, spread over all GPUs; auto: as many as fit."
+        help="Worker processes, spread over all GPUs; auto: a core each, or on GPUs as --jobs-per-gpu says."
         "  [default: 1; with --engine ray, as many as fit the cluster]",
     ),
     click.option(

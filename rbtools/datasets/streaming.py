@@ -102,7 +102,8 @@ def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed
 
 
 def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """Images that are used once, on a device: a GPU gets those of a batch when they are indexed."""
+    """Images of an evaluation, each of which is used once: a GPU gets those of a batch when they are indexed,
+    while it works on the batch before, and keeps its memory for the batch."""
     if isinstance(pixels, Streamed) or device.type != "cuda":
         return pixels.to(device)
     return Streamed(tuple(pixels.shape), lambda ids, out: _gather(pixels, ids, out), device)

@@ -418,6 +418,7 @@ def frozen(network: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> 
     A network that cannot be recorded is returned as it is, and `notify` is called with the reason.
     """
     if not usable(probe.device):
+        _tell_of_version(probe.device, notify)
         return network
     graphed = GraphedNetwork(network, notify)
     return (
@@ -434,11 +435,17 @@ def training(
     network.
     """
     if not usable(device):
+        _tell_of_version(device, notify)
         return None
     if any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p for module in network.modules()):
         notify(not_used(NotRecorded("the network has dropout")))
         return None
     return GraphedTraining(network, notify)
+
+
+def _tell_of_version(device: torch.device, notify: Callable[[str], None]) -> None:
+    if device.type == "cuda" and not _recent():
+        notify(not_used(NotRecorded(f"torch is {torch.__version__}, they need {'.'.join(map(str, _SINCE))}")))
 
 
 def in_use(model: nn.Module) -> bool:
@@ -450,5 +457,8 @@ def in_use(model: nn.Module) -> bool:
 
 def usable(device: torch.device) -> bool:
     """Whether passes on a device are recorded."""
-    version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
-    return device.type == "cuda" and version >= _SINCE
+    return device.type == "cuda" and _recent()
+
+
+def _recent() -> bool:
+    return tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2]) >= _SINCE

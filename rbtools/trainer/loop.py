@@ -121,10 +121,13 @@ class _Training:
             division.check_pieces(sizes, self.recipe.micro_batch, distributed.count())
             self.model = distributed.synchronised(self.model)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
-        graphed = None  # of several processes the reductions are not recorded; a recording sums otherwise
-        recordable = not (self.recipe.deterministic or task.method.follows_operations)
-        if task.prepare and distributed.count() == 1 and recordable and not stacked:
-            graphed = cuda_graphs.training(self.model, device, run.notify)
+        graphed = None
+        if task.prepare and not stacked:
+            obstacle = self._obstacle_to_graphs()
+            if obstacle is None:
+                graphed = cuda_graphs.training(self.model, device, run.notify)
+            elif device.type == "cuda":
+                run.notify(cuda_graphs.not_used(cuda_graphs.NotRecorded(obstacle)))
         self.graphed = graphed
         self.step_model = self.model if graphed is None else graphed
         self.passes = Passes(self.step_model)
@@ -184,6 +187,16 @@ class _Training:
         name = self.arch.get("name", "The network")
         for notice in division.notices(self.recipe, self.step_method, self.model, name, device):
             run.notify(notice)
+
+    def _obstacle_to_graphs(self) -> str | None:
+        """Why passes of a step are not recorded, if that is so."""
+        if distributed.count() > 1:
+            return "the sums over processes are not recorded"
+        if self.recipe.deterministic:
+            return "with --deterministic sums have one order, and a recording has another"
+        if self.method.follows_operations:
+            return f"{self.method.name} follows the operations of the network"
+        return None
 
     def begin(self) -> None:
         """Start the clock before the first epoch of this run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from rbtools.attacks import ATTACKS
 from rbtools.models import cuda_graphs
 from rbtools.rng.draws import Draws
+from rbtools.trainer import loop
+from rbtools.training import METHODS
 from tests import pretend_graphs
 from tests.pretend_graphs import PretendGraph
 
@@ -250,3 +253,27 @@ def test_training_with_dropout_is_not_recorded(graphs: list[PretendGraph]) -> No
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 5))
     assert cuda_graphs.training(model, torch.device("cpu"), sentences.append) is None
     assert "dropout" in sentences[0]
+
+
+def test_an_older_torch_records_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.6.0+cu124")
+    said: list[str] = []
+    network, device = nn.Linear(2, 2), torch.device("cuda")
+    assert cuda_graphs.training(network, device, said.append) is None
+    probe = types.SimpleNamespace(device=device)
+    assert cuda_graphs.frozen(network, probe, said.append) is network  # type: ignore[arg-type]
+    assert len(set(said)) == 1 and "torch is 2.6.0+cu124, they need 2.12" in said[0]
+    assert cuda_graphs.training(network, torch.device("cpu"), said.append) is None and len(said) == 2
+
+
+def test_a_training_that_is_not_recorded_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def why(deterministic: bool, method: str) -> str | None:
+        recipe, built = types.SimpleNamespace(deterministic=deterministic), METHODS.build(method)
+        training = types.SimpleNamespace(recipe=recipe, method=built)
+        return loop._Training._obstacle_to_graphs(training)  # type: ignore[arg-type]
+
+    assert why(False, "pgd") is None
+    assert "--deterministic" in (why(True, "pgd") or "")
+    assert "ibp follows the operations" in (why(False, "ibp") or "")
+    monkeypatch.setattr(loop.distributed, "count", lambda: 2)
+    assert "processes" in (why(False, "pgd") or "")
