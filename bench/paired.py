@@ -47,7 +47,24 @@ def _figures(folder: Path) -> dict[str, str]:
             "rb-attack fgsm --store large < models.jsonl >/dev/null"
         ),
         "PGD-20": "rb-attack pgd --steps 20 --force --store trained < trained.jsonl >/dev/null",
+        "Square, noise": (
+            "for attack in 'square --queries 100' 'noise --samples 100'; do"
+            " rb-attack $attack --eps 8 --force --store trained < trained.jsonl; done >/dev/null"
+        ),
+        "APGD, FAB": (
+            "for attack in 'apgd-ce --steps 30' 'apgd-t --steps 10' 'fab-t --steps 5'; do"
+            " rb-attack $attack --eps 8 --n 96 --force --store trained < trained.jsonl; done >/dev/null"
+        ),
+        "minimal norms": (
+            "for attack in 'fmn --steps 50' 'ddn --steps 50' 'cw-l2 --steps 50 --searches 1'; do"
+            " rb-attack $attack --n 128 --force --store trained < trained.jsonl; done >/dev/null"
+        ),
+        "PR": "rb-pr --gamma 0.05,0.1 --samples 100 --force --store trained < trained.jsonl >/dev/null",
         "training, an epoch": f"rm -rf other; {train} other < arch.jsonl >/dev/null",
+        "training by at-pr, an epoch": (
+            "rm -rf other; rb-train --method at-pr --candidates 2 --epochs 1 --device cpu --store other"
+            " < arch.jsonl >/dev/null"
+        ),
     }
 
 
