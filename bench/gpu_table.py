@@ -85,23 +85,26 @@ def counted() -> dict[str, dict[str, float]]:
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(HERE.parent)}
 
     def count(step: str) -> list[dict[str, Any]]:
-        return _run([sys.executable, str(HERE / "waits.py"), step], env=hidden)
+        lines, status = _run([sys.executable, str(HERE / "waits.py"), step], env=hidden)
+        if status:
+            raise SystemExit(status)
+        return lines
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         done = list(pool.map(count, sorted({row.step for row in ROWS})))
     return {line["step of"]: line for lines in done for line in lines}
 
 
-def measured(device: str) -> list[dict[str, Any]]:
-    """The lines of bench/gpu.py on that device."""
+def measured(device: str) -> tuple[list[dict[str, Any]], int]:
+    """The lines of bench/gpu.py on that device, and the status it ended with."""
     return _run([sys.executable, str(HERE / "gpu.py"), "--device", device, "--parts", PARTS])
 
 
-def _run(command: Sequence[str], **how: Any) -> list[dict[str, Any]]:
+def _run(command: Sequence[str], **how: Any) -> tuple[list[dict[str, Any]], int]:
+    """The lines that a command prints, and its status; it says on stderr why that is not 0."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, **how)
-    if done.returncode:
-        raise SystemExit(done.returncode)  # it has said why on stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    whole = done.stdout.rpartition("\n")[0]  # one that was killed may leave half a line
+    return [json.loads(line) for line in whole.splitlines()], done.returncode
 
 
 def main() -> None:
@@ -112,14 +115,16 @@ def main() -> None:
     parser.add_argument("--lines", type=Path, help="what bench/gpu.py printed, instead of running it")
     chosen = parser.parse_args()
     lines: Iterable[dict[str, Any]] = ()
+    status = 0
     if chosen.lines is not None:
         lines = map(json.loads, chosen.lines.read_text().splitlines())
     elif torch.cuda.is_available():
-        lines = measured(chosen.device)
+        lines, status = measured(chosen.device)
     else:
         print("There is no GPU here: no time is measured.", file=sys.stderr)
     figures = {line["figure"]: line for line in lines if "figure" in line}
     print(table(figures, counted()))
+    raise SystemExit(status)  # a check that failed, or less than all measured; what there is stands above
 
 
 if __name__ == "__main__":

@@ -96,3 +96,25 @@ def test_without_a_gpu_it_says_how_to_try_it() -> None:
         pytest.skip("there is one")
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=300)
     assert done.returncode != 0 and "--small --device cpu" in done.stderr
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_check_that_fails_costs_no_figure(
+    status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import torch
+
+    table = table_module()
+    line = json.dumps({"figure": "pgd, an epoch", "ours": 4.321, "unit": "s", "good": not status})
+    text = f"import sys\nprint('''{line}''')\nprint('half a li', end='')\nsys.exit({status})\n"
+    (tmp_path / "gpu.py").write_text(text)
+    monkeypatch.setattr(table, "HERE", tmp_path)
+    monkeypatch.setattr(
+        table, "counted", lambda: {row.step: {"launches": 1, "waits": 0} for row in table.ROWS}
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(sys, "argv", ["gpu_table.py"])
+    with pytest.raises(SystemExit) as ended:
+        table.main()
+    assert ended.value.code == status
+    assert "| 4.321 s |" in capsys.readouterr().out
