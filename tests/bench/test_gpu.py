@@ -118,3 +118,19 @@ def test_a_check_that_fails_costs_no_figure(
         table.main()
     assert ended.value.code == status
     assert "| 4.321 s |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/running.md"])
+def test_the_tables_of_documents_have_the_rows_of_the_bench(document: str) -> None:
+    text = (SCRIPT.parents[1] / document).read_text("utf-8")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    (first,) = (n for n, line in enumerate(lines) if line[0].startswith("work") and "goal" in line)
+    place = lines[first].index("goal")
+    found = []
+    for line in lines[first + 2 :]:
+        if len(line) != len(lines[first]):
+            break
+        found.append((line[0], line[place]))
+    rows = [(row.work, row.goal) for row in table_module().ROWS]
+    assert found and found == [row for row in rows if row in found]
+    assert document == "README.md" or found == rows
