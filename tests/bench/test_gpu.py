@@ -134,3 +134,34 @@ def test_the_tables_of_documents_have_the_rows_of_the_bench(document: str) -> No
     rows = [(row.work, row.goal) for row in table_module().ROWS]
     assert found and found == [row for row in rows if row in found]
     assert document == "README.md" or found == rows
+
+
+def test_memory_is_of_our_own_run_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import torch
+
+    gpu, held = module(), [2**32]
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: held.__setitem__(0, 0))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: held[0])
+    bench = gpu.Bench(gpu.SMALL, torch.device("cuda"), "digits", tmp_path, small=True)
+    with bench.memory():
+        held[0] = 2**30
+    held[0] = 2**33  # the reference
+    bench.say("here", 1.0)
+    bench.say("in other processes", 1.0)
+    first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert first["memory_gib"] == 1 and "memory_gib" not in second
+
+
+def test_an_epoch_of_networks_that_share_a_gpu_is_by_the_rate_of_all_of_them() -> None:
+    gpu = module()
+    done = [{"train": {"history": {"seconds": [9.0, seconds]}}} for seconds in (2.0, 6.0)]
+    rates = {"1": 100.0, "2 processes": 150.0, "2 in turn": 200.0}
+
+    def seconds(**facts: object) -> float:
+        return gpu.epoch_of_each(done, {"sharing": {"images_per_second": rates, **facts}}, 600)
+
+    assert seconds(per_gpu=2, in_turn=True) == 3 and seconds(per_gpu=2, in_turn=False) == 4
+    assert seconds(per_gpu=1, in_turn=False) == 6
+    assert gpu.epoch_of_each(done, {}, 600) == seconds(per_gpu=4, in_turn=False) == 2
