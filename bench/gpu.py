@@ -209,6 +209,16 @@ class Bench:
         """Seconds for so many passes of images, if nothing but their multiply-adds took time."""
         return passes * images * macs / self.rate if self.rate else None
 
+    def most_a_second(self, record: dict[str, Any], entry: dict[str, Any], copies: int = 1) -> float | None:
+        """Images (or copies of them) a second, if nothing but the multiply-adds of an entry's passes took
+        time."""
+        passes = entry.get("passes")
+        if not passes or "macs" not in record["arch"]:
+            return None
+        # A backward pass to the images costs one forward.
+        least = self.floor(passes["forward"] + passes["backward"], 1, record["arch"]["macs"])
+        return copies / least if least else None
+
     def trained(self) -> dict[str, Any]:
         """A network trained a little against PGD, to be attacked; made once."""
         import rbtools
@@ -325,6 +335,7 @@ def attack(bench: Bench) -> None:
         found = {"points": round(100 * (entry["value"] - plain), 3), "robust": entry["value"]}
         good = abs(found["points"]) <= 0.3 if iterate == "last" else found["points"] <= 0.3
         told = {"unit": "images/s", "reference": count / reference, "goal": 5 * count / reference}
+        told["floor"] = bench.most_a_second(record, entry)
         check = f"robust accuracy within .3 points of {plain:.4f}"
         bench.say(f"PGD-20, {words}", count / entry["seconds"], **told, **found, check=check, good=good)
 
@@ -360,6 +371,7 @@ def aa(bench: Bench) -> None:
         unit="images/s",
         reference=n / theirs["seconds"],
         goal=5 * n / theirs["seconds"],
+        floor=bench.most_a_second(record, ours),
         points=points,
         check="at most .3 points (or one image) above pyautoattack",
         good=points <= max(0.3, 100 / n),
@@ -390,6 +402,7 @@ def pr(bench: Bench) -> None:
         unit="copies/s",
         reference=copies / reference,
         goal=8 * copies / reference,
+        floor=bench.most_a_second(record, entry, sizes.samples),
         points=apart,
         check="within the interval of it",
         good=apart is None or abs(apart) <= max(half, 0.3),

@@ -40,6 +40,8 @@ def test_every_part_in_this_process_runs_and_checks_what_it_measures() -> None:
     measured = [one for one in found if "reference" in one]
     assert len(measured) == 8 and all(one["good"] and one["times"] > 0 for one in measured)
     assert all(one["floor"] < one["ours"] for one in found if "an epoch" in one["figure"])
+    rates = [one for one in found if one["figure"].startswith(("PGD-20", "AutoAttack", "PR, "))]
+    assert len(rates) == 4 and all(one["floor"] > one["ours"] for one in rates)
 
 
 def test_the_recipe_for_a_robust_network_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
