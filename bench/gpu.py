@@ -1,15 +1,20 @@
 """What one machine with one GPU does: measured, checked against plain loops, beside the arithmetic floor.
 
-    python bench/gpu.py                         everything, on the GPU (some 15 minutes)
+    python bench/gpu.py                         all parts but the last, on the GPU
     python bench/gpu.py --small --device cpu    the same code with small numbers
     python bench/gpu.py --parts floor,attack    some of it: floor, train, attack, aa, pr, networks
     python bench/gpu.py --parts robust --data cifar10   --preset fgsm-pgi to its end, and AutoAttack
 
 Needs the repository and the wheels it runs on, nothing else: images are made here (class patterns and
-noise, 32x32), unless --data names a data set. One JSON line a figure: `ours` and `reference` in seconds (or
-images or copies a second), `floor`: what the multiply-adds alone take at the card's measured matrix rate,
-`times`: how many times as fast as the reference, `goal` where there is one (for an H200), `memory_gib`: the
-most that torch held in this process, `check` and `good`. The references are plain float32 loops of this file,
+noise, 32x32), unless --data names a data set. It is planned to take under 10 minutes on an H200, which is
+unmeasured. To that end sizes are smaller than the goals': PR of 512 images at one radius, AutoAttack of 256
+images, 8 networks of NAS-Bench-201 for a few epochs; figures are scaled to the goals' sizes, or goals are
+given as ratios.
+
+One JSON line a figure: `ours` and `reference` in seconds or minutes (or images or copies a second), `floor`:
+what the multiply-adds alone allow at the card's measured matrix rate, `times`: how many times as fast as the
+reference, `goal` where there is one (for an H200), `memory_gib`: the most that torch held while our own code
+ran, where that was in this process, `check` and `good`. The references are plain float32 loops of this file,
 run on fewer batches and scaled. Lines with `rate` are for plans (rbtools/execution/device_rates.py):
 `rb-train --dry-run --device-rate FILE`, where FILE has these lines. Ends with status 1 where a check fails.
 bench/gpu_table.py makes a table of the lines.
@@ -24,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,6 +148,7 @@ class Bench:
         self.sizes, self.device, self.dataset, self.folder, self.small = sizes, device, dataset, folder, small
         self.failed: list[str] = []
         self.rate = 0.0  # multiply-adds a second
+        self._memory: float | None = None  # GiB, for the next line
         self._trained: dict[str, Any] | None = None
 
     def say(self, figure: str, ours: float, **more: Any) -> None:
@@ -152,11 +159,20 @@ class Bench:
             less = more.get("unit", "s") in ("s", "min")
             faster = more["reference"] / ours if less else ours / more["reference"]
             more["times"] = round(faster, 2)
-        if self.device.type == "cuda":
-            more["memory_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30
-            torch.cuda.reset_peak_memory_stats(self.device)
+        if self._memory is not None:
+            more["memory_gib"], self._memory = self._memory, None
         rounded = {key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in more.items()}
         print(json.dumps({"figure": figure, "ours": float(f"{ours:.4g}"), **rounded}), flush=True)
+
+    @contextmanager
+    def memory(self) -> Iterator[None]:
+        """The next line says the most that torch holds inside of this: around our own code alone."""
+        if self.device.type != "cuda":
+            yield
+            return
+        torch.cuda.reset_peak_memory_stats(self.device)
+        yield
+        self._memory = torch.cuda.max_memory_allocated(self.device) / 2**30
 
     def rate_of_training(
         self, done: dict[str, Any], method: str, options: dict[str, Any], images: int, seconds: float
@@ -192,6 +208,16 @@ class Bench:
     def floor(self, passes: float, images: int, macs: float) -> float | None:
         """Seconds for so many passes of images, if nothing but their multiply-adds took time."""
         return passes * images * macs / self.rate if self.rate else None
+
+    def most_a_second(self, record: dict[str, Any], entry: dict[str, Any], copies: int = 1) -> float | None:
+        """Images (or copies of them) a second, if nothing but the multiply-adds of an entry's passes took
+        time."""
+        passes = entry.get("passes")
+        if not passes or "macs" not in record["arch"]:
+            return None
+        # A backward pass to the images costs one forward.
+        least = self.floor(passes["forward"] + passes["backward"], 1, record["arch"]["macs"])
+        return copies / least if least else None
 
     def trained(self) -> dict[str, Any]:
         """A network trained a little against PGD, to be attacked; made once."""
@@ -268,7 +294,8 @@ def train(bench: Bench) -> None:
     for method, goal in GOALS.items():
         options = options_of(method, bench.sizes)
         how = {"epochs": bench.sizes.epochs, "batch_size": bench.sizes.batch, "normalize": "none", "val": 0.0}
-        done = rbtools.train(bench.record(), method, **bench.options(**how, **options))
+        with bench.memory():
+            done = rbtools.train(bench.record(), method, **bench.options(**how, **options))
         history, macs = done["train"]["history"], done["arch"].get("macs")
         ours, passes = history["seconds"][-1], done["train"]["passes"]
         most = KNOWN.build(method, **options).passes
@@ -302,11 +329,13 @@ def attack(bench: Bench) -> None:
     for words, iterate in (("the last iterate", "last"), ("any iterate", "any")):
         options = bench.options(n=bench.sizes.attacked, steps=20, start="zero", iterate=iterate, force=True)
         rbtools.attack(record, "pgd", eps=8, **options)
-        done = rbtools.attack(record, "pgd", eps=8, **options)
+        with bench.memory():
+            done = rbtools.attack(record, "pgd", eps=8, **options)
         entry = next(one for one in done["evals"] if one["metric"] == "pgd20.8")
         found = {"points": round(100 * (entry["value"] - plain), 3), "robust": entry["value"]}
         good = abs(found["points"]) <= 0.3 if iterate == "last" else found["points"] <= 0.3
         told = {"unit": "images/s", "reference": count / reference, "goal": 5 * count / reference}
+        told["floor"] = bench.most_a_second(record, entry)
         check = f"robust accuracy within .3 points of {plain:.4f}"
         bench.say(f"PGD-20, {words}", count / entry["seconds"], **told, **found, check=check, good=good)
 
@@ -331,7 +360,8 @@ def aa(bench: Bench) -> None:
     found = {}
     for backend in ("rbtools", "pyautoattack"):
         chosen = {} if backend == "rbtools" else {"backend": backend}
-        done = rbtools.attack(record, "aa", eps=8, **bench.options(n=n, force=True, **short, **chosen))
+        with nullcontext() if chosen else bench.memory():
+            done = rbtools.attack(record, "aa", eps=8, **bench.options(n=n, force=True, **short, **chosen))
         found[backend] = next(one for one in done["evals"] if one["metric"].startswith("aa"))
     ours, theirs = found["rbtools"], found["pyautoattack"]
     points = round(100 * (ours["value"] - theirs["value"]), 3)
@@ -341,6 +371,7 @@ def aa(bench: Bench) -> None:
         unit="images/s",
         reference=n / theirs["seconds"],
         goal=5 * n / theirs["seconds"],
+        floor=bench.most_a_second(record, ours),
         points=points,
         check="at most .3 points (or one image) above pyautoattack",
         good=points <= max(0.3, 100 / n),
@@ -354,7 +385,8 @@ def pr(bench: Bench) -> None:
     record, sizes = bench.trained(), bench.sizes
     options = bench.options(n=sizes.pr, force=True)
     rbtools.pr(record, "0.1", rho="0.1", samples=sizes.samples, **options)
-    done = rbtools.pr(record, "0.1", rho="0.1", samples=sizes.samples, **options)
+    with bench.memory():
+        done = rbtools.pr(record, "0.1", rho="0.1", samples=sizes.samples, **options)
     entry = next(one for one in done["evals"] if one["metric"] == "pr.uniform.0.1")
     images, labels = tensors(bench, "test", sizes.pr)
     model = rbtools.load(record, **bench.options()).to(bench.device)
@@ -370,6 +402,7 @@ def pr(bench: Bench) -> None:
         unit="copies/s",
         reference=copies / reference,
         goal=8 * copies / reference,
+        floor=bench.most_a_second(record, entry, sizes.samples),
         points=apart,
         check="within the interval of it",
         good=apart is None or abs(apart) <= max(half, 0.3),
@@ -390,7 +423,8 @@ def plain_pr(model: nn.Module, images: Tensor, labels: Tensor, samples: int) -> 
 def networks(bench: Bench) -> None:
     """NAS-Bench-201: PGD-7 training of one network alone, and of several at once on one device.
 
-    Minutes of the device that each network costs: of several at once each has its share.
+    Minutes of the device that each network costs: of several at once each has its share. Their work is in
+    other processes, whose memory is not known here.
     """
     sizes = bench.sizes._replace(steps=7, batch=min(256, bench.sizes.train))
     indices = [13714, 3456, 11472, 1462, 2528, 991, 309, 1832][: sizes.networks]
@@ -401,8 +435,7 @@ def networks(bench: Bench) -> None:
     reference = scale * plain_epoch(bench, "pgd", records[0], sizes)
     for some in (records[:1], records):
         done, sharing = train_networks(bench, some, sizes)
-        # The last epochs: by then the way of sharing the device is chosen.
-        seconds_each = sum(one["train"]["history"]["seconds"][-1] for one in done) / len(done) ** 2
+        seconds_each = epoch_of_each(done, sharing, images)
         minutes = scale * seconds_each
         told: dict[str, Any] = {"unit": "min", "reference": reference, "goal": NETWORK_MINUTES}
         macs = sum(one["arch"]["macs"] for one in done) / len(done)
@@ -420,6 +453,21 @@ def networks(bench: Bench) -> None:
     store = str(bench.folder / f"networks-{len(records)}")
     for _ in range(2):  # the first warms up
         rbtools.attack(done[0], "pgd", eps=8, **bench.options(n=sizes.attacked, force=True, store=store))
+
+
+def epoch_of_each(done: list[dict[str, Any]], sharing: dict[str, Any], images: int) -> float:
+    """Seconds of the device that an epoch of a network costs where they share it.
+
+    From the images a second of all workers, in the way of sharing that was chosen. Where that was not
+    measured, from the last epochs, which flatters: slow networks run theirs with fewer beside them.
+    """
+    measured = sharing.get("sharing", {})
+    count = measured.get("per_gpu")
+    way = "1" if count == 1 else f"{count} {'in turn' if measured.get('in_turn') else 'processes'}"
+    rate = measured.get("images_per_second", {}).get(way)
+    if rate:
+        return images / float(rate)
+    return sum(one["train"]["history"]["seconds"][-1] for one in done) / len(done) ** 2
 
 
 def train_networks(
@@ -453,7 +501,8 @@ def robust(bench: Bench) -> None:
     import rbtools
 
     small = {"epochs": 2, "milestones": "1", "batch_size": 32} if bench.small else {}
-    done = rbtools.train(bench.record(), "fgsm-pgi", preset="fgsm-pgi", **bench.options(**small))
+    with bench.memory():
+        done = rbtools.train(bench.record(), "fgsm-pgi", preset="fgsm-pgi", **bench.options(**small))
     ours = sum(done["train"]["history"]["seconds"])
     short = {"attacks": "apgd-ce"} if bench.small else {}
     found = rbtools.attack(done, "aa", eps=8, **bench.options(n=bench.sizes.aa, **short))

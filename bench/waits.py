@@ -1,44 +1,58 @@
 """Launches and waits of a step of attacks, of training and of sampling, counted on a pretend GPU.
 
     python bench/waits.py                one JSON line each
-    python bench/waits.py pgd 'training by trades'     some of them
+    python bench/waits.py pgd 'training by trades, 10 steps'     some of them
 
 A wait is what makes the host wait for all work of a GPU: a value that is read, a mask as an index, a copy
 from memory that is not pinned (tests/pretend_device.py). The network is a cell of NAS-Bench-201; launches
-depend on its layers. No example is broken, so all steps are made; counts are what 8 steps more take. Launches
-are those without CUDA graphs, which replay a pass by one.
+depend on its layers. Launches are those without CUDA graphs, which replay a pass by one, and in float32.
+
+Of attacks no example is broken, so all steps are made; counts are what 8 steps more take. Of fgsm they are
+of the whole attack. A training step is one of rb-train itself: upload, crop and flip, the copy of the network
+for the inner attack, losses and totals, the optimiser; not the loss that is read every 32 steps, nor
+validation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, cw_search
 from rbtools.evaluation import sampling
 from rbtools.evaluation.base import Batch
 from rbtools.probabilistic import NOISES
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from tests.pretend_device import PretendDevice
+from tests.pretend_training import SMALL, counts_of_steps, has_attack_steps
 
 CELL = "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|"
+ARCH = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
 IMAGES, STEPS = 4, 8
 OPTIONS = {"square": "queries", "noise": "samples"}  # with the number of steps; of others it is `steps`
-ONE_LOOP = {"apgd-t": {"targets": 1}, "fab-t": {"targets": 1}}
-WITHOUT_STEPS = ("fgsm", "aa", "cw-l2")  # cw-l2 ends by itself where it gains nothing
+ONE_LOOP = {"apgd-t": {"targets": 1}, "fab-t": {"targets": 1}, "cw-l2": {"searches": 1}}
+OWN: dict[str, dict[str, Any]] = {
+    **SMALL,
+    # The bounds of a new network are too loose for more; without beta_end the last steps have no linear ones.
+    "ibp": {"eps": 1e-4},
+    "crown-ibp": {"eps": 1e-4, "beta_end": 0.5},
+}
+OF_PARTS = ("aa",)  # its steps are those of the attacks that it runs, which have lines of their own
 
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    arch = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}
-    return models.build(arch, classes=10, shape=(3, 8, 8)).to("cuda")
+    return models.build(ARCH, classes=10, shape=(3, 8, 8)).to("cuda")
 
 
 def images() -> Tensor:
@@ -53,18 +67,40 @@ def attack(name: str, count: int) -> None:
     """An attack of so many steps that breaks no image."""
     model, x = network().eval().requires_grad_(False), images()
     own = {OPTIONS.get(name, "steps"): count, **ONE_LOOP.get(name, {})}
-    ATTACKS.build(name, eps=1e-6, **own)(model, x, model(x).argmax(1), draws())
+    built = ATTACKS.build(name, eps=1e-6, **own)
+    # cw-l2 would stop by itself where an example gains nothing.
+    with mock.patch.object(cw_search, "NO_BETTER", math.inf):
+        built(model, x, model(x).argmax(1), draws())
 
 
-def training(name: str, count: int) -> None:
-    """So many steps of training; its inner attack has its default number of steps."""
-    model, x = network().train(), images()
-    labels = torch.arange(IMAGES, device="cuda")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+def fgsm(count: int) -> None:
+    """So many whole attacks, each of one step."""
+    model, x = network().eval().requires_grad_(False), images()
+    labels, built = model(x).argmax(1), ATTACKS.build("fgsm", eps=1e-6)
     for _ in range(count):
-        optimizer.zero_grad(set_to_none=True)
-        METHODS.build(name)(model, x, labels, draws()).value.backward()
-        optimizer.step()
+        built(model, x, labels, draws())
+
+
+def trainings() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Methods and their options: all in their default form, or where it makes many passes in a small one."""
+    for name in METHODS:
+        yield name, dict(OWN.get(name, {"attack_steps": 10} if has_attack_steps(name) else {}))
+    yield "pgd", {"attack_steps": 7}
+    yield "at-pr", {"candidates": 5}  # its default
+
+
+def in_words(name: str, options: dict[str, Any]) -> str:
+    """The name of a training step."""
+    words = [
+        f"{value} steps" if key == "attack_steps" else f"{key} {value}" for key, value in options.items()
+    ]
+    return ", ".join((f"training by {name}", *words))
+
+
+def training(name: str, options: dict[str, Any]) -> dict[str, float]:
+    """Launches and waits of a step of rb-train."""
+    counts = counts_of_steps(METHODS.build(name, **options), arch=ARCH, augment=("crop", "flip"))
+    return {"launches": counts.launches, "waits": counts.waits_of_a_step}
 
 
 def pr(count: int) -> None:
@@ -83,18 +119,19 @@ def pr(count: int) -> None:
 BATCH_SIZE = sampling.batch_size
 
 
-def works() -> Iterator[tuple[str, str, Callable[[int], None]]]:
-    """Name, kind, and what makes so many steps."""
+def works() -> Iterator[tuple[str, str, Callable[[], dict[str, float]]]]:
+    """Name, kind, and what counts a step of it."""
     for name in ATTACKS:
-        if name not in WITHOUT_STEPS:
-            yield name, "attack", lambda count, name=name: attack(name, count)
-    for name in ("erm", "n-fgsm", "fgsm-pgi", "pgd", "trades", "at-pr"):
-        yield f"training by {name}", "training", lambda count, name=name: training(name, count)
-    yield "pr", "batch of copies", pr
+        if name not in OF_PARTS:
+            steps = fgsm if name == "fgsm" else partial(attack, name)
+            yield name, "attack", partial(counted, steps)
+    for name, options in trainings():
+        yield in_words(name, options), "training", partial(training, name, options)
+    yield "pr", "batch of copies", partial(counted, pr)
 
 
-def counted(work: Callable[[int], None]) -> dict[str, Any]:
-    """Launches and waits of a step."""
+def counted(work: Callable[[int], None]) -> dict[str, float]:
+    """Launches and waits of a step, of work that makes so many."""
     counts = []
     for count in (1, STEPS, 2 * STEPS):  # the first fills caches
         with PretendDevice() as device:
@@ -108,11 +145,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", help="some of them: pgd, apgd-ce, 'training by pgd', pr ...")
+    parser.add_argument("names", nargs="*", help="some of them: pgd, apgd-ce, 'training by erm', pr ...")
     chosen = parser.parse_args().names
-    for name, kind, work in works():
-        if not chosen or name in chosen:
-            print(json.dumps({"step of": name, "kind": kind, **counted(work)}), flush=True)
+    known = {name: (kind, count) for name, kind, count in works()}
+    for name in chosen:
+        if name not in known:
+            raise SystemExit(f"There is no step {name!r}. Known steps: {'; '.join(known)}.")
+    for name in chosen or known:
+        kind, count = known[name]
+        print(json.dumps({"step of": name, "kind": kind, **count()}), flush=True)
 
 
 if __name__ == "__main__":

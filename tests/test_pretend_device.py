@@ -8,7 +8,6 @@ import json
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -42,10 +41,9 @@ from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
-from rbtools.trainer.recipe import Recipe
-from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
 from tests.pretend_device import PretendDevice, on_device
+from tests.pretend_training import counts_of_steps, small_method, trained_for
 
 Record = dict[str, Any]
 
@@ -410,64 +408,12 @@ def test_a_measure_runs_on_the_device(name: str, record: Record) -> None:
 
 # --- training ---------------------------------------------------------------------------------------
 
-TRAINING: dict[str, dict[str, Any]] = {
-    "cvar": {"samples": 2, "rounds": 2},
-    "evar": {"samples": 2},
-    "at-pr": {"candidates": 1, "steps_min": 1, "steps_max": 2, "walk_steps": 2},
-}
-
-
-def data_of(steps: int, batch: int = 4) -> str:
-    """A data set for that many steps of training."""
-    random, arrays = np.random.default_rng(0), {}
-    for split, count in (("train", steps * batch), ("test", 4)):
-        arrays[f"x_{split}"] = random.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
-        arrays[f"y_{split}"] = np.arange(count) % 4
-    np.savez(f"steps{steps}.npz", **arrays)
-    return f"npz:steps{steps}.npz"
-
-
-def trained_for(steps: int, method: Any, device: str, precision: str = "fp32", **recipe: Any) -> Record:
-    arch = {"space": "nasbench201", "str": "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|none~1|none~2|"}
-    record = {"schema": 1, "arch": {**arch, "channels": 2, "cells": 1}, "dataset": data_of(steps)}
-    run = RunContext(
-        tool="rb-train", store=Store(Path(mkdtemp(dir="."))), device=device, threads=1, precision=precision
-    )
-    return train(record, method, Recipe(**{"epochs": 1, "batch_size": 4, "val": 0.0, **recipe}), run)
-
-
-def method_of(name: str) -> Any:
-    fields = METHODS.load(name).__dataclass_fields__  # type: ignore[attr-defined]
-    steps = {"attack_steps": 2} if "attack_steps" in fields else {}
-    return METHODS.build(name, **TRAINING.get(name, steps))
-
-
-def counts_of_steps(
-    monkeypatch: pytest.MonkeyPatch, method: Any, **recipe: Any
-) -> tuple[set[tuple[str, str]], float]:
-    """What the third and fourth step of a training wait for, and the launches of a step."""
-    from rbtools.trainer import loop
-
-    step, counts = loop._Training._step, []
-    with PretendDevice() as device:
-
-        def counted(*args: Any) -> Any:
-            device.reset()
-            worst = yield from step(*args)
-            counts.append((set(device.waits), device.launches.total()))
-            return worst
-
-        monkeypatch.setattr(loop._Training, "_step", counted)
-        trained_for(4, method, "cuda", **recipe)
-    (third, launches), (fourth, more) = counts[2:]  # the first fill caches
-    return third | fourth, (launches + more) / 2
-
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_training_step_does_not_wait(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_step_does_not_wait(name: str) -> None:
     """In bfloat16, as a GPU trains by default."""
-    waits, launches = counts_of_steps(monkeypatch, method_of(name), precision="bf16")
-    assert not waits and launches > 50, waits
+    counts = counts_of_steps(small_method(name), precision="bf16")
+    assert not counts.waits and counts.launches > 50, counts.waits
 
 
 @pytest.mark.parametrize("regularize", [(), ("mixup",)])
@@ -475,8 +421,7 @@ def test_nor_does_one_whose_images_do_not_fit_the_device(
     regularize: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "fits", lambda size, device: False)
-    waits, _ = counts_of_steps(monkeypatch, METHODS.build("erm"), regularize=regularize)
-    assert not waits
+    assert not counts_of_steps(METHODS.build("erm"), regularize=regularize).waits
 
 
 def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

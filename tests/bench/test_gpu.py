@@ -40,6 +40,8 @@ def test_every_part_in_this_process_runs_and_checks_what_it_measures() -> None:
     measured = [one for one in found if "reference" in one]
     assert len(measured) == 8 and all(one["good"] and one["times"] > 0 for one in measured)
     assert all(one["floor"] < one["ours"] for one in found if "an epoch" in one["figure"])
+    rates = [one for one in found if one["figure"].startswith(("PGD-20", "AutoAttack", "PR, "))]
+    assert len(rates) == 4 and all(one["floor"] > one["ours"] for one in rates)
 
 
 def test_the_recipe_for_a_robust_network_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -96,3 +98,72 @@ def test_without_a_gpu_it_says_how_to_try_it() -> None:
         pytest.skip("there is one")
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=300)
     assert done.returncode != 0 and "--small --device cpu" in done.stderr
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_check_that_fails_costs_no_figure(
+    status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import torch
+
+    table = table_module()
+    line = json.dumps({"figure": "pgd, an epoch", "ours": 4.321, "unit": "s", "good": not status})
+    text = f"import sys\nprint('''{line}''')\nprint('half a li', end='')\nsys.exit({status})\n"
+    (tmp_path / "gpu.py").write_text(text)
+    monkeypatch.setattr(table, "HERE", tmp_path)
+    monkeypatch.setattr(
+        table, "counted", lambda: {row.step: {"launches": 1, "waits": 0} for row in table.ROWS}
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(sys, "argv", ["gpu_table.py"])
+    with pytest.raises(SystemExit) as ended:
+        table.main()
+    assert ended.value.code == status
+    assert "| 4.321 s |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/running.md"])
+def test_the_tables_of_documents_have_the_rows_of_the_bench(document: str) -> None:
+    text = (SCRIPT.parents[1] / document).read_text("utf-8")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    (first,) = (n for n, line in enumerate(lines) if line[0].startswith("work") and "goal" in line)
+    place = lines[first].index("goal")
+    found = []
+    for line in lines[first + 2 :]:
+        if len(line) != len(lines[first]):
+            break
+        found.append((line[0], line[place]))
+    rows = [(row.work, row.goal) for row in table_module().ROWS]
+    assert found and found == [row for row in rows if row in found]
+    assert document == "README.md" or found == rows
+
+
+def test_memory_is_of_our_own_run_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import torch
+
+    gpu, held = module(), [2**32]
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: held.__setitem__(0, 0))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: held[0])
+    bench = gpu.Bench(gpu.SMALL, torch.device("cuda"), "digits", tmp_path, small=True)
+    with bench.memory():
+        held[0] = 2**30
+    held[0] = 2**33  # the reference
+    bench.say("here", 1.0)
+    bench.say("in other processes", 1.0)
+    first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert first["memory_gib"] == 1 and "memory_gib" not in second
+
+
+def test_an_epoch_of_networks_that_share_a_gpu_is_by_the_rate_of_all_of_them() -> None:
+    gpu = module()
+    done = [{"train": {"history": {"seconds": [9.0, seconds]}}} for seconds in (2.0, 6.0)]
+    rates = {"1": 100.0, "2 processes": 150.0, "2 in turn": 200.0}
+
+    def seconds(**facts: object) -> float:
+        return gpu.epoch_of_each(done, {"sharing": {"images_per_second": rates, **facts}}, 600)
+
+    assert seconds(per_gpu=2, in_turn=True) == 3 and seconds(per_gpu=2, in_turn=False) == 4
+    assert seconds(per_gpu=1, in_turn=False) == 6
+    assert gpu.epoch_of_each(done, {}, 600) == seconds(per_gpu=4, in_turn=False) == 2

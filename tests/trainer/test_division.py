@@ -46,7 +46,7 @@ def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyP
     """On the pretend device, with four processes that are never asked anything."""
     from rbtools.training import METHODS
     from tests.pretend_device import PretendDevice
-    from tests.test_pretend_device import trained_for
+    from tests.pretend_training import trained_for
 
     for name, answer in (("count", 4), ("rank", 0), ("broadcast", None)):
         monkeypatch.setattr(distributed, name, lambda *_, answer=answer: answer)
