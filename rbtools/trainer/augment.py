@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rbtools.attacks.active_examples import uploaded
 from rbtools.lazy import F, torch
 from rbtools.rng.draws import Draws
 
@@ -21,7 +22,7 @@ def augment(images: Tensor, kinds: Sequence[str], draws: Draws, epoch: int) -> T
     if "crop" in kinds or "crop-reflect" in kinds:
         images = _crop(images, draws.child("crop"), epoch, reflect="crop-reflect" in kinds)
     if "flip" in kinds:
-        flip = draws.child("flip").integers(2, (1, 1, 1), epoch).bool()
+        flip = _integers(draws.child("flip"), 2, (1, 1, 1), epoch).bool()
         images = torch.where(flip, images.flip(3), images)
     return images
 
@@ -34,7 +35,7 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
         padded = F.pad(images.float(), edges, mode="reflect").to(images.dtype)
     else:
         padded = F.pad(images, edges)
-    corner = draws.integers(2 * pad + 1, (2,), epoch)
+    corner = _integers(draws, 2 * pad + 1, (2,), epoch)
     rows = corner[:, :1] + torch.arange(height, device=images.device)
     columns = corner[:, 1:] + torch.arange(width, device=images.device)
     batch = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
@@ -42,12 +43,21 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
     return padded[batch, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
+def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> Tensor:
+    """The whole numbers of `draws`, drawn on the CPU where the examples are known there: a GPU has a hundred
+    kernels to launch for a few numbers, which are the same ones.
+    """
+    if draws.device.type == "cpu" or draws.host is None:
+        return draws.integers(high, shape, draw)
+    return uploaded(draws.on_host().integers(high, shape, draw), draws.device)
+
+
 def cutout(images: Tensor, length: int, draws: Draws) -> Tensor:
     """A black square inside each image of (N, C, H, W), at a random place per example."""
     height, width = images.shape[2:]
     own = draws.child("cutout")
-    top = own.child("row").integers(height - length + 1, (1,))
-    left = own.child("column").integers(width - length + 1, (1,))
+    top = _integers(own.child("row"), height - length + 1, (1,))
+    left = _integers(own.child("column"), width - length + 1, (1,))
     rows, columns = (torch.arange(side, device=images.device) for side in (height, width))
     in_rows = (rows >= top) & (rows < top + length)
     in_columns = (columns >= left) & (columns < left + length)

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rbtools.rng.draws import Draws
-from rbtools.trainer.augment import augment
+from rbtools.trainer.augment import augment, cutout
+from tests.pretend_device import PretendDevice
 
 
 def images_of(count: int, size: tuple[int, int, int]) -> Tensor:
@@ -87,3 +88,19 @@ def test_crop_and_flip_do_not_choose_together() -> None:
     _, found = torch.unique(both.flatten(1), dim=0, return_counts=True)
     assert len(found) == 18
     assert float(((found - 4000 / 18) ** 2 / (4000 / 18)).sum()) < 40.8  # 17 degrees of freedom, .001
+
+
+def test_a_gpu_gets_the_choices_of_the_cpu_and_launches_few_kernels() -> None:
+    images, ids = images_of(5, (3, 16, 16)), torch.arange(5)
+    kinds = ["crop", "flip"]
+    wanted = cutout(augment(images, kinds, draws_for(5), 0), 4, draws_for(5))
+    with PretendDevice() as device:
+        there, launches = images.to("cuda"), []
+        for host in (None, ids):  # in a training the examples are known on the host
+            draws = Draws(0, "train", ids.pin_memory().to("cuda", non_blocking=True), host=host)
+            device.reset()
+            found = cutout(augment(there, kinds, draws, 0), 4, draws)
+            assert host is None or not device.waits
+            launches.append(device.launches.total())
+            assert torch.equal(found.cpu(), wanted)
+    assert launches[1] < 60 < launches[0]
