@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -652,3 +654,108 @@ def test_a_search_on_the_device_finds_what_it_finds_on_the_cpu(
 def test_a_search_that_diverges_on_the_device_ends(grouped_by_device: None) -> None:
     with PretendDevice(), pytest.raises(RbError, match="diverged in epoch 1"):
         of_supernet("darts", "cuda", steps=4, lr=1e30)
+
+
+# --- what one batch more waits for -------------------------------------------------------------------
+
+MEASURE_WAITS: dict[str, int] = {
+    "ntk": 6,
+    "jacobian": 5,
+    "hessian": 25,
+    "wci": 7,
+    "naswot": 8,
+    "nasi": 5,
+    "synflow": 0,
+    "snip": 5,
+    "grad_norm": 5,
+    "params": 0,
+    "macs": 0,
+    "margin": 7,
+    "sharpness": 7,
+    "nu": 5,
+    "bound": 15,
+}
+EVALUATION_WAITS: dict[str, int] = {
+    "AccuracyTask": 0,
+    "AttackTask": 0,
+    "CorruptionTask": 0,
+    "ArchiveTask": 0,
+    "NoiseTask": 0,
+    "adaptive NoiseTask": 0,
+    "RareFailureTask": 20,
+    "RobustLossTask": 0,
+    "DistanceTask": 0,
+    "GradientMaskingTask": 0,
+    "TransferTask": 0,
+    "CertifiedTask": 105,
+    "CertifiedTask by ibp": 1,
+    "SmoothingTask": 0,
+    "ScreenTask": 0,
+    "_SampleTask": 0,
+}
+
+
+def waits_of_a_batch(run: Callable[[RunContext], Any], size: int, monkeypatch: Any) -> Counter[Any]:
+    """What the third batch of `size` images waits for; each call of `run` has a store of its own."""
+    given, counts = run_on, []
+    for number in (1, 2, 3):  # the first fills caches
+
+        def run_of(device: str, **options: Any) -> RunContext:
+            store = Store(Path(shutil.copytree("rb-store", mkdtemp(dir="."), dirs_exist_ok=True)))
+            more = {"n": number * size, "batch": size, "store": store}  # noqa: B023
+            return replace(given(device), **{**options, **more})
+
+        monkeypatch.setitem(globals(), "run_on", run_of)
+        with PretendDevice() as device:
+            run(run_of("cuda"))
+        counts.append(Counter(device.waits))
+    return counts[2] - counts[1]
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
+    name: str, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"bound": {"paper": "robbench"}}.get(name, {})
+    chosen, attack = MEASURES.build(name, **own), perturbing(("pgd",), (8 / 255,), 2, None)
+
+    def measured(run: RunContext) -> None:
+        assert run.n is not None
+        request = MeasureRequest((chosen,), attack, batches=run.n // 4, batch_size=4)
+        measure(record, request, replace(run, n=None, batch=None))
+
+    waits = waits_of_a_batch(measured, 4, monkeypatch)
+    assert waits.total() <= MEASURE_WAITS[name], waits
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_a_batch_more_of_an_evaluation_waits_no_more_than_its_budget(
+    name: str, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluated(run: RunContext) -> None:
+        shutil.rmtree("archive", ignore_errors=True)
+        EVALUATIONS[name](record)
+
+    waits = waits_of_a_batch(evaluated, 2, monkeypatch)
+    assert waits.total() <= EVALUATION_WAITS[name], waits
+
+
+def other_norms(name: str) -> list[str]:
+    """The norms that an attack takes besides its default."""
+    field = ATTACKS.load(name).__dataclass_fields__.get("norm")  # type: ignore[attr-defined]
+    choices = () if field is None else field.metadata["choices"]
+    return [norm for norm in choices if norm != ATTACKS.build(name).norm]
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"), [(name, norm) for name in ATTACKS if name not in NO_STEPS for norm in other_norms(name)]
+)
+def test_an_attack_in_another_norm_waits_at_most_once_in_8_steps(name: str, norm: str) -> None:
+    counts, option = [], STEPS.get(name, "steps")
+    for number in (8, 16):
+        with PretendDevice() as device:
+            attack = built(name, 1e-6, norm=norm, **{option: number}, **ONE_LOOP.get(name, {}))
+            attacked(attack, 2, device)
+        counts.append(device.waits)
+    fewer, more = counts
+    assert more.total() - fewer.total() <= 1, more - fewer
