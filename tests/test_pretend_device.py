@@ -6,20 +6,26 @@ import importlib
 import itertools
 import json
 import pkgutil
+import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad
 
 from rbtools import datasets, evaluation
-from rbtools.attacks import ATTACKS, active_examples
+from rbtools.attacks import ATTACKS, active_examples, steps
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
+from rbtools.errors import RbError
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.certified import CertifiedTask
 from rbtools.evaluation.corruption_archive import run_archive
@@ -40,10 +46,13 @@ from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.rng.draws import Draws
+from rbtools.search import SEARCHES
 from rbtools.store import Store
+from rbtools.trainer import supernet_search
 from rbtools.training import METHODS
+from rbtools.training.chen_lee import ChenLee
 from tests.pretend_device import PretendDevice, on_device
-from tests.pretend_training import counts_of_steps, small_method, trained_for
+from tests.pretend_training import counts_of_steps, data_of, small_method, trained_for
 
 Record = dict[str, Any]
 
@@ -444,3 +453,269 @@ def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(loop._Training, "_step", counted)
         trained_for(40, METHODS.build("erm"), "cuda")
     assert len(checked) == 2 and waits == [set()]
+
+
+# --- a filter, a prior on the host, and supernets ----------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["batch", "example"])
+@pytest.mark.parametrize("name", ["pgd", "trades"])
+def test_a_step_with_the_filter_does_not_wait(name: str, rule: str) -> None:
+    options = {"filter": "chen-lee", "filter_rule": rule, "warm_steps": 1}
+    assert not counts_of_steps(small_method(name), **options).waits
+
+
+def filtered(
+    name: str, rule: str, inner_mode: str, most: float, device: str
+) -> tuple[list[bool], dict[str, Tensor]]:
+    """Who is attacked further, and a step's loss, logits, gradients and statistics, on the CPU."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
+    nn.init.normal_(net[4].weight, std=0.5)
+    images, count = images_of(6), 6
+    labels = net.eval()(images).argmax(1)
+    labels = torch.where(images[:, 0, 0, 0] > most, labels + 1, labels) % 4  # the divergence lowers its loss
+    net = net.to(device).train()
+    method = METHODS.build(name, eps=0.1, step_size=0.04, attack_steps=4, inner_mode=inner_mode)
+    chosen = ChenLee(method, 2, rule)
+    images, labels = images.to(device), labels.to(device)
+    draws = Draws(0, "test", torch.arange(count, device=device))
+    inner_result = chosen.inner_attack(net, images, labels, draws)
+    loss = chosen.loss(net, images, labels, inner_result).mean()
+    loss.value.backward()  # type: ignore[no-untyped-call]
+    assert loss.adversarial_logits is not None
+    found = {"loss": loss.value.detach(), "logits": loss.adversarial_logits, "images": inner_result[0]}
+    found |= {f"slope of {key}": one.grad for key, one in net.named_parameters() if one.grad is not None}
+    found |= dict(net.named_buffers())
+    return inner_result[1].cpu().tolist(), {key: value.cpu() for key, value in found.items()}
+
+
+@pytest.mark.parametrize("name", ["trades", "pgd", "kl-pgd", "mart", "alp", "mixed"])
+@pytest.mark.parametrize(("rule", "inner_mode"), [("batch", "eval"), ("batch", "train"), ("example", "eval")])
+def test_the_filter_gives_the_numbers_of_the_cpu(
+    name: str, rule: str, inner_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of batches whose attack goes up for all examples, down for all, and down for some."""
+    step = steps.pgd_step
+    seen = set()
+    for most in (2.0, -1.0, 0.5):  # an example whose first pixel is above this goes down, with a wrong label
+
+        def either_way(model: Any, points: Tensor, images: Tensor, objective: Any, **more: Any) -> Any:
+            up, value = step(model, points, images, objective, **more)
+            down = images[:, :1, :1, :1] > most  # noqa: B023
+            return torch.where(down, (2 * points - up).clamp(0, 1), up), value
+
+        monkeypatch.setattr("rbtools.training.base.steps.pgd_step", either_way)
+        wanted, numbers = filtered(name, rule, inner_mode, most, "cpu")
+        with PretendDevice():
+            found, there = filtered(name, rule, inner_mode, most, "cuda")
+        assert found == wanted and there.keys() == numbers.keys()
+        seen.add(tuple(wanted))
+        for key, value in numbers.items():
+            torch.testing.assert_close(there[key], value, rtol=1e-5, atol=1e-6, msg=f"{key} of {wanted}")
+    assert len(seen) > 1
+
+
+def waits_of_steps(monkeypatch: pytest.MonkeyPatch, method: Any, **recipe: Any) -> list[Counter[Any]]:
+    """What each step of a training waits for, 4 in an epoch."""
+    from rbtools.trainer import loop
+
+    step, counts = loop._Training._step, []
+    with PretendDevice() as device:
+
+        def counted(*args: Any) -> Any:
+            device.reset()
+            worst = yield from step(*args)
+            counts.append(Counter(device.waits))
+            return worst
+
+        monkeypatch.setattr(loop._Training, "_step", counted)
+        trained_for(4, method, "cuda", **recipe)
+    return counts
+
+
+@pytest.mark.parametrize(("fits", "most"), [(True, 0), (False, 1)])
+def test_a_prior_of_each_example_is_waited_for_at_most_once_in_a_step(
+    fits: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second epoch, which reads what the first has written. The copy to the host is waited for."""
+    monkeypatch.setattr(streaming, "fits", lambda size, device: fits)
+    for waits in waits_of_steps(monkeypatch, METHODS.build("fgsm-pgi"), epochs=2)[2:]:
+        assert waits.total() <= most, waits
+
+
+def test_a_prior_on_the_host_gives_the_numbers_of_one_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = []
+    for fits in (True, False):
+        monkeypatch.setattr(streaming, "fits", lambda size, device, fits=fits: fits)
+        for micro_batch in (None, 2):
+            with PretendDevice():
+                record = trained_for(3, METHODS.build("fgsm-pgi"), "cuda", epochs=3, micro_batch=micro_batch)
+            losses.append(record["train"]["history"]["loss"])
+    losses.append(trained_for(3, METHODS.build("fgsm-pgi"), "cpu", epochs=3)["train"]["history"]["loss"])
+    assert losses[0] == losses[2] == losses[4] and losses[1] == losses[3]
+
+
+SUPERNETS: dict[str, dict[str, Any]] = {
+    "darts": {"epochs": 1},
+    "advrush": {"epochs": 1, "warmup": 0},
+    "nasi": {},
+}
+
+
+@pytest.fixture
+def grouped_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's clipping of gradients asks in C++ where they lie, where the pretend device is not seen."""
+    grouped = clip_grad._group_tensors_by_device_and_dtype
+
+    def by_device(tensors: Any) -> Any:
+        return {(tensors[0][0].device, dtype): of_both for (_, dtype), of_both in grouped(tensors).items()}
+
+    monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", by_device)
+
+
+def of_supernet(name: str, device: str, **options: Any) -> Record:
+    search = SEARCHES.build(name, batch_size=4, **{**SUPERNETS[name], **options})
+    run = RunContext(
+        tool="rb-search", store=Store(None), device=device, threads=1, dataset=data_of(Path(), 20)
+    )
+    return supernet_search.search(search, run, 2, 1)
+
+
+@pytest.mark.parametrize("name", SUPERNETS)
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_step_of_a_supernet_does_not_wait(
+    name: str, fits: bool, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses are read every 32 steps, and at the end of an epoch."""
+    monkeypatch.setattr(streaming, "fits", lambda size, device: fits)
+    totals = []
+    for number in (1, 2, 6):  # the first fills caches
+        with PretendDevice() as device:
+            of_supernet(name, "cuda", steps=number)
+        totals.append(Counter(device.waits))
+    assert totals[1].total() == totals[2].total(), totals[2] - totals[1]
+
+
+@pytest.mark.parametrize("name", SUPERNETS)
+def test_a_search_on_the_device_finds_what_it_finds_on_the_cpu(
+    name: str, grouped_by_device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supernet_search, "READ_EVERY", 2)
+    wanted = of_supernet(name, "cpu", steps=5)
+    with PretendDevice():
+        found = of_supernet(name, "cuda", steps=5)
+    assert found["ops"] == wanted["ops"]
+    torch.testing.assert_close(torch.tensor(found["alphas"]), torch.tensor(wanted["alphas"]))
+    for key, values in wanted["history"].items():
+        assert found["history"][key] == pytest.approx(values, rel=1e-4)
+
+
+def test_a_search_that_diverges_on_the_device_ends(grouped_by_device: None) -> None:
+    with PretendDevice(), pytest.raises(RbError, match="diverged in epoch 1"):
+        of_supernet("darts", "cuda", steps=4, lr=1e30)
+
+
+# --- what one batch more waits for -------------------------------------------------------------------
+
+MEASURE_WAITS: dict[str, int] = {
+    "ntk": 6,
+    "jacobian": 5,
+    "hessian": 25,
+    "wci": 7,
+    "naswot": 8,
+    "nasi": 5,
+    "synflow": 0,
+    "snip": 5,
+    "grad_norm": 5,
+    "params": 0,
+    "macs": 0,
+    "margin": 7,
+    "sharpness": 7,
+    "nu": 5,
+    "bound": 15,
+}
+EVALUATION_WAITS: dict[str, int] = {
+    "AccuracyTask": 0,
+    "AttackTask": 0,
+    "CorruptionTask": 0,
+    "ArchiveTask": 0,
+    "NoiseTask": 0,
+    "adaptive NoiseTask": 0,
+    "RareFailureTask": 20,
+    "RobustLossTask": 0,
+    "DistanceTask": 0,
+    "GradientMaskingTask": 0,
+    "TransferTask": 0,
+    "CertifiedTask": 105,
+    "CertifiedTask by ibp": 1,
+    "SmoothingTask": 0,
+    "ScreenTask": 0,
+    "_SampleTask": 0,
+}
+
+
+def waits_of_a_batch(run: Callable[[RunContext], Any], size: int, monkeypatch: Any) -> Counter[Any]:
+    """What the third batch of `size` images waits for; each call of `run` has a store of its own."""
+    given, counts = run_on, []
+    for number in (1, 2, 3):  # the first fills caches
+
+        def run_of(device: str, **options: Any) -> RunContext:
+            store = Store(Path(shutil.copytree("rb-store", mkdtemp(dir="."), dirs_exist_ok=True)))
+            more = {"n": number * size, "batch": size, "store": store}  # noqa: B023
+            return replace(given(device), **{**options, **more})
+
+        monkeypatch.setitem(globals(), "run_on", run_of)
+        with PretendDevice() as device:
+            run(run_of("cuda"))
+        counts.append(Counter(device.waits))
+    return counts[2] - counts[1]
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
+    name: str, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"bound": {"paper": "robbench"}}.get(name, {})
+    chosen, attack = MEASURES.build(name, **own), perturbing(("pgd",), (8 / 255,), 2, None)
+
+    def measured(run: RunContext) -> None:
+        assert run.n is not None
+        request = MeasureRequest((chosen,), attack, batches=run.n // 4, batch_size=4)
+        measure(record, request, replace(run, n=None, batch=None))
+
+    waits = waits_of_a_batch(measured, 4, monkeypatch)
+    assert waits.total() <= MEASURE_WAITS[name], waits
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_a_batch_more_of_an_evaluation_waits_no_more_than_its_budget(
+    name: str, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluated(run: RunContext) -> None:
+        shutil.rmtree("archive", ignore_errors=True)
+        EVALUATIONS[name](record)
+
+    waits = waits_of_a_batch(evaluated, 2, monkeypatch)
+    assert waits.total() <= EVALUATION_WAITS[name], waits
+
+
+def other_norms(name: str) -> list[str]:
+    """The norms that an attack takes besides its default."""
+    field = ATTACKS.load(name).__dataclass_fields__.get("norm")  # type: ignore[attr-defined]
+    choices = () if field is None else field.metadata["choices"]
+    return [norm for norm in choices if norm != ATTACKS.build(name).norm]
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"), [(name, norm) for name in ATTACKS if name not in NO_STEPS for norm in other_norms(name)]
+)
+def test_an_attack_in_another_norm_waits_at_most_once_in_8_steps(name: str, norm: str) -> None:
+    counts, option = [], STEPS.get(name, "steps")
+    for number in (8, 16):
+        with PretendDevice() as device:
+            attack = built(name, 1e-6, norm=norm, **{option: number}, **ONE_LOOP.get(name, {}))
+            attacked(attack, 2, device)
+        counts.append(device.waits)
+    fewer, more = counts
+    assert more.total() - fewer.total() <= 1, more - fewer

@@ -7,7 +7,7 @@ is the mean of the images' losses.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
@@ -77,6 +77,11 @@ def chunks(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     yield from zip(*(tensor.split(chunk) for tensor in tensors), strict=True)
 
 
+def read_sum(terms: Iterable[Tensor]) -> float:
+    """The sum of scalars, added in float64 in their order, from one look at the device."""
+    return float(sum(torch.stack(list(terms)).tolist()))
+
+
 def gradient(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> Weights:
     """The gradient of the mean cross-entropy of images (N, C, H, W) with respect to all weights."""
     weights = weights_of(model)
@@ -92,7 +97,7 @@ def mean_loss(model: nn.Module, weights: Weights, images: Tensor, labels: Tensor
     """The mean cross-entropy of images (N, C, H, W) with these weights in place of the model's."""
     with differentiating():
         parts = chunks(chunk, images, labels)
-        return sum(float(loss_of(model, part, truth)(weights)) for part, truth in parts) / len(labels)
+        return read_sum(loss_of(model, part, truth)(weights) for part, truth in parts) / len(labels)
 
 
 class WeightHessian:
@@ -139,17 +144,22 @@ class WeightHessian:
         costs what one estimate of the whole trace costs.
         """
         signs = probes.child("trace")
-        rows = [[0.0] * len(self.weights) for _ in range(count)]
+        parts: list[tuple[int, Tensor]] = []  # a probe's number, and its estimates for a chunk
 
         def probe(number: int) -> Weights:
             return self.shaped(rademacher(signs, self.size, number)[0])
 
         def take(number: int, product: Weights) -> None:
             vector = probe(number)
-            for place, name in enumerate(self.weights):
-                rows[number][place] += float((vector[name] * product[name]).sum())
+            estimates = torch.stack([(vector[name] * product[name]).sum() for name in self.weights])
+            parts.append((number, estimates))
 
         self.products(probe, count, take)
+        rows = [[0.0] * len(self.weights) for _ in range(count)]
+        if parts:  # read together, since a GPU is waited for, and added in float64
+            read = torch.stack([estimates for _, estimates in parts]).tolist()
+            for (number, _), estimates in zip(parts, read, strict=True):
+                rows[number] = [total + one for total, one in zip(rows[number], estimates, strict=True)]
         return rows
 
     def flat(self, vector: Tensor) -> Tensor:

@@ -27,4 +27,4 @@ class GradNorm(Measure):
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
-        return {"": sum(float(part.double().square().sum()) for part in gradient.values()) ** 0.5}
+        return {"": derivatives.read_sum(part.double().square().sum() for part in gradient.values()) ** 0.5}

@@ -212,13 +212,18 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
 
     parameters = dict(model.named_parameters())
     exact = _gradients(model, image, list(parameters.values()), add)
+    pairs = [
+        (torch.cat(blocks.get(parameter, [gradient.new_empty(0)])), gradient.flatten())
+        for parameter, gradient in zip(parameters.values(), exact, strict=True)
+        if gradient is not None
+    ]
+    same = iter(_same(pairs))
     taken: dict[nn.Module, set[str]] = {}
     rest = []
-    for (name, parameter), exact_gradient in zip(parameters.items(), exact, strict=True):
-        if exact_gradient is None:
+    for (name, parameter), gradient in zip(parameters.items(), exact, strict=True):
+        if gradient is None:
             continue
-        computed = torch.cat(blocks.get(parameter, [exact_gradient.new_empty(0)]))
-        if _same(computed, exact_gradient.flatten()):
+        if next(same):
             module, own = places[parameter]
             taken.setdefault(module, set()).add(own)
         else:
@@ -226,13 +231,20 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
     return taken, rest
 
 
-def _same(computed: Tensor, exact: Tensor) -> bool:
-    if computed.shape != exact.shape:
-        return False
-    same: bool = torch.allclose(
-        computed, exact, rtol=1e-3, atol=1e-4 * float(exact.abs().max()), equal_nan=True
-    )
-    return same
+def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
+    """Which computed gradients are the exact ones, as torch.allclose compares them with a tolerance of their
+    largest value; from two looks at the device for all of them."""
+    alike = [computed.shape == exact.shape for computed, exact in pairs]
+    comparable = [pair for pair, fits in zip(pairs, alike, strict=True) if fits]
+    if not comparable:
+        return alike
+    largest = torch.stack([exact.abs().max() for _, exact in comparable]).tolist()
+    close = [
+        torch.isclose(computed, exact, rtol=1e-3, atol=1e-4 * most, equal_nan=True).all()
+        for (computed, exact), most in zip(comparable, largest, strict=True)
+    ]
+    answers = iter(torch.stack(close).tolist())
+    return [fits and next(answers) for fits in alike]
 
 
 def _gradients(

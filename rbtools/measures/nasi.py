@@ -28,4 +28,4 @@ class NASI(Measure):
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
-        return {"": sum(float(part.double().square().sum()) for part in gradient.values())}
+        return {"": derivatives.read_sum(part.double().square().sum() for part in gradient.values())}

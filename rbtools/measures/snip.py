@@ -29,4 +29,6 @@ class SNIP(Measure):
         names = list(derivatives.layers(model).values())
         weights = derivatives.weights_of(model, names)
         gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
-        return {"": sum(float((weights[name] * gradient[name]).abs().double().sum()) for name in names)}
+        return {
+            "": derivatives.read_sum((weights[name] * gradient[name]).abs().double().sum() for name in names)
+        }

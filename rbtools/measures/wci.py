@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import torch
 from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
@@ -41,7 +42,7 @@ class WCI(Measure):
         layers = derivatives.layers(model)
         names = list(layers.values())
         hessian = derivatives.WeightHessian(model, batch.attacked, batch.labels, batch.chunk, names)
-        norms = [float(weight.double().square().sum()) for weight in hessian.weights.values()]
+        norms = torch.stack([w.double().square().sum() for w in hessian.weights.values()]).tolist()
         return {"layers": list(layers), "norms": norms, "traces": hessian.traces(batch.probes, self.probes)}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
+from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution import device, resources
@@ -25,6 +26,8 @@ VERSION = 1
 BETAS = (0.5, 0.999)
 SCATTER = 1e-3
 """Initial standard deviation of the architecture parameters, as in DARTS."""
+READ_EVERY = 32
+"""Steps on a GPU between reading the losses, which waits for it."""
 
 
 def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str, Any]:
@@ -105,11 +108,16 @@ class _Work:
             self.model = Normalized(self.net, about.mean, about.std).to(device)
 
     def batch(self, ids: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """Augmented images in [0, 1] and their labels."""
-        ids = ids.to(self.device)
-        draws = Draws(self.run.seed, "supernet", ids, epoch)
-        images = augment(self.images[ids], self.data.about.augment, draws, 0)
+        """Augmented images in [0, 1] and their labels, of these examples (on the CPU)."""
+        host, ids = ids, uploaded(ids, self.device)
+        draws = Draws(self.run.seed, "supernet", ids, epoch, host=host)
+        at = host if isinstance(self.images, streaming.Streamed) else ids
+        images = augment(self.images[at], self.data.about.augment, draws, 0)
         return images.float() / 255, self.labels[ids]
+
+    def reads_losses(self, step: int, steps: int) -> bool:
+        """Whether to read losses after this step of an epoch of `steps`, counted from 0."""
+        return self.device.type == "cpu" or (step + 1) % READ_EVERY == 0 or step + 1 == steps
 
 
 def _alternating(work: _Work) -> dict[str, list[float]]:
@@ -138,6 +146,7 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
         batches = (part.split(method.batch_size) for part in (mine, theirs))
         pairs = list(zip(*batches, strict=True))[: method.steps]
         sums = [0.0, 0.0]
+        unread: list[Tensor] = []  # losses of the weights and of the architecture, on the device
         for step, (own, other) in enumerate(pairs):
             work.run.check_cancelled()
             work.model.train()
@@ -150,8 +159,11 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
                 weight.grad = slope
             torch.nn.utils.clip_grad_norm_(weights, method.clip)
             optimizer.step()
-            sums[0] += float(own_loss.detach())
-            sums[1] += float(loss.detach())
+            unread.append(torch.stack([own_loss.detach(), loss.detach()]))
+            if work.reads_losses(step, len(pairs)):
+                for both in torch.stack(unread).tolist():
+                    sums = [total + value for total, value in zip(sums, both, strict=True)]
+                unread.clear()
             if not math.isfinite(sum(sums)):
                 raise RbError(
                     f"The search {method.name} diverged in epoch {epoch + 1}: the loss is not finite. Use a"
@@ -168,22 +180,23 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
 def _at_initialisation(work: _Work) -> dict[str, list[float]]:
     """One step from alphas of 0: the mean gradient of drawn architectures' rewards (NASI, algorithm 1)."""
     method, net = work.method, work.net
-    weights, largest = net.weights(), 0.0
+    weights = net.weights()
     total = torch.zeros(net.alphas.shape, device=work.device)
-    history: list[float] = []
+    largest = torch.zeros((), device=work.device)
+    rewards: list[Tensor] = []
     work.model.train()
     for step in range(method.steps):
         work.run.check_cancelled()
         chosen = work.order[torch.randperm(len(work.order))[: method.batch_size]]
-        noise = -torch.empty(net.alphas.shape).exponential_().log().to(work.device)
+        noise = uploaded(-torch.empty(net.alphas.shape).exponential_().log(), work.device)
         net.weigh = ((net.alphas + noise) / method.temperature).softmax(1)
         reward = method.reward(work.model, weights, *work.batch(chosen, step))
         (slope,) = torch.autograd.grad(reward, [net.alphas])
-        largest = max(largest, float(slope.norm()))
-        total.add_(slope / (largest or 1.0))
-        history.append(float(reward.detach()))
+        largest = torch.fmax(largest, slope.norm())  # a norm that is not a number is not the largest
+        total.add_(slope / torch.where(largest > 0, largest, 1.0))
+        rewards.append(reward.detach())
         work.run.progress(f"{method.name}: {step + 1} of {method.steps} architectures")
     net.weigh = None
     with torch.no_grad():
         net.alphas.add_(total / method.steps)
-    return {"reward": history}
+    return {"reward": torch.stack(rewards).tolist()}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rbtools.attacks.active_examples import wide
 from rbtools.lazy import torch
 from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy, mode
 
@@ -23,6 +26,9 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
 
     Expects a method with an attack by steps; with `rule="example"` one that attacks in eval mode, since then
     only parts of the batch go through the network.
+
+    On a GPU nothing is read, since it would be waited for: all examples are attacked to the end, and the
+    results and BatchNorm's statistics of those that leave are dropped. So the same images are trained on.
     """
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
@@ -55,11 +61,17 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
             raised = cross_entropy(reached, labels) - cross_entropy(clean, labels)
             if self.rule == "batch":
                 raised = raised.mean().expand(len(images))
-            stay = raised >= 0
+            stay, left = raised >= 0, method.attack_steps - self.warm_steps
+            if images.is_cuda:
+                buffers = _statistics(model)
+                before = [buffer.clone() for buffer in buffers]
+                rest = method.objective(model, images, labels, clean)
+                attacked = method.climb(model, images, warm, rest, left)
+                _restore_unless(stay.any(), buffers, before)
+                return torch.where(wide(stay, images), attacked, images), stay, reached
             trained = images.clone()
             if stay.any():
                 rest = method.objective(model, images[stay], labels[stay], clean[stay])
-                left = method.attack_steps - self.warm_steps
                 trained[stay] = method.climb(model, images[stay], warm[stay], rest, left)
         return trained, stay, reached
 
@@ -67,10 +79,14 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
         self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: tuple[Tensor, Tensor, Tensor]
     ) -> LossTerms:
         trained, stay, reached = inner_result
-        if not stay.any():
+        if images.is_cuda:
+            with _one_pass_unless(stay.any(), model):
+                whole = self.method.loss(model, images, labels, trained)
+        elif stay.any():
+            whole = self.method.loss(model, images, labels, trained)
+        else:
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), logits, reached)
-        whole = self.method.loss(model, images, labels, trained)
         # Filtered examples are trained on x, so its logits serve as adversarial ones if there are no others.
         plain = whole.adversarial if whole.clean is None else whole.clean
         assert plain is not None
@@ -81,3 +97,43 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
                 stay[:, None], hit, reached.to(hit)
             )  # of filtered examples, at x' after the warm steps
         return LossTerms(values, whole.clean, hit)
+
+
+def _statistics(model: nn.Module) -> list[Tensor]:
+    """The buffers that a pass may update: those of modules in training mode."""
+    return [
+        buffer for module in model.modules() if module.training for buffer in module.buffers(recurse=False)
+    ]
+
+
+def _restore_unless(keep: Tensor, buffers: Sequence[Tensor], before: Sequence[Tensor]) -> None:
+    """Give buffers their values of before where `keep`, a truth value on the device, is false."""
+    with torch.no_grad():
+        for buffer, value in zip(buffers, before, strict=True):
+            # As .data: autograd keeps BatchNorm's statistics and refuses a backward pass after a change, but
+            # in training mode that pass does not use them.
+            buffer.data.copy_(torch.where(keep, buffer, value))
+
+
+@contextmanager
+def _one_pass_unless(keep: Tensor, model: nn.Module) -> Iterator[None]:
+    """Of the passes inside the block only the first one updates buffers, unless `keep`, a truth value on the
+    device, is true: an example that left is trained on its own image alone, which goes through once.
+    """
+    buffers: list[Tensor] = []
+    first: list[Tensor] = []
+    passes = 0
+
+    def before_pass(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            buffers.extend(_statistics(model))
+            first.extend(buffer.clone() for buffer in buffers)
+
+    handle = model.register_forward_pre_hook(before_pass)
+    try:
+        yield
+    finally:
+        handle.remove()
+    _restore_unless(keep, buffers, first)

@@ -147,21 +147,37 @@ class CarriedPrior(Method["PriorStep"]):
     def solves_in_eval(self) -> bool:
         return self.method.solves_in_eval
 
-    def prior(self, images: Tensor, draws: Draws) -> Prior:
+    def prior(self, images: Tensor, draws: Draws, places: Tensor) -> Prior:
         """The priors of these examples in this epoch, as `images`."""
         if draws.offset % self.method.reset == 0:
             return self.method.random_prior(images, draws)
-        at = draws.examples.to(self.kept.delta.device)
-        delta, momentum = (values[at].to(images) for values in self.kept)
+        delta, momentum = (self._taken(values, places, images.device).to(images) for values in self.kept)
         eps = self.method.eps
         return Prior(delta.clamp_(-eps, eps), momentum)  # rounding to float16 may have left the ball
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> PriorStep:
-        result = self.method.step(model, images, labels, self.prior(images, draws))
-        at = draws.examples.to(self.kept.delta.device)
-        for kept, values in zip(self.kept, result.following, strict=True):
-            kept[at] = values.clamp(-_LARGEST, _LARGEST).to(kept)
+        kept = self.kept
+        places = draws.examples if kept.delta.device == draws.device else draws.on_host().examples
+        result = self.method.step(model, images, labels, self.prior(images, draws, places))
+        following = [
+            values.clamp(-_LARGEST, _LARGEST).to(old.dtype)
+            for old, values in zip(kept, result.following, strict=True)
+        ]
+        if kept.delta.device != images.device:  # one copy, since each is waited for
+            following = list(torch.stack(following).to(kept.delta.device))
+        for old, values in zip(kept, following, strict=True):
+            old[places] = values
         return result
+
+    @staticmethod
+    def _taken(values: Tensor, places: Tensor, device: torch.device) -> Tensor:
+        """The values at these places, on the device."""
+        if values.device == device:
+            return values[places]
+        shape = (len(places), *values.shape[1:])
+        # From pinned memory a GPU copies without making the host wait.
+        pixels = torch.empty(shape, dtype=values.dtype, pin_memory=device.type == "cuda")
+        return torch.index_select(values, 0, places, out=pixels).to(device, non_blocking=True)
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: PriorStep) -> LossTerms:
         return self.method.loss(model, images, labels, inner_result)
