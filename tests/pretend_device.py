@@ -32,6 +32,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rbtools import lazy
+
 ROOT = str(Path(__file__).resolve().parents[1])
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -82,7 +84,8 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
         # Graphs are recorded by another pretence (tests/pretend_graphs.py).
         self._stack.enter_context(mock.patch("rbtools.models.cuda_graphs.usable", lambda device: False))
         self._stack.enter_context(mock.patch.object(ThreadPoolExecutor, "submit", self._submit))
-        self._stack.enter_context(mock.patch.object(torch, "autocast", _autocast))
+        for module in (lazy.torch, torch):  # the former keeps what it has read of the latter
+            self._stack.enter_context(mock.patch.object(module, "autocast", _autocast))
         recorded = mock.patch.object(Tensor, "record_stream", lambda tensor, stream: None, create=True)
         self._stack.enter_context(recorded)
         self._stack.enter_context(self._modes())
