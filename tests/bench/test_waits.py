@@ -38,7 +38,7 @@ def test_a_training_step_has_its_augmentation_and_its_attack() -> None:
         waits.training(name, options)
         for name, options in (("erm", {}), ("pgd", {"attack_steps": 1}), ("pgd", {"attack_steps": 3}))
     )
-    assert erm["launches"] > 200, "a bare step has about a hundred"
+    assert erm["launches"] > 140, "without augmentation there are 135, and a bare step has 113"
     step = (long["launches"] - short["launches"]) / 2
     assert 50 < step < 110, "an attack step's launches: the copy has no BatchNorm"
     assert not erm["waits"] and not long["waits"]
