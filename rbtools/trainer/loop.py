@@ -121,9 +121,8 @@ class _Training:
             division.check_pieces(sizes, self.recipe.micro_batch, distributed.count())
             self.model = distributed.synchronised(self.model)
         self.averaged = None if self.recipe.ema is None else regularize.Averaged(self.model, self.recipe.ema)
-        graphed = None
+        graphed, obstacle = None, self._obstacle_to_graphs()
         if task.prepare and not stacked:
-            obstacle = self._obstacle_to_graphs()
             if obstacle is None:
                 graphed = cuda_graphs.training(self.model, device, run.notify)
             elif device.type == "cuda":

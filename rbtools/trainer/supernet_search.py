@@ -18,6 +18,7 @@ from rbtools.rng import GENERATOR
 from rbtools.rng.draws import Draws
 from rbtools.store import digest
 from rbtools.trainer.augment import augment
+from rbtools.trainer.loop import READ_EVERY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +27,6 @@ VERSION = 1
 BETAS = (0.5, 0.999)
 SCATTER = 1e-3
 """Initial standard deviation of the architecture parameters, as in DARTS."""
-READ_EVERY = 32
-"""Steps on a GPU between reading the losses, which waits for it."""
 
 
 def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str, Any]:
