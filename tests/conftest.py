@@ -11,7 +11,8 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,29 @@ def trained(_trained: tuple[Path, dict[str, str]], tmp_path: Path) -> dict[str, 
     folder, records = _trained
     shutil.copytree(folder, tmp_path / "rb-store")
     return {name: json.loads(text) for name, text in records.items()}
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stamp of every file is believed in this process, however young the file is."""
+    from rbtools.store import stamps
+
+    monkeypatch.setattr(stamps, "RESOLUTION_SECONDS", -3600.0)
+
+
+@pytest.fixture
+def overwrite() -> Callable[[Path, bytes], None]:
+    """Give a file other content in its place: inode, size and time of modification stay."""
+
+    def overwritten(path: Path, data: bytes) -> None:
+        before = path.stat()
+        assert len(data) == before.st_size and data != path.read_bytes()
+        while path.stat().st_ctime_ns == before.st_ctime_ns:  # in the tick in which it was written
+            time.sleep(0.001)
+            path.write_bytes(data)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    return overwritten
 
 
 @pytest.fixture

@@ -6,17 +6,15 @@ import errno
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rbtools.datasets.base import Cache
+from rbtools.store import stamps
 
 if TYPE_CHECKING:
     import numpy as np
 
-# A file changed more recently may change again within the resolution of its time stamp.
-STABLE_SECONDS = 2.0
 CHUNK = 1 << 20
 
 
@@ -51,26 +49,27 @@ def remembered(
     """
     if cache is None:
         return make()
-    key, stable = _stamp(what, files)
-    known = cache.get(key)
+    key, settled = _key(what, files)
+    known = cache.get(key) if settled else None
     if known is None:
         known = make()
-        if stable:
+        if settled:
             cache.put(key, known)
     return known
 
 
-def _stamp(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:
-    """A cache key that changes when any file does, and whether all files are old enough to trust it."""
+def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:
+    """A cache key that changes when any file does, and whether it may be believed: see `stamps`."""
     total = hashlib.sha256(lines(*what))
-    newest = 0
+    settled = True
     for name, path in files:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
-        total.update(lines(name, f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"))
-        newest = max(newest, status.st_mtime_ns)
-    return f"data:{total.hexdigest()}", newest / 1e9 < time.time() - STABLE_SECONDS
+        stamp = stamps.stamp(status)
+        total.update(lines(name, stamp.text))
+        settled = settled and stamp.settled
+    return f"data:{total.hexdigest()}", settled
 
 
 def md5_of(path: str | os.PathLike[str], offset: int = 0, length: int | None = None) -> str:

@@ -7,7 +7,6 @@ only headers and labels are read; an image is read where it is used.
 from __future__ import annotations
 
 import io
-import os
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from rbtools.datasets.damage import damaged
 from rbtools.datasets.decode import Encoded
 from rbtools.datasets.tree import Tree
 from rbtools.errors import RbError
+from rbtools.store.stamps import stamp_of
 
 _SHARD = re.compile(r"(?:.*[-_.])?(train|validation|val)[-_.]?\d+.*\.(tar|parquet)|\d+\.(tar|parquet)")
 _IMAGES, _LABEL = ("jpg", "jpeg", "png", "webp"), "cls"
@@ -90,7 +90,7 @@ def shards(place: Path, names: Sequence[str]) -> list[Path]:
 def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree:
     """The images of these files. Raises RbError for a damaged one and for a class index that is none."""
     read = _of_tar if paths[0].suffix == ".tar" else _of_parquet
-    packed = read(tuple((path, os.stat(path).st_mtime_ns) for path in paths))
+    packed = read(tuple((path, stamp_of(path).text) for path in paths))
     labels = packed.labels
     wrong = next((name for name, label in labels.items() if not 0 <= label < len(class_names)), None)
     if wrong is not None:
@@ -105,7 +105,7 @@ def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree
 
 
 @lru_cache(maxsize=2)
-def _of_tar(files: tuple[tuple[Path, int], ...]) -> Packed:
+def _of_tar(files: tuple[tuple[Path, str], ...]) -> Packed:
     members = {name: member for path, _ in files for name, member in _members(path)}
 
     def data(name: str) -> bytes:
@@ -146,7 +146,7 @@ def _members(path: Path) -> Iterator[tuple[str, Member]]:
 
 
 @lru_cache(maxsize=2)
-def _of_parquet(files: tuple[tuple[Path, int], ...]) -> Packed:
+def _of_parquet(files: tuple[tuple[Path, str], ...]) -> Packed:
     table = parquet.ImageTable([path for path, _ in files])
     rows = {f"row {row}": row for row in range(len(table))}
 

@@ -21,6 +21,7 @@ from rbtools.datasets.photographs import Photographs
 from rbtools.datasets.published_files import Remote
 from rbtools.datasets.tree import Tree, is_image
 from rbtools.errors import RbError
+from rbtools.store.stamps import stamp_of
 
 FOLDER = "tiny-imagenet-200"
 ANNOTATIONS = "val_annotations.txt"
@@ -84,9 +85,8 @@ class TinyImageNet(Photographs):
         return self._in_archive(packed, split)
 
     def _in_archive(self, packed: Path, split: str) -> Tree:
-        status = os.stat(packed)
         try:
-            archive = _opened(str(packed), status.st_mtime_ns, status.st_size)
+            archive = _opened(str(packed), stamp_of(packed).text)
             inner = f"{FOLDER}/"
             names = [name.removeprefix(inner) for name in archive.namelist() if name.startswith(inner)]
             tree = _tree(packed, split, names, lambda name: archive.read(inner + name).decode("utf-8"))
@@ -96,8 +96,8 @@ class TinyImageNet(Photographs):
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(path: str, changed: int, size: int) -> zipfile.ZipFile:
-    """The archive, cached: its list of 120,000 files takes a second to read."""
+def _opened(path: str, stamp: str) -> zipfile.ZipFile:
+    """The archive with that stamp, cached: its list of 120,000 files takes a second to read."""
     return zipfile.ZipFile(path)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,8 +24,8 @@ from rbtools.evaluation import evaluate
 from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.tasks import AttackOutput, right
 from rbtools.lazy import np
-from rbtools.store import Store, digest, index, listing
-from rbtools.store.checksum import unsealed
+from rbtools.store import Store, digest, index, listing, stamps
+from rbtools.store.checksum import described
 from rbtools.store.files import read_plain
 from rbtools.store.remote_proxy import RemoteStoreProxy
 
@@ -198,8 +197,8 @@ def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
     if isinstance(store, RemoteStoreProxy) or store.folder is None or not store.folder.exists():
         return
     wanted = evaluate.inputs_fields(inputs)
-    for folder, changed in _folders(store):
-        for checkpoint, key, metric in _attacks_in(str(store.folder), folder, changed):
+    for folder, stamp in _folders(store):
+        for checkpoint, key, metric in _attacks_in(str(store.folder), folder, stamp):
             what = _key_fields(store, key) if checkpoint == inputs.checkpoint else None
             if what is None or {field: what.get(field) for field in wanted} != wanted:
                 continue
@@ -207,17 +206,17 @@ def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
                 yield StoredEvaluation(metric, what)
 
 
-def _folders(store: Store) -> list[tuple[str, int]]:
-    """The folders of results, and when each was changed; none of a folder that is no store."""
+def _folders(store: Store) -> list[tuple[str, str]]:
+    """The folders of results, and the stamp of each; none of a folder that is no store."""
     with contextlib.suppress(RbError, OSError):
         names = listing.folders(store, "results")
-        return [(name, os.stat(f"{store.folder}/results/{name}").st_mtime_ns) for name in names]
+        return [(name, stamps.stamp_of(f"{store.folder}/results/{name}").text) for name in names]
     return []
 
 
 @functools.lru_cache(maxsize=1024)
-def _attacks_in(store: str, folder: str, changed: int) -> list[tuple[str, str, str]]:
-    """The checkpoint, key and last metric of each attack's result in a folder that was changed then.
+def _attacks_in(store: str, folder: str, stamp: str) -> list[tuple[str, str, str]]:
+    """The checkpoint, key and last metric of each attack's result in a folder with that stamp.
 
     It is read once for all records: 100,000 results take seconds.
     """
@@ -235,8 +234,8 @@ def _attacks_in(store: str, folder: str, changed: int) -> list[tuple[str, str, s
 def _key_fields(store: Store, key: str) -> dict[str, Any] | None:
     """The fields that determine the outcomes of a stored result; None if it is no evaluation, or is gone."""
     path = store.path("results", key)
-    with contextlib.suppress(OSError, KeyError, TypeError, AttributeError, orjson.JSONDecodeError):
-        body = unsealed(read_plain(path)) if path is not None else None
-        about = {} if body is None else orjson.loads(body)["about"]
+    with contextlib.suppress(OSError, KeyError, TypeError, AttributeError):
+        kept = described(read_plain(path, follow=False), key) if path is not None else None
+        about = {} if kept is None else kept["about"]
         return about["of"] if about.get("kind") == "evaluation" else None
     return None

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from rbtools.errors import Pending, RbError
 from rbtools.store import Store, canonical, listing
-from rbtools.store.checksum import unsealed
+from rbtools.store.checksum import described
 from rbtools.store.files import read_plain
 
 if TYPE_CHECKING:
@@ -210,9 +209,8 @@ def stored_results(store: Store) -> Iterator[dict[str, Any]]:
     try:
         for path in listing.paths(store, "results"):
             with contextlib.suppress(OSError, ValueError):
-                body = unsealed(read_plain(path))
-                kept = None if body is None else orjson.loads(body)
-                if isinstance(kept, dict):
+                kept = described(read_plain(path, follow=False), os.path.basename(path))
+                if kept is not None:
                     yield kept
     except RbError:
         return  # no store yet

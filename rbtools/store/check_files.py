@@ -11,7 +11,7 @@ from typing import NamedTuple
 import orjson
 
 from rbtools.store import listing
-from rbtools.store.checksum import digest, hash_of_file, unsealed
+from rbtools.store.checksum import described, digest, hash_of_file, unsealed
 from rbtools.store.content_store import KINDS, Store
 
 CHECKED = (*KINDS, "cache")
@@ -59,7 +59,7 @@ def problem(kind: str, path: str, name: str | None = None) -> str | None:
         raise
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
-    body = unsealed(data)
+    body = unsealed(data, name)
     if body is None:
         return "its content does not fit its checksum"
     try:
@@ -74,11 +74,9 @@ def _fits(kind: str, name: str, data: bytes, time: float, body: bytes) -> bool:
     if kind == "cache":
         return hashlib.sha256(orjson.loads(body)["key"].encode()).hexdigest() == name
     if kind != "results":
-        return True  # outcomes and states have no description
-    if listing.record(name, data, time) is None:
+        return True  # the checksum of outcomes and states is of their key too
+    result = described(data, name)
+    if result is None or listing.record(name, data, time) is None:
         return False
-    result = orjson.loads(body)
     of = result.get("about", {}).get("of")
-    return digest(result["what"]) == name and (
-        of is None or digest(of) in (name, result["what"].get("outcomes"))
-    )
+    return of is None or digest(of) in (name, result["what"].get("outcomes"))

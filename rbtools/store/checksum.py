@@ -31,15 +31,39 @@ def digest(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(description)).hexdigest()
 
 
-def sealed(data: bytes) -> bytes:
-    """Data with its checksum at the end."""
-    return data + b"\n" + hashlib.sha256(data).hexdigest().encode() + b"\n"
+def sealed(data: bytes, key: str = "") -> bytes:
+    """Data with a checksum at the end. With a key, it is of both: for a file that does not say its key."""
+    return data + _mark(data, key)
 
 
-def unsealed(data: bytes) -> bytes | None:
-    """The data without its checksum, or None if the checksum does not fit."""
+def unsealed(data: bytes, key: str = "") -> bytes | None:
+    """The data without their checksum; None if it fits neither the data with that key nor these alone.
+
+    Earlier versions sealed all files without a key.
+    """
     body, mark = data[:-66], data[-66:]
-    return body if mark == b"\n" + hashlib.sha256(body).hexdigest().encode() + b"\n" else None
+    return body if mark == _mark(body, key) or (key and mark == _mark(body)) else None
+
+
+def _mark(data: bytes, key: str = "") -> bytes:
+    total = hashlib.sha256(key.encode())
+    total.update(data)
+    return b"\n" + total.hexdigest().encode() + b"\n"
+
+
+def described(data: bytes, key: str) -> dict[str, Any] | None:
+    """What the content of a result's file says; None where it is damaged or no result of that key."""
+    body = unsealed(data)
+    if body is None:
+        return None
+    for loads in (orjson.loads, json.loads):  # only the latter keeps integers beyond 64 bits, as of a seed
+        try:
+            result = loads(body)
+            if digest(result["what"]) == key:
+                return dict(result)
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+    return None
 
 
 def hash_of_file(path: str | os.PathLike[str]) -> str:

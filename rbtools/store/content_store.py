@@ -9,12 +9,13 @@ layout under the store's folder, every file written whole, two hexadecimal digit
     outcomes/ab/abcd...    what an evaluation found per example, named by the key
     state/ab/abcd...       a training, or a part of an evaluation, that is not finished, named by the key
     leases/ab/abcd...      who works on what just now: safe to delete when nobody works
-    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path, size, time and inode:
+    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`stamps`):
                            safe to delete
     index/ab               what results/ab looks like as records: safe to delete
 
-All but objects end in a line with the SHA-256 of the bytes before it; if that does not fit, the file counts
-as absent and is written again.
+All but objects end in a line with the SHA-256 of the bytes before it, of outcomes and states with their key
+before these bytes. If that does not fit, or the description or the key in the file has not the hash that is
+its name, the file counts as absent and is written again. So does what is no plain file, or is a link.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from typing import Any
 import orjson
 
 from rbtools.errors import Pending, RbError
-from rbtools.store import lease
-from rbtools.store.checksum import as_json, canonical, digest, hash_of_file, sealed, unsealed
-from rbtools.store.files import check_writable, read_plain, write_whole
+from rbtools.store import lease, stamps
+from rbtools.store.checksum import as_json, canonical, described, digest, hash_of_file, sealed, unsealed
+from rbtools.store.files import NoPlainFile, check_writable, is_plain, read_plain, write_whole
 
 __all__ = ["FORMAT", "KINDS", "Store", "canonical", "digest", "hash_of_file", "sealed", "unsealed"]
 
@@ -47,8 +48,8 @@ class Store:
 
     The folder is made on the first write. With `force` only what this object has written itself is found.
     `found` and `computed` count units of work; `damaged` names files whose content did not fit their
-    checksum; `trouble` says why something could not be kept. Raises RbError if the folder has another format
-    or is no folder.
+    checksum or their name; `trouble` says why something could not be kept. Raises RbError if the folder has
+    another format or is no folder.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class Store:
     def result(self, key: str) -> Any | None:
         """The finished result of that key, or None."""
         data = self._unforced("results", key)
-        value = None if data is None else _value(data)
-        if data is not None and value is None and (path := self.path("results", key)) is not None:
-            self._found_damaged(path)
+        value = None if data is None else (described(data, key) or {}).get("value")
+        if data is not None and value is None:
+            self._found_damaged("results", key)
         return value
 
     def keep_result(
@@ -83,23 +84,23 @@ class Store:
 
     def outcomes(self, key: str) -> bytes | None:
         """The stored outcomes per example, or None."""
-        return self._unforced("outcomes", key)
+        return self._unsealed("outcomes", key)
 
     def keep_outcomes(self, key: str, data: bytes) -> None:
         """Store outcomes per example."""
-        self._try_to_write("outcomes", key, sealed(data))
+        self._try_to_write("outcomes", key, sealed(data, key))
 
     def state(self, key: str) -> bytes | None:
         """The state of an interrupted training or a part of an evaluation, or None."""
-        return self._unforced("state", key)
+        return self._unsealed("state", key)
 
     def keep_state(self, key: str, data: bytes) -> None:
         """Store the state of an unfinished training."""
-        self._try_to_write("state", key, sealed(data))
+        self._try_to_write("state", key, sealed(data, key))
 
     def keep_part(self, key: str, data: bytes) -> None:
         """Store a part of an evaluation among the states. A power cut may lose it."""
-        self._try_to_write("state", key, sealed(data), sync=False)
+        self._try_to_write("state", key, sealed(data, key), sync=False)
 
     def drop_state(self, key: str) -> None:
         """Remove the state of a training, or the part of an evaluation, that is now finished."""
@@ -120,7 +121,7 @@ class Store:
         path = self.path("objects", name)
         if path is None:
             raise RbError("A training needs a store for its checkpoint. Leave out --no-store.")
-        if not (path.exists() and self.file_hash(path) == f"sha256:{name}"):
+        if not (is_plain(path) and self.file_hash(path) == f"sha256:{name}"):
             self._write("objects", name, data)
         return f"sha256:{name}"
 
@@ -130,14 +131,14 @@ class Store:
         Raises RbError if it is missing, or if its content does not fit its name.
         """
         path = self.path("objects", name.removeprefix("sha256:"))
-        if path is None or not path.is_file():
+        if path is None or not is_plain(path):
             raise RbError(
                 f"The checkpoint {name[:19]}... is not in the store"
                 f" {self.folder if self.folder else '(--no-store)'}. Name the store it was trained into"
                 " with --store (or RB_STORE), or train it again with rb-train."
             )
         if self.file_hash(path) != name:
-            self._found_damaged(path)
+            self._found_damaged("objects", path.name)
             raise RbError(
                 f"The checkpoint {path} is damaged: its content does not fit its name. Train it again with"
                 " rb-train (the damaged file is then replaced)."
@@ -153,24 +154,25 @@ class Store:
         return True
 
     def file_hash(self, path: str | os.PathLike[str]) -> str:
-        """ "sha256:..." of a file's bytes, read once for each (path, size, time, inode)."""
-        return self.get(file_stamp(path)) or self.hash_now(path)
+        """ "sha256:..." of a file's bytes, read once for each path and stamp that is settled."""
+        key, settled = _file_key(path)
+        return (self.get(key) if settled else None) or self.hash_now(path)
 
     def hash_now(self, path: str | os.PathLike[str]) -> str:
         """ "sha256:..." of a file's bytes, read now: a disk error may change them without changing the
-        time."""
-        stamp = file_stamp(path)
+        stamp."""
+        key, settled = _file_key(path)
         name = f"sha256:{hash_of_file(os.path.abspath(path))}"
-        if self.get(stamp) != name:
-            self.put(stamp, name)
+        if settled and self.get(key) != name:
+            self.put(key, name)
         return name
 
     def get(self, key: str) -> str | None:
         """A cached text (hashes of files and data sets), or None."""
-        data = self._read(self.path("cache", hashlib.sha256(_utf8(key)).hexdigest()))
+        text = _utf8(key)
+        data = self._read(self.path("cache", hashlib.sha256(text).hexdigest()))
         body = None if data is None else unsealed(data)
-        value = None if body is None else _value(body)
-        return value if isinstance(value, str) else None
+        return None if body is None else _cached(body, text.decode())
 
     def put(self, key: str, value: str) -> None:
         """Cache a text. A store that cannot be written has no cache; that is no error."""
@@ -233,7 +235,7 @@ class Store:
     def has_state(self, key: str) -> bool:
         """Whether there is a state of that key, damaged or not."""
         path = self.path("state", key)
-        return path is not None and path.exists()
+        return path is not None and is_plain(path)
 
     def path(self, kind: str, name: str) -> Path | None:
         """The path of a file of that kind and name, existing or not; None without a store."""
@@ -252,27 +254,27 @@ class Store:
             yield from sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
     def _unforced(self, kind: str, name: str) -> bytes | None:
-        """The content of a file that may be used in place of the work."""
-        return None if self.force and (kind, name) not in self._own else self._sealed(kind, name)
+        """A file that may be used in place of the work, as it is stored."""
+        return None if self.force and (kind, name) not in self._own else self._read(self.path(kind, name))
 
-    def _sealed(self, kind: str, name: str) -> bytes | None:
-        path = self.path(kind, name)
-        data = self._read(path)
-        if data is None or path is None:
-            return None
-        body = unsealed(data)
-        if body is None:
-            self._found_damaged(path)
+    def _unsealed(self, kind: str, key: str) -> bytes | None:
+        """The content of a file that may be used in place of the work, and that was written for that key."""
+        data = self._unforced(kind, key)
+        body = None if data is None else unsealed(data, key)
+        if data is not None and body is None:
+            self._found_damaged(kind, key)
         return body
 
-    def _found_damaged(self, path: Path) -> None:
-        if path not in self.damaged:  # one file is read several times before it is replaced
+    def _found_damaged(self, kind: str, name: str) -> None:
+        path = self.path(kind, name)
+        if path is not None and path not in self.damaged:  # read several times before it is replaced
             self.damaged.append(path)
 
     def _read(self, path: Path | None) -> bytes | None:
+        """The bytes of a file; None if it is absent, or something else is in its place."""
         try:
-            return None if path is None else read_plain(path)
-        except FileNotFoundError:
+            return None if path is None else read_plain(path, follow=False)
+        except (FileNotFoundError, NotADirectoryError, NoPlainFile):
             return None
         except OSError as error:
             raise RbError(
@@ -323,19 +325,31 @@ class Store:
         self._checked = True
 
 
-def file_stamp(path: str | os.PathLike[str]) -> str:
-    """A text that changes when the file changes, made without reading it. Raises OSError."""
+def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
+    """The key of a file's hash in the cache, and whether it may be believed unread. Raises OSError."""
     absolute = os.path.abspath(path)
-    status = os.stat(absolute)
-    return f"{FILE}{absolute}:{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+    text, settled = stamps.stamp_of(absolute)
+    return f"{FILE}{text}:{absolute}", settled  # a key of earlier versions has the path, "/...", first
 
 
-def _value(body: bytes) -> Any | None:
-    """The value in a file that somebody sealed; None where it has none."""
+def is_current(key: str) -> bool:
+    """Whether a key of the cache may still be asked for: not if its file is gone, or has changed since."""
+    if not key.startswith(FILE):
+        return True
     try:
-        return orjson.loads(body)["value"]
+        return _file_key(key.removeprefix(FILE).partition(":")[2])[0] == key
+    except (OSError, ValueError):
+        return False
+
+
+def _cached(body: bytes, key: str) -> str | None:
+    """The text in a file of the cache; None where it is that of another key, or has none."""
+    try:
+        entry = orjson.loads(body)
+        value = entry["value"] if entry["key"] == key else None
     except (orjson.JSONDecodeError, LookupError, TypeError):
         return None
+    return value if isinstance(value, str) else None
 
 
 def _utf8(text: str) -> bytes:

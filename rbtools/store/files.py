@@ -20,22 +20,44 @@ ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
 
-def open_plain(path: str | os.PathLike[str]) -> int:
+class NoPlainFile(OSError):
+    """A folder, a pipe, a device, or a link where none is followed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(errno.EINVAL, "it is no plain file", os.fspath(path))
+
+
+def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     """A descriptor of a plain file, for reading: a device has no end, and a pipe may have no writer.
 
-    Raises OSError, also for what is no plain file.
+    follow: whether a link to a plain file is one; in a store none is. Raises OSError, NoPlainFile for what is
+    no plain file.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ENXIO or (not follow and os.path.islink(path)):  # a socket, or a link
+            raise NoPlainFile(path) from None
+        raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+        raise NoPlainFile(path)
     return handle
 
 
-def read_plain(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a plain file. Raises OSError, also for what is no plain file."""
-    with open(open_plain(path), "rb") as stream:
+def read_plain(path: str | os.PathLike[str], *, follow: bool = True) -> bytes:
+    """The bytes of a plain file. Raises OSError as `open_plain` does."""
+    with open(open_plain(path, follow=follow), "rb") as stream:
         return stream.read()
+
+
+def is_plain(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a plain file, and no link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:

@@ -14,7 +14,7 @@ import orjson
 from rbtools.errors import RbError
 from rbtools.store import files, lease, listing
 from rbtools.store.checksum import unsealed
-from rbtools.store.content_store import FILE, Store, file_stamp
+from rbtools.store.content_store import Store, is_current
 from rbtools.store.listing import FOLDERS
 
 STALE_STATE_SECONDS = 30 * 24 * 3600.0
@@ -125,7 +125,9 @@ def _states(store: Store, live: set[str], all_of_them: bool) -> Iterator[Garbage
 
 
 def _is_stale(store: Store, key: str, path: str) -> bool:
-    if time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS or unsealed(files.read_plain(path)) is None:
+    if time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS:
+        return True
+    if unsealed(files.read_plain(path, follow=False), key) is None:
         return True
     done = store.result(key)
     return isinstance(done, dict) and store.has_object(str(done.get("checkpoint", "")))
@@ -135,22 +137,15 @@ def _cache(store: Store) -> Iterator[Garbage]:
     """Hashes of files that are gone or have changed, and damaged entries."""
     for path in _own(store, "cache"):
         with contextlib.suppress(OSError):
-            if not _is_current(files.read_plain(path)):
+            if not _may_be_asked_for(files.read_plain(path, follow=False)):
                 yield from _garbage("cache", path)
 
 
-def _is_current(data: bytes) -> bool:
+def _may_be_asked_for(data: bytes) -> bool:
     body = unsealed(data)
     if body is None:
         return False
     try:
-        key = str(orjson.loads(body)["key"])
+        return is_current(str(orjson.loads(body)["key"]))
     except (orjson.JSONDecodeError, LookupError, TypeError):
-        return False
-    if not key.startswith(FILE):
-        return True
-    name = key.removeprefix(FILE).rsplit(":", 3)[0]
-    try:
-        return file_stamp(name) == key
-    except (OSError, ValueError):
         return False

@@ -1,7 +1,7 @@
 """An index of a store's records as text, one file for each folder of results.
 
-An entry is valid only while size, time and inode of its result's file are unchanged: an outdated text is
-never shown, and the index may be deleted at any time. Listing 100,000 results takes only as many `stat`
+An entry is valid only while the stamp of its result's file is unchanged: an outdated text is never shown,
+and the index may be deleted at any time. Listing 100,000 results takes only as many `stat`
 calls.
 """
 
@@ -17,13 +17,13 @@ import orjson
 from rbtools import __version__
 from rbtools.errors import RbError
 from rbtools.records import dumps
-from rbtools.store import listing
+from rbtools.store import listing, stamps
 from rbtools.store.checksum import sealed, unsealed
 from rbtools.store.content_store import Store
 from rbtools.store.files import read_plain, write_whole
 
 # Version of the records' shape and of this file; a development version may change without its number.
-VERSION = f"{__version__}/1"
+VERSION = f"{__version__}/2"
 WORTH_WRITING = 16  # new entries: fewer are read again next time
 
 
@@ -31,7 +31,7 @@ class _Entry(NamedTuple):
     """The stamp of a result's file when it was read, the checkpoint of a training, and the record's text."""
 
     name: str
-    stamp: list[int]
+    stamp: str
     checkpoint: str | None
     text: bytes
 
@@ -48,14 +48,14 @@ def texts(store: Store, folder: str) -> Texts:
     place = Path(listing.existing(store), "index", folder)
     known = _read(place)
     entries: list[_Entry] = []
+    lasting: list[_Entry] = []
     damaged: list[str] = []
     fresh = 0
-    for name, path, stamp in _files(f"{store.folder}/results/{folder}"):
-        size, time, _ = stamp
-        entry = known.get(name)
-        if entry is None or entry.stamp != stamp:
+    for name, path, status in _files(f"{store.folder}/results/{folder}"):
+        entry, (stamp, settled) = known.get(name), stamps.stamp(status)
+        if entry is None or entry.stamp != stamp or not settled:
             try:
-                record = listing.record(name, listing.read(path, size), time / 1e9)
+                record = listing.record(name, listing.read(path, status.st_size), status.st_mtime)
             except FileNotFoundError:  # removed meanwhile
                 continue
             except OSError:  # no plain file, or one that we may not read
@@ -64,22 +64,21 @@ def texts(store: Store, folder: str) -> Texts:
                 damaged.append(path)
                 continue
             entry = _Entry(name, stamp, listing.checkpoint_of(record), dumps(record))
-            fresh += 1
+            fresh += settled
         entries.append(entry)
+        lasting += [entry] if settled else []
     if fresh >= WORTH_WRITING:
-        _write(place, entries)
+        _write(place, lasting)
     return Texts([_line(store, entry) for entry in entries], damaged)
 
 
-def _files(folder: str) -> list[tuple[str, str, list[int]]]:
+def _files(folder: str) -> list[tuple[str, str, os.stat_result]]:
     files = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for file in entries:
             if not file.name.startswith("."):
                 with contextlib.suppress(FileNotFoundError):
-                    status = file.stat()
-                    stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
-                    files.append((file.name, file.path, stamp))
+                    files.append((file.name, file.path, file.stat(follow_symlinks=False)))
     return sorted(files)
 
 
@@ -94,7 +93,7 @@ def _line(store: Store, entry: _Entry) -> bytes:
 def _read(place: Path) -> dict[str, _Entry]:
     """The entries of an undamaged index of this version; none for any other."""
     try:
-        body = unsealed(read_plain(place))
+        body = unsealed(read_plain(place, follow=False))
     except OSError:
         return {}
     if body is None:

@@ -38,7 +38,7 @@ class Lease:
         with _held_lock:
             _held.discard(self)
         with contextlib.suppress(OSError):
-            if read_plain(self.path) == self.token:
+            if read_plain(self.path, follow=False) == self.token:
                 self.path.unlink()
 
 
@@ -90,7 +90,7 @@ def is_alive(path: Path) -> bool:
 
 def _looked_at(path: Path) -> bytes | None:
     """The content of a lease whose holder has ended; None for a live lease."""
-    token = read_plain(path)
+    token = read_plain(path, follow=False)
     silent = _now(path.parent) - path.stat().st_mtime
     return token if abs(silent) >= SILENCE_SECONDS or _holder_is_gone(token) else None
 
@@ -159,5 +159,5 @@ def touch_all() -> None:
         leases = list(_held)
     for lease in leases:
         with contextlib.suppress(OSError):
-            if read_plain(lease.path) == lease.token:
+            if read_plain(lease.path, follow=False) == lease.token:
                 os.utime(lease.path)

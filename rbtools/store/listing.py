@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-import orjson
-
 from rbtools.errors import RbError
 from rbtools.records import SCHEMA, checksums, metric_name, trained
-from rbtools.store.checksum import unsealed
+from rbtools.store.checksum import described
 from rbtools.store.content_store import Store
 from rbtools.store.files import open_plain
 
@@ -114,8 +112,8 @@ def existing(store: Store) -> str:
 
 
 def read(path: str, size: int) -> bytes:
-    """The bytes of a file, in one read if it has the expected size. Raises OSError."""
-    handle = open_plain(path)
+    """The bytes of a file, in one read if it has the expected size. Raises OSError, for links too."""
+    handle = open_plain(path, follow=False)
     try:
         data = os.read(handle, size + 1)
         if len(data) != size:  # it was replaced meanwhile, or needs several reads
@@ -127,23 +125,23 @@ def read(path: str, size: int) -> bytes:
 
 
 def record(key: str, data: bytes, time: float) -> dict[str, Any] | None:
-    """The record of a result's file, which other tools can read; None if the file is damaged.
+    """The record of a result's file, which other tools can read; None if the file is damaged or of another
+    key.
 
     `stored`, the last field, has `kind` (training, evaluation, ...), `key`, `bytes` and `time` of its file,
     and for an evaluation `outcomes`, the key of the outcomes per example.
     """
-    body = unsealed(data)
-    if body is None:
+    result = described(data, key)
+    if result is None:
         return None
     try:
-        result = orjson.loads(body)
         what, about = result["what"], result.get("about", {})
         kind = about.get("kind") or what.get("kind", "other")
         fields = _MAKERS.get(kind, _other)(what, result["value"], about)
         outcomes = {"outcomes": what["outcomes"]} if "outcomes" in what else {}
         if outcomes and not is_name(outcomes["outcomes"]):
             return None
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         return None
     stored = {"kind": kind, "key": key, "bytes": len(data), "time": _in_words(int(time)), **outcomes}
     return {"schema": SCHEMA, **fields, "stored": stored}

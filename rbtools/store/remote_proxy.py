@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rbtools.errors import RbError
-from rbtools.store.checksum import unsealed
+from rbtools.store.checksum import described, unsealed
 from rbtools.store.content_store import KINDS, Store
 from rbtools.store.files import cannot_write, read_plain, write_whole
 
@@ -41,7 +41,9 @@ def is_whole(kind: str, name: str, data: bytes) -> bool:
     """Whether this is the undamaged content of a file of that kind and name."""
     if kind not in KINDS or not is_name(name):
         return False
-    return hashlib.sha256(data).hexdigest() == name if kind == "objects" else unsealed(data) is not None
+    if kind == "objects":
+        return hashlib.sha256(data).hexdigest() == name
+    return (described if kind == "results" else unsealed)(data, name) is not None
 
 
 def export_file(store: Store, kind: str, name: str) -> bytes | None:
@@ -50,7 +52,7 @@ def export_file(store: Store, kind: str, name: str) -> bytes | None:
         return b"" if store.has_object(f"sha256:{name}") else None
     path = store.path(kind, name)
     try:
-        data = None if path is None else read_plain(path)
+        data = None if path is None else read_plain(path, follow=False)
     except OSError:
         return None
     if data is not None and not is_whole(kind, name, data):

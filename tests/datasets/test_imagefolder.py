@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +30,6 @@ def write(path, seed=0, size=(6, 5), mode="RGB"):
     path.parent.mkdir(parents=True, exist_ok=True)
     channels = {"L": 1, "P": 1, "RGB": 3, "RGBA": 4, "CMYK": 3}[mode]
     Image.fromarray(pixels(seed, size, channels)).convert(mode).save(path)
-    old = time.time() - 1000
-    os.utime(path, (old, old))
     return path
 
 
@@ -434,7 +431,7 @@ def test_class_map_is_part_of_the_fingerprint(photos, tmp_path):
     assert plain == same != swapped
 
 
-def test_second_fingerprint_reads_no_file(photos, monkeypatch):
+def test_second_fingerprint_reads_no_file(photos, monkeypatch, settled):
     cache = Memory()
     first = datasets.fingerprint(named(photos), "test", cache=cache)
     assert list(cache.values()) == [first]
@@ -448,28 +445,29 @@ def test_second_fingerprint_reads_no_file(photos, monkeypatch):
         datasets.fingerprint(named(photos), "test")
 
 
-def test_changed_file_is_read_again_in_spite_of_the_cache(photos):
+def test_changed_file_is_read_again_in_spite_of_the_cache(photos, settled, overwrite):
+    """Though its size and its time of modification are those of before."""
     cache = Memory()
     before = datasets.fingerprint(named(photos), "test", cache=cache)
     victim = photos / "test/cat/9.png"
     data = bytearray(victim.read_bytes())
     data[-5] ^= 1
-    victim.write_bytes(data)
-    os.utime(victim, (time.time() - 500, time.time() - 500))
+    overwrite(victim, bytes(data))
     assert datasets.fingerprint(named(photos), "test", cache=cache) != before
 
 
 def test_files_just_written_are_not_trusted_to_the_cache(photos):
     """They may change again within the clock's tick, with size and time the same."""
-    os.utime(photos / "test/cat/9.png")
+    os.utime(photos / "test/cat/9.png", (0, 0))  # no time of modification hides that
     cache = Memory()
     datasets.fingerprint(named(photos), "test", cache=cache)
     assert not cache
 
 
-def test_store_serves_as_the_cache(photos, tmp_path):
+def test_store_serves_as_the_cache(photos, tmp_path, settled):
     store = pytest.importorskip("rbtools.store").Store(tmp_path / "store")
     first = datasets.fingerprint(named(photos), "test", cache=store)
+    assert len(list(store.files("cache"))) == 1
     assert datasets.fingerprint(named(photos), "test", cache=store) == first
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
-import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,8 +32,6 @@ def save(tmp_path):
     def saved(packed=False, **arrays):
         path = tmp_path / "some.npz"
         (np.savez_compressed if packed else np.savez)(path, **arrays)
-        old = time.time() - 1000
-        os.utime(path, (old, old))
         return f"npz:{path}"
 
     return saved
@@ -91,7 +88,7 @@ def test_class_names_and_number_of_classes_may_stand_in_the_file(save):
     assert datasets.load(name, "test").class_names == ["a", "b", "c", "d"]
 
 
-def test_fingerprint_is_of_the_content(save):
+def test_fingerprint_is_of_the_content(save, settled, overwrite):
     name = save(images=IMAGES, labels=LABELS)
     first = datasets.fingerprint(name, "test")
     same = save(packed=True, x_test=IMAGES.transpose(0, 2, 3, 1), y_test=LABELS.astype(np.uint8))
@@ -104,6 +101,9 @@ def test_fingerprint_is_of_the_content(save):
     cache = cache_type()
     name = save(images=IMAGES, labels=LABELS)
     assert datasets.fingerprint(name, "test", cache=cache) == first == next(iter(cache.values()))
+    np.savez(other := io.BytesIO(), images=IMAGES[::-1], labels=LABELS)
+    overwrite(Path(name.removeprefix("npz:")), other.getvalue())
+    assert datasets.fingerprint(name, "test", cache=cache) != first
     many = np.arange(6) * 100
     assert datasets.fingerprint(save(images=IMAGES, labels=many), "test") != first
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -70,8 +68,6 @@ def make(tmp_path, monkeypatch):
         folder = tmp_path / "sets"
         found = getattr(archives, name.partition("-")[0])(folder, **options)
         small(monkeypatch, name, found, folder)
-        for path in folder.rglob("*"):
-            os.utime(path, (time.time() - 1000,) * 2)
         return folder, found
 
     return made
@@ -348,6 +344,7 @@ def test_describing_and_remembered_fingerprints_load_nothing_heavy(make):
     folder, _ = make("cifar10")
     code = (
         "import sys; from rbtools import datasets; from rbtools.datasets import cifar\n"
+        "from rbtools.store import stamps; stamps.RESOLUTION_SECONDS = -3600.0\n"
         f"cifar.Cifar10.files = {cifar.Cifar10.files!r}; cifar.Cifar10.sizes = {cifar.Cifar10.sizes!r}\n"
         f"folder, names = {str(folder)!r}, {list(OFFICIAL)!r}\n"
         "[datasets.describe(name) for name in names]\n"
@@ -369,7 +366,7 @@ class Memory(dict):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_second_fingerprint_reads_no_image(make, name, monkeypatch):
+def test_second_fingerprint_reads_no_image(make, name, monkeypatch, settled):
     folder, _ = make(name)
     cache = Memory()
     first = datasets.fingerprint(name, "test", folder, cache)

@@ -43,7 +43,7 @@ from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
-from rbtools.store import Store
+from rbtools.store import Store, digest
 
 Record = dict[str, Any]
 TEST_IMAGES = 355
@@ -791,5 +791,5 @@ def test_damaged_results_are_computed_again(
     "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
 )
 def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: RunContext) -> None:
-    run.store.keep_result("ab" * 32, {}, kept)
-    assert evaluate._stored_entries(run, "ab" * 32) is None
+    run.store.keep_result(digest({}), {}, kept)
+    assert evaluate._stored_entries(run, digest({})) is None

@@ -10,7 +10,7 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.execution.device_rates import DeviceRates, measured
-from rbtools.store import Store
+from rbtools.store import Store, digest
 
 PGD = {"kind": "attack", "attack": "pgd", "config": {"eps": 0.1, "steps": 20, "restarts": 1}}
 AA = {"kind": "attack", "attack": "aa", "config": {"eps": 0.1, "backend": "rbtools"}}
@@ -96,7 +96,11 @@ def test_a_file_without_rates_is_refused() -> None:
 def test_the_rates_of_a_store_are_those_of_its_evaluations() -> None:
     store = Store("measured")
     about = {"kind": "evaluation", "of": {"column": PGD}, "arch": {"macs": 7}}
-    store.keep_result("a" * 64, {"n": 50}, [{"seconds": 3.0}], about)
-    store.keep_result("b" * 64, {"n": 50}, [{"seconds": 3.0}], {**about, "of": {"column": {"kind": "clean"}}})
-    store.keep_result("c" * 64, {"kind": "training"}, {"seconds_per_epoch": 1.0}, {})
+    clean = {**about, "of": {"column": {"kind": "clean"}}}
+    for what, value, words in (
+        ({"n": 50}, [{"seconds": 3.0}], about),
+        ({"n": 50, "column": "clean"}, [{"seconds": 3.0}], clean),
+        ({"kind": "training"}, {"seconds_per_epoch": 1.0}, {}),
+    ):
+        store.keep_result(digest(what), what, value, words)
     assert [*measured(store)] == [{**evaluation(PGD, 7, 3.0)["rate"], "images": 50}]

@@ -14,7 +14,7 @@ from rbtools.execution import turns
 from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
 from rbtools.execution.turns import Turns
-from rbtools.store import Store
+from rbtools.store import Store, digest
 
 PATIENCE = 60  # seconds for what a busy machine may delay
 
@@ -119,9 +119,9 @@ def test_a_result_that_another_job_of_the_process_computes_is_waited_for(tmp_pat
             for _ in range(20):
                 turns.pass_on()
             found[0] = {"value": 7}
-            run.store.keep_result("ab" * 32, {}, found[0])
+            run.store.keep_result(key, {}, found[0])
 
-        key = "ab" * 32
+        key = digest({})
         results.extend(memoize(run, [key], lambda: [run.store.result(key)], compute, plan=lambda _: None))
 
     together(work, work)

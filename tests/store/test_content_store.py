@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.store import Store, canonical, content_store, digest
+from rbtools.store import Store, canonical, content_store, digest, stamps
 from rbtools.store.checksum import sealed
 from rbtools.store.files import write_whole
 
-KEY = digest({"kind": "test"})
+WHAT = {"kind": "test"}
+KEY = digest(WHAT)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -66,7 +68,7 @@ def test_values_that_look_alike_are_told_apart(pair: tuple[Any, Any]) -> None:
 
 
 def test_results_outcomes_states_and_objects_are_found_again(store: Store) -> None:
-    store.keep_result(KEY, {"kind": "test"}, {"value": [1, 2.5, None]})
+    store.keep_result(KEY, WHAT, {"value": [1, 2.5, None]})
     store.keep_outcomes(KEY, b"\x00\n bytes")
     store.keep_state(KEY, b"state")
     name = store.keep_object(b"weights")
@@ -95,20 +97,20 @@ def test_one_state_can_be_dropped(store: Store) -> None:
 
 
 def test_with_force_finished_work_is_not_looked_at_but_checkpoints_are(store: Store) -> None:
-    store.keep_result(KEY, {}, 1)
+    store.keep_result(KEY, WHAT, 1)
     store.keep_outcomes(KEY, b"1")
     store.keep_state(KEY, b"1")
     name = store.keep_object(b"weights")
     forced = Store("rb-store", force=True)
     assert forced.result(KEY) is forced.outcomes(KEY) is forced.state(KEY) is None
     assert forced.object(name).is_file()
-    forced.keep_result(KEY, {}, 2)
+    forced.keep_result(KEY, WHAT, 2)
     assert Store("rb-store").result(KEY) == 2
 
 
 def test_without_a_folder_nothing_is_kept_and_a_training_is_refused() -> None:
     nowhere = Store(None)
-    nowhere.keep_result(KEY, {}, 1)
+    nowhere.keep_result(KEY, WHAT, 1)
     nowhere.put("text", "value")
     assert nowhere.result(KEY) is None and nowhere.get("text") is None
     with pytest.raises(RbError, match="needs a store for its checkpoint"):
@@ -122,6 +124,94 @@ def test_no_folder_gets_crowded(store: Store) -> None:
     folders = [folder for folder in Path("rb-store/cache").iterdir() if folder.is_dir()]
     assert len(folders) > 200
     assert max(len(list(folder.iterdir())) for folder in folders) < 15
+
+
+def test_a_result_with_a_number_beyond_64_bits_is_found(store: Store) -> None:
+    what = {"seed": 2**70}
+    store.keep_result(digest(what), what, 0.5)
+    assert store.result(digest(what)) == 0.5 and not store.damaged
+
+
+# --- what is under a wrong name, or no file -------------------------------------------------------
+
+
+def test_a_result_under_the_key_of_another_counts_as_absent(store: Store) -> None:
+    other = {"kind": "test", "eps": 0.3}
+    store.keep_result(KEY, WHAT, 0.4)
+    place = copied(store, "results", KEY, digest(other))
+    assert store.result(digest(other)) is None and store.damaged == [place]
+    store.keep_result(digest(other), other, 0.3)
+    assert store.result(digest(other)) == 0.3 and store.result(KEY) == 0.4
+
+
+@pytest.mark.parametrize("kind", ["outcomes", "state"])
+def test_outcomes_and_states_under_the_key_of_another_count_as_absent(kind: str, store: Store) -> None:
+    other = digest({"kind": "other"})
+    (store.keep_outcomes if kind == "outcomes" else store.keep_state)(KEY, b"bytes")
+    place = copied(store, kind, KEY, other)
+    read = store.outcomes if kind == "outcomes" else store.state
+    assert read(KEY) == b"bytes" and read(other) is None
+    assert store.damaged == [place]
+
+
+def test_outcomes_and_states_of_earlier_versions_are_found(store: Store) -> None:
+    for kind in ("outcomes", "state"):
+        path = store.path(kind, KEY)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(sealed(b"bytes"))
+    assert store.outcomes(KEY) == store.state(KEY) == b"bytes" and not store.damaged
+
+
+def test_a_cached_text_under_the_key_of_another_is_no_answer(store: Store) -> None:
+    store.put("one", "value")
+    copied(store, "cache", *(hashlib.sha256(key).hexdigest() for key in (b"one", b"two")))
+    assert store.get("one") == "value" and store.get("two") is None
+
+
+def copied(store: Store, kind: str, key: str, to: str) -> Path:
+    place = store.path(kind, to)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(store.path(kind, key), place)
+    return place
+
+
+ODD: dict[str, Callable[[Path, Path], None]] = {
+    "folder": lambda path, aside: path.mkdir(),
+    "pipe": lambda path, aside: os.mkfifo(path),
+    "socket": lambda path, aside: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "link": lambda path, aside: path.symlink_to(aside),
+    "link to a device": lambda path, aside: path.symlink_to("/dev/zero"),
+    "link to nothing": lambda path, aside: path.symlink_to("nothing"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_plain_file_counts_as_absent(odd: str, store: Store) -> None:
+    store.keep_result(KEY, WHAT, 1)
+    store.keep_outcomes(KEY, b"bytes")
+    store.keep_state(KEY, b"bytes")
+    store.put("text", "value")
+    name = store.keep_object(b"weights")
+    for kind in ("results", "outcomes", "state", "objects", "cache"):
+        (path,) = store.files(kind)
+        aside = path.rename(Path(f"{kind}.aside").absolute())  # whole, but elsewhere
+        ODD[odd](path, aside)
+    assert store.result(KEY) is store.outcomes(KEY) is store.state(KEY) is store.get("text") is None
+    assert not store.has_object(name) and not store.has_state(KEY) and not store.damaged
+    with pytest.raises(RbError, match="is not in the store"):
+        store.object(name)
+    if odd != "folder":  # a file replaces everything else
+        store.keep_result(KEY, WHAT, 1)
+        assert store.keep_object(b"weights") == name
+        assert store.result(KEY) == 1 and store.has_object(name)
+
+
+def test_a_file_in_place_of_a_folder_holds_nothing(store: Store) -> None:
+    store.keep_result(KEY, WHAT, 1)
+    folder = store.path("results", KEY).parent
+    shutil.rmtree(folder)
+    folder.write_text("")
+    assert store.result(KEY) is None
 
 
 # --- what is damaged ------------------------------------------------------------------------------
@@ -142,11 +232,11 @@ def test_no_folder_gets_crowded(store: Store) -> None:
 def test_a_damaged_result_counts_as_absent_and_is_written_anew(
     store: Store, harm: Callable[[bytes], bytes]
 ) -> None:
-    store.keep_result(KEY, {"kind": "test"}, {"acc": 0.25})
+    store.keep_result(KEY, WHAT, {"acc": 0.25})
     (path,) = files("results/*/*")
     path.write_bytes(harm(path.read_bytes()))
     assert store.result(KEY) is None and store.damaged == [path.absolute()]
-    store.keep_result(KEY, {"kind": "test"}, {"acc": 0.25})
+    store.keep_result(KEY, WHAT, {"acc": 0.25})
     later = Store("rb-store")
     assert later.result(KEY) == {"acc": 0.25} and not later.damaged
 
@@ -163,12 +253,14 @@ def test_a_damaged_object_is_told_and_replaced(store: Store) -> None:
     assert later.has_object(name) and path.read_bytes() == b"weights"
 
 
-def test_an_object_that_rots_without_a_new_time_is_found_when_it_is_hashed(store: Store) -> None:
+def test_an_object_that_rots_without_a_new_time_is_found_when_it_is_hashed(
+    store: Store, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = store.keep_object(b"weights")
     path = store.object(name)
-    status = path.stat()
+    before = stamps.stamp_of(path)
     path.write_bytes(b"weightz")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    monkeypatch.setattr(stamps, "stamp_of", lambda _: before)  # a disk tells nobody
     later = Store("rb-store")
     assert later.has_object(name)  # looking up does not read the file
     assert later.hash_now(path) != name
@@ -185,7 +277,9 @@ def test_a_damaged_cache_is_no_answer(store: Store) -> None:
 # --- hashes of files ------------------------------------------------------------------------------
 
 
-def test_a_file_is_read_once_until_it_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_once_until_it_changes(
+    store: Store, settled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rbtools.store import content_store as module
 
     read: list[str] = []
@@ -200,6 +294,27 @@ def test_a_file_is_read_once_until_it_changes(store: Store, monkeypatch: pytest.
     os.utime(file, ns=(1, 1))
     assert store.file_hash(file) == "sha256:" + hashlib.sha256(b"two").hexdigest()
     assert len(read) == 2
+
+
+def test_a_file_overwritten_in_its_place_is_read_again(
+    store: Store, settled: None, overwrite: Callable[[Path, bytes], None]
+) -> None:
+    file = Path("model.pt")
+    file.write_bytes(b"one")
+    store.file_hash(file)
+    assert len(list(store.files("cache"))) == 1
+    overwrite(file, b"two")
+    assert store.file_hash(file) == "sha256:" + hashlib.sha256(b"two").hexdigest()
+
+
+def test_the_hash_of_a_file_just_written_is_not_believed(store: Store) -> None:
+    """It may be written again within the resolution of its times."""
+    file = Path("model.pt")
+    file.write_bytes(b"one")
+    os.utime(file, (0, 0))  # no time of modification hides that
+    key, settled = content_store._file_key(file)
+    store.put(key, "sha256:of what it was before")
+    assert not settled and store.file_hash(file) == "sha256:" + hashlib.sha256(b"one").hexdigest()
 
 
 # --- files whole or absent ------------------------------------------------------------------------
@@ -247,10 +362,10 @@ def test_files_have_the_rights_that_the_user_gives_new_files() -> None:
 def test_where_the_store_cannot_be_written_it_says_so_and_goes_on(
     number: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.keep_result(KEY, {}, 1)
+    store.keep_result(KEY, WHAT, 1)
     monkeypatch.setattr(os, "replace", fails(number))
     other = digest({"kind": "other"})
-    store.keep_result(other, {}, 2)
+    store.keep_result(other, {"kind": "other"}, 2)
     assert store.trouble and os.strerror(number) in store.trouble and "--store" in store.trouble
     store.put("text", "value")
     assert store.result(KEY) == 1 and store.result(other) is None
@@ -304,7 +419,7 @@ def test_a_store_of_another_format_is_left_alone(marker: str, said: str) -> None
 
 
 def test_the_first_write_marks_the_format(store: Store) -> None:
-    store.keep_result(KEY, {}, 1)
+    store.keep_result(KEY, WHAT, 1)
     assert json.loads(Path("rb-store/format.json").read_text())["format"] == 1
 
 
@@ -315,7 +430,7 @@ def test_a_store_that_is_a_file_is_refused() -> None:
 
 
 def test_a_store_that_cannot_be_read_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.keep_result(KEY, {}, 1)
+    store.keep_result(KEY, WHAT, 1)
     monkeypatch.setattr(content_store, "read_plain", fails(errno.EACCES))
     with pytest.raises(RbError, match=r"Cannot read .*: Permission denied\. Check the store's permissions"):
         Store("rb-store").result(KEY)
@@ -323,7 +438,7 @@ def test_a_store_that_cannot_be_read_is_said(store: Store, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("body", [b"x", b"[]", b"{}", b'{"value":null}'])
 def test_a_sealed_file_without_a_value_counts_as_absent(body: bytes, store: Store) -> None:
-    store.keep_result(KEY, {}, 1)
+    store.keep_result(KEY, WHAT, 1)
     store.put("key", "text")
     for path in (*store.files("results"), *store.files("cache")):
         path.write_bytes(sealed(body))

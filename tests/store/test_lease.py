@@ -15,7 +15,8 @@ import pytest
 
 from rbtools.store import Store, digest, lease, owner
 
-KEYS = [digest({"unit": number}) for number in range(3)]
+UNITS = [{"unit": number} for number in range(3)]
+KEYS = [digest(unit) for unit in UNITS]
 LEASE = Path("leases/one")
 START = "import sys, time\nfrom pathlib import Path\nfrom rbtools.store import Store, lease\n"
 WAIT_SECONDS = 120.0  # far more than anything here takes, on a machine that does much else
@@ -251,7 +252,7 @@ def test_work_that_others_finish_while_we_wait_is_not_ours() -> None:
         nonlocal waited
         waited += 1
         if waited == 2:
-            store.keep_result(KEYS[1], {}, "theirs")
+            store.keep_result(KEYS[1], UNITS[1], "theirs")
 
     with store.claimed(KEYS, lambda: store.result(KEYS[1]) is not None, check_cancelled) as ours:
         assert not ours and waited == 2

@@ -172,7 +172,7 @@ def test_another_format_is_refused() -> None:
 
 
 @pytest.fixture
-def indexed(filled: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def indexed(filled: Any, settled: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The filled store, with an index of all its folders."""
     monkeypatch.setattr(index, "WORTH_WRITING", 1)
     texts(filled.store)

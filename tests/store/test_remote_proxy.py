@@ -19,7 +19,8 @@ from rbtools.store.remote_proxy import (
     is_whole,
 )
 
-KEY, OTHER = digest({"kind": "test"}), digest({"kind": "other"})
+WHAT = {"kind": "test"}
+KEY, OTHER = digest(WHAT), digest({"kind": "other"})
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def missing(away: RemoteStoreProxy, *keys: str) -> set[File]:
 
 
 def test_every_kind_of_file_arrives_as_it_was(home: Store) -> None:
-    home.keep_result(KEY, {"of": 1}, [1, 2])
+    home.keep_result(KEY, WHAT, [1, 2])
     home.keep_outcomes(KEY, b"bits")
     home.keep_state(KEY, b"state")
     name = home.keep_object(b"weights").removeprefix("sha256:")
@@ -68,7 +69,7 @@ def test_every_kind_of_file_arrives_as_it_was(home: Store) -> None:
 
 @pytest.mark.parametrize("kind", ["results", "outcomes", "state", "objects"])
 def test_a_damaged_file_is_not_taken_in(home: Store, kind: str) -> None:
-    home.keep_result(KEY, {"of": 1}, 1)
+    home.keep_result(KEY, WHAT, 1)
     home.keep_outcomes(KEY, b"bits")
     home.keep_state(KEY, b"state")
     name = home.keep_object(b"weights").removeprefix("sha256:") if kind == "objects" else KEY
@@ -124,7 +125,7 @@ def test_nothing_is_computed_before_all_that_was_looked_for_is_known(
 
 
 def test_what_home_has_is_found(home: Store, away: RemoteStoreProxy) -> None:
-    home.keep_result(KEY, {}, 0.5)
+    home.keep_result(KEY, WHAT, 0.5)
     home.keep_state(OTHER, b"epoch 3")
     away.begin(known(home, ("results", KEY), ("state", OTHER)), nothing)
     assert (away.result(KEY), away.state(OTHER)) == (0.5, b"epoch 3")
@@ -163,7 +164,7 @@ def test_what_is_made_is_handed_over_and_nothing_stays(away: RemoteStoreProxy) -
     away.keep_state(KEY, b"epoch 1")
     away.keep_outcomes(OTHER, b"bits")
     name = away.keep_object(b"weights")
-    away.keep_result(KEY, {}, 1)
+    away.keep_result(KEY, WHAT, 1)
     away.drop_state(KEY)
     assert away.has_object(name)
     assert posted == [("state", KEY), ("outcomes", OTHER)]
@@ -176,7 +177,7 @@ def test_what_is_made_is_handed_over_and_nothing_stays(away: RemoteStoreProxy) -
 
 
 def test_with_force_only_checkpoints_are_asked_for(home: Store) -> None:
-    home.keep_result(KEY, {}, 1)
+    home.keep_result(KEY, WHAT, 1)
     away = RemoteStoreProxy(Path("away").absolute(), Path("home").absolute(), force=True)
     away.begin({}, nothing)
     assert away.result(KEY) is None
@@ -190,7 +191,7 @@ def test_a_second_piece_of_work_asks_only_for_what_is_its_own(away: RemoteStoreP
     assert away.result(KEY) is None
     with away.claimed([KEY], lambda: False, lambda: None):
         away.keep_outcomes(KEY, b"bits")
-    away.keep_result(KEY, {}, 1)
+    away.keep_result(KEY, WHAT, 1)
     assert away.result(OTHER) is None
     assert missing(away, OTHER) == {("results", OTHER), ("outcomes", OTHER), ("state", OTHER)}
     assert set(away.written()) == {("outcomes", KEY), ("results", KEY)}

@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.store import Store, digest, gc, index, lease, listing, owner
+from rbtools.store import Store, digest, gc, index, lease, listing, owner, stamps
 from rbtools.store.check_files import CHECKED, verify
 from rbtools.store.checksum import sealed
 
@@ -38,7 +38,7 @@ def flip(path: Path, place: int = -1) -> None:
 
 
 @pytest.fixture
-def busy(filled: Any) -> Any:
+def busy(filled: Any, settled: None) -> Any:
     """The filled store with an unfinished training, and cached hashes of two files of the user's."""
     filled.store.keep_state(KEY, b"state of a training")
     for name in ("one.pt", "two.pt"):
@@ -76,11 +76,14 @@ def test_an_empty_file_is_damaged(kind: str, busy: Any) -> None:
     assert list(damaged(busy.store)) == [str(path)]
 
 
-@pytest.mark.parametrize("kind", ["results", "cache"])
+@pytest.mark.parametrize("kind", ["results", "outcomes", "cache"])
 def test_a_whole_file_under_another_name_is_damaged(kind: str, busy: Any) -> None:
     first, second = busy.files(kind)[:2]
     first.write_bytes(second.read_bytes())
-    assert damaged(busy.store) == {str(first): "what it describes does not fit its name"}
+    wrong = "what it describes does not fit its name"
+    if kind == "outcomes":
+        wrong = "its content does not fit its checksum"
+    assert damaged(busy.store) == {str(first): wrong}
 
 
 def test_a_result_must_be_that_of_its_outcomes(filled: Any) -> None:
@@ -197,21 +200,22 @@ def test_keeping_metrics_leaves_results_and_outcomes_alone(busy: Any) -> None:
 
 
 def test_only_hashes_of_files_that_are_still_so_stay(busy: Any) -> None:
-    stamps = {hashlib.sha256(text.encode()).hexdigest() for text in (stamp("one.pt"), stamp("two.pt"))}
+    earlier = f"file:{Path('one.pt').absolute()}:6:0:1"  # as earlier versions wrote it
+    busy.store.put(earlier, "sha256:ab")
+    old = {hashlib.sha256(text.encode()).hexdigest() for text in (stamp("one.pt"), stamp("two.pt"), earlier)}
     Path("two.pt").write_bytes(b"changed since")
     Path("one.pt").rename("three.pt")
     busy.store.file_hash("three.pt")
     busy.store.put("imagefolder:abc", "a fingerprint")
     gone = cleared(busy.store, keep_metrics=True)["cache"]
-    assert stamps <= set(gone)
+    assert old <= set(gone)
     left = {path.name for path in busy.files("cache")}
     assert {hashlib.sha256(stamp("three.pt").encode()).hexdigest()} <= left
     assert busy.store.get("imagefolder:abc") == "a fingerprint"
 
 
 def stamp(name: str) -> str:
-    status = os.stat(name)
-    return f"file:{Path(name).absolute()}:{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+    return f"file:{stamps.stamp_of(name).text}:{Path(name).absolute()}"
 
 
 @pytest.mark.parametrize("keep_metrics", [False, True])
