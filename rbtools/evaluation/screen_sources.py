@@ -102,6 +102,8 @@ class ScreenSources:
         """
         known = [one for one in self._known if only is None or one.key in only]
         every = [one for one in (_source(self._inputs, one, method) for one in known) if one is not None]
+        if not every:
+            return []
         every.sort(key=lambda one: (-one.method.eps, one.metric, one.key))
         chosen: list[ScreenSource] = []
         broken = np.zeros(self._inputs.n, bool)

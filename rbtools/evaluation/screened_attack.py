@@ -3,7 +3,8 @@
 The screen, PGD (in L1 APGD) on the cross-entropy and then on the margin, runs on all images that no attack
 broke whose outcomes are stored (`screen_sources`). The attack itself runs on the first N images that all of
 them leave, in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a
-larger N, or a run after a crash, continues from the stored outcomes.
+larger N, or a run after a crash, continues from the stored outcomes. A finished estimate is a result of its
+own in the store: to find it again takes neither images nor torch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.apgd_margin import APGDMargin
 from rbtools.datasets import indices
@@ -22,13 +25,14 @@ from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.sampling import margin
 from rbtools.evaluation.screen_sources import ScreenSource, ScreenSources
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
+from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
-from rbtools.records import results
+from rbtools.records import dumps, results
 from rbtools.rng import seed_fields
 from rbtools.rng.draws import Draws
-from rbtools.store import Store
+from rbtools.store import Store, digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 _OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
 _BROKEN = -1.0  # in place of the margin of an image that the screen breaks
+VERSION = 1  # of the estimate that is made from outcomes
 
 
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
@@ -57,13 +62,13 @@ def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
 class ScreenOutput(Output):
     """A row (1,) for each example: its smallest margin under the attacks that it survives, or -1.
 
-    sources: the keys of stored outcomes of other attacks, and excluded: the numbers of the examples that they
-    broke, which are not attacked here.
+    sources: the keys of stored outcomes of other attacks, and excluded: gives the numbers of the examples
+    that they broke, which are not attacked here.
     """
 
     attacks: tuple[Any, ...]
     sources: tuple[str, ...] = ()
-    excluded: tuple[int, ...] = field(default=(), compare=False)
+    excluded: Callable[[], Sequence[int]] = field(default=tuple, compare=False)
 
     @property
     def allow_fast_model(self) -> bool:
@@ -83,7 +88,7 @@ class ScreenOutput(Output):
 
     def rows(self, batch: Batch) -> Outcome:
         """The rows of a batch, float32 (N, 1). Each attack gets what the one before leaves."""
-        excluded = torch.isin(batch.ids, torch.tensor(self.excluded, device=batch.ids.device).long())
+        excluded = torch.isin(batch.ids, torch.tensor(self.excluded(), device=batch.ids.device).long())
         still_correct, least = batch.clean & ~excluded, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals = {"forward": 0.0 if self.attacks else float(len(excluded)), "backward": 0.0}
         for attack in self.attacks:
@@ -228,16 +233,21 @@ class TwoPhaseEvaluation:
     @cached_property
     def screening(self) -> ScreenTask:
         """The screen as a task on all images."""
+        keys = tuple(sorted(source.key for source in self.sources))
+        return ScreenTask(ScreenOutput(tuple(self.attacks), keys, lambda: self._broken))
+
+    @cached_property
+    def _broken(self) -> list[int]:
+        """The numbers of the examples that the stored outcomes broke."""
         data = self.inputs.data
         broken = np.zeros(self.inputs.n, bool)
         for source in self.sources:
             broken |= source.broken
-        excluded: tuple[int, ...] = ()
-        if broken.any():
-            numbers = data.order(data.load().labels)[: self.inputs.n]
-            excluded = tuple(numbers[torch.from_numpy(broken)].tolist())
-        keys = tuple(sorted(source.key for source in self.sources))
-        return ScreenTask(ScreenOutput(tuple(self.attacks), keys, excluded))
+        if not broken.any():
+            return []
+        order = data.order(data.load().labels)[: self.inputs.n]
+        numbers: list[int] = order[torch.from_numpy(broken)].tolist()
+        return numbers
 
     def calls(self) -> list[Callable[[], Any]]:
         """Both phases, for a dry run."""
@@ -274,6 +284,37 @@ class TwoPhaseEvaluation:
 
     def entry(self) -> Entry:
         """The entry with its estimate, from the store or computed."""
+        inputs, what = self.inputs, self._key_fields()
+        known = {name: value for name, value in self.expected().items() if value is not results.LATER}
+        kept = inputs.run.store.result(digest(what))
+        if isinstance(kept, list) and len(kept) == 1 and isinstance(kept[0], dict):
+            return known | kept[0]
+        entry = known | self._measured()
+        if inputs.run.plan is None:
+            named_elsewhere = ("tool", "dataset")
+            numbers = orjson.loads(dumps({k: v for k, v in entry.items() if k not in named_elsewhere}))
+            about = {"kind": "evaluation", "of": what, **resolve.names(inputs.record, inputs.data)}
+            inputs.run.store.keep_result(digest(what), what, [numbers], about)
+        return entry
+
+    def _key_fields(self) -> dict[str, Any]:
+        """Everything that determines the entry."""
+        inputs, request = self.inputs, self.request
+        outputs = {"attack": self.task.outputs()[0], "screen": self.screening.screen}
+        return {
+            "kind": "two-phase",
+            **evaluate.inputs_fields(inputs),
+            **{name: digest(evaluate.outcome_fields(inputs, output)) for name, output in outputs.items()},
+            **seed_fields(inputs.run.seed),
+            "sources": [source.described() for source in self.sources],
+            "screen_steps": getattr(request.screen[0], "steps", None),
+            "n": inputs.n,
+            **({"size": request.size} if request.goal is None else {"goal": request.goal}),
+            "estimate": [VERSION, two_phase.VERSION, evaluate.POSTPROCESSING],
+        }
+
+    def _measured(self) -> Entry:
+        """The fields of the entry that are known after the work."""
         inputs, n = self.inputs, self.inputs.n
         left = np.flatnonzero(self.margins >= 0)
         confidence = two_phase.confidence_of_look(len(left)) if self.request.goal is not None else 0.95
@@ -288,8 +329,7 @@ class TwoPhaseEvaluation:
             low, high = two_phase.estimate(parts, confidence).interval
             if self.request.goal is not None and (high - low) / 2 / n <= self.request.goal:
                 break
-        known = {name: value for name, value in self.expected().items() if value is not results.LATER}
-        return known | self._estimated(parts, confidence, of_sample) | self._cost(of_sample)
+        return self._estimated(parts, confidence, of_sample) | self._cost(of_sample)
 
     def order(self, left: np.ndarray) -> tuple[indices.Indices, np.ndarray]:
         """The survivors at the places `left` of the evaluation, in the order of the sample; their strata."""

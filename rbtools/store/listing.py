@@ -23,6 +23,7 @@ _CHUNK = 1 << 20
 _FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
 FOLDERS = ("results", "outcomes", "objects", "state", "cache", "index", "leases")
 ASIDE, TOTAL = "aside", "total"
+_NAMED_BY_SPLIT = ("measure", "two-phase")  # the names of their entries include the split
 
 
 class ListedResult(NamedTuple):
@@ -179,7 +180,7 @@ def _tracking(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]
 def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
     of = about["of"]
     entries, split = value, of.get("split", "test")
-    if split != "test" and of.get("kind") != "measure":  # a measure's name includes the split
+    if split != "test" and of.get("kind") not in _NAMED_BY_SPLIT:
         entries = [{**entry, "metric": metric_name.split_name(entry["metric"], split)} for entry in value]
     return {
         "arch": _arch(of["arch"], about),
