@@ -10,7 +10,7 @@ from rbtools import registry
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import CleanOutput
 from rbtools.lazy import np, torch
-from rbtools.probabilistic import splitting
+from rbtools.probabilistic import estimate, splitting
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
@@ -37,11 +37,12 @@ class RareOutput(Output):
             "config": registry.config(self.noise),
             "gamma": self.gamma,
             "splitting_version": self.split.version,
+            **({"shaped": self.noise.shaped_version} if self.noise.shaped_version > 1 else {}),
             **self.split.config(),
         }
 
     def postprocess_key(self) -> dict[str, Any]:
-        return {"confidence": self.confidence}
+        return {"confidence": self.confidence, "intervals": estimate.INTERVALS}
 
     def entry_template(self) -> list[dict[str, Any]]:
         settings = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
@@ -99,7 +100,7 @@ class RareFailureTask(EvalTask):
             seen += len(normals)
             margins = []
             for part in normals.split(batch.chunk_size):
-                noisy = self.noise.apply(batch.images, self.noise.shaped(part, shape), gamma)
+                noisy = self.noise.apply(batch.images, self.noise.shaped(part, shape), gamma).float()
                 with torch.no_grad():
                     logits = batch.model(noisy).float()
                 own = logits[:, label].clone()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -66,12 +67,20 @@ class Noise:
         """The number of standard normal numbers in a draw for an image of this shape."""
         return math.prod(shape)
 
+    @property
+    def shaped_version(self) -> int:
+        """The version of `shaped`, for the keys of rare failures."""
+        return 1
+
     def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The unit draw (N, *shape) as a function of independent standard normals (N, width)."""
         raise NotImplementedError
 
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
-        """Noisy images at radius `gamma` (pixel units of [0, 1]), of the shape of `images`."""
+        """Noisy images at radius `gamma` (pixel units of [0, 1]), of the shape of `images`.
+
+        Of the precision of `unit`, if that is the higher one.
+        """
         noisy = images.add(unit, alpha=gamma)
         return noisy.clamp_(0, 1) if self.clip else noisy
 
@@ -121,6 +130,7 @@ class Uniform(Noise):
     def apply(self, images: Tensor, unit: Tensor, gamma: float) -> Tensor:
         if not self.truncate:
             return super().apply(images, unit, gamma)
+        images = images.to(torch.promote_types(images.dtype, unit.dtype))
         low, high = (images - gamma).clamp_(min=0), (images + gamma).clamp_(max=1)
         return low.add_(high.sub_(low).mul_(unit.add(1).div_(2))).clamp_(0, 1)
 
@@ -137,9 +147,14 @@ class Uniform(Noise):
     def width(self, shape: tuple[int, ...]) -> int:
         return math.prod(shape) + (2 if self.norm == "l2" else 0)
 
+    @property
+    def shaped_version(self) -> int:
+        return 2 if self.norm == "linf" else 1
+
     def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
         if self.norm == "linf":
-            return normals.div(math.sqrt(2)).erf_().view(-1, *shape)
+            # In float32 the numbers next to 1 are 6e-8 apart, which at 1e-8 is all of the probability.
+            return normals.double().div_(math.sqrt(2)).erf_().view(-1, *shape)
         # The first d of d + 2 coordinates of a uniform point on the sphere are uniform in the ball.
         length: Tensor = normals.norm(dim=1, keepdim=True)
         return (normals[:, : math.prod(shape)] / length).view(-1, *shape)

@@ -8,16 +8,18 @@ that are correct without noise; advbench counts every image.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rbtools.lazy import special
 from rbtools.probabilistic import mixing, sequential
 from rbtools.probabilistic.intervals import Interval, clopper_pearson, mean_interval, wilson
 
 # The quantiles of the images' PR in an entry, with more detail at the low end.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5)
-INTERVALS = 2  # version of ProbAcc's intervals, for the keys of results
+INTERVALS = 3  # version of the intervals of PR_D, quantiles, ProbAcc and pfail, for the keys of results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,21 +78,18 @@ def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
 def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
     """PR_D: the mean over images of the share of `samples` noisy copies classified correctly.
 
-    The images are the sampling unit. The interval comes from the deviation between images (`mean_interval`);
-    one from images * samples pooled draws would be too narrow. If all images have the same share, it is the
-    exact binomial interval over images.
+    The interval is for the mean over the source of the images, of which they are independent draws: the shares
+    are variables in [0, 1] with that mean (`mean_interval`), whatever the number of copies. One from images *
+    samples pooled draws would be too narrow, and so would one from the deviation between images, where few of
+    them fail and most of the source's failing images are not among them.
     """
     counts = _counted(correct, samples)
     if not counts:
         return _nothing_counted(correct, confidence)
-    n = len(counts)
-    total = sum(counts)
-    # In whole numbers: n * sum k^2 - (sum k)^2 is exactly 0 when all counts are equal.
-    spread = n * sum(k * k for k in counts) - total * total
-    deviation = math.sqrt(spread / (n * (n - 1))) / samples if n > 1 else 0.0
-    value = total / (n * samples)
-    differing = n - max(counts.count(0), counts.count(samples))
-    return Estimate(value, mean_interval(value, deviation, n, confidence, differing), n, confidence)
+    different = Counter(counts)
+    shares = [count / samples for count in different]
+    interval = mean_interval(shares, list(different.values()), confidence)
+    return Estimate(sum(counts) / (len(counts) * samples), interval, len(counts), confidence)
 
 
 def prob_acc(
@@ -125,16 +124,41 @@ def undecided(correct: Sequence[int], samples: int, rho: float, confidence: floa
 
 
 def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) -> list[dict[str, Any]]:
-    """Quantiles of the images' PR: for each of SHARES the smallest PR that at least this share does not
+    """Quantiles of PR over these images: for each of SHARES the smallest PR that at least this share does not
     exceed.
+
+    `pr` is that of the shares of correct copies. The interval is for the quantile of the images' true PR, of
+    these images and not of their source: copies are drawn at random, images are not (`_quantile_interval`).
     """
     counts = sorted(_counted(correct, samples))
     entries = []
     for share in SHARES if counts else ():
-        count = counts[max(math.ceil(share * len(counts)) - 1, 0)]
-        interval = list(clopper_pearson(count, samples, confidence))
-        entries.append({"share": share, "pr": count / samples, interval_name(confidence): interval})
+        rank = max(math.ceil(share * len(counts)), 1)
+        interval = list(_quantile_interval(counts, rank, samples, confidence))
+        entries.append({"share": share, "pr": counts[rank - 1] / samples, interval_name(confidence): interval})
     return entries
+
+
+def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidence: float) -> Interval:
+    """The interval of the rank-th smallest PR of images with these numbers of correct copies, ascending.
+
+    The lowest counts are those of images that had bad luck, so the interval of a single count would be too
+    low. If the rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. That the
+    (rank + more)-th smallest count is k or less then takes `more` + 1 of these images with at most k correct
+    copies, each of which has at most the probability P[Bin(samples, q) <= k]. The upper end is the q at which
+    the chance of this is half of the error; the lower end mirrors it. Both hold for any PR of the images.
+    """
+    n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
+
+    def chance(images: int) -> float:
+        """The chance of an event in one image at which it meets `more` + 1 of so many with chance `tail`."""
+        return float(special.betaincinv(more + 1, images - more, tail))
+
+    low, high = counts[rank - 1 - more], counts[min(rank + more, n) - 1]
+    least = float(special.betaincinv(low, samples - low + 1, chance(rank))) if low else 0.0
+    if high == samples:
+        return least, 1.0
+    return least, float(special.betaincinv(high + 1, samples - high, 1 - chance(n - rank + 1)))
 
 
 def findings(outcomes: Iterable[int], estimator: Estimator, samples: int) -> list[dict[str, Any]]:
@@ -210,11 +234,12 @@ def _of_decisions(passed: int, decisions: Sequence[int], confidence: float) -> E
     """ProbAcc from a test that is wrong for an image with probability at most 1 - confidence.
 
     In expectation at least a share `confidence` of the images that truly pass is not decided as failed, and
-    at least that share of those that truly fail is not decided as passed.
+    at least that share of those that truly fail is not decided as passed. Both shares are counts of images,
+    and bounded by the exact interval.
     """
     n = len(decisions)
-    high = wilson(n - decisions.count(0), n, confidence)[1] / confidence
-    low = 1 - wilson(n - decisions.count(1), n, confidence)[1] / confidence
+    high = clopper_pearson(n - decisions.count(0), n, confidence)[1] / confidence
+    low = 1 - clopper_pearson(n - decisions.count(1), n, confidence)[1] / confidence
     return Estimate(passed / n, (min(max(low, 0.0), passed / n), min(high, 1.0)), n, confidence)
 
 

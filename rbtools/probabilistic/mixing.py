@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rbtools.lazy import np, special
-from rbtools.probabilistic.intervals import Interval, wilson
+from rbtools.probabilistic.intervals import Interval, clopper_pearson
 from rbtools.probabilistic.sequential import COUNT_SLACK
 
 _EM_STEPS = 200
@@ -41,8 +41,9 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
 
     The smallest and the largest share over all G whose event probabilities lie in their intervals:
     F-localization (Ignatiadis and Wager, "Confidence intervals for nonparametric empirical Bayes analysis",
-    JASA 117, 2022, section 2), here with Wilson's intervals of the events at a simultaneous level. If many
-    images are near rho, it stays wide for any number of images: only more draws make it narrower.
+    JASA 117, 2022, section 2), here with the exact intervals of the events, which hold for few images too, at
+    a simultaneous level. If many images are near rho, it stays wide for any number of images: only more draws
+    make it narrower.
     """
     from scipy.optimize import linprog
 
@@ -51,7 +52,7 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
     quantile = _together([event.images for event in seen], images, confidence)
     while True:  # improbable counts may be infeasible for every G: widen the intervals until one is feasible
         level = math.erf(quantile / math.sqrt(2))
-        ends = np.array([wilson(event.images, images, level) for event in seen])
+        ends = np.array([clopper_pearson(event.images, images, level) for event in seen])
         bounds = np.concatenate([ends[:, 1], -ends[:, 0]])
         programs = [
             linprog(
@@ -64,7 +65,8 @@ def share_interval(seen: Sequence[Event], images: int, rho: float, confidence: f
             for sign in (1, -1)
         ]
         if all(program.success for program in programs):
-            return max(0.0, float(programs[0].fun)), min(1.0, float(-programs[1].fun))
+            low, high = (round(abs(float(program.fun)), 12) for program in programs)  # 1 less 1e-16 is 1
+            return low, min(high, 1.0)
         quantile *= 1.2
 
 

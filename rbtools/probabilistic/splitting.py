@@ -131,6 +131,10 @@ def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
 def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[str, Any]:
     """The results in an `evals` entry: the mean failure probability 1 - PR over images.
 
+    The interval is for the mean over the source of the images (`mean_interval`): where no image of n fails
+    often, its upper end is near 3.7 / n, because images that do may be that frequent in the source. What these
+    images show is in `images`.
+
     A row: the example's id, then the logarithm of its probability in each run (-inf: below the floor); NaN
     for an example that is misclassified without noise and excluded. `images` has for each the logarithm of
     the mean over runs, and the standard deviation of the runs' logarithms.
@@ -143,8 +147,7 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
     shares = [sum(map(math.exp, row[1:])) / (len(row) - 1) for row in counted]
     n = len(shares)
     mean = math.fsum(shares) / n
-    spread = math.sqrt(math.fsum((share - mean) ** 2 for share in shares) / (n - 1)) if n > 1 else 0.0
-    interval = mean_interval(mean, spread, n, confidence, sum(share > 0 for share in shares))
+    interval = mean_interval(shares, None, confidence)
     images = [_of_image(row, share) for row, share in zip(counted, shares, strict=True)]
     below = sum(share == 0 for share in shares)
     fields = {"value": mean, "n": n, interval_name(confidence): list(interval)}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from rbtools.evaluation.base import Batch, Outcome
+from rbtools.evaluation.rare_failures import RareFailureTask, RareOutput
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.splitting import Splitting, findings
 from rbtools.rng.draws import Draws
@@ -43,6 +46,7 @@ GAUSSIAN_CORNER, LAPLACE_CORNER = 0.5 * math.erfc(1 / math.sqrt(2)), 0.5 * math.
         ("laplace", "corner", 12, LAPLACE_CORNER**12),  # 1.5e-9
         ("uniform", "simplex", 0.5, 0.25**8 / math.factorial(8)),  # 3.8e-10
         ("uniform", "linear", 1 - 2e-5, 1e-5),
+        ("uniform", "linear", 1 - 2e-8, 1e-8),
         ("gaussian", "linear", 0.999, 0.5 * math.erfc(0.999 / math.sqrt(2))),  # not rare at all
         ("laplace", "linear", 0.5, 0.5 * math.exp(-0.5)),
     ],
@@ -135,3 +139,43 @@ def test_the_findings_by_hand() -> None:
     assert third["spread"] is None and third["runs"] == 1
     nothing = findings([[1, math.nan]])
     assert nothing["value"] is None and "no image is classified correctly" in nothing["reason"]
+
+
+def test_the_source_of_the_images_is_covered_where_few_of_them_fail_often() -> None:
+    """One image in 100 fails with probability .1, the others hardly ever: most records have none of them."""
+    rng = np.random.default_rng(0)
+    for images in (10, 50, 1000):
+        hits = []
+        for _ in range(100):
+            rates = np.where(rng.random(images) < 0.01, 0.1, 1e-8)
+            logs = np.log(rates)[:, None] + rng.normal(-0.125, 0.5, (images, 10))
+            low, high = findings([[0, *row] for row in logs.tolist()])["ci95"]
+            hits.append(low <= 0.001 + 0.99e-8 <= high)
+        assert np.mean(hits) >= 0.94
+
+
+class OnePixel(nn.Module):
+    """Class 1 is ahead where the first pixel is below the limit."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, images: Tensor) -> Tensor:
+        ahead = self.limit - images.flatten(1)[:, 0]
+        return torch.stack([torch.zeros_like(ahead), ahead], dim=1)
+
+
+@pytest.mark.parametrize("probability", [1e-8, 1e-7])
+def test_uniform_noise_on_the_pixel_that_decides(probability: float) -> None:
+    """x = gamma = 1/8, so that the lowest pixels are near 0, where float32 tells them apart."""
+    split, gamma = Splitting(runs=400, particles=100), 0.125
+    column = RareOutput(NOISES.build("uniform"), gamma, split, 0.95)
+    model = OnePixel(2 * gamma * probability)
+    number = torch.tensor([0])
+    batch = Batch(model, torch.full((1, 1, 1, 2), gamma), number, number, seed=0, chunk_size=1 << 17)
+    (found,) = RareFailureTask(column.noise, (gamma,), split).run(batch, [column])
+    assert isinstance(found, Outcome)
+    shares = found.values[0, 1:].double().exp() / probability
+    error = float(shares.std()) / math.sqrt(len(shares))
+    assert error < 0.1 and float(shares.mean()) == pytest.approx(1, abs=3.5 * error)
