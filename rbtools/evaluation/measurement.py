@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation import measure_batches
+from rbtools.evaluation import mean_interval, measure_batches
 from rbtools.evaluation.evaluate import add_entries
 from rbtools.evaluation.measure_batches import MeasureItem, arch_of
 from rbtools.execution import device, resources
@@ -343,8 +343,12 @@ def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
         count = job.measure.probes
     else:
         count = {"batches": -(-job.n // job.size[1]), "examples": job.n}[value.over]
-    half = intervals.student_quantile(0.95, count - 1) * value.se
-    error = {"se": value.se, "se_over": value.over, "ci95": [value.value - half, value.value + half]}
+    if value.numbers:
+        ends = list(mean_interval.of_images(value.numbers))
+    else:
+        half = intervals.student_quantile(0.95, count - 1) * value.se
+        ends = [value.value - half, value.value + half]
+    error = {"se": value.se, "se_over": value.over, "ci95": ends}
     return {"value": value.value, **error}
 
 

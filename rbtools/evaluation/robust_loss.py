@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.attacks import steps
 from rbtools.errors import UsageError
+from rbtools.evaluation import mean_interval
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import CleanOutput, attack_settings
 from rbtools.lazy import np, torch
@@ -46,7 +46,7 @@ class LossOutput(Output):
         }
 
     def postprocess_key(self) -> dict[str, Any]:
-        return {"intervals": 2}
+        return {"intervals": mean_interval.VERSION}
 
     def entry_template(self) -> list[dict[str, Any]]:
         name = metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
@@ -59,10 +59,7 @@ class LossOutput(Output):
         mean = float(losses.mean())
         loss: dict[str, Any] = {"n": n, "value": mean}
         if n > 1:
-            deviation = float(losses.std())
-            skewness = float(((losses - mean) ** 3).mean()) / deviation**3 if deviation else 0.0
-            widened = deviation * math.sqrt(n / (n - 1))
-            loss["ci95"] = list(intervals.skewed_interval(mean, widened, skewness, n))
+            loss["ci95"] = list(mean_interval.of_images(losses, 0.0))
         error = {"n": n, "value": wrong / n, "ci95": list(intervals.wilson(wrong, n))}
         return [entry | numbers for entry, numbers in zip(self.entry_template(), (loss, error), strict=True)]
 

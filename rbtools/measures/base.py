@@ -64,7 +64,8 @@ class MeasureBatch:
 class Value:
     """One number of a measure. `name`: which one ("weight.trace"; "" if there is only one). se: its standard
     error; `over`: what that was estimated over ("batches", "probes", "examples"). If the value is None,
-    `more` has the reason. `clean`: it does not depend on the attack.
+    `more` has the reason. `clean`: it does not depend on the attack. numbers: those of single images whose
+    mean it is, if its interval is to be made of them and not of the standard error alone.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Value:
     over: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     clean: bool = False
+    numbers: Sequence[float] = ()
 
 
 class Measure(registry.Registered):

@@ -22,6 +22,7 @@ class Margin(Measure):
     """
 
     name: ClassVar[str] = "margin"
+    version: ClassVar[int] = 2
     weights: ClassVar[str] = "trained"
     split: ClassVar[str] = "test"
 
@@ -46,7 +47,8 @@ class Margin(Measure):
             each = [margin for result in results for margin in result[name]]
             error = standard_error(each)
             over = None if error is None else "examples"
-            values.append(Value(name, math.fsum(each) / len(each), error, over, clean=name == "clean"))
+            mean = math.fsum(each) / len(each)
+            values.append(Value(name, mean, error, over, clean=name == "clean", numbers=each))
         return values
 
 

@@ -25,6 +25,7 @@ class Nu(Measure):
     """
 
     name: ClassVar[str] = "nu"
+    version: ClassVar[int] = 2
     weights: ClassVar[str] = "trained"
     split: ClassVar[str] = "test"
     random: ClassVar[bool] = True
@@ -50,7 +51,8 @@ class Nu(Measure):
         """The standard error is over examples."""
         each = [distance for result in results for distance in result[""]]
         error = standard_error(each)
-        mean = Value("", math.fsum(each) / len(each), error, None if error is None else "examples")
+        over = None if error is None else "examples"
+        mean = Value("", math.fsum(each) / len(each), error, over, numbers=each)
         return [mean, Value("max", max(each) if all(map(math.isfinite, each)) else math.nan)]
 
     def _distances(self, model: nn.Module, images: Tensor, start: Tensor) -> Tensor:

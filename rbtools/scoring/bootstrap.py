@@ -1,8 +1,10 @@
-"""Uncertainty of a ranking: the ranking is repeated with metric values redrawn as for other test images.
+"""Uncertainty of a ranking: metric values are redrawn as for other test images, and compared (`rank_sets`).
 
 A record's accuracy is resampled from its own images if their outcomes are stored: records of one data set get
 the same image weights, so that two networks which fail on the same images stay close. Otherwise it is drawn
-from the distribution given by its value and n, or from a normal one as wide as its interval.
+from the distribution given by its value and n, or from a normal one as wide as its interval. Metrics of one
+record that are drawn so were measured on the same images, and so were the members of a group: they are drawn
+as if they rose and fell together, which makes no mean too certain.
 
 Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981), and every record gets one more
 image, correct with probability 1/2: without it a network that is correct on all images would have no
@@ -14,13 +16,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from rbtools.lazy import np
+from rbtools.lazy import np, special
 from rbtools.records import expr
 from rbtools.scoring.rank_order import SortKey
+from rbtools.scoring.rank_sets import Drawn, rank_sets
 
 Record = Mapping[str, Any]
 Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
@@ -31,7 +35,7 @@ _MOST = 2**53  # of a count of images, or a weight
 
 
 class Interval(NamedTuple):
-    """The 95 % interval of a number's draws, and of the rank that it gives."""
+    """The 95 % interval of a number, and that of its rank."""
 
     value: tuple[float, float] | None
     rank: tuple[int, int] | None
@@ -41,41 +45,68 @@ class BootstrapDraws:
     """`size` draws of the numbers of records, as for other test images.
 
     shares: the contribution of single images to a value, see `rbtools.evaluation.bootstrap_inputs`. `sources`
-    says for each record what its numbers were drawn from. The draws of a record depend on `seed` and the
-    record, not on other records.
+    says for each record what its numbers were drawn from, `images` of how many images they are at least,
+    where that is known. The draws of a record depend on `seed` and the record, not on other records.
     """
 
     def __init__(self, size: int, seed: int, shares: Shares) -> None:
         self.size, self.seed, self._shares = size, seed, shares
         self.sources: dict[int, int] = {}
+        self.images: dict[int, int] = {}
         self._samples: dict[str, np.ndarray] = {}
 
-    def number(self, record: Record, text: str) -> np.ndarray:
-        """Draws (size,) of a metric or an expression, NaN if the record has no such number."""
+    def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
+        """Draws (size,) of a metric or an expression, NaN if the record has no such number.
+
+        whose: a name for what the number is averaged into. All numbers with the same one have the same one
+        more image; so have the metrics of a mean. Without it each has its own.
+        """
         metrics = record.get("metrics") or {}
         if text in metrics:
-            return self._metric(record, text)
+            return self._metric(record, text, whose)
         compiled = expr.compile(text)
         used = dict.fromkeys(name for item in compiled.names for name in expr.expand(item, metrics))
-        every = {name: self._metric(record, name) for name in used if metrics[name] is not None}
-        if every and compiled.is_mean:  # takes seconds, not minutes, for 6,466 records
-            mean: np.ndarray = np.stack(list(every.values())).mean(0)
+        names = [name for name in used if metrics[name] is not None]
+        common = whose or f"record {_model(record)}"
+        alike = {name: self._alike(record, self._metric(record, name, common)) for name in names}
+        if names and compiled.is_mean:  # takes seconds, not minutes, for 6,466 records
+            mean: np.ndarray = np.stack(list(alike.values())).mean(0)
             return mean
+        draws = self._evaluated(compiled, record, {name: self._metric(record, name, whose) for name in names})
+        if len(names) < 2:
+            return draws
+        other = self._evaluated(compiled, record, alike)  # wider for a sum, narrower for a difference
+        return other if other.std() > draws.std() else draws
+
+    def _evaluated(
+        self, compiled: expr.Expression, record: Record, every: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Draws (size,) of an expression of metrics that were drawn."""
         listed = {name: values.tolist() for name, values in every.items()}
         draws = np.full(self.size, np.nan)
         for at in range(self.size if listed else 1):
-            moment = {**metrics, **{name: values[at] for name, values in listed.items()}}
+            moment = {**record["metrics"], **{name: values[at] for name, values in listed.items()}}
             value = compiled.number({**record, "metrics": moment})
             draws[at if listed else slice(None)] = np.nan if value is None else value
         return draws
 
-    def _metric(self, record: Record, name: str) -> np.ndarray:
+    def _alike(self, record: Record, draws: np.ndarray) -> np.ndarray:
+        """The draws in an order that is the same for all metrics of a record; unchanged if they come from its
+        images, whose weights the metrics share."""
+        if not self.sources.get(id(record)):
+            return draws
+        order = self._generator(f"order {_model(record)}").permutation(self.size)
+        ordered: np.ndarray = np.sort(draws)[order]
+        return ordered
+
+    def _metric(self, record: Record, name: str, whose: str | None) -> np.ndarray:
         value = record["metrics"][name]
         if value is None:
             return np.full(self.size, np.nan)
         entries = [candidate for candidate in record.get("evals") or [] if candidate.get("metric") == name]
         entry: dict[str, Any] = entries[-1] if entries else {}
         shares = self._shares(record, entry)
+        self._count(record, entry.get("n"))
         rng = self._generator(
             json.dumps([record.get("checkpoint"), record.get("arch"), entry], sort_keys=True)
         )
@@ -83,6 +114,7 @@ class BootstrapDraws:
             self._note(record, 0)
             weights = self._weights(record, entry, len(shares[0]))
             right, every = (weights @ np.stack(shares, axis=1)).T.astype(float)
+            rng = rng if whose is None else self._generator(whose)
             return _with_one_more(rng, right, every - right)
         n, interval = entry.get("n"), entry.get("ci95")
         if type(n) is int and 0 < n < _MOST and 0 <= value <= 1 and abs(value * n - round(value * n)) < 1e-6:
@@ -99,6 +131,11 @@ class BootstrapDraws:
     def _note(self, record: Record, source: int) -> None:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
+    def _count(self, record: Record, n: object) -> None:
+        counts = [count for count in (n if isinstance(n, list) else [n]) if type(count) is int and count > 0]
+        if counts:
+            self.images[id(record)] = min(*counts, self.images.get(id(record), counts[0]))
+
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
         """The weight of each image: float32 (size, n), the same for all records with these images."""
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
@@ -111,10 +148,10 @@ class BootstrapDraws:
         name = hashlib.blake2b(f"{self.seed} {whose}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(name, "big")))
 
-    def composite(self, records: Sequence[Record]) -> np.ndarray:
+    def composite(self, records: Sequence[Record], whose: Sequence[str | None]) -> np.ndarray:
         """Draws (N, size) of the score that rb-score gave: its metrics are drawn, then scaled and weighted.
 
-        NaN for a record without an entry of it.
+        NaN for a record without an entry of it. whose: of each record, see `number`.
         """
         draws = np.full((len(records), self.size), np.nan)
         groups: dict[str, list[int]] = {}
@@ -125,16 +162,24 @@ class BootstrapDraws:
                 settings = [weights, entry.get("within"), entry.get("missing")]
                 groups.setdefault(json.dumps(settings), []).append(place)
         for places in groups.values():
+            names = [whose[place] or f"record {_model(records[place])}" for place in places]
             draws[places] = self._composite(
-                [records[place] for place in places], [entries[p] for p in places]
+                [records[place] for place in places], [entries[place] for place in places], names
             )
         return draws
 
-    def _composite(self, records: Sequence[Record], entries: Sequence[Any]) -> np.ndarray:
+    def _composite(
+        self, records: Sequence[Record], entries: Sequence[Any], whose: Sequence[str]
+    ) -> np.ndarray:
         total, weight = np.zeros((2, len(records), self.size))
         for number, term in enumerate(entries[0]["terms"]):
             names = [entry["terms"][number]["metric"] for entry in entries]
-            drawn = np.stack([self.number(*pair) for pair in zip(records, names, strict=True)])
+            drawn = np.stack(
+                [
+                    self._directed(*of_record, term["higher"])
+                    for of_record in zip(records, names, whose, strict=True)
+                ]
+            )
             known = ~np.isnan(drawn)
             least = np.where(known, drawn, np.inf).min(0)
             most = np.where(known, drawn, -np.inf).max(0)
@@ -145,6 +190,15 @@ class BootstrapDraws:
             weight += term["weight"] * (known | (entries[0].get("missing") == "worst"))
         scores: np.ndarray = np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
         return scores
+
+    def _directed(self, record: Record, name: str, whose: str, higher: bool) -> np.ndarray:
+        """Draws of a term of a score: all terms of a record are good together, see `_alike`."""
+        sign = 1 if higher else -1
+        return sign * self._alike(record, sign * self.number(record, name, whose))
+
+
+def _model(record: Record) -> str:
+    return json.dumps([record.get("checkpoint"), record.get("arch")], sort_keys=True)
 
 
 def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
@@ -172,47 +226,53 @@ def _are_terms(terms: object) -> bool:
     )
 
 
-def over_members(drawn: np.ndarray, members: Sequence[Sequence[int]], seed: int) -> np.ndarray:
-    """Draws (G, B) of the means of groups from those (N, B) of records; members are resampled as well.
+def over_members(
+    drawn: np.ndarray, members: Sequence[Sequence[int]], alone: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws (G, B) of the means of groups from those (N, B) of records, and how the members vary.
 
-    members: the rows of each group. A group of one keeps its draws.
+    members: the rows of each group. alone: bool (N,), whether a record's draws come from no images that other
+    records share. Also the variance (G,) of each mean between its members, 0 for a single one, and its
+    degrees of freedom (G,). Draws do not have it: resampling three members makes a third less of it.
     """
-    means = np.full((len(members), drawn.shape[1]), np.nan)
-    every = np.arange(drawn.shape[1])[:, None]
+    size = drawn.shape[1]
+    means = np.full((len(members), size), np.nan)
+    between, freedom = np.zeros(len(members)), np.ones(len(members))
     for group, places in enumerate(members):
-        some = drawn[list(places)]
-        if len(places) > 1:
-            rng = np.random.Generator(np.random.Philox([seed, group]))
-            picked = some[rng.integers(len(places), size=(drawn.shape[1], len(places))), every]
-            known = ~np.isnan(picked)
-            count = known.sum(1)
-            total = np.where(known, picked, 0).sum(1)
-            means[group] = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-        else:
-            means[group] = some[0]
-    return means
+        rows = [place for place in places if not np.isnan(drawn[place]).all()]
+        if not rows:
+            continue
+        some = drawn[rows]
+        if len(rows) > 1:
+            order = np.random.Generator(np.random.Philox([seed, group])).permutation(size)
+            some[alone[rows]] = np.sort(some[alone[rows]], axis=1)[:, order]
+            between[group] = np.nanmean(some, axis=1).var(ddof=1) / len(rows)
+            freedom[group] = len(rows) - 1
+        means[group] = some.mean(0)
+    return means, between, freedom
 
 
-def intervals(drawn: np.ndarray, higher: bool) -> list[Interval]:
-    """The 95 % intervals of numbers and of their ranks among each other, from draws (G, B).
+def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
+    """The 95 % intervals of numbers and of their ranks among each other.
 
-    A row without numbers has none, and the others are ranked without it.
+    A row that has not all draws has none, and the others are ranked without it.
     """
-    result = [Interval(None, None)] * len(drawn)
-    whole = [row for row in range(len(drawn)) if not np.isnan(drawn[row]).any()]
-    if not whole:
+    result = [Interval(None, None)] * len(drawn.draws)
+    whole = np.flatnonzero(~np.isnan(drawn.draws).any(1))
+    if not len(whole):
         return result
-    values = drawn[whole]
-    costs = np.sort(-values if higher else values, axis=0)
-    ranks = np.empty(values.shape, int)
-    for at in range(values.shape[1]):
-        ranks[:, at] = np.searchsorted(costs[:, at], -values[:, at] if higher else values[:, at]) + 1
-    ends = np.percentile(values, [2.5, 97.5], axis=1)
-    places = np.percentile(ranks, [2.5, 97.5], axis=1, method="inverted_cdf")
-    for number, row in enumerate(whole):
-        low, high = ends[:, number].tolist()
-        best, worst = places[:, number].tolist()
-        result[row] = Interval((low, high), (int(best), int(worst)))
+    draws, between, freedom, rarity = (part[whole] for part in drawn[:4])
+    known = Drawn(draws, between, freedom, rarity, drawn.joint)
+    best, worst = rank_sets(known, higher)
+    ends = np.percentile(known.draws, [2.5, 97.5], axis=1)
+    centre = known.draws.mean(1)
+    # Both distances of an independent sum, squared and added (Zou and Donner, Stat. Med. 27, 2008).
+    members = special.stdtrit(known.freedom, 0.975) * np.sqrt(known.between)
+    several = known.between > 0
+    low = np.where(several, centre - np.hypot(centre - ends[0], members), ends[0])
+    high = np.where(several, centre + np.hypot(ends[1] - centre, members), ends[1])
+    for row, *of_row in zip(*(part.tolist() for part in (whole, low, high, best, worst)), strict=True):
+        result[row] = Interval((of_row[0], of_row[1]), (of_row[2], of_row[3]))
     return result
 
 
@@ -221,13 +281,21 @@ def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[R
     every = [record for some in members for record in some]
     if not every:
         return []
-    if key.text == "score" and any(_score_entry(record) for record in every):
-        drawn = draws.composite(every)
+    composite = key.text == "score" and any(_score_entry(record) for record in every)
+    whose = [f"group {at}" if len(some) > 1 else None for at, some in enumerate(members) for _ in some]
+    if composite:
+        drawn = draws.composite(every, whose)
     else:
-        drawn = np.stack([draws.number(record, key.text) for record in every])
+        drawn = np.stack(
+            [draws.number(record, key.text, name) for record, name in zip(every, whose, strict=True)]
+        )
     ends = list(accumulate(map(len, members), initial=0))
     rows = [range(start, stop) for start, stop in pairwise(ends)]
-    return intervals(over_members(drawn, rows, draws.seed), key.higher)
+    alone = np.array([draws.sources.get(id(record), 0) > 0 for record in every])
+    joint = composite or not alone.all()
+    images = [min(draws.images.get(id(record), math.inf) for record in some) for some in members]
+    groups = over_members(drawn, rows, alone, draws.seed)
+    return intervals(Drawn(*groups, 1 / np.array(images), joint), key.higher)
 
 
 def own_interval(record: Record, metric: str) -> tuple[float, float] | None:

@@ -108,10 +108,28 @@ def test_an_expression_is_drawn_from_its_metrics() -> None:
     one = record("a", 0.5, n=100)
     one["metrics"]["pgd"] = 0.25
     some = draws(size=50)
-    assert some.number(one, "mean(acc, pgd)") == pytest.approx((some.number(one, "acc") + 0.25) / 2)
+    assert np.sort(some.number(one, "mean(acc, pgd)")) == pytest.approx(
+        np.sort(some.number(one, "acc") + 0.25) / 2
+    )
     assert np.isnan(some.number(one, "fgsm + acc")).all()
-    assert some.number(one, "mean(acc, pgd) + 0") == pytest.approx(some.number(one, "mean(*)"))
+    same = [np.sort(some.number(one, text)) for text in ("mean(acc, pgd) + 0", "mean(*)")]
+    assert same[0] == pytest.approx(same[1])
     assert set(some.number({**one, "arch": {"params": 7}}, "arch.params")) == {7.0}
+
+
+@pytest.mark.parametrize("text", ["mean(pgd.*)", "(pgd.1 + pgd.2 + pgd.3 + pgd.4) / 4"])
+@pytest.mark.parametrize("known", ["images", "value and n"])
+def test_metrics_of_the_same_images_average_no_error_out(text: str, known: str) -> None:
+    """Four accuracies that are alike on every image: their mean is no more certain than one of them."""
+    names = [f"pgd.{number}" for number in range(1, 5)]
+    evals = [{"metric": name, "value": 1.0, "n": 10} for name in names]
+    one = {"arch": {"name": "a"}, "metrics": dict.fromkeys(names, 1.0), "evals": evals}
+    every = np.ones(10, np.float32)
+    some = draws((lambda record, entry: (every, every)) if known == "images" else None)
+    mean, single = some.number(one, text), some.number(one, "pgd.1")
+    assert np.percentile(mean, 2.5) == pytest.approx(np.percentile(single, 2.5), abs=0.05)
+    apart = some.number(one, "pgd.1 - pgd.2")
+    assert apart.std() > single.std()
 
 
 def test_clear_ranks_are_certain_and_close_ones_are_not() -> None:
@@ -124,13 +142,13 @@ def test_clear_ranks_are_certain_and_close_ones_are_not() -> None:
     assert [one.rank for one in lowest] == [(4, 4), (2, 3), (2, 3), (1, 1)]
 
 
-def test_members_of_a_group_are_resampled() -> None:
+def test_members_of_a_group_give_student_s_interval() -> None:
     wide = [record("a", value) for value in (0.1, 0.5, 0.9)]
     narrow = [record("b", value) for value in (0.54, 0.55, 0.56)]
     found = bootstrap.of_ranking(draws(), ACC, [wide, narrow])
-    assert found[0].value == pytest.approx((0.1, 0.9), abs=0.14) and found[0].rank == (1, 2)
-    low, high = found[1].value or (0, 1)
-    assert 0.54 <= low < high <= 0.56
+    half = stats.t.ppf(0.975, 2) * 0.4 / np.sqrt(3)
+    assert found[0].value == pytest.approx((0.5 - half, 0.5 + half)) and found[0].rank == (1, 2)
+    assert found[1].value == pytest.approx((0.55 - half / 40, 0.55 + half / 40))
 
 
 def test_a_record_without_the_value_has_no_interval() -> None:
@@ -151,8 +169,8 @@ def test_a_score_is_made_anew_of_metrics_that_are_drawn() -> None:
         one["evals"].append({"metric": "score", "value": 0.5, "terms": terms, "missing": "refuse"})
         some.append(one)
     sample = draws(size=100)
-    drawn = sample.composite(some)
+    drawn = sample.composite(some, [None] * 3)
     acc = np.stack([sample.number(one, "acc") for one in some])
-    scaled = (acc - acc.min(0)) / (acc.max(0) - acc.min(0))
-    assert drawn == pytest.approx((scaled + np.array([[0], [0.5], [1]])) / 2)
-    assert drawn[1].std() > 0.01
+    assert drawn[0] == pytest.approx(np.full(100, 0.5)) and drawn[2] == pytest.approx(drawn[0])
+    middle = (acc[1].mean() - acc[2].mean()) / (acc[0].mean() - acc[2].mean())
+    assert drawn[1].mean() == pytest.approx((middle + 0.5) / 2, abs=0.01) and drawn[1].std() > 0.01

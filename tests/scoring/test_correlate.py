@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_no_correlation_has_a_reason(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", correlate.KINDS)
-def test_bootstrap_intervals_are_the_percentiles_of_resampled_records(kind: str) -> None:
+def test_bootstrap_intervals_are_student_s_on_fishers_scale(kind: str) -> None:
     numbers = table(40, ties=True)
     found = values(kind, numbers, bootstrap=200, seed=3)
     assert found.low is not None and found.high is not None
@@ -99,10 +100,30 @@ def test_bootstrap_intervals_are_the_percentiles_of_resampled_records(kind: str)
     for _ in range(200):
         sample = numbers[rng.integers(40, size=40)]
         drawn.append(theirs(kind, sample[:, 0], sample[:, 1]))
-    assert [found.low[0, 1], found.high[0, 1]] == pytest.approx(np.percentile(drawn, [2.5, 97.5]))
-    assert found.low[0, 1] < found.value[0, 1] < found.high[0, 1]
+    value = float(found.value[0, 1])
+    least = math.sqrt(0.437 / 36 if kind == "kendall" else (1 + value**2 / 2) / 37)
+    half = stats.t.ppf(0.975, 39) * max(float(np.arctanh(drawn).std(ddof=1)), least)
+    tau = 2 / math.pi * math.asin(2 * math.sin(math.pi * value / 6))
+    outer = value + (3 * (value - tau) / 38 if kind == "spearman" else 0)
+    want = [math.tanh(math.atanh(value * 39 / 40) - half), math.tanh(math.atanh(outer) + half)]
+    assert [found.low[0, 1], found.high[0, 1]] == pytest.approx(want)
+    assert [found.low[1, 1], found.high[1, 1]] == [1, 1]  # a column with itself
     (line,) = [one for one in correlate.lines(found, 200, 3) if (one["row"], one["col"]) == ("a", "b")]
     assert (line["bootstrap"], line["seed"], line["ci95"][0]) == (200, 3, found.low[0, 1])
+
+
+@pytest.mark.parametrize(("kind", "true"), [("kendall", 0.95), ("spearman", 0.99662)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_strong_correlations_of_ten_records_are_covered(kind: str, true: float, sign: int) -> None:
+    """Of normal columns. Half of the samples have no pair out of order, and so have all their resamples."""
+    rng, strength, hits = np.random.default_rng(0), math.sin(math.pi * 0.95 / 2), []
+    for seed in range(100):
+        numbers = rng.normal(size=(10, 2))
+        numbers[:, 1] = sign * (strength * numbers[:, 0] + math.sqrt(1 - strength**2) * numbers[:, 1])
+        found = correlate.matrix(kind, ["a", "b"], numbers, ["a"], ["b"], bootstrap=100, seed=seed)
+        assert found.low is not None and found.high is not None
+        hits.append(found.low[0, 0] <= sign * true <= found.high[0, 0])
+    assert np.mean(hits) > 0.94
 
 
 def test_draws_depend_on_nothing_but_the_seed() -> None:

@@ -1,0 +1,125 @@
+"""Intervals of ranks, from tests of one number against each other one.
+
+The rank of a number is 1 and how many others are truly better. A bootstrap's ranks do not tell it where
+numbers are close: of ten equal ones, the first of a resample is almost never the tenth, though nothing says
+that it is not (Hall and Miller, Ann. Stat. 37, 2009). So each number is compared with all others, at a level
+that together leaves 5 %: those that are better for certain make the lower end, those that are not worse for
+certain the upper one (Mogstad, Romano, Shaikh and Wilhelm, Rev. Econ. Stud. 91, 2024, with Bonferroni's bound
+in place of their bootstrap; it holds however the numbers depend on each other).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rbtools.lazy import np, special
+
+_LEVEL = 0.05
+_BLOCK = 256  # numbers, next to each other in order, that are compared with all near them at once
+_GRID = 200  # degrees of freedom for which Student's quantile is computed; between them it is interpolated
+
+
+class Drawn(NamedTuple):
+    """Numbers (G,) as draws (G, B), and what the draws do not have: the variance between members of a group.
+
+    between: (G,), the variance of each number for that reason; freedom: (G,), its degrees of freedom.
+    rarity: (G,), 1 / the images that a number is of, 0 where they are many or unknown.
+    joint: whether draws of different numbers belong together. If not, no number depends on another.
+    """
+
+    draws: np.ndarray
+    between: np.ndarray
+    freedom: np.ndarray
+    rarity: np.ndarray
+    joint: bool
+
+
+def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest rank (G,) that each number may have; each pair holds it with 95 %.
+
+    Of numbers that are truly equal, each has all their ranks, and the pair holds them all. Numbers are
+    compared only with those near them: the others are counted by sorting, so that G numbers take G log G
+    steps and the pairs that are close.
+    """
+    count, size = drawn.draws.shape
+    if count < 2:
+        return np.ones(count, int), np.ones(count, int)
+    first = drawn.draws[:, :1]
+    moved = drawn.draws - first  # exactly 0 for numbers without spread
+    centre = (first + moved.mean(1, keepdims=True))[:, 0] * (-1 if higher else 1)
+    order = np.argsort(centre, kind="stable")
+    centre = centre[order]
+    moved = (moved - moved.mean(1, keepdims=True))[order] / np.sqrt(size - 1)
+    spread = _Spread(moved, drawn.between[order], drawn.freedom[order], drawn.joint)
+    critical, most = _critical(count, spread)
+    rarity = drawn.rarity[order]
+    reach = spread.most() * most / np.sqrt(np.maximum(1 - most**2 * (rarity + rarity.max()) / 2, 1e-9))
+    better, worse = np.empty(count, int), np.empty(count, int)
+    for start in range(0, count, _BLOCK):
+        rows = slice(start, min(start + _BLOCK, count))
+        far = reach[rows].max()
+        low = int(np.searchsorted(centre, centre[rows][0] - far))
+        high = int(np.searchsorted(centre, centre[rows][-1] + far, side="right"))
+        near = slice(low, high)
+        apart = centre[rows, None] - centre[near]
+        variance, inverse = spread.of_pairs(rows, near)
+        # Were both equal, the variance would be greater by the square of what they are apart, over images.
+        variance += apart**2 * (rarity[rows, None] + rarity[near]) / 2
+        least = critical(inverse) * np.sqrt(variance)
+        better[rows] = low + (apart > least).sum(1)
+        worse[rows] = count - high + (-apart > least).sum(1)
+    ends = np.empty((2, count), int)
+    ends[:, order] = better + 1, count - worse
+    return ends[0], ends[1]
+
+
+class _Spread:
+    """Variances of differences of numbers; moved: centred draws (G, B) whose squares add up to a variance."""
+
+    def __init__(self, moved: np.ndarray, between: np.ndarray, freedom: np.ndarray, joint: bool) -> None:
+        self.moved, self.between, self.freedom, self.joint = moved, between, freedom, joint
+        self.variance = (moved**2).sum(1)
+        self.grouped = bool(between.any())
+        self.inverse = 1 / (moved.shape[1] - 1)  # of the degrees of freedom of variances of draws
+
+    def most(self) -> np.ndarray:
+        """The greatest standard deviation (G,) that a difference from each number may have."""
+        deviation, between = np.sqrt(self.variance), self.between
+        most: np.ndarray = np.sqrt((deviation + deviation.max()) ** 2 + between + between.max())
+        return most
+
+    def of_pairs(self, rows: slice, near: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Variances (R, N) of differences, and 1 / their degrees of freedom.
+
+        That is the mean of the inverses of the parts, weighted with their variances. Welch's formula, which
+        weights with the squares, has a few per cent too little coverage for groups of two and three.
+        """
+        variance = self.variance[rows, None] + self.variance[near]
+        if self.joint:
+            variance -= 2 * self.moved[rows] @ self.moved[near].T
+            np.maximum(variance, 0, out=variance)
+        if not self.grouped:
+            return variance, np.full(1, self.inverse)
+        parts = self.between / self.freedom
+        total = variance + self.between[rows, None] + self.between[near]
+        inverse = np.full(total.shape, self.inverse)
+        weighted = variance * self.inverse + parts[rows, None] + parts[near]
+        return total, np.divide(weighted, total, out=inverse, where=total > 0)
+
+
+def _critical(count: int, spread: _Spread) -> tuple[Callable[[np.ndarray], np.ndarray], float]:
+    """Student's quantile by 1 / degrees of freedom, for one of `count` numbers and all others; its greatest.
+
+    It is convex there, so that a value between two of the grid is never too small.
+    """
+    inverses = 1 / spread.freedom[spread.between > 0]
+    least, most = (end(inverses, initial=spread.inverse) for end in (np.min, np.max))
+    grid = np.linspace(least, most, _GRID if most > least else 1)
+    quantiles = special.stdtrit(1 / grid, 1 - _LEVEL / 2 / (count - 1))
+
+    def critical(inverse: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.interp(inverse, grid, quantiles)
+        return found
+
+    return critical, float(quantiles[-1])
