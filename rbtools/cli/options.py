@@ -294,7 +294,8 @@ _machine_options = (
         "--threads",
         type=click.IntRange(1),
         default=None,
-        help="CPU threads of one model.  [default: 1 for nasbench201, else all; jobs share them]",
+        help="CPU threads of one model.  [default: 1 for nasbench201, else OMP_NUM_THREADS, else as many as"
+        " are measured to pay; at most the cores, which jobs share]",
     ),
     *_data_options,
     allow_code_option,

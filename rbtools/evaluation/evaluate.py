@@ -22,7 +22,7 @@ from rbtools.evaluation.evidence import ENDING, EvidenceSaver, evidence_saver, l
 from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.save_images import Saver, saver
 from rbtools.evaluation.tasks import CleanOutput, right
-from rbtools.execution import device, precision, resources
+from rbtools.execution import device, precision
 from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
@@ -352,7 +352,7 @@ def _run_batches(
     resolve.checkpoint_of(inputs.record, inputs.run)
     record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
     checks = None
-    with device.taken(run, resources.threads_for(run, record["arch"])) as chosen:
+    with device.taken(run, inputs.threads()) as chosen:
         if helping and not batches.is_divided(outputs, n, chosen, data.about.shape, run):
             return None
         with run.clock.stage("model"):

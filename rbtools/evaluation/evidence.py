@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools.errors import RbError
 from rbtools.evaluation import adv_file
 from rbtools.evaluation.base import Outcome
-from rbtools.execution import device, resources
+from rbtools.execution import device
 from rbtools.execution.context import RunContext
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
@@ -269,7 +269,7 @@ def _judged(
     if header["n"] > len(wanted):
         return 0, 0, f"it claims {header['n']} images, and the split has {len(wanted)}"
     broken = ties = start = 0
-    with device.taken(run, resources.threads_for(run, inputs.record["arch"])) as place:
+    with device.taken(run, inputs.threads()) as place:
         logits = logits_of(inputs.load_model(place), place)
         for block in adv_file.blocks(path, inputs.data.about.shape, len(wanted)):
             run.check_cancelled()

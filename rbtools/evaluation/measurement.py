@@ -20,6 +20,7 @@ from rbtools.evaluation.evaluate import add_entries
 from rbtools.evaluation.measure_batches import MeasureItem, arch_of
 from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
+from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -29,6 +30,7 @@ from rbtools.records import metric_name, results, schema
 from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
+from rbtools.trainer import init
 from rbtools.trainer.training_indices import trained_on
 
 if TYPE_CHECKING:
@@ -277,7 +279,7 @@ def _compute(
     """
     missing = [place for place, entry_list in enumerate(results) if entry_list is None]
     items, names = [jobs[place][0] for place in missing], [jobs[place][2] for place in missing]
-    with device.taken(run, resources.threads_for(run, record["arch"])) as chosen:
+    with device.taken(run, _threads(record, items[0].data, request, run)) as chosen:
         measuring = measure_batches.Measuring(record, request.init_seed, run, chosen)
         if run.divide and measuring.is_divisible(items):
             finished = measuring.divided(items, names, helping=helping)
@@ -290,6 +292,13 @@ def _compute(
             results[place] = [_entry(job, value, request, run) | cost for value in values]
             about = {"kind": "evaluation", "of": what, **resolve.names(record, job.data)}
             run.store.keep_result(name, what, results[place], about)
+
+
+def _threads(record: dict[str, Any], data: Data, request: MeasureRequest, run: RunContext) -> int:
+    """CPU threads: those that pay for the network, with fresh weights."""
+    arch = arch_of(record, data)
+    network = partial(init.fresh, arch, data.about, request.init_seed, allow_code=run.allow_code)
+    return resources.threads_for(run, arch, trial=Trial(identity(arch), data.about.shape, network))
 
 
 def _entry(job: MeasureItem, value: Value, request: MeasureRequest, run: RunContext) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools.errors import RbError
 from rbtools.evaluation import adv_file
 from rbtools.evaluation.evidence import Scale, logits_of
-from rbtools.execution import device, resources
+from rbtools.execution import device
 from rbtools.execution.context import RunContext
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.lazy import torch
@@ -77,7 +77,7 @@ def summarize_adv(record: dict[str, Any], path: str, count: int, run: RunContext
     dataset = inputs.data.load()
     heap: list[tuple[float, int, WorstExample]] = []
     rows: list[Any] = []  # verdicts (times, n) of the first images
-    with device.taken(run, resources.threads_for(run, inputs.record["arch"])) as place:
+    with device.taken(run, inputs.threads()) as place:
         logits = logits_of(inputs.load_model(place), place)
         for block in adv_file.blocks(path, inputs.data.about.shape, len(dataset.labels)):
             run.check_cancelled()

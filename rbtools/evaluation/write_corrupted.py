@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.errors import RbError
-from rbtools.execution import cores, device
+from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import np, torch
@@ -49,7 +49,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
     with written_whole(folder / "labels.npy", hint=HINT) as stream:
         stream.write(_array(dataset.labels[places].repeat(len(SEVERITIES))))
     lines = []
-    with device.taken(run, run.threads or cores.count()) as where:
+    with device.taken(run, resources.training_threads(run, None)) as where:
         for corruption in chosen:
             path = folder / f"{corruption.name}.npy"
             if path.exists():

@@ -12,6 +12,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from rbtools.execution.turns import pause
@@ -20,10 +21,66 @@ _PAUSE_SECONDS = 0.02
 
 
 def count() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0)) or 1
-    return os.cpu_count() or 1
+    """How many cores this process may use: those of its affinity, and no more than its cgroups give it time
+    for. One at least."""
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    limit = cgroup_cores()
+    return max(cores if limit is None else min(cores, int(limit)), 1)
+
+
+@cache
+def cgroup_cores(root: str = "/") -> float | None:
+    """The processor time that the control groups of this process allow it, in cores; None without a limit.
+
+    The least quota of its groups and of those above them, in version 2 (`cpu.max`) and 1
+    (`cpu.cfs_quota_us`). In a container whose own group is mounted at the top, the path of the group is not
+    there, and the top is read. `root` stands for the folder that has `proc` and `sys`. See the kernel's
+    admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
+    """
+    quotas = []
+    for line in _text(Path(root, "proc/self/cgroup")).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if number == "0" and not controllers:
+            mounts = ["", "unified"]
+        elif "cpu" in controllers.split(","):
+            mounts = [controllers, "cpu"]
+        else:
+            continue
+        for mount in mounts:
+            top = Path(root, "sys/fs/cgroup", mount)
+            own = top.joinpath(*(part for part in group.split("/") if part not in ("", "..")))
+            for folder in (own, *own.parents):
+                if folder.is_relative_to(top):
+                    quotas.append(_quota(folder))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota(folder: Path) -> float | None:
+    """The quota of one control group, in cores; None if it has none."""
+    words = _text(folder / "cpu.max").split() or [
+        *_text(folder / "cpu.cfs_quota_us").split(),
+        *_text(folder / "cpu.cfs_period_us").split(),
+    ]
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() and int(word) for word in words):
+        return None  # "max" in version 2, -1 in version 1
+    return int(words[0]) / int(words[1])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def asked() -> int | None:
+    """The threads that OMP_NUM_THREADS and MKL_NUM_THREADS ask for, the smaller of both; None where neither
+    is a number. Of a list, which has a number for each level of nesting, the first counts."""
+    said = (os.environ.get(name, "").split(",")[0].strip() for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    numbers = (int(word) for word in said if word.isascii() and word.isdigit() and len(word) < 10)
+    return min((number for number in numbers if number), default=None)
 
 
 @contextlib.contextmanager

@@ -9,8 +9,9 @@ from functools import cache
 from typing import Any
 
 from rbtools.errors import UsageError
-from rbtools.execution import ENGINES, LOCAL, cores
+from rbtools.execution import ENGINES, LOCAL, cores, measured_threads
 from rbtools.execution.context import RunContext
+from rbtools.execution.measured_threads import Trial
 
 MOST = 1024  # processes or threads: no machine has more cores, and starting more would overload it
 MOST_PER_GPU = 8  # workers that --jobs auto starts: more of them share its time without a gain
@@ -59,27 +60,38 @@ def check(threads: int | None, device: str) -> None:
         )
 
 
-def threads_for(run: RunContext, arch: object, share: int | None = None) -> int:
-    """CPU threads of one evaluation: `--threads`, else one for a small network, else a fair share.
+def threads_for(
+    run: RunContext, arch: object, share: int | None = None, trial: Trial | None = None
+) -> int:
+    """CPU threads of one evaluation. The first of these that applies:
 
-    The networks of NAS-Bench-201 (and of its theory) are small: a second thread gains them little, and
-    several of them then share the cores without contention. `share`: the fair share, if it is not that of
-    this machine.
+    - `--threads`;
+    - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second thread gains them
+      little, and several of them then share the cores without contention;
+    - what OMP_NUM_THREADS or MKL_NUM_THREADS asks for, the fair share at most;
+    - what a measurement of the network found to pay (`trial`), the fair share at most;
+    - the fair share: the cores that this process may use, divided by the workers.
+
+    `share`: the fair share, if it is not that of this machine.
     """
     if run.threads is not None:
         return run.threads
     if isinstance(arch, Mapping) and arch.get("space") in SMALL:
         return 1
-    return share or max(cores.count() // max(run.jobs, 1), 1)
+    most = share or max(cores.count() // max(run.jobs, 1), 1)
+    asked = cores.asked()
+    if asked is not None:
+        return min(asked, most)
+    return most if trial is None or most == 1 else measured_threads.of(run, trial, most)
 
 
-def training_threads(run: RunContext, arch: object) -> int:
-    """CPU threads of a training: as `threads_for`, but all of the machine for a large network.
+def training_threads(run: RunContext, arch: object, trial: Trial | None = None) -> int:
+    """CPU threads of a training: as `threads_for`, but up to all of the machine's cores.
 
     The number of threads changes how sums are rounded, and so the weights: it must not depend on the number
     of parallel trainings (`--jobs`).
     """
-    return threads_for(run, arch, share=cores.count())
+    return threads_for(run, arch, cores.count(), trial)
 
 
 def visible_gpus() -> int:

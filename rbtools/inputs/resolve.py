@@ -6,14 +6,17 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rbtools.errors import Pending, RbError
+from rbtools.execution import resources
 from rbtools.execution.context import RunContext
+from rbtools.execution.measured_threads import Trial
 from rbtools.inputs.data import Data, data_of, named_data, of_data
 from rbtools.lazy import nn, torch
+from rbtools.spaces.identity import identity
 
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
@@ -136,6 +139,15 @@ class Inputs:
     def load_model(self, device: torch.device) -> nn.Module:
         """The network on the device. Raises RbError as `load_model` does."""
         return load_model(self.record, self.data, self.run, device)
+
+    def threads(self) -> int:
+        """CPU threads of an evaluation of the network (`resources.threads_for`)."""
+        arch = self.record["arch"]
+        what = identity(arch)
+        if what.get("space") == "checkpoint":
+            what["checkpoint"] = self.checkpoint  # a program says no more of its network
+        network = partial(self.load_model, torch.device("cpu"))
+        return resources.threads_for(self.run, arch, trial=Trial(what, self.data.about.shape, network))
 
     def record_with_data(self) -> dict[str, Any]:
         """The record with the data set that it was first evaluated on, and the order of its classes. Without

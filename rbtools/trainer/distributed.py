@@ -32,6 +32,11 @@ def count() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
+def here() -> int:
+    """How many of them are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if count() > 1 else 1
+
+
 def rank() -> int:
     """The number of this process among them."""
     return int(os.environ["RANK"]) if count() > 1 else 0

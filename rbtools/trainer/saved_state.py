@@ -30,11 +30,21 @@ def to_bytes(training: _Training) -> bytes:
             "drawn": training.drawn,
             "passes": training.passes.totals,
             "places": training.places,
+            "threads": torch.get_num_threads() if training.device.type == "cpu" else None,
             "carried": training.carried,
         },
         buffer,
     )
     return buffer.getvalue()
+
+
+def threads(data: bytes | None) -> int | None:
+    """The CPU threads (of each process) that the training had; None without a state that says so."""
+    try:
+        number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
+    except Exception:  # torch raises many kinds for damaged files: `resume` says what is wrong
+        return None
+    return number if type(number) is int and number > 0 else None
 
 
 def resume(training: _Training, data: bytes | None) -> bool:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
-from rbtools.execution import device, precision, resources
+from rbtools.execution import cores, device, precision, resources
 from rbtools.execution.context import RunContext, discard
+from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoize
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, data_of, of_data
@@ -20,7 +21,7 @@ from rbtools.records import results, trained
 from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
-from rbtools.trainer import distributed, presets, tracking
+from rbtools.trainer import distributed, init, presets, saved_state, tracking
 from rbtools.trainer.recipe import Recipe, check, check_method, held_out
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ def _fit_stacked(
 
     if distributed.count() > 1:
         raise stacked.NotStacked("several processes share each batch")
-    threads = resources.training_threads(run, task.record["arch"])
+    threads = _threads(task, run, run.store.state(kept[0].own))
     with device.taken(run, threads) as chosen, run.clock.stage("training"):
         return stacked.fit(task, [one.run for one in kept], [one.own for one in kept], chosen)
 
@@ -270,15 +271,28 @@ def _fit_stacked(
 def _fit(task: TrainingTask, run: RunContext, key: str) -> dict[str, Any]:
     from rbtools.trainer.loop import fit
 
-    threads = resources.training_threads(run, task.record["arch"])
-    with device.taken(run, threads) as chosen:
-        if distributed.count() > 1:
-            threads = max(threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1)
+    state = run.store.state(key)
+    threads, processes = _threads(task, run, state), distributed.here()
+    with device.taken(run, threads * processes) as chosen:
+        if processes > 1:
             torch.set_num_threads(threads)
-        state = run.store.state(key)
         distributed.broadcast(distributed.Order(task, run.seed, threads, key, state))
         with run.clock.stage("training"):
             return fit(task, run, key, chosen, state)
+
+
+def _threads(task: TrainingTask, run: RunContext, state: bytes | None) -> int:
+    """CPU threads of each process of a training on this machine: what the user says; else those that it began
+    with, since another number rounds otherwise; else those that pay for its network.
+    """
+    arch, here = task.record["arch"], distributed.here()
+    began = None
+    if run.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
+        began = saved_state.threads(state)
+    if began is not None:
+        return max(min(began, cores.count() // here), 1)
+    trial = Trial(identity(arch), task.data.about.shape, lambda: init.network(task, run))
+    return max(resources.training_threads(run, arch, trial) // here, 1)
 
 
 def _trained(

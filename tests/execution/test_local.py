@@ -219,6 +219,8 @@ def test_interrupted_while_workers_start_nothing_is_said_but_that(start: Start) 
 
 def test_threads_of_a_training_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "count", lambda: 8)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name)
     large, cell = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
     four = RunContext(tool="test", jobs=4)
     assert resources.threads_for(four, large) == 2  # evaluations share the cores

@@ -523,7 +523,11 @@ def test_what_no_node_can_give_is_said_at_once(
     assert ray.left.wait(PATIENCE)
 
 
-def test_a_task_asks_for_its_threads_and_its_part_of_a_gpu(ray: FakeRay) -> None:
+def test_a_task_asks_for_its_threads_and_its_part_of_a_gpu(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name)
     small, large = {"arch": {"space": "nasbench201"}}, {"arch": {"space": "zoo"}}
     ray.resources = [{"CPU": 4.0}]
     reports(run_with(), [Echo()], (0, small), (0, large), (0, {"arch": "none"}))
