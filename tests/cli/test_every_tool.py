@@ -29,6 +29,11 @@ READERS = {
     "corr": [],
     "plot": ["hist", "--metric", "acc", "-o", "acc.png"],
 }
+EMPTIED = {
+    **READERS,
+    "verify": [],
+    "convert": ["prbench", "--write", "out.json"],
+}
 TOOLS = {**READERS, "arch": [], "convert": ["prbench"], "store": ["ls"], "verify": []}
 GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.5},"mine":{"kept":[1,2]}}'
 
@@ -85,11 +90,39 @@ def test_unknown_option_is_one_line_and_status_2(tool: str) -> None:
     assert result.stderr.startswith(f"rb-{tool}: error: ")
 
 
-@pytest.mark.parametrize("tool", READERS)
-def test_no_records_is_status_0_and_one_line(tool: str) -> None:
-    result = run(tool, READERS[tool])
+@pytest.mark.parametrize("text", ["", "\n \n"], ids=["nothing", "blank lines"])
+@pytest.mark.parametrize("tool", EMPTIED)
+def test_no_records_is_status_3_and_one_line_even_quietly(tool: str, text: str) -> None:
+    for words in ([], ["-q"]):
+        result = run(tool, [*EMPTIED[tool], *words], text)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert result.stderr.startswith(f"rb-{tool}: error: no records came in. What should have written")
+        assert result.stderr.count("\n") == 1 and "--allow-empty" in result.stderr
+
+
+@pytest.mark.parametrize("tool", EMPTIED)
+def test_no_records_may_be_right(tool: str) -> None:
+    result = run(tool, [*EMPTIED[tool], "--allow-empty"])
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"rb-{tool}: no records came in.\n"
+    assert result.stderr.startswith(f"rb-{tool}: no records came in") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("tool", FILTERS)
+def test_a_shard_without_records_is_done(tool: str) -> None:
+    failed = GOOD[:-1] + ',"error":{"tool":"rb-train","message":"no luck"}}\n'  # no tool works on it
+    assert run(tool, [*FILTERS[tool], "--shard", "3/4"], failed * 2).exit_code == 0
+    assert run(tool, [*FILTERS[tool], "--shard", "3/4"]).exit_code == 3
+
+
+def test_in_place_leaves_a_file_without_records_alone(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text("\n")
+    assert run("attack", ["fgsm", "--in-place", "results.jsonl"]).exit_code == 3
+    assert (tmp_path / "results.jsonl").read_text() == "\n" and len(list(tmp_path.glob("*.jsonl"))) == 1
+
+
+def test_assertions_on_no_records_fail_with_a_report() -> None:
+    result = run("rank", ["--assert-point", "acc > 0", "--format", "junit"])
+    assert result.exit_code == 1 and "There is no record." in result.stdout
 
 
 BAD_LINES = {
