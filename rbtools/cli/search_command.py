@@ -285,7 +285,7 @@ def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
     for field in registry.options(MEASURES.load(name)):
         named = [word for word in words if word in (field.metadata.get("choices") or ())]
         params |= {field.name: named[0]} if named else {}
-    distances = parse_units.distances(eps, "linf", warn)
+    distances = parse_units.distances(f"{eps}/255", "linf", warn)  # in a name it has one reading
     return MeasureRequest(
         measures=(shared.build(MEASURES, name, params),),
         attacks=perturbing([attack], distances, STEPS, None),

@@ -151,7 +151,7 @@ class AttackOutput(Output):
         }
 
     def postprocess_key(self) -> dict[str, Any]:
-        # Ensembles of attacks of one's own were once called aa, as AutoAttack is: their entries are made anew.
+        # Ensembles of other attacks were once called aa, as AutoAttack is: their entries are made anew.
         return {"metric": self.metric} if getattr(self.method, "attacks", "") else {}
 
     @property

@@ -88,7 +88,8 @@ class BootstrapDraws:
         counted = type(n) is int and 0 < n < _MOST and 0 <= value <= 1
         whole = counted and abs(value * n - round(value * n)) < 1e-6
         # A published share is rounded, and need be no whole number of n images.
-        if whole or (counted and not interval and metric_name.is_share(name) and not metric_name.parse(name).is_ge):
+        share = metric_name.is_share(name) and not metric_name.parse(name).is_ge
+        if whole or (counted and share and not interval):
             self._note(record, 1)
             right = round(value * n) if whole else value * n
             drawn = rng.standard_gamma([[right], [n - right]], (2, self.size))

@@ -276,9 +276,30 @@ def test_wrong_use_says_what_was_found_and_what_was_expected(
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_a_slip_of_unit_is_warned_about() -> None:
-    result = run("attack", ["pgd", "--eps", "0.031"], "")
-    assert "warning: --eps 0.031 means 0.031/255; did you mean 8?" in result.stderr
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("attack", ["pgd", "--eps", "0.031"]),
+        ("attack", ["pgd", "--eps", "1,3.1e-2"]),
+        ("attack", ["pgd", "--step-size", "0.01"]),
+        ("attack", ["curve", "--eps", "0:0.031:3"]),
+        ("attack", ["check", "--eps", "0.031"]),
+        ("certify", ["ibp", "--eps", "0.031"]),
+        ("ge", ["attack", "fgsm", "--eps", "0.031"]),
+        ("measure", ["ntk", "--eps", "0.031"]),
+        ("train", ["--method", "pgd", "--eps", "0.031"]),
+    ],
+)
+def test_a_distance_with_two_readings_is_refused(tool: str, words: list[str]) -> None:
+    result = run(tool, words, GOOD + "\n")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "has two readings" in result.stderr and "/255" in result.stderr
+
+
+@pytest.mark.parametrize("tool", [["pr"], ["ge", "pr"]])
+def test_a_radius_in_the_unit_of_eps_is_refused(tool: list[str]) -> None:
+    result = run(tool[0], [*tool[1:], "--gamma", "8"], GOOD + "\n")
+    assert (result.exit_code, result.stdout) == (2, "") and "Did you mean 8/255?" in result.stderr
 
 
 def test_a_big_integer_and_odd_spacing_of_another_tool_come_through() -> None:
