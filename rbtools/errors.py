@@ -21,6 +21,10 @@ class UsageError(RbError):
     """The command line itself is wrong (exit status 2)."""
 
 
+class NoRecords(RbError):
+    """The input ended without a record (exit status 3): what should have written them may have failed."""
+
+
 class Pending(RbError):
     """Pending work in a dry run; no error. `waiting`: for a training that comes first."""
 

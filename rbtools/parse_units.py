@@ -45,16 +45,16 @@ def build(
 
 
 def distances(text: str, norm: str, warn: Callable[[str], Any] | None = None) -> tuple[float, ...]:
-    """`--eps` in pixel units of [0, 1]; `warn` gets probable errors of unit. Raises UsageError."""
+    """`--eps` in pixel units of [0, 1]; `warn` gets probable errors of unit. Raises UsageError, also for a
+    number or a range that has two readings (0.031)."""
     pieces = text.split(",")
     pixels: list[float] = []
     for piece in filter(None, (piece.strip() for piece in pieces)):
-        slip = units.eps_slip(piece, norm) if piece.replace(".", "").isdigit() else None
+        values: list[Any] = [piece] if "/" in piece else units.number_list(piece, "--eps")
+        pixels += [units.eps_to_pixels(value, norm) for value in values]
+        slip = units.eps_slip(piece if len(values) == 1 else max(values), norm)
         if slip and warn:
             warn(f"--eps {piece} {slip}")
-        whole = "/" in piece
-        for value in [piece] if whole else units.number_list(piece, "--eps"):
-            pixels.append(units.eps_to_pixels(value, norm))
     if not pixels:
         raise UsageError("--eps is empty. Expected distances such as 8 or 1,2,8.")
     return tuple(dict.fromkeys(pixels))
@@ -99,9 +99,10 @@ def distance(
     unit."""
     if text is None:
         return None
-    if warn and (slip := units.eps_slip(text, norm, what)):
+    pixels = units.eps_to_pixels(text, norm, what)
+    if (slip := units.eps_slip(text, norm, what)) and warn:
         warn(f"{what} {text} {slip}")
-    return units.eps_to_pixels(text, norm, what)
+    return pixels
 
 
 def radii(text: str, norm: str = "linf") -> tuple[float, ...]:

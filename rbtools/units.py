@@ -120,12 +120,19 @@ def reaches(length: float, eps: float) -> bool:
 
 
 def eps_slip(text: str | float, norm: str = "linf", what: str = "--eps") -> str | None:
-    """The warning for `--eps 0.031`, which means 0.031/255, and for 8 in L2; None if nothing looks wrong."""
+    """The warning for an L2 distance such as 8; None if nothing looks wrong.
+
+    Raises UsageError for an L-infinity distance such as 0.031, which has two readings.
+    """
     value = number(text, what, "8 or 8/255" if norm == "linf" else "0.5")
     if norm == "l2" and what == "--eps" and value > 4:
         return "is an L2 distance on [0, 1], where 0.5 or 1 is usual. Is --norm linf meant?"
-    if norm != "linf" or "/" in str(text) or not 0 < value < 0.1:
-        return None
-    meant = value * 255
-    whole = abs(meant - round(meant)) <= 0.05 * meant  # 0.03 and 0.031 are roundings of 8/255
-    return f"means {value:g}/255; did you mean {round(meant) if whole else f'{meant:.3g}'}?"
+    if norm == "linf" and "/" not in str(text) and 0 < value < 0.1:
+        meant = value * 255
+        whole = abs(meant - round(meant)) <= 0.05 * meant  # 0.03 and 0.031 are roundings of 8/255
+        scaled = str(round(meant)) if whole else f"{meant:.3g}"
+        raise UsageError(
+            f"{what} {text} has two readings. L-infinity distances are in 1/255: write {what} {scaled} for"
+            f" {value:g} on the [0, 1] scale, or {what} {text}/255."
+        )
+    return None

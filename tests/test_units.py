@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtools import units
+from rbtools import parse_units, units
 from rbtools.errors import UsageError
+from rbtools.plots.board.shell_words import distance
 
 
 @pytest.mark.parametrize(
@@ -117,8 +118,23 @@ def test_impossible_distances_are_refused_with_what_to_write() -> None:
 @pytest.mark.parametrize(
     ("text", "meant"), [("0.031", "8"), ("0.03137", "8"), ("0.01", "2.55"), ("0.03", "8")]
 )
-def test_a_slip_of_unit_is_noticed(text: str, meant: str) -> None:
-    assert units.eps_slip(text) == f"means {text}/255; did you mean {meant}?"
+def test_a_distance_with_two_readings_is_refused_with_both(text: str, meant: str) -> None:
+    words = f"--eps {text} has two readings. .* write --eps {meant} for .*, or --eps {text}/255"
+    for read in (lambda: units.eps_slip(text), lambda: parse_units.distances(f"8,{text}", "linf")):
+        with pytest.raises(UsageError, match=words):
+            read()
+    with pytest.raises(UsageError, match=f"--step-size {text} has two readings"):
+        parse_units.distance(text, "--step-size")
+    assert parse_units.distances(text, "l2") == (float(text),)
+    assert parse_units.distances(f"{text}/255", "linf") == (float(text) / 255,)
+    assert distance(float(text) / 255) == f"{text}/255" and distance(8 / 255) == "8"
+
+
+def test_a_range_has_two_readings_if_all_of_it_has() -> None:
+    assert parse_units.distances("0:2:101", "linf")[1] == 0.02 / 255
+    with pytest.raises(UsageError, match="has two readings"):
+        parse_units.distances("0:0.06:7", "linf")
+    assert parse_units.distances("0", "linf") == (0.0,)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ class AutoAttack(ReferenceBackend):
     standard: APGD-CE, targeted APGD, targeted FAB, Square; in L1 (arXiv:2103.01208) with five restarts of
     APGD-CE and five targets of targeted APGD. plus: APGD-CE, APGD-DLR and FAB with five restarts
     each, Square, targeted APGD, targeted FAB with five, as in AutoAttack's code. rand, for randomised models:
-    APGD-CE and APGD-DLR, each gradient a mean of 20. --attacks runs other attacks, with their defaults. Each
+    APGD-CE and APGD-DLR, each gradient a mean of 20. --attacks runs other attacks, with their defaults, and
+    the metric has their names (ensemble-fgsm-square.8), unless they are those of the standard variant. Each
     attack gets the examples that the earlier ones did not break, and within an attack an example is dropped
     as soon as it is broken. Unbroken examples are returned unchanged.
 
@@ -78,7 +79,20 @@ class AutoAttack(ReferenceBackend):
                     f"attacks of attack 'aa' names '{name}'.{near(name, known)} With backend {self.backend}"
                     f" there are: {', '.join(known)}."
                 )
+        named = dict.fromkeys(self.named)
+        standard = _standard(self.norm)
+        if named and not any(settings for _, settings in standard) and named.keys() == {*dict(standard)}:
+            object.__setattr__(self, "variant", "standard")
+            named = {}
+        object.__setattr__(self, "attacks", ",".join(named))
         self.parts  # noqa: B018  # raises now for an attack that does not support the norm
+
+    @property
+    def stem(self) -> str:
+        """`aa`, or `ensemble-fgsm-square` where other attacks run: the same name in whatever order."""
+        if not self.attacks:
+            return super().stem
+        return f"ensemble-{'-'.join(sorted(self.named))}{self.norm_suffix}"
 
     @property
     def named(self) -> list[str]:
@@ -90,9 +104,7 @@ class AutoAttack(ReferenceBackend):
         """The attacks to run, with the parameters that differ from the defaults."""
         if self.named:
             return [(name, {}) for name in self.named]
-        if self.norm == "l1" and self.variant == "standard":
-            return [(name, _STANDARD_L1.get(name, settings)) for name, settings in VARIANTS["standard"]]
-        return list(VARIANTS[self.variant])
+        return _standard(self.norm) if self.variant == "standard" else list(VARIANTS[self.variant])
 
     @property
     def parts(self) -> list[SequentialAttack]:
@@ -166,6 +178,12 @@ class AutoAttack(ReferenceBackend):
             return perturbed
 
         return perturb
+
+
+def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
+    """The plan of the standard variant."""
+    more = _STANDARD_L1 if norm == "l1" else {}
+    return [(name, more.get(name, settings)) for name, settings in VARIANTS["standard"]]
 
 
 def _with_draws_of(

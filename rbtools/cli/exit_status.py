@@ -16,9 +16,9 @@ import click
 
 from rbtools.cli.output import ReaderGone, Stop, Terminated
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import RbError, near, near_option, of_network
+from rbtools.errors import NoRecords, RbError, near, near_option, of_network
 
-DONE, FAILED, USAGE, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 130, 141, 143
+DONE, FAILED, USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 
 
 def status(command: click.Command, name: str, arguments: list[str], extra: dict[str, Any]) -> int:
@@ -41,7 +41,7 @@ def status(command: click.Command, name: str, arguments: list[str], extra: dict[
         return FAILED
     except RbError as wrong:
         screen.error(str(wrong))
-        return USAGE
+        return EMPTY if isinstance(wrong, NoRecords) else USAGE
     except (KeyboardInterrupt, click.Abort):
         screen.clear()
         screen.error(f"interrupted{_what_is_kept(command)}.")

@@ -298,7 +298,7 @@ class _Loop:
     def summary(self) -> str:
         total = self.done + self.failed + self.passed
         if not total:
-            return "no records came in."
+            return "no records came in" + ("." if self.source.shard is None else " for this shard.")
         parts = [f"{self.computed} computed, {self.found} found in the store"]
         if self.screen.tool == "rb-verify":
             parts = [f"{self.done} judged"]

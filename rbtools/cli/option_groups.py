@@ -35,7 +35,7 @@ GROUPS = (
         "Records and store",
         ("store", "dry-run"),
         (
-            *("as", "replace", "in-place", "strict", "retry-errors", "no-store", "force"),
+            *("as", "replace", "in-place", "strict", "allow-empty", "retry-errors", "no-store", "force"),
             "device-rate",
         ),
     ),

@@ -52,9 +52,13 @@ def spec(
 
 _files = click.argument("files", nargs=-1, metavar="[FILE]...")
 _strict = click.option("--strict", is_flag=True, help="Stop at the first bad line or failed record.")
+allow_empty_option = click.option(
+    "--allow-empty", is_flag=True, help="End with status 0, not 3, where no records come in."
+)
 _stream_options = (
     _files,
     _strict,
+    allow_empty_option,
     click.option("--retry-errors", is_flag=True, help="Process records that failed before."),
     click.option(
         "--shard",
@@ -112,14 +116,16 @@ prompts_option = click.option(
 )
 
 stream_options = bundle("source", record_source, *_stream_options)
-sink_options = bundle("source", record_source, _files, _strict, *_refused_options)
+sink_options = bundle("source", record_source, _files, _strict, allow_empty_option, *_refused_options)
 merge_option = click.option(
     "--merge/--no-merge",
     default=True,
     help="Merge records of the same model; of a metric that several have, the value of more images counts."
     "  [default: merge]",
 )
-merging_sink_options = bundle("source", record_source, _files, _strict, merge_option, *_refused_options)
+merging_sink_options = bundle(
+    "source", record_source, _files, _strict, allow_empty_option, merge_option, *_refused_options
+)
 source_options = bundle(
     "source",
     record_source,

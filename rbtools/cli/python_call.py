@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 # Options that only a stream, a terminal, an output file or several processes need.
-_STREAM = frozenset({"files", "strict", "retry_errors", "shard", "in_place", "form", "shown"})
+_STREAM = frozenset({"files", "strict", "allow_empty", "retry_errors", "shard", "in_place", "form", "shown"})
 _MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "help", "help_all", "version"})
 _MESSAGES |= {"dry_run", "device_rate"}
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
@@ -148,8 +148,10 @@ class _GivenRecords(RecordSource):
 def record_source(**options: object) -> RecordSource:
     """The records that the command works on."""
     call = current()
-    source = RecordSource(**options) if call is None else _GivenRecords(**options, call=call)  # type: ignore[arg-type]
-    return source
+    if call is None:
+        return RecordSource(**options)  # type: ignore[arg-type]
+    # A caller sees that a list is empty: no program that failed can have made it.
+    return _GivenRecords(**{**options, "allow_empty": True}, call=call)  # type: ignore[arg-type]
 
 
 def given_file(name: str) -> Any:

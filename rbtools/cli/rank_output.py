@@ -334,7 +334,8 @@ def _tell_sources(draws: bootstrap.BootstrapDraws, screen: Terminal, groups: boo
     parts += [f"drawn from value and n for {counted(binomial, 'record')}"] if binomial else []
     parts += [f"drawn from the interval for {counted(normal, 'record')}"] if normal else []
     exact = "taken as exact, wholly or in part, for"
-    parts += [f"{exact} {counted(nothing, 'record')} (neither n nor interval)"] if nothing else []
+    why = "no interval, and no share of n images"
+    parts += [f"{exact} {counted(nothing, 'record')} ({why})"] if nothing else []
     if groups:
         parts.append("members of groups resampled")
     if parts:

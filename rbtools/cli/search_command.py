@@ -106,7 +106,8 @@ class SearchCommand:
         wanted = self._objectives(self.options.objective)
         if self.options.time_limit is not None:
             raise UsageError("--time-limit is for the pipe of --live, and there is none.")
-        table, reading = self._read((*self.source.files, *self.options.table), wanted)
+        files = (*self.source.files, *self.options.table)
+        table, reading = self._read(files, wanted, may_be_empty=False)
         if not table.results:
             reading.tell()
             return self.status
@@ -241,9 +242,12 @@ class SearchCommand:
         return dataclasses.replace(self.run, jobs=self.run.jobs if named or not heavy else cores.count())
 
     def _read(
-        self, files: Sequence[str], wanted: Sequence[SearchObjective]
+        self, files: Sequence[str], wanted: Sequence[SearchObjective], *, may_be_empty: bool = True
     ) -> tuple[ResultTable, TableReader]:
-        reading = TableReader(dataclasses.replace(self.source, files=tuple(files)), self.screen, self.output)
+        source = dataclasses.replace(
+            self.source, files=tuple(files), allow_empty=may_be_empty or self.source.allow_empty
+        )
+        reading = TableReader(source, self.screen, self.output)
         table = read_table(reading, wanted, self.options.where, share=self.options.share)
         self.status = max(self.status, reading.status())
         return table, reading
@@ -281,7 +285,7 @@ def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
     for field in registry.options(MEASURES.load(name)):
         named = [word for word in words if word in (field.metadata.get("choices") or ())]
         params |= {field.name: named[0]} if named else {}
-    distances = parse_units.distances(eps, "linf", warn)
+    distances = parse_units.distances(f"{eps}/255", "linf", warn)  # in a name it has one reading
     return MeasureRequest(
         measures=(shared.build(MEASURES, name, params),),
         attacks=perturbing([attack], distances, STEPS, None),

@@ -11,6 +11,7 @@ from rbtools.cli.click_commands import command, group
 from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.options import (
     allow_code_option,
+    allow_empty_option,
     arch_option,
     both_splits_options,
     bundle,
@@ -53,6 +54,7 @@ __all__ = [
     "RecordSource",
     "Terminal",
     "allow_code_option",
+    "allow_empty_option",
     "arch_option",
     "bad_line_record",
     "both_splits_options",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
 from rbtools.records import Line, consistency, expr, parse_again
 from rbtools.scoring import render
+from rbtools.scoring.merge import Unions
 from rbtools.scoring.ranking import Read, one_of_each_model
 
 FORMATS = ("jsonl", "table", *render.RENDERERS)
@@ -134,7 +135,7 @@ class Sink(RecordReader):
     """The records to work on. Bad lines, failed records and records for which `where` does not hold are left
     out and counted, and so are records that lack a name of `where`.
 
-    `good` counts the records to work on, `united` those that were merged with others of their model.
+    `good` counts the records to work on, `united` merges those of one model.
     """
 
     def __init__(
@@ -146,7 +147,8 @@ class Sink(RecordReader):
     ) -> None:
         super().__init__(source, screen, output)
         self.where = None if where is None else compiled(where, "--where")
-        self.other = self.lacking = self.united = 0
+        self.other = self.lacking = 0
+        self.united = Unions()
         self.inconsistent = Inconsistent()
         self._reason: RbError | None = None
 
@@ -182,8 +184,7 @@ class Sink(RecordReader):
         """One record of each model (with --no-merge all), as text and record, that `where` holds for."""
         texts: Iterable[bytes]
         if self.source.merge:
-            texts, count = one_of_each_model(records, weights=weights)
-            self.united += count
+            texts = one_of_each_model(records, self.united, weights=weights)
         else:
             texts = (text for text, _ in records)
         for text in texts:
@@ -222,13 +223,27 @@ class Sink(RecordReader):
         self.say_left_out()
 
 
-def tell_united(count: int, screen: shared.Terminal) -> None:
-    """Report how many records were merged with others of their model."""
-    if count:
+def tell_united(unions: Unions, screen: shared.Terminal) -> None:
+    """Report how many records were merged with others of their model, and whether that mixes results of
+    different numbers of images."""
+    if unions.count:
         screen.warn(
-            f"{counted(count, 'record')} merged with an earlier one of the same model: of a metric that both"
-            " have, the value of more images counts, with equal numbers the later one."
+            f"{counted(unions.count, 'record')} merged with an earlier one of the same model: of a metric that"
+            " both have, the value of more images counts, with equal numbers the later one."
         )
+    if unions.images:
+        screen.warn(
+            "the merged results of a model are of different numbers of images, such as"
+            f" {of_images(unions.images)}. Evaluate all with the same --n to compare them."
+        )
+
+
+def of_images(counts: Mapping[str, int], most: int = 4) -> str:
+    """`acc of 200, pgd20.8 of 50`; one metric of each number comes first."""
+    first = dict.fromkeys(next(name for name in counts if counts[name] == n) for n in counts.values())
+    names = [*first, *(name for name in counts if name not in first)]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"{name} of {counts[name]}" for name in names[:most]) + more
 
 
 def _read(line: Line) -> Read:

@@ -15,7 +15,7 @@ import orjson
 
 from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import UsageError
+from rbtools.errors import NoRecords, UsageError
 from rbtools.execution import slurm
 from rbtools.records import Line, can_be_retried, lines
 
@@ -24,12 +24,14 @@ from rbtools.records import Line, can_be_retried, lines
 class RecordSource:
     """The records that a tool works on, and how it treats lines that are no records.
 
-    merge: whether a tool that reads all records merges those of the same model.
+    merge: whether a tool that reads all records merges those of the same model. allow_empty: whether an
+    input without a line is no error.
     """
 
     files: tuple[str, ...] = ()
     strict: bool = False
     merge: bool = True
+    allow_empty: bool = False
     retry_errors: bool = False
     in_place: bool = False
     shard: str | None = None
@@ -51,9 +53,10 @@ class RecordSource:
         """Yield the lines of this shard, after checking input and output.
 
         `spare`: a shard without a line, because there are more shards than lines, gets that of another one
-        to help with. Raises UsageError if there is no input, or input and output are one file.
+        to help with. Raises UsageError if there is no input, or input and output are one file, and NoRecords
+        at the end of an input that had no line for any shard.
         """
-        chosen = _dealt(self._all_lines(output), *self.place, spare)
+        chosen = _dealt(self._any_lines(output), *self.place, spare)
         return chosen if self.adopt is None else map(self._adopted, chosen)
 
     def _adopted(self, line: Line) -> Line:
@@ -73,6 +76,18 @@ class RecordSource:
     def passes(self, record: dict[str, Any]) -> bool:
         """Whether a record passes unchanged: it failed before, and is not retried."""
         return "error" in record and not (self.retry_errors and can_be_retried(record))
+
+    def _any_lines(self, output: RecordWriter) -> Iterator[Line]:
+        """All lines. Raises NoRecords if there was none."""
+        came = False
+        for line in self._all_lines(output):
+            came = True
+            yield line
+        if not came and not self.allow_empty:
+            raise NoRecords(
+                "no records came in. What should have written them may have failed; if none is right, say"
+                " --allow-empty."
+            )
 
     def _all_lines(self, output: RecordWriter) -> Iterator[Line]:
         if self.files:

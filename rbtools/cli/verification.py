@@ -390,10 +390,11 @@ class _Measurement:
         return remeasured.judged(entry, measured, self.parts.get(entry["metric"]))
 
     def _under_another_name(self, entry: Entry) -> Entry | None:
-        """The measurement of a published attack whose name has a rounded distance (aa.8 of eps 0.031)."""
-        if not consistency.is_published(entry) or "attack" not in entry:
+        """The measurement of a published attack whose name has a rounded distance (aa.8 of eps 0.031), or of
+        an ensemble that was once called aa."""
+        if not (consistency.is_published(entry) and "attack" in entry) and not entry.get("attacks"):
             return None
-        same = ("attack", "eps", "split")
+        same = ("attack", "attacks", "eps", "split")
         alike = [one for one in self.measured.values() if all(one.get(k) == entry.get(k) for k in same)]
         return alike[0] if len(alike) == 1 else None
 

@@ -33,6 +33,7 @@ from rbtools.store.files import check_folder_of, write_all
     " '-' is standard output, for formats of one file.",
 )
 @click.option("--strict", is_flag=True, help="Stop at the first row or record that cannot be converted.")
+@shared.allow_empty_option
 @shared.screen_options
 def main(
     format: str,
@@ -40,6 +41,7 @@ def main(
     files: tuple[str, ...],
     target: str | None,
     strict: bool,
+    allow_empty: bool,
     screen: shared.Terminal,
 ) -> int:
     """Read published results as records, or write records in a published format.
@@ -61,7 +63,8 @@ def main(
     if target is None:
         status = _Reading(chosen, report, screen, strict).run(files)
     else:
-        status = _Writing(chosen, report, screen, strict).run(files, target)
+        source = record_source(files=files, strict=strict, allow_empty=allow_empty)
+        status = _Writing(chosen, report, screen, source).run(target)
     for line in report.errors():
         screen.error(line)
     for line in (*report.remarks(), *report.losses(format)):
@@ -160,20 +163,24 @@ class _Writing:
     """Converts records to published files."""
 
     def __init__(
-        self, chosen: Format, report: ConversionReport, screen: shared.Terminal, strict: bool
+        self,
+        chosen: Format,
+        report: ConversionReport,
+        screen: shared.Terminal,
+        source: shared.RecordSource,
     ) -> None:
-        self.format, self.report, self.screen, self.strict = chosen, report, screen, strict
+        self.format, self.report, self.screen, self.source = chosen, report, screen, source
 
-    def run(self, files: tuple[str, ...], target: str) -> int:
+    def run(self, target: str) -> int:
         if target == "-" and not self.format.one_file:
             raise UsageError(f"{self.format.name} is a folder of files, not for '-'. Name a folder.")
-        if target in files:
+        if target in self.source.files:
             raise UsageError(f"{target} is both read and written. Write elsewhere.")
         if self.format.one_file and target != "-":
             check_folder_of(Path(target))
         output = record_writer()
         try:
-            reader = RecordReader(record_source(files=files, strict=self.strict), self.screen, output)
+            reader = RecordReader(self.source, self.screen, output)
             units = list(self._units(reader))
             documents = self.format.documents(units, self.report)
             nothing = not units and target != "-" and reader.came > 0
@@ -204,7 +211,7 @@ class _Writing:
                 losses(line.record, again, self.report)
             except RbError as wrong:
                 reader.bad += 1
-                stop_if_strict(self.strict, f"{place}: {wrong}")
+                stop_if_strict(self.source.strict, f"{place}: {wrong}")
                 self.screen.error(f"{place}: {wrong}")
                 continue
             reader.good += 1

@@ -165,6 +165,8 @@ def report(
         sink = Sink(source, work.screen, stream, where)
         records = sink.records()
         sink.tell()
+        if not sink.came:
+            return shared.DONE  # --allow-empty
         if not records:
             work.screen.error(f"there is no record to report on: {output} was not written.")
             return shared.FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -167,6 +168,8 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by acc --top 1 --assert-point 'acc > 0' --format junit results.jsonl
     """
     choice, conditions = _choice(options), _conditions(options)
+    if conditions:  # without records they fail, and the report says so
+        source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
         ranking = _ranking(sink, choice)
@@ -270,12 +273,12 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     records: Iterable[Read] = sink.stream()
     members: dict[bytes, list[dict[str, Any]]] = {}
     parts: dict[bytes, list[dict[str, Any]]] = {}
-    duplicates = 0
+    unions = merge.Unions()
     datasets: dict[str, None] = {}
     if not (choice.group or choice.pivot):
         records = _looked_at(records, datasets)
     if choice.merges:
-        records, duplicates = _merged(records, choice, members, parts, sink)
+        records = _merged(records, choice, members, parts, unions, sink)
     keyed = _keyed(records, choice)
     if keyed is None:
         return None
@@ -285,7 +288,7 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     keep = choice.ci or choice.front or choice.pivot
 
     def united(old: Entry, new: Entry) -> Entry:
-        record = merge.united(parse_again(old.text), parse_again(new.text))
+        record = unions.of(parse_again(old.text), parse_again(new.text))
         for entry in (old, new):
             values.forget(entry.values)
             points.forget(entry.points)
@@ -300,7 +303,8 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     grouping.check("--within", values.count)
     for name, lacking in grouping.lacking.items():
         sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked as a group of their own.")
-    _tell(latest.duplicates + duplicates, datasets, choice, keys, latest, sink.screen)
+    unions.count += latest.lost
+    _tell(unions, datasets, choice, keys, latest, sink.screen)
     return Ranking(keys, latest.ranked(), members, values.missing, parts)
 
 
@@ -309,13 +313,15 @@ def _merged(
     choice: RankOptions,
     members: dict[bytes, list[dict[str, Any]]],
     parts: dict[bytes, list[dict[str, Any]]],
+    unions: merge.Unions,
     sink: Sink,
-) -> tuple[Iterable[Read], int]:
-    """The merged records, and the number of duplicates. `members` and `parts` are filled: see `Ranking`."""
+) -> Iterable[Read]:
+    """The merged records. `members` and `parts` are filled: see `Ranking`."""
     merged: list[Merged] = []
-    texts, count = one_of_each_model(records) if sink.source.merge else ([text for text, _ in records], 0)
+    texts = one_of_each_model(records, unions) if sink.source.merge else [text for text, _ in records]
     if choice.aggregate:
         merged = averaged(texts, choice.aggregate)
+        _tell_averaged(merged, sink.screen)
         texts = [dumps(group.record) for group in merged]
         members.update(zip(texts, (group.members for group in merged), strict=True))
         parts |= members
@@ -323,6 +329,7 @@ def _merged(
     if fields:
         extra = [name for name in choice.within if name not in fields]
         merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--group")
+        _tell_averaged(merged, sink.screen)
         for name, number in lacking.items():
             sink.screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
         deeper = dict(members)
@@ -331,7 +338,23 @@ def _merged(
             parts[dumps(group.record)] = group.members
             below = [deeper.get(dumps(member), [member]) for member in group.members]
             members[dumps(group.record)] = list(itertools.chain.from_iterable(below))
-    return ((dumps(group.record), group.record) for group in merged), count
+    return ((dumps(group.record), group.record) for group in merged)
+
+
+def _tell_averaged(merged: Iterable[Merged], screen: shared.Terminal) -> None:
+    """Warn of means over values of different numbers of images."""
+    mixed: dict[str, tuple[int, int]] = {}
+    for group in merged:
+        mixed |= {
+            name: ends for name, ends in merge.averaged_images(group.members).items() if name not in mixed
+        }
+    if mixed:
+        name, (least, most) = next(iter(mixed.items()))
+        more = f", as of {counted(len(mixed) - 1, 'other metric')}" if len(mixed) > 1 else ""
+        screen.warn(
+            f"a mean of {name} is over values of {least} to {most} images{more}."
+            " Evaluate all with the same --n to compare them."
+        )
 
 
 def _looked_at(records: Iterable[Read], datasets: dict[str, None]) -> Iterator[Read]:
@@ -369,7 +392,7 @@ def _keyed(
 
 
 def _tell(
-    duplicates: int,
+    unions: merge.Unions,
     datasets: dict[str, None],
     choice: RankOptions,
     keys: Sequence[rank_order.SortKey],
@@ -379,7 +402,7 @@ def _tell(
     if keys:
         ways = ", then ".join(f"{key.text}, {'higher' if key.higher else 'lower'} is better" for key in keys)
         screen.detail(f"ranked by {ways}.")
-    tell_united(duplicates, screen)
+    tell_united(unions, screen)
     if latest.lost:
         screen.warn(
             f"for {counted(latest.lost, 'record')} of these, --top had already dropped the earlier one, which"

@@ -189,7 +189,7 @@ class _Held:
     def _united(self, lines: Iterable[Line]) -> Iterator[Line]:
         """All lines; those of one checkpoint are merged into the first of them."""
         held: dict[tuple[bool, int], Line] = {}
-        count = 0
+        unions = merge.Unions()
         for place, line in enumerate(lines):
             record = line.record
             if record is None or "checkpoint" not in record:
@@ -197,11 +197,10 @@ class _Held:
                 continue
             model = True, same_model.model(record)
             if model in held:
-                count += 1
-                record = merge.united(parse_again(held[model].text), record)
+                record = unions.of(parse_again(held[model].text), record)
                 line = held[model]._replace(text=dumps(record))
             held[model] = line._replace(record=None)
-        tell_united(count, self.screen)
+        tell_united(unions, self.screen)
         for (of_model, _), line in held.items():
             yield line._replace(record=parse_again(line.text)) if of_model else line
 

@@ -129,6 +129,7 @@ def _with_file(
         if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
             return shared.filter_models(source, work, job)
         fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+        fields["allow_empty"] = True
         source = _OrItsOwn(**fields, start=lambda: checkpoints.record_of(path, hints, work.run))
     return shared.filter_records(source, [dataclasses.replace(job, file=path, hints=hints)], work)
 

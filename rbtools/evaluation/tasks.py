@@ -150,6 +150,10 @@ class AttackOutput(Output):
             **rows_key(self.detail),
         }
 
+    def postprocess_key(self) -> dict[str, Any]:
+        # Ensembles of other attacks were once called aa, as AutoAttack is: their entries are made anew.
+        return {"metric": self.metric} if getattr(self.method, "attacks", "") else {}
+
     @property
     def metric(self) -> str:
         """The name of its result."""

@@ -70,7 +70,7 @@ class Bars(weightings.Composed):
         beside = layout.widest(names, style.SMALL) + 0.3
         layout.label(axes, x=_of(list(usual)), room=(self.width - beside, 2))
         height = len(rows.names) * max(0.19, 0.075 * len(weights) + 0.06) + 0.5
-        title = _title(records, every, rows, self.group) + weightings.together(records, self.within)
+        title = _title(records, every, rows, self.group) + weightings.together(records, self.within, score)
         return Painted(title, height, entries if len(entries) > 1 else ())
 
 

@@ -51,7 +51,7 @@ class Radar(weightings.Composed):
         of = f"Best {len(rows.names)} of " if len(rows.names) < len(every.names) else ""
         shared = words.common(records)
         title = f"{of}{words.counted(len(every.names), noun)}" + (f" ({shared})" if shared else "")
-        return Painted(title + weightings.together(records, self.within), side, entries)
+        return Painted(title + weightings.together(records, self.within, score), side, entries)
 
     def _check(self, spokes: Collection[str]) -> None:
         """Raise RbError for too few or too many spokes or lines."""

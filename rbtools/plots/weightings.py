@@ -46,6 +46,13 @@ class WeightedMetric(NamedTuple):
     weight: float
 
 
+# Minimum and maximum of so few records tell little.
+_OF_FEW = {
+    1: ": with nothing to compare it with, each metric is .5",
+    2: ": in each metric 1 is the better, 0 the other, however near they are",
+}
+
+
 @dataclass(frozen=True)
 class Own:
     """The scores in the records, in place of one that is computed over the drawn records.
@@ -191,10 +198,13 @@ def _weight(text: str, item: str) -> float:
     return weight
 
 
-def together(records: Sequence[Record], within: str | None) -> str:
-    """A remark for the title if several data sets were scaled together; else empty."""
+def together(records: Sequence[Record], within: str | None, score: WeighedScore) -> str:
+    """A remark for the title if several data sets were scaled together, or too few records; else empty."""
+    if within is not None:
+        return ""
     sets = {str(record.get("dataset")) for record in records}
-    return f", scaled over {len(sets)} data sets together" if len(sets) > 1 and within is None else ""
+    remark = f", scaled over {len(sets)} data sets together" if len(sets) > 1 else ""
+    return remark + ("" if isinstance(score, Own) else _OF_FEW.get(len(records), ""))
 
 
 def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]], group: str | None) -> Rows:

@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from rbtools.lazy import np, special
-from rbtools.records import expr
+from rbtools.records import expr, metric_name
 from rbtools.scoring.rank_order import SortKey
 from rbtools.scoring.rank_sets import Drawn, rank_sets
 
@@ -117,9 +117,13 @@ class BootstrapDraws:
             rng = rng if whose is None else self._generator(whose)
             return _with_one_more(rng, right, every - right)
         n, interval = entry.get("n"), entry.get("ci95")
-        if type(n) is int and 0 < n < _MOST and 0 <= value <= 1 and abs(value * n - round(value * n)) < 1e-6:
+        counted = type(n) is int and 0 < n < _MOST and 0 <= value <= 1
+        whole = counted and abs(value * n - round(value * n)) < 1e-6
+        # A published share is rounded, and need be no whole number of n images.
+        share = metric_name.is_share(name) and not metric_name.parse(name).is_ge
+        if whole or (counted and share and not interval):
             self._note(record, 1)
-            right = round(value * n)
+            right = round(value * n) if whole else value * n
             drawn = rng.standard_gamma([[right], [n - right]], (2, self.size))
             return _with_one_more(rng, *drawn)
         if interval:

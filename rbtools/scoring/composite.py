@@ -199,7 +199,10 @@ class Composite:
         alone = self._grouping.alone()
         if alone:
             warn(f"{alone} records have nothing to be compared with --within their group: they score .5.")
-        if self._grouping.names or self.count < 2:
+        if self._grouping.names:
+            return
+        if self.count == 1:
+            warn("one record has nothing to be compared with: it scores .5, whatever its metrics are.")
             return
         for term, column in zip(self.terms, self._numbers, strict=True):
             present = [value for value in column if value == value]

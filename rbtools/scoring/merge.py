@@ -42,6 +42,51 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     return {**record, **{name: part for name, part in parts.items() if name in record}}
 
 
+class Unions:
+    """Merges records of one model, and counts what was merged.
+
+    `count`: records merged into earlier ones. `images`: of the first merged record whose shares are of
+    different numbers of images, of which the records had one each, the number of each metric.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.images: dict[str, int] = {}
+
+    def of(self, old: Record, new: Record) -> dict[str, Any]:
+        """Merge two records: see `united`."""
+        self.count += 1
+        record = united(old, new)
+        if not self.images:
+            counts, before, after = (set(images(one).values()) for one in (record, old, new))
+            self.images = images(record) if len(counts) > 1 and before != after else {}
+        return record
+
+
+def images(record: Record) -> dict[str, int]:
+    """The number of images of each share that was measured.
+
+    PR and ProbAcc are left out where they are over the images that the model classifies correctly.
+    """
+    counts = {}
+    for entry in record.get("evals") or ():
+        name, n = str(entry.get("metric")), entry.get("n")
+        if type(n) is int and metric_names.is_share(name):
+            of_correct = entry.get("denominator") == "correct"
+            if not of_correct and metric_names.parse(name).stem not in ("pr", "probacc"):
+                counts[name] = n
+    return counts
+
+
+def averaged_images(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
+    """The least and the most images of each metric whose values in these records are of different numbers."""
+    counts: dict[str, set[int]] = {}
+    for record in records:
+        for name, n in images(record).items():
+            counts.setdefault(name, set()).add(n)
+    return {name: (min(some), max(some)) for name, some in counts.items() if len(some) > 1}
+
+
 def _images(entry: Record | None) -> int:
     """The number of images of an entry, on both sides of a difference; -1 if unknown."""
     n = (entry or {}).get("n")

@@ -130,29 +130,29 @@ def sorted_keys(keys: Iterable[Key]) -> list[Key]:
     return sorted(keys, key=lambda key: [order(value) for value in key])
 
 
-def one_of_each_model(records: Iterable[Read], *, weights: bool = False) -> tuple[list[bytes], int]:
-    """The text of one record of each model, and how many records were merged into earlier ones.
+def one_of_each_model(
+    records: Iterable[Read], unions: merge.Unions, *, weights: bool = False
+) -> list[bytes]:
+    """The text of one record of each model; `unions` merges the others, and counts them.
 
     `weights`: merge only records that name their checkpoint. Rows of a table may not describe their models
     well enough to distinguish them.
     """
     latest: dict[int, bytes] = {}
-    count = 0
     for text, record in records:
         alone = weights and "checkpoint" not in record
         model = -1 - len(latest) if alone else same_model.model(record)
         if (old := latest.get(model)) is not None:
-            count += 1
-            text = dumps(merge.united(parse_again(old), record))
+            text = dumps(unions.of(parse_again(old), record))
         latest[model] = text
-    return list(latest.values()), count
+    return list(latest.values())
 
 
 def models(records: Iterable[dict[str, Any]], *, weights: bool = False) -> list[dict[str, Any]]:
     """One record of each model, see `one_of_each_model`."""
-    whole = list(records)
-    texts, count = one_of_each_model(((dumps(record), record) for record in whole), weights=weights)
-    return [parse_again(text) for text in texts] if count else whole
+    whole, unions = list(records), merge.Unions()
+    texts = one_of_each_model(((dumps(record), record) for record in whole), unions, weights=weights)
+    return [parse_again(text) for text in texts] if unions.count else whole
 
 
 class Merged(NamedTuple):
@@ -208,7 +208,7 @@ def merged(
     records: Sequence[dict[str, Any]], aggregate: Sequence[str] = (), group: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """The records to rank: one of each model, their means over `aggregate`, then over all but `group`."""
-    texts, _ = one_of_each_model((dumps(record), record) for record in records)
+    texts = one_of_each_model(((dumps(record), record) for record in records), merge.Unions())
     if aggregate:
         texts = [dumps(entry.record) for entry in averaged(texts, aggregate)]
     if group:

@@ -77,14 +77,16 @@ def heading(words: str, form: str) -> str:
 
 
 def caption(table: Table, form: str) -> str:
-    """What stands below a table: of what its deviations are, and which labels are of shares in %. Nothing in
-    CSV, whose columns say it.
+    """What stands below a table: of what its deviations are, of how many images its columns are if they
+    differ, and which labels are of shares in %. Nothing in CSV, where a line below would be a row.
     """
     words = []
     if any(cell.deviation is not None for row in table.rows for cell in row):
         least, most = table.averaged or (0, 0)
         count = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
         words.append(f"± is the standard deviation over the {count}records that a row averages.")
+    if table.images:
+        words.append(_of_images(table))
     if table.percent:
         words.append(f"In %: {', '.join(table.percent)}.")
     if form == "csv" or not words:
@@ -92,6 +94,18 @@ def caption(table: Table, form: str) -> str:
     if form == "latex":
         return "% " + plain(" ".join(words))
     return "\n" + (markdown if form == "md" else plain)(" ".join(words))
+
+
+def _of_images(table: Table) -> str:
+    """`200 images for acc, fgsm.8; 50 for pgd20.8.`"""
+    columns: dict[tuple[int, int], list[str]] = {}
+    for heading in table.headings:
+        if heading.name in table.images:
+            columns.setdefault(table.images[heading.name], []).append(heading.title)
+    counts = [str(least) if least == most else f"{least} to {most}" for least, most in columns]
+    counts[0] += " images"
+    parts = zip(counts, columns.values(), strict=True)
+    return "; ".join(f"{count} for {', '.join(names)}" for count, names in parts) + "."
 
 
 def markdown(words: str) -> str:

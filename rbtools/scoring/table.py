@@ -7,7 +7,7 @@ table of `rb-rank` is drawn from the same cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
@@ -15,6 +15,7 @@ from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
 from rbtools.records.expr import tokens
+from rbtools.scoring.merge import images
 from rbtools.scoring.rank_order import Ranked, Record
 
 
@@ -58,7 +59,8 @@ class Style(NamedTuple):
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under headings; `left_out` are metrics that did not fit. `averaged`: the least and the
-    most records that a row averages. `percent`: which labels of the user's are of shares in %.
+    most records that a row averages. `percent`: which labels of the user's are of shares in %. `images`: the
+    least and the most images that the values of each column are of, if the columns differ in that.
     """
 
     headings: list[Heading]
@@ -66,6 +68,7 @@ class Table:
     left_out: list[str]
     averaged: tuple[int, int] | None = None
     percent: tuple[str, ...] = ()
+    images: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Spread(NamedTuple):
@@ -115,7 +118,8 @@ def build(
         rows.append([column.cell(entry, spreads) for column in columns])
     known = metric_names.names(records) if metrics is None else []
     left_out = [name for name in known if name != key and name not in others]
-    return Table([column.heading for column in columns], rows, left_out, _averaged(records))
+    headings = [column.heading for column in columns]
+    return Table(headings, rows, left_out, _averaged(records), images=_images(headings, records))
 
 
 def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None) -> list[str]:
@@ -346,7 +350,19 @@ def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
     for record in records:
         spreads = spreads_of(record)
         rows.append([column.cell(Ranked(None, None, record), spreads) for column in columns])
-    return Table([column.heading for column in columns], rows, [], _averaged(records))
+    headings = [column.heading for column in columns]
+    return Table(headings, rows, [], _averaged(records), images=_images(headings, records))
+
+
+def _images(headings: Sequence[Heading], records: Iterable[Record]) -> dict[str, tuple[int, int]]:
+    """The least and the most images of each column of shares; empty if all are of one number."""
+    counts: dict[str, set[int]] = {heading.name: set() for heading in headings}
+    for record in records:
+        for name, n in images(record).items():
+            if name in counts:
+                counts[name].add(n)
+    known = {name: (min(some), max(some)) for name, some in counts.items() if some}
+    return known if len({n for ends in known.values() for n in ends}) > 1 else {}
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
@@ -372,9 +388,11 @@ def styled(table: Table, style: Style) -> Table:
         unit = " [%]" if style.percent and _is_share(name) and name not in style.labels else ""
         headings.append(heading._replace(title=style.labels.get(name, heading.title) + unit, shows=name))
     rows = [[_styled(row[place], names[place], style) for place in kept] for row in table.rows]
+    seen = {name: ends for name, ends in table.images.items() if name not in style.hide}
+    seen = seen if len({n for ends in seen.values() for n in ends}) > 1 else {}
     shown = [name for name in names if name in style.labels and name not in style.hide]
     unsaid = [style.labels[name] for name in shown if style.percent and _is_share(name)]
-    return replace(table, headings=headings, rows=rows, percent=tuple(unsaid))
+    return replace(table, headings=headings, rows=rows, percent=tuple(unsaid), images=seen)
 
 
 def is_share(name: str) -> bool:

@@ -29,6 +29,11 @@ READERS = {
     "corr": [],
     "plot": ["hist", "--metric", "acc", "-o", "acc.png"],
 }
+EMPTIED = {
+    **READERS,
+    "verify": [],
+    "convert": ["prbench", "--write", "out.json"],
+}
 TOOLS = {**READERS, "arch": [], "convert": ["prbench"], "store": ["ls"], "verify": []}
 GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.5},"mine":{"kept":[1,2]}}'
 
@@ -85,11 +90,39 @@ def test_unknown_option_is_one_line_and_status_2(tool: str) -> None:
     assert result.stderr.startswith(f"rb-{tool}: error: ")
 
 
-@pytest.mark.parametrize("tool", READERS)
-def test_no_records_is_status_0_and_one_line(tool: str) -> None:
-    result = run(tool, READERS[tool])
+@pytest.mark.parametrize("text", ["", "\n \n"], ids=["nothing", "blank lines"])
+@pytest.mark.parametrize("tool", EMPTIED)
+def test_no_records_is_status_3_and_one_line_even_quietly(tool: str, text: str) -> None:
+    for words in ([], ["-q"]):
+        result = run(tool, [*EMPTIED[tool], *words], text)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert result.stderr.startswith(f"rb-{tool}: error: no records came in. What should have written")
+        assert result.stderr.count("\n") == 1 and "--allow-empty" in result.stderr
+
+
+@pytest.mark.parametrize("tool", EMPTIED)
+def test_no_records_may_be_right(tool: str) -> None:
+    result = run(tool, [*EMPTIED[tool], "--allow-empty"])
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"rb-{tool}: no records came in.\n"
+    assert result.stderr.startswith(f"rb-{tool}: no records came in") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("tool", FILTERS)
+def test_a_shard_without_records_is_done(tool: str) -> None:
+    failed = GOOD[:-1] + ',"error":{"tool":"rb-train","message":"no luck"}}\n'  # no tool works on it
+    assert run(tool, [*FILTERS[tool], "--shard", "3/4"], failed * 2).exit_code == 0
+    assert run(tool, [*FILTERS[tool], "--shard", "3/4"]).exit_code == 3
+
+
+def test_in_place_leaves_a_file_without_records_alone(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text("\n")
+    assert run("attack", ["fgsm", "--in-place", "results.jsonl"]).exit_code == 3
+    assert (tmp_path / "results.jsonl").read_text() == "\n" and len(list(tmp_path.glob("*.jsonl"))) == 1
+
+
+def test_assertions_on_no_records_fail_with_a_report() -> None:
+    result = run("rank", ["--assert-point", "acc > 0", "--format", "junit"])
+    assert result.exit_code == 1 and "There is no record." in result.stdout
 
 
 BAD_LINES = {
@@ -243,9 +276,30 @@ def test_wrong_use_says_what_was_found_and_what_was_expected(
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_a_slip_of_unit_is_warned_about() -> None:
-    result = run("attack", ["pgd", "--eps", "0.031"], "")
-    assert "warning: --eps 0.031 means 0.031/255; did you mean 8?" in result.stderr
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("attack", ["pgd", "--eps", "0.031"]),
+        ("attack", ["pgd", "--eps", "1,3.1e-2"]),
+        ("attack", ["pgd", "--step-size", "0.01"]),
+        ("attack", ["curve", "--eps", "0:0.031:3"]),
+        ("attack", ["check", "--eps", "0.031"]),
+        ("certify", ["ibp", "--eps", "0.031"]),
+        ("ge", ["attack", "fgsm", "--eps", "0.031"]),
+        ("measure", ["ntk", "--eps", "0.031"]),
+        ("train", ["--method", "pgd", "--eps", "0.031"]),
+    ],
+)
+def test_a_distance_with_two_readings_is_refused(tool: str, words: list[str]) -> None:
+    result = run(tool, words, GOOD + "\n")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "has two readings" in result.stderr and "/255" in result.stderr
+
+
+@pytest.mark.parametrize("tool", [["pr"], ["ge", "pr"]])
+def test_a_radius_in_the_unit_of_eps_is_refused(tool: list[str]) -> None:
+    result = run(tool[0], [*tool[1:], "--gamma", "8"], GOOD + "\n")
+    assert (result.exit_code, result.stdout) == (2, "") and "Did you mean 8/255?" in result.stderr
 
 
 def test_a_big_integer_and_odd_spacing_of_another_tool_come_through() -> None:

@@ -25,7 +25,7 @@ MISTAKES = {
     "rb-attack pgd --epsilon 8 results.jsonl": "Did you mean '--eps'?",
     "rb-attack pgd --eps eight results.jsonl": "Expected a number such as 8 or 8/255",
     "rb-attack pgd --eps -8 results.jsonl": "write for example --eps 8",
-    "rb-attack pgd --eps 0.031 results.jsonl": "means 0.031/255; did you mean 8?",
+    "rb-attack pgd --eps 0.031 results.jsonl": "write --eps 8 for 0.031 on the [0, 1] scale, or --eps 0.031",
     "rb-attack pgd --norm l2 --eps 8 results.jsonl": "is an L2 distance on [0, 1]",
     "rb-attack pgd --step 20 results.jsonl": "'--steps'",
     "rb-attack pgd --iters 20 results.jsonl": "Did you mean '--steps'?",

@@ -20,10 +20,13 @@ from PIL import Image
 
 from rbtools import api
 from rbtools.attacks import ATTACKS, presets
+from rbtools.commands import verify
 from rbtools.commands.attack import main
+from rbtools.evaluation import tasks
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.device import environment
 from rbtools.inputs import resolve
+from rbtools.records import consistency, metric_name
 from rbtools.store import Store
 from tests.runner import Record, invoke, one, records
 
@@ -555,13 +558,51 @@ def test_what_was_counted_is_counted_once_however_the_examples_came(trained: dic
     whole = one(run([*how, "60", "--eps", "16,32", "--store", "whole-store"], trained["erm"]))
     one(run([*how, "20", "--eps", "16"], trained["erm"]))
     parts = one(run([*how, "60", "--eps", "16,32"], trained["erm"]))
-    for name in ("aa.16", "aa.32"):
+    for name in ("ensemble-fgsm-pgd.16", "ensemble-fgsm-pgd.32"):
         (wanted,), (found,) = (
             [entry for entry in record["evals"] if entry["metric"] == name] for record in (whole, parts)
         )
         assert found["value"] == wanted["value"] and found["broken_by"] == wanted["broken_by"]
         broken = round(60 * (parts["metrics"]["acc"] - found["value"]))
         assert sum(found["broken_by"].values()) == broken > 0
+
+
+def test_an_ensemble_of_other_attacks_is_never_called_autoattack(
+    trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = ["aa", "--eps", "16", "--n", "10", "--attacks"]
+    with monkeypatch.context() as former:  # the store of an earlier rbtools has it as aa.16
+        former.setattr(ATTACKS.load("aa"), "stem", "aa")
+        former.setattr(tasks.AttackOutput, "postprocess_key", lambda output: {})
+        old = one(run([*how, "noise,fgsm"], trained["erm"]))
+    assert old["metrics"].keys() >= {"aa.16"}
+    entry = one(run([*how, "noise,fgsm"], old))["evals"][-1]
+    assert entry["metric"] == "ensemble-fgsm-noise.16" and entry["value"] == old["metrics"]["aa.16"]
+    again = run([*how, " noise, fgsm,noise"], trained["erm"])
+    assert one(again)["evals"][-1] == entry and "1 found in the store" in again.stderr
+    assert consistency.summary(old)["inconsistent"] == []
+    verdicts = one(CliRunner().invoke(verify.main, [], input=json.dumps(old)))["verify"]["entries"]
+    assert verdicts["aa.16"]["verdict"] == "match"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"attacks": "fgsm"}, "ensemble-fgsm"),
+        ({"attacks": "square,apgd-ce"}, "ensemble-apgd-ce-square"),
+        ({"attacks": "square,pgd", "norm": "l2"}, "ensemble-pgd-square.l2"),
+        ({"attacks": "square, fab-t,apgd-t,apgd-ce", "variant": "plus"}, "aa"),
+        ({"attacks": "apgd-ce,apgd-t,fab-t,square", "norm": "l1"}, "ensemble-apgd-ce-apgd-t-fab-t-square.l1"),
+        ({"variant": "plus"}, "aa"),
+    ],
+)
+def test_the_name_of_an_ensemble_is_that_of_its_parts(settings: dict[str, str], name: str) -> None:
+    attack = ATTACKS.build("aa", **settings)
+    assert attack.stem == name
+    metric = metric_name.attack_name(name, 8 / 255, attack.norm)
+    parts = metric_name.parse(metric)
+    assert (parts.build(), parts.over, parts.number != "") == (metric, "eps", True)
+    assert metric_name.is_share(metric) and metric_name.higher_is_better(metric)
 
 
 def test_a_ladder_of_one_distance_is_a_usage_error() -> None:

@@ -19,7 +19,7 @@ def run(arguments: list[str], *given: Record) -> Result:
 
 
 def test_every_distance_has_a_result_that_says_how_it_was_proved(known: dict[str, Record]) -> None:
-    record = one(run(["crown", "--intermediate", "ibp", "--eps", "0,0.01", "--n", "12"], known["erm"]))
+    record = one(run(["crown", "--intermediate", "ibp", "--eps", "0,0.01/255", "--n", "12"], known["erm"]))
     metrics = record["metrics"]
     assert metrics["cert.linf.0"] == metrics["acc"] > 0
     assert metrics["cert.linf.0.01"] <= metrics["acc"]
@@ -32,7 +32,7 @@ def test_every_distance_has_a_result_that_says_how_it_was_proved(known: dict[str
 
 
 def test_detail_has_the_bound_of_each_image(known: dict[str, Record]) -> None:
-    arguments = ["ibp", "--eps", "0.002", "--n", "12"]
+    arguments = ["ibp", "--eps", "0.002/255", "--n", "12"]
     plain = one(run(arguments, known["erm"]))
     again = run([*arguments, "--detail"], plain)
     asked, clean = (entry(one(again), metric) for metric in ("cert.linf.0.002", "acc"))

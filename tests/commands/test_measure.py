@@ -122,10 +122,6 @@ def test_what_cannot_be_meant_is_a_usage_error(arguments: list[str], message: st
     assert result.exit_code == 2 and result.stdout == "" and message in result.stderr
 
 
-def test_an_eps_that_looks_like_a_slip_of_unit_is_told() -> None:
-    assert "did you mean 8?" in rb_measure("ntk", "--eps", "0.031").stderr
-
-
 def test_a_split_that_is_not_there_fails_the_record() -> None:
     result = rb_measure("ntk", "--split", "tets")
     assert result.exit_code == 1 and "no split 'tets'" in json.loads(result.stdout)["error"]["message"]

@@ -833,6 +833,46 @@ def test_the_best_is_bold_within_a_group() -> None:
     assert "**" not in out(table, four)
 
 
+def of_images(name: str, **counts: int) -> Record:
+    """A record with shares of so many images."""
+    evals = [{"metric": metric.replace("_", "."), "value": 0.5, "n": n} for metric, n in counts.items()]
+    return {**record(name), "metrics": {one["metric"]: one["value"] for one in evals}, "evals": evals}
+
+
+@pytest.mark.parametrize("form", ["table", "md", "latex"])
+def test_a_table_of_several_numbers_of_images_has_them_below(form: str) -> None:
+    mixed = of_images("a", acc=200, fgsm_8=200, pgd20_8=50)
+    below = "200 images for acc, fgsm.8; 50 for pgd20.8."
+    table = ["--by", "acc", "--format", form]
+    assert below in out(table, [mixed, of_images("b", acc=200, pgd20_8=50)])
+    other = run(table, [mixed, of_images("b", acc=200, pgd20_8=100)]).stdout
+    assert "50 to 100 for pgd20.8." in other
+    assert " images" not in out(table, [of_images("a", acc=50, pgd20_8=50), of_images("b", acc=50)])
+    assert " images" not in out([*table, "--hide", "pgd20.8"], [mixed])
+    assert below in out(["--pivot", "arch.name", "--format", form], [mixed])
+
+
+def test_merging_results_of_other_numbers_of_images_is_said() -> None:
+    same = {"checkpoint": "sha256:1", "train": {"seed": 0}}
+    parts = [{**of_images("a", acc=200), **same}, {**of_images("a", pgd20_8=50), **same}]
+    words = "are of different numbers of images, such as acc of 200, pgd20.8 of 50."
+    for more in ([], ["--aggregate", "seed"], ["--where", "acc > 0"]):
+        assert words in run(["--by", "acc", *more], parts).stderr
+    alike = [parts[0], {**of_images("a", pgd20_8=200), **same}]
+    assert "numbers of images" not in run(["--by", "acc"], alike).stderr
+    twice = [of_images("a", acc=200, pgd20_8=50)] * 2  # each was mixed before
+    assert "numbers of images" not in run(["--by", "acc"], twice).stderr
+
+
+def test_a_mean_over_values_of_other_numbers_of_images_is_said() -> None:
+    seeds = [{**of_images("a", acc=n), "train": {"seed": seed}} for seed, n in enumerate((50, 200))]
+    words = "a mean of acc is over values of 50 to 200 images."
+    for way in ("--aggregate", "--group"):
+        field = "seed" if way == "--aggregate" else "arch.name"
+        assert words in run(["--by", "acc", way, field], seeds).stderr
+        assert words not in run(["--by", "acc", way, field], seeds[:1] * 2).stderr
+
+
 def test_a_column_of_several_numbers_of_images_is_said() -> None:
     fewer = model("nb201-2", "erm", 0.7, 0.5)
     fewer["evals"][1]["n"] = 50

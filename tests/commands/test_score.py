@@ -111,6 +111,12 @@ def test_equal_values_are_half() -> None:
     )
 
 
+def test_a_score_of_one_record_is_said_to_tell_nothing() -> None:
+    result = run(["--metric", "acc"], [line({"acc": 0.9})])
+    assert result.exit_code == 0
+    assert "one record has nothing to be compared with: it scores .5" in result.stderr
+
+
 def test_without_metrics_all_that_every_record_has() -> None:
     two = [{"acc": 1, "only": 3}, {"acc": 0, "pgd20.8": 1, "score": 0.9}]
     (first, second) = scored([], *two)

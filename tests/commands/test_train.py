@@ -306,12 +306,6 @@ def test_the_step_of_another_radius_than_the_presets_is_not_its() -> None:
     assert "\n  # step-size: not set " in run([*words, "--eps", "32"]).stdout
 
 
-def test_a_slip_of_unit_is_warned_about_once() -> None:
-    result = run(["--method", "pgd,trades", "--eps", "0.03", "--epochs", "0"])
-    assert result.exit_code == 0
-    assert result.stderr.count("warning: --eps 0.03 means 0.03/255; did you mean 8?") == 1
-
-
 def test_a_full_disk_is_an_error_record_and_a_later_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     run(["--epochs", "0"])  # makes the store
     with monkeypatch.context() as full:

@@ -289,7 +289,7 @@ def other_network(record: Record) -> None:
 
 def weak_autoattack(record: Record) -> None:
     changed(record, "pgd5.16", 10)
-    changed(record, "aa.16", 50)
+    changed(record, "ensemble-apgd-ce.16", 50)
 
 
 RECORDS: dict[str, tuple[Callable[[Record], Any], str]] = {

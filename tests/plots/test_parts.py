@@ -150,8 +150,20 @@ def test_scores_are_those_of_rb_score_within_groups_too() -> None:
     rows = weightings.grouped(some, [within], "train.method")
     assert (rows.names, rows.numbers, rows.counts) == (["0", "1", "2"], [[0.0], [0.5], [1.0]], [2, 2, 2])
     assert weightings.best(rows, 2).names == ["2", "1"]
-    assert weightings.together(some, None) == ", scaled over 2 data sets together"
-    assert weightings.together(some, "dataset") == ""
+    score = plotted.composite(some, "acc")
+    assert weightings.together(some, None, score) == ", scaled over 2 data sets together"
+    assert weightings.together(some, "dataset", score) == ""
+
+
+def test_the_title_says_that_two_records_tell_only_which_is_better() -> None:
+    two = [named("a", metrics={"acc": 0.9}), named("b", metrics={"acc": 0.8999})]
+    score = plotted.composite(two, "acc")
+    assert score.weighed([1.0]) == [1.0, 0.0]
+    assert "in each metric 1 is the better" in weightings.together(two, None, score)
+    assert "with nothing to compare it with" in weightings.together(two[:1], None, score)
+    assert weightings.together(two * 2, None, score) == ""
+    own = weightings.Own([], [])  # rb-score's, which may have compared them with many others
+    assert weightings.together(two, None, own) == ""
 
 
 def test_names_beside_points_stand_apart() -> None:

@@ -42,6 +42,15 @@ def test_an_accuracy_s_draws_have_the_mid_p_interval(known: str, right: int, n: 
     assert (low == 0) == (right == 0) and (high == 1) == (right == n)
 
 
+def test_a_rounded_share_of_n_images_is_drawn_and_a_loss_is_not() -> None:
+    some = draws()
+    drawn = some.number(record("a", 0.567, n=64), "acc")  # published: no whole number of 64 images
+    assert drawn.mean() == pytest.approx(0.567, abs=0.02) and drawn.std() == pytest.approx(0.062, abs=0.01)
+    loss = {"metrics": {"loss": 0.567}, "evals": [{"metric": "loss", "value": 0.567, "n": 64}]}
+    assert some.number(loss, "loss").std() == 0
+    assert sorted(some.sources.values()) == [1, 3]
+
+
 def test_ranks_and_values_near_one_are_covered() -> None:
     """Of networks right on .97 to .999 of all images, 100 of which were seen."""
     rng, true = np.random.default_rng(0), np.array([0.999, 0.995, 0.99, 0.98, 0.97])

@@ -22,7 +22,7 @@ GENERAL = ("rb-record(5)", "rb-entry(5)", "rbtools(7)", f"{OPTIONS}(7)")  # rbto
 SEVERAL = "OPTIONS OF SEVERAL COMMANDS"
 STATUS = (
     "0 if all records were processed, 1 if a record failed or a line was no record, 2 if the command line is"
-    " wrong. rbtools(7) has the others, and the environment variables."
+    " wrong, 3 if no records came in. rbtools(7) has the others, and the environment variables."
 )
 _MANY = 8  # choices of an option on a tool's own page
 NEEDS_ALL = ("rb-score", "rb-rank", "rb-search", "rb-corr", "rb-plot")

@@ -325,7 +325,9 @@ def _attack_named(name: metric_name.MetricName) -> _Step | None:
             settings = {key: value for key, value in (("steps", steps), ("norm", name.norm)) if value}
             if settings.keys() <= set(own_options(ATTACKS.load(attack))):
                 words = [word for key, value in settings.items() for word in (f"--{key}", value)]
-                return _Step(f"rb-attack {attack}", tuple(words), {"eps": [name.number]})
+                small = not name.norm and 0 < float(name.number) < 0.1  # which alone would have two readings
+                eps = f"{name.number}/255" if small else name.number
+                return _Step(f"rb-attack {attack}", tuple(words), {"eps": [eps]})
     return None
 
 

@@ -49,11 +49,15 @@ def number(value: float) -> str:
 
 
 def distance(value: float, norm: str = "linf") -> str:
-    """A distance of [0, 1] as on the command line: L-infinity in 1/255, others unchanged."""
+    """A distance of [0, 1] as on the command line: L-infinity in 1/255, others unchanged.
+
+    One below 0.1/255 is written so, since the tools refuse 0.031 for having two readings.
+    """
     if norm != "linf":
         return number(value)
     short = f"{value * 255:g}"
-    return short if float(short) / 255 == value else number(value * 255)
+    text = short if float(short) / 255 == value else number(value * 255)
+    return f"{text}/255" if 0 < float(text) < 0.1 else text
 
 
 def radius(value: float) -> str:

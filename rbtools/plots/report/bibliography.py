@@ -173,6 +173,9 @@ def of_record(record: Mapping[str, Any]) -> list[CitedWork]:
 
 
 def _of_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    if entry.get("attacks"):  # an ensemble of other attacks than AutoAttack's
+        parts = str(entry["attacks"]).split(",")
+        return tuple(key for name in parts for key in ATTACKS.get(name.strip(), ()))
     if "attack" in entry:
         return ATTACKS.get(str(entry["attack"]), ())
     if "certificate" in entry:

@@ -271,7 +271,7 @@ def _of_entries(record: Record) -> list[tuple[str, str, bool | None]]:
     for entry in attacked:
         for warning in entry.get("warnings") or ():
             rows.append((f"flags of {entry.get('metric')}", str(warning), False))
-        if entry.get("attack") == "aa" and not entry.get("warnings"):
+        if _is_autoattack(entry) and not entry.get("warnings"):
             parts = entry.get("broken_by")
             if entry.get("tool") != "rb-attack" or not isinstance(parts, Mapping) or "square" not in parts:
                 words = "its entry does not say that rb-attack ran it with Square, which finds them"
@@ -279,13 +279,18 @@ def _of_entries(record: Record) -> list[tuple[str, str, bool | None]]:
                 continue
             words = "no vanishing gradient, nothing that Square alone broke, no replaced loss"
             rows.append((f"flags of {entry.get('metric')}", words, True))
-    if not any(entry.get("attack") == "aa" for entry in attacked):
+    if not any(map(_is_autoattack, attacked)):
         rows.append(("flags of AutoAttack", "rb-attack aa was not run on this model", None))
     for entry in entries:
         sanity = entry.get("sanity")
         for warning in (sanity.get("warnings") or ()) if isinstance(sanity, Mapping) else ():
             rows.append(("outputs on the first images", str(warning), False))
     return list(dict.fromkeys(rows))
+
+
+def _is_autoattack(entry: Mapping[str, Any]) -> bool:
+    """Whether all of AutoAttack ran, and no other ensemble of `rb-attack aa`."""
+    return entry.get("attack") == "aa" and not entry.get("attacks")
 
 
 def _commands(record: Record) -> tuple[str, str]:
