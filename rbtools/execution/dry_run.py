@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from rbtools.errors import Pending, RbError
+from rbtools.plain_files import read_plain
 from rbtools.store import Store, canonical, listing
 from rbtools.store.checksum import unsealed
-from rbtools.store.files import read_plain
 
 if TYPE_CHECKING:
     from rbtools.execution.device_rates import DeviceRates

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import orjson
 
 from rbtools.errors import RbError
+from rbtools.plain_files import read_plain
 from rbtools.store import files, lease, listing
 from rbtools.store.checksum import unsealed
 from rbtools.store.content_store import FILE, Store, file_stamp
@@ -125,7 +126,7 @@ def _states(store: Store, live: set[str], all_of_them: bool) -> Iterator[Garbage
 
 
 def _is_stale(store: Store, key: str, path: str) -> bool:
-    if time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS or unsealed(files.read_plain(path)) is None:
+    if time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS or unsealed(read_plain(path)) is None:
         return True
     done = store.result(key)
     return isinstance(done, dict) and store.has_object(str(done.get("checkpoint", "")))
@@ -135,7 +136,7 @@ def _cache(store: Store) -> Iterator[Garbage]:
     """Hashes of files that are gone or have changed, and damaged entries."""
     for path in _own(store, "cache"):
         with contextlib.suppress(OSError):
-            if not _is_current(files.read_plain(path)):
+            if not _is_current(read_plain(path)):
                 yield from _garbage("cache", path)
 
 

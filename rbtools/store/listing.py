@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from rbtools.errors import RbError
+from rbtools.plain_files import open_plain
 from rbtools.records import SCHEMA, checksums, metric_name, trained
 from rbtools.store.checksum import unsealed
 from rbtools.store.content_store import Store
-from rbtools.store.files import open_plain
 
 _CHUNK = 1 << 20
 _FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
