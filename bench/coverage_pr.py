@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from rbtools.probabilistic import estimate, intervals, splitting, two_phase
+from rbtools.probabilistic import estimate, intervals, splitting
 
 Row = dict[str, Any]
 Law = tuple[Callable[[np.random.Generator, int], np.ndarray], float]

@@ -15,10 +15,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rbtools.errors import RbError, near, shown, unknown
+from rbtools.plain_files import read_plain
 
 OWN = "python:"  # before a class of the user's: python:MODULE:CLASS
 MOST = 2**63 - 1  # the largest whole number in a record
@@ -100,7 +100,7 @@ class Registered:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).lower()  # type: ignore[attr-defined]
         if "version" not in vars(cls):
             file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-            source = Path(file).read_bytes() if file and os.path.isfile(file) else b""
+            source = read_plain(file) if file and os.path.isfile(file) else b""
             cls.version = hashlib.sha256(source).hexdigest()[:16]  # type: ignore[attr-defined]
 
 

@@ -21,7 +21,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
 # What everybody may import, and the version.
-COMMON = {"errors", "lazy", "registry", "units", "parse_units", "unpickle"}
+COMMON = {"errors", "lazy", "registry", "units", "parse_units", "plain_files", "unpickle"}
 
 _LIBRARIES = {
     "spaces",

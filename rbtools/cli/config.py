@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -23,6 +22,7 @@ import click
 from rbtools.cli import safe_yaml, tools
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
+from rbtools.plain_files import read_settings
 
 NAME = "rbtools.yaml"
 VARIABLE = "RB_CONFIG"
@@ -30,7 +30,6 @@ NONE = "none"
 ALL = "all"
 META = "rbtools.config"
 ORIGINS = "rbtools.origins"
-LARGEST = 1 << 20
 # Options that a file cannot set, and why; "" for those that make no sense there.
 FORBIDDEN = {
     "allow-code": "it lets programs run",
@@ -85,7 +84,7 @@ def _paths(arguments: Sequence[str]) -> list[str]:
     if named == NONE:
         return []
     if named is not None:
-        if not os.path.isfile(named):
+        if os.path.isdir(named) or not os.path.exists(named):
             what = "is a folder" if os.path.isdir(named) else "does not exist"
             raise UsageError(f"The configuration {named} {what}. Expected a YAML file, or none for no file.")
         return [named]
@@ -102,9 +101,7 @@ def _read(path: str) -> ConfigFile:
     import yaml  # only where there is a file: --help and most runs do without
 
     try:
-        if os.path.getsize(path) > LARGEST:
-            raise UsageError(f"{path} has more than {LARGEST} bytes. Expected a few lines of defaults.")
-        sections = safe_yaml.parse(Path(path).read_text("utf-8"))
+        sections = safe_yaml.parse(read_settings(path))
     except yaml.MarkedYAMLError as wrong:
         at = "" if wrong.problem_mark is None else f": line {wrong.problem_mark.line + 1}"
         raise UsageError(f"{path}{at}: {wrong.problem}. Expected YAML: a section per tool.") from None

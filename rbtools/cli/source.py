@@ -17,6 +17,7 @@ from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import NoRecords, UsageError
 from rbtools.execution import slurm
+from rbtools.plain_files import streamed
 from rbtools.records import Line, can_be_retried, lines
 
 
@@ -113,7 +114,7 @@ class RecordSource:
             yield from lines(_bytes(sys.stdin))
             return
         try:
-            with open(name, "rb") as stream:
+            with streamed(name) as stream:
                 yield from lines(stream, name)
         except OSError as error:
             raise UsageError(
@@ -229,6 +230,8 @@ def opened_output(source: RecordSource, screen: Terminal) -> Iterator[RecordWrit
             return
         if len(source.files) != 1 or source.files[0] == "-":
             raise UsageError("--in-place needs exactly one FILE to write back into.")
+        if os.path.exists(source.files[0]) and not os.path.isfile(source.files[0]):
+            raise UsageError(f"--in-place: {source.files[0]} is no plain file. Only such a file is replaced.")
         if source.shard is not None:
             raise UsageError("--in-place with --shard would lose the other shards' records. Write elsewhere.")
         # A link's target is rewritten; the link remains.

@@ -12,6 +12,7 @@ from rbtools.cli import shared
 from rbtools.cli.python_call import given_file, one_record
 from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
+from rbtools.plain_files import opened
 from rbtools.records import dumps
 
 if TYPE_CHECKING:
@@ -339,7 +340,7 @@ def _model_of(path: str, run: RunContext) -> dict[str, Any]:
     try:
         if given_file(path) is None:
             path = file_path(path)
-            with open(path, "rb") as stream:
+            with opened(path) as stream:
                 if stream.read(1) != b"{":
                     return checkpoints.record_of(path, checkpoints.CheckpointHints(None, None), run)
         record = one_record(path, "attack")

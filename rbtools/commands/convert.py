@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +160,11 @@ def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> It
         yield Published(path, name)
 
 
+def _same(name: str, target: str) -> bool:
+    """Whether both are names of one plain file."""
+    return os.path.isfile(name) and os.path.isfile(target) and os.path.samefile(name, target)
+
+
 class _Writing:
     """Converts records to published files."""
 
@@ -174,7 +180,8 @@ class _Writing:
     def run(self, target: str) -> int:
         if target == "-" and not self.format.one_file:
             raise UsageError(f"{self.format.name} is a folder of files, not for '-'. Name a folder.")
-        if target in self.source.files:
+        files = self.source.files
+        if target in files or any(_same(name, target) for name in files):
             raise UsageError(f"{target} is both read and written. Write elsewhere.")
         if self.format.one_file and target != "-":
             check_folder_of(Path(target))

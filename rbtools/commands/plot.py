@@ -192,12 +192,12 @@ main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
 
 
 def _save(drawn: Figure | str, file: Path, ending: str) -> None:
-    """Write the file atomically."""
+    """Write the file whole."""
     from rbtools.plots.base import encode
-    from rbtools.store.files import written_whole
+    from rbtools.store.files import user_output
 
     data = encode(drawn, ending)
-    with written_whole(file, hint="Name another file.") as target:
+    with user_output(file, hint="Name another file.") as target:
         target.write(data)
 
 

@@ -14,6 +14,7 @@ from rbtools.cli.python_call import given_file
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
+from rbtools.plain_files import read_settings
 from rbtools.records import Line, dumps, parse_again, results
 from rbtools.scoring import merge, minmax, plan, same_model
 from rbtools.scoring.composite import Composite
@@ -128,8 +129,7 @@ def _of_file(path: str) -> list[plan.TermSpec]:
     import yaml
 
     try:
-        with open(path, encoding="utf-8") as stream:
-            content = safe_yaml.parse(stream.read())
+        content = safe_yaml.parse(read_settings(path))
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file of weights.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -14,11 +14,12 @@ from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.store_selection import SelectedResults, StoreSelection, choice_options
 from rbtools.errors import UsageError
+from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, dumps
 from rbtools.store import Store, archive, listing
 from rbtools.store import check_files as checking
 from rbtools.store import gc as collect
-from rbtools.store.files import written_whole
+from rbtools.store.files import user_output
 
 _STEP = 1000
 
@@ -246,7 +247,7 @@ def _output() -> Iterator[RecordWriter]:
 @contextlib.contextmanager
 def _archive_out(file: str) -> Iterator[IO[bytes]]:
     if file != "-":
-        with written_whole(Path(file).absolute(), hint="Free some space, or write elsewhere.") as stream:
+        with user_output(Path(file).absolute(), hint="Free some space, or write elsewhere.") as stream:
             yield stream
         return
     if sys.stdout.isatty():
@@ -262,10 +263,10 @@ def _archive_in(file: str) -> Iterator[IO[bytes]]:
             raise UsageError("No archive was given. Pipe one in (rb-store export - | ...), or name a FILE.")
         yield sys.stdin.buffer
         return
-    if not Path(file).is_file():
+    if Path(file).is_dir() or not Path(file).exists():
         what = "is a folder" if Path(file).is_dir() else "does not exist"
         raise UsageError(f"{file} {what}. Expected an archive that rb-store export wrote.")
-    with open(file, "rb") as stream:
+    with streamed(file) as stream:
         yield stream
 
 

@@ -18,6 +18,7 @@ from rbtools.datasets.damage import damaged
 from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.errors import RbError
 from rbtools.lazy import np
+from rbtools.plain_files import opened, plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +76,12 @@ class Cifar(Arrays):
         names = [name for name, _ in self.files[split]]
         if parts[0].path.name != self.archive.name:
             for part in parts:
-                with open(part.path, "rb") as file:
+                with opened(part.path) as file:
                     yield part.path, part.path.name, file
             return
         path = parts[0].path
         try:
-            with tarfile.open(path) as tar:
+            with tarfile.open(plain(path)) as tar:
                 for member in tar:
                     name = member.name.rpartition("/")[2]
                     stream = tar.extractfile(member) if name in names else None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.errors import RbError, near
+from rbtools.plain_files import read_text
 
 FORMS = (
     'JSON {"cat": 0, "dog": 1} or ["cat", "dog"], or text with a line "cat 0" for each class,'
@@ -28,7 +29,7 @@ def read(file: str, folders: list[str]) -> list[str]:
     if file.startswith("["):  # as records store it
         return _ordered("of the record", _from_json("of the record", file), folders)
     try:
-        text = Path(file).expanduser().read_text("utf-8-sig")
+        text = read_text(Path(file).expanduser(), "utf-8-sig")
     except FileNotFoundError:
         raise RbError(f"The class map {file} does not exist. Expected a file with {FORMS}.") from None
     except (OSError, UnicodeDecodeError) as error:

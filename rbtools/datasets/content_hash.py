@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rbtools.datasets.base import Cache
+from rbtools.plain_files import opened
 from rbtools.store import stamps
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def md5_of(path: str | os.PathLike[str], offset: int = 0, length: int | None = N
     """The MD5 of a file's bytes, or of a part of them; publishers of data sets use MD5."""
     total = hashlib.md5(usedforsecurity=False)
     left = os.stat(path).st_size if length is None else length
-    with open(path, "rb") as file:
+    with opened(path) as file:
         file.seek(offset)
         while left > 0 and (chunk := file.read(min(CHUNK, left))):
             total.update(chunk)

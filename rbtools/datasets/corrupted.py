@@ -19,6 +19,7 @@ from rbtools.datasets.damage import damaged
 from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote, check
 from rbtools.errors import RbError, near
 from rbtools.lazy import np, torch
+from rbtools.plain_files import plain
 from rbtools.units import SEVERITIES
 
 
@@ -122,7 +123,7 @@ class CifarC(PublishedDataset):
     def _members(self, archive: Path, wanted: list[str]) -> list[DataFile]:
         """The positions of the files in the archive, which is not compressed."""
         try:
-            with tarfile.open(archive, "r:") as tar:
+            with tarfile.open(plain(archive), "r:") as tar:
                 there = {member.name.rpartition("/")[2]: member for member in tar if member.isfile()}
         except (tarfile.TarError, OSError) as error:
             raise damaged(archive, f"the archive {self.archive.name}", error) from None

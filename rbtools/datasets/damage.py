@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from rbtools.errors import RbError
+from rbtools.plain_files import opened
 
 _HTML = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 
@@ -21,7 +22,7 @@ def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str,
     """
     advice = advice or "Get the file again."
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             start = file.read(512)
     except OSError as wrong:
         return RbError(f"The file {path} cannot be read ({wrong.strerror}). Expected {expected}. {advice}")

@@ -22,6 +22,7 @@ from rbtools.datasets.base import Remote
 from rbtools.datasets.content_hash import md5_of
 from rbtools.datasets.damage import damaged, is_html
 from rbtools.errors import RbError
+from rbtools.plain_files import plain
 from rbtools.store import lease, owner
 from rbtools.store.files import ASIDE, is_abandoned, written_whole
 
@@ -145,7 +146,7 @@ def unpack(archive: Path, target: Path, check_cancelled: Callable[[], None]) -> 
     """
     aside = target.with_name(f"{ASIDE}{owner.label()}-{uuid.uuid4().hex}")
     try:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(plain(archive)) as tar:
             for member in tar:
                 _take(tar, member, aside)
                 check_cancelled()

@@ -18,6 +18,7 @@ from rbtools.datasets.photographs import Photographs
 from rbtools.datasets.published_files import Remote
 from rbtools.datasets.tree import Tree, class_folders, is_image, scan, some
 from rbtools.errors import RbError
+from rbtools.plain_files import read_text
 
 WNID = re.compile(r"n\d{8}")
 # The number of a validation image in its file's name; on the Hub its wnid follows.
@@ -226,7 +227,7 @@ def _flat(place: Path) -> Tree:
 
 def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(the name of an image without its ending, its wnid), from one of the published files."""
-    wnids, lines = facts().wnids, source.read_text("utf-8").split("\n")
+    wnids, lines = facts().wnids, read_text(source).split("\n")
     lines = [line.strip() for line in lines if line.strip()]
     try:
         if source.name == LABELS[0]:  # ImageId,PredictionString: the first word of the second is the wnid

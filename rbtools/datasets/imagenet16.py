@@ -16,6 +16,7 @@ from rbtools.datasets.damage import damaged
 from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.errors import RbError
 from rbtools.lazy import np
+from rbtools.plain_files import opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +80,7 @@ class ImageNet16(Arrays):
     def _batch(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
         expected = "a pickle of ImageNet at 16x16: `data` (N x 768 bytes) and `labels` from 1 on"
         try:
-            with open(path, "rb") as file:
+            with opened(path) as file:
                 fields = pickles.load(file)
             size = len(fields["data"])
             images = planes(fields["data"], size, self.shape)

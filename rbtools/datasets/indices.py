@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, near
 from rbtools.lazy import np, torch
+from rbtools.plain_files import read_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +71,7 @@ def _listed(text: str) -> tuple[str, list[int]]:
         return f"--indices {text}", _spelled_out(text)
     path, key = _parts(text)
     try:
-        content = path.read_text("utf-8-sig")
+        content = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "it is no text"
         raise RbError(f"The file of indices {path} cannot be read ({reason}). Expected {EXPECTED}.") from None

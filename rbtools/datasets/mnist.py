@@ -16,9 +16,11 @@ from typing import ClassVar
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.lazy import np
+from rbtools.plain_files import opened, plain
 
 _MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
 _UNSIGNED_BYTES = 8  # the idx code of the only type that MNIST uses
+LONGEST = 1 << 26  # bytes: the images of the training split are 47 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +75,8 @@ def _idx(path: Path, dimensions: int) -> np.ndarray:
     """An idx file of bytes. Raises RbError where it is something else, or too short or too long."""
     expected = f"an idx file of bytes with {dimensions} dimension{'s' * (dimensions > 1)}"
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            data = file.read()
+        with gzip.open(plain(path)) if path.suffix == ".gz" else opened(path) as file:
+            data = file.read(LONGEST + 1)
         magic, *sides = struct.unpack_from(f">{1 + dimensions}I", data)
         if magic != _UNSIGNED_BYTES << 8 | dimensions:
             raise ValueError(f"it begins with {data[:4].hex()}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from rbtools.lazy import np
+from rbtools.plain_files import opened
 
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip's member, up to the lengths of its name and extras
 _LOCAL_SIZE = 30
@@ -54,25 +55,25 @@ def mapped(path: Path, offset: int = 0, length: int | None = None) -> np.ndarray
 
     Raises ValueError if it is no such file, holds Python objects, or ends early; OSError.
     """
-    with open(path, "rb") as file:
+    with opened(path) as file:
         file.seek(offset)
         head = header(file)
         needed = head.dtype.itemsize * math.prod(head.shape)
         end = file.seek(0, 2) if length is None else offset + length
         there = min(end, file.seek(0, 2)) - offset - head.size
-    if there < needed:
-        raise ValueError(f"it ends after {there} of {needed} bytes")
-    # Copy on write: torch requires writable arrays, and the file must not change.
-    return np.memmap(
-        path, head.dtype, "c", offset + head.size, head.shape, order="F" if head.fortran else "C"
-    )
+        if there < needed:
+            raise ValueError(f"it ends after {there} of {needed} bytes")
+        # Copy on write: torch requires writable arrays, and the file must not change.
+        return np.memmap(
+            file, head.dtype, "c", offset + head.size, head.shape, order="F" if head.fortran else "C"
+        )
 
 
 def offset_in_zip(path: Path, member: zipfile.ZipInfo) -> int | None:
     """The offset of a member's bytes in a zip, or None where they are compressed."""
     if member.compress_type != zipfile.ZIP_STORED:
         return None
-    with open(path, "rb") as file:
+    with opened(path) as file:
         file.seek(member.header_offset)
         name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_SIZE))
     return member.header_offset + _LOCAL_SIZE + int(name) + int(extra)

@@ -15,6 +15,7 @@ from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, ch
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
 from rbtools.lazy import np, torch
+from rbtools.plain_files import plain
 
 EXPECTED = (
     "an .npz file with `test_images` and `test_labels` (and train_images, train_labels), or `images` and"
@@ -118,7 +119,7 @@ class _Archive:
             what = "is a folder" if path.is_dir() else "does not exist"
             raise RbError(f"The file {path} {what}. Expected {EXPECTED}.")
         try:
-            self._zip = zipfile.ZipFile(path)
+            self._zip = zipfile.ZipFile(plain(path))
         except (zipfile.BadZipFile, OSError) as error:
             raise damaged(path, EXPECTED, error) from None
         self._members = {one.filename.removesuffix(".npy"): one for one in self._zip.infolist()}

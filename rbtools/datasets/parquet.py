@@ -22,6 +22,7 @@ from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, ch
 from rbtools.datasets.damage import damaged
 from rbtools.errors import RbError
 from rbtools.lazy import np, torch
+from rbtools.plain_files import plain
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -158,9 +159,9 @@ class ImageTable:
         self._files = files
         pa, pq = _pyarrow()
         try:
-            schema = pq.read_schema(files[0])
+            schema = pq.read_schema(plain(files[0]))
             self._image, label = _columns(pa, schema, files[0])
-            opened = [pq.ParquetFile(file, memory_map=True) for file in files]
+            opened = [pq.ParquetFile(plain(file), memory_map=True) for file in files]
             if any(one.schema_arrow.field(self._image) != schema.field(self._image) for one in opened):
                 raise ValueError(f"its column {self._image} differs from that of another file")
             for one, file in zip(opened, files, strict=True):

@@ -20,6 +20,7 @@ from rbtools.datasets.damage import damaged
 from rbtools.datasets.decode import Encoded
 from rbtools.datasets.tree import Tree
 from rbtools.errors import RbError
+from rbtools.plain_files import opened, plain
 from rbtools.store.stamps import stamp_of
 
 _SHARD = re.compile(r"(?:.*[-_.])?(train|validation|val)[-_.]?\d+.*\.(tar|parquet)|\d+\.(tar|parquet)")
@@ -110,7 +111,7 @@ def _of_tar(files: tuple[tuple[Path, str], ...]) -> Packed:
 
     def data(name: str) -> bytes:
         member = members[name]
-        with open(member.path, "rb") as file:
+        with opened(member.path) as file:
             file.seek(member.offset)
             return file.read(member.size)
 
@@ -122,7 +123,7 @@ def _members(path: Path) -> Iterator[tuple[str, Member]]:
     labels: dict[str, int] = {}
     whole = path.stat().st_size
     try:
-        with tarfile.open(path, "r:") as archive:
+        with tarfile.open(plain(path), "r:") as archive:
             for member in archive:
                 folder, _, file = member.name.rpartition("/")
                 key, _, ending = file.partition(".")

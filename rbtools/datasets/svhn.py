@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from rbtools.datasets.published_files import Arrays, DataFile, Remote, check
 from rbtools.lazy import np
+from rbtools.plain_files import plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Svhn(Arrays):
 
         parts = self.parts(split)
         check(self.name, parts, self.remotes(split))
-        content = loadmat(parts[0].path, appendmat=False, variable_names=["X", "y"])
+        content = loadmat(plain(parts[0].path), appendmat=False, variable_names=["X", "y"])
         # Row, column, colour, number -> number, colour, row, column.
         pixels = np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1))
         return pixels, content["y"].reshape(-1).astype(np.int64) % 10

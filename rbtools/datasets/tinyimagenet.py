@@ -21,6 +21,7 @@ from rbtools.datasets.photographs import Photographs
 from rbtools.datasets.published_files import Remote
 from rbtools.datasets.tree import Tree, is_image
 from rbtools.errors import RbError
+from rbtools.plain_files import plain, read_text
 from rbtools.store.stamps import stamp_of
 
 FOLDER = "tiny-imagenet-200"
@@ -98,11 +99,11 @@ class TinyImageNet(Photographs):
 @functools.lru_cache(maxsize=1)
 def _opened(path: str, stamp: str) -> zipfile.ZipFile:
     """The archive with that stamp, cached: its list of 120,000 files takes a second to read."""
-    return zipfile.ZipFile(path)
+    return zipfile.ZipFile(plain(path))
 
 
 def _text(root: Path, name: str) -> str:
-    return (root / name).read_text("utf-8")
+    return read_text(root / name)
 
 
 def _names(root: Path) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from rbtools.errors import RbError
-from rbtools.store.files import open_plain
+from rbtools.plain_files import opened
 
 # The endings of torchvision's ImageFolder.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -42,7 +42,7 @@ class Tree:
 
     def open(self, index: int) -> IO[bytes]:
         """The encoded image. Raises OSError, also for a pipe or a device: one has no writer, one no end."""
-        return open(open_plain(self.path(index)), "rb")
+        return opened(self.path(index))
 
     def gathered(self, ids: Sequence[int]) -> Tree:
         """The same images, with those of `ids` at hand where many are read faster together."""

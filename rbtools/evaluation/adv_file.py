@@ -29,7 +29,8 @@ import orjson
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.store.files import written_whole
+from rbtools.plain_files import opened
+from rbtools.store.files import user_output
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,8 +90,8 @@ def spread(signs: NDArray[Any], eps: float, norm: str) -> NDArray[np.float32]:
 
 
 def write(path: Path, header: Mapping[str, Any], blocks: IO[bytes]) -> None:
-    """Write a file whole: aside, then renamed."""
-    with written_whole(path, hint="Name another file with --save-adv.") as target:
+    """Write a file whole."""
+    with user_output(path, hint="Name another file with --save-adv.") as target:
         target.write(MAGIC + orjson.dumps(dict(header), option=orjson.OPT_SORT_KEYS) + b"\n")
         shutil.copyfileobj(blocks, target)
 
@@ -103,7 +104,7 @@ def header_of(path: str | Path) -> dict[str, Any]:
 
 def _opened(path: str | Path) -> IO[bytes]:
     try:
-        return open(path, "rb")
+        return opened(path)
     except OSError as error:
         raise RbError(
             f"{path} cannot be read: {error.strerror}. Expected a file of rb-attack --save-adv."

@@ -11,7 +11,7 @@ from rbtools.execution.context import RunContext
 from rbtools.inputs.data import data_of
 from rbtools.lazy import torch
 from rbtools.rng.draws import Draws
-from rbtools.store.files import written_whole
+from rbtools.store.files import user_output
 
 CELL = 96  # least pixels that an image is enlarged to
 GAP, TOP, LEFT = 4, 22, 150
@@ -83,7 +83,7 @@ def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run:
             picture.paste(enlarged, (LEFT + column * across, TOP + number * down))
     stream = io.BytesIO()
     picture.save(stream, "PNG")
-    with written_whole(file, hint="Name another file.") as target:
+    with user_output(file, hint="Name another file.") as target:
         target.write(stream.getvalue())
     return (
         f"{file} shows {sheet.caption}, under {len(corruptions)} corruption{'s' * (len(corruptions) != 1)}."

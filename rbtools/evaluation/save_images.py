@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Outcome
 from rbtools.lazy import np, torch
+from rbtools.store.files import user_output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,13 +66,14 @@ class Saver:
         """Write the arrays of each output to its file, atomically."""
         paths = []
         for output, arrays in self._arrays.items():
-            aside = self._aside / "whole.npz"
-            with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            path = self.folder / f"{self.names[output]}.npz"
+            with (
+                user_output(path, hint="Name another folder with --save-adv.") as stream,
+                zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+            ):
                 for name, array in arrays.items():
                     array.flush()  # type: ignore[attr-defined]
                     archive.write(array.filename, f"{name}.npy")  # type: ignore[attr-defined]
-            path = self.folder / f"{self.names[output]}.npz"
-            os.replace(aside, path)
             paths.append(path)
         return paths
 

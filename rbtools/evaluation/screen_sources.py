@@ -24,9 +24,9 @@ from rbtools.evaluation import evaluate
 from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.tasks import AttackOutput, right
 from rbtools.lazy import np
+from rbtools.plain_files import read_plain
 from rbtools.store import Store, digest, index, listing, stamps
 from rbtools.store.checksum import described
-from rbtools.store.files import read_plain
 from rbtools.store.remote_proxy import RemoteStoreProxy
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from rbtools.execution import device, resources
 from rbtools.execution.context import RunContext
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import np, torch
+from rbtools.plain_files import LARGEST_LIST, read_plain
 from rbtools.rng import GENERATOR
 from rbtools.rng.draws import Draws
 from rbtools.store.files import written_whole
@@ -151,7 +152,7 @@ def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> N
 
 def _known(file: Path) -> dict[str, Any] | None:
     try:
-        known: Any = json.loads(file.read_bytes())
+        known: Any = json.loads(read_plain(file, LARGEST_LIST))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):

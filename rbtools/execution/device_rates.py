@@ -21,6 +21,7 @@ import orjson
 
 from rbtools.errors import RbError
 from rbtools.execution.dry_run import count_macs, same_work, stored_results
+from rbtools.plain_files import streamed
 from rbtools.store import Store
 
 Rate = dict[str, Any]
@@ -32,7 +33,7 @@ class DeviceRates:
     def __init__(self, path: str) -> None:
         self.machine, self.rates = "this device", list[Rate]()
         try:
-            with open(path, "rb") as stream:
+            with streamed(path) as stream:
                 for number, line in enumerate(stream, 1):
                     self._take(line, f"{path}:{number}")
         except OSError as error:

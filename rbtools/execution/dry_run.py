@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import Pending, RbError
+from rbtools.plain_files import read_plain
 from rbtools.store import Store, canonical, listing
 from rbtools.store.checksum import described
-from rbtools.store.files import read_plain
 
 if TYPE_CHECKING:
     from rbtools.execution.device_rates import DeviceRates

@@ -15,6 +15,7 @@ import orjson
 from rbtools.errors import RbError, shown
 from rbtools.formats import numbers
 from rbtools.formats.conversion_report import ConversionReport
+from rbtools.plain_files import streamed
 
 Record = dict[str, Any]
 _LONGEST = 200  # bytes of a file's name, with room for suffixes
@@ -31,7 +32,7 @@ class Published(NamedTuple):
         if self.path is None:
             yield sys.stdin.buffer
             return
-        with open(self.path, "rb") as stream:
+        with streamed(self.path) as stream:
             yield stream
 
     @property

@@ -24,6 +24,7 @@ from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_obje
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import cell, class_of, dataset_name
 from rbtools.formats.rows import MetricValues, PublishedRow
+from rbtools.plain_files import LARGEST_LIST, opened, read_plain
 from rbtools.records import metric_name
 from rbtools.spaces import nasbench201
 from rbtools.units import SEVERITIES
@@ -160,7 +161,7 @@ def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
     """The values of eps in meta.json, whose numbering is checked against that of NAS-Bench-201."""
     path = folder / META
     try:
-        text = path.read_bytes()
+        text = read_plain(path, LARGEST_LIST)
     except OSError as error:
         raise RbError(
             f"Cannot read {path}: {error.strerror}. It names the distances of the attacks: unpack the"
@@ -218,8 +219,8 @@ def _reader(
     """(id, value) of one file; an error in a file is reported and ends it."""
     wanted = (folder.name, key, measure)
     try:
-        with path.open("rb") as opened:
-            for place, value in stream.members(opened, 4, exact=measure == "accuracy"):
+        with opened(path) as content:
+            for place, value in stream.members(content, 4, exact=measure == "accuracy"):
                 if place[:3] == wanted and len(place) == 4:
                     yield str(place[3]), value
                     continue

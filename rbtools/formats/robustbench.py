@@ -27,6 +27,7 @@ from rbtools.formats.base import (
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import dataset_name, described, zoo_name
 from rbtools.formats.rows import MetricValues, PublishedRow
+from rbtools.plain_files import LARGEST_LIST, plain
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -80,8 +81,9 @@ class RobustBench:
             )
         for path in files:
             where = source.name if path is None else str(path)
-            with Published(path, where).opened() as opened:
-                text = opened.read()
+            within = plain(path) if path is not None and source.folder else path
+            with Published(within, where).opened() as opened:
+                text = opened.read(LARGEST_LIST)
             try:
                 fields = an_object(stream.loads(text), "The file")
                 yield Unit(where, _info(PurePath(where), fields))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools.errors import RbError, shown, unknown
 from rbtools.inputs import transformers_config
 from rbtools.lazy import torch
+from rbtools.plain_files import read_text
 
 if TYPE_CHECKING:
     from rbtools.execution.context import RunContext
@@ -130,7 +131,7 @@ def _hub_file(repository: str, revision: str | None, file: str, run: RunContext)
 def _config(source: str, path: str) -> Mapping[str, Any]:
     file = Path(path).name
     try:
-        config = json.loads(Path(path).read_text("utf-8"))
+        config = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise RbError(f"The file {file} of {source} is damaged: {error}. Fetch it again.") from None
     if not isinstance(config, dict):

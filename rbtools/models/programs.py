@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
+from rbtools.plain_files import opened, plain
 
 TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
 
@@ -34,7 +35,7 @@ class Program(nn.Module):
 def kind(path: Path) -> str | None:
     """Which kind of program a file is; None for plain weights and for what is no zip archive."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(plain(path)) as archive:
             return kind_of(archive.namelist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return None
@@ -64,8 +65,8 @@ def load(path: Path, kind: str) -> Program:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated; its files are still about
             if kind == TORCHSCRIPT:
-                return Program(torch.jit.load(str(path), map_location="cpu").eval())
-            with path.open("rb") as file:  # given a path, torch warns of every ending but its own
+                return Program(torch.jit.load(str(plain(path)), map_location="cpu").eval())
+            with opened(path) as file:  # given a path, torch warns of every ending but its own
                 return Program(torch.export.load(file).module())
     except Exception as error:  # whatever the program's loader raises
         first = (str(error).splitlines() or [""])[0][:160]

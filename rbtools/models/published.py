@@ -15,6 +15,7 @@ from typing import Any
 
 from rbtools import unpickle
 from rbtools.errors import RbError, near, shown
+from rbtools.plain_files import plain
 
 # The longest training first: 200 epochs, which NAS-Bench-201 calls full.
 BUDGETS = ("full", "200", "90", "12", "less", "01")
@@ -95,7 +96,7 @@ def read_pickle(path: Path) -> Any:
     """The content of a NATS-Bench file (a pickle in bzip2), without running anything in it. RbError."""
     try:
         most = MOST_UNPACKED * path.stat().st_size + ROOM
-        with bz2.BZ2File(path) as stream:
+        with bz2.BZ2File(plain(path)) as stream:
             data = stream.read(most + 1)
         if len(data) > most:
             raise RbError(f"unpacks to more than {MOST_UNPACKED} times its size. No file of NATS-Bench does.")

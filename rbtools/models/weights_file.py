@@ -13,6 +13,7 @@ import torch
 from rbtools import unpickle
 from rbtools.errors import RbError, shown
 from rbtools.models import programs, published
+from rbtools.plain_files import opened, plain
 
 WANTED = "Expected a PyTorch checkpoint (.pt, .pth, .pth.tar, .ckpt) or a .safetensors file"
 METADATA_KEY = "rbtools"
@@ -41,7 +42,7 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
         size = path.stat().st_size
         if path.is_dir():
             raise RbError(f"The checkpoint {path} is a folder. {WANTED}.")
-        with path.open("rb") as file:
+        with opened(path) as file:
             head = file.read(1024)
     except FileNotFoundError:
         raise RbError(f"The checkpoint {path} does not exist. Check the path.") from None
@@ -64,7 +65,7 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
+        with safe_open(plain(path), framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
             metadata = dict(file.metadata() or {})
         own = json.loads(metadata[METADATA_KEY]) if METADATA_KEY in metadata else metadata
@@ -79,7 +80,7 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
 def _refuse_other_zips(path: Path, size: int) -> None:
     """torch.save writes a zip, and so do others; a zip whose end is missing was cut off."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(plain(path)) as archive:
             names = archive.namelist()
             unpacked = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
@@ -102,7 +103,7 @@ def _refuse_other_zips(path: Path, size: int) -> None:
 
 def _read_torch(path: Path, size: int) -> Any:
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             return unpickle.torch_file(file)
     except OSError as error:
         raise RbError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from None

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from rbtools.errors import RbError, shown
+from rbtools.plain_files import streamed
 
 SCHEMA = 1
 _LARGEST = 1e150  # largest measured number: beyond it squares and sums may overflow
@@ -328,7 +329,7 @@ def _refuse_nonfinite(value: object, where: str) -> None:
 
 def read(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a JSON Lines file. Raises RbError, naming file and line, on a bad one."""
-    with open(path, "rb") as stream:
+    with streamed(path) as stream:
         for line in lines(stream, str(path)):
             if line.record is None:
                 raise RbError(f"{path}: line {line.number} {line.problem}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError, unknown
+from rbtools.plain_files import LARGEST_LIST, read_plain
 
 ZERO_SHOT = "open_clip"  # the space of zero-shot classifiers
 SMALL_STEM = "cifar"
@@ -209,7 +210,7 @@ def code_digest(name: str) -> str:
     file = _source_file(module)
     if file is None:
         raise no_module(module)
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return hashlib.sha256(read_plain(file, LARGEST_LIST)).hexdigest()[:16]
 
 
 def no_module(name: str) -> RbError:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rbtools.errors import RbError, shown
+from rbtools.plain_files import read_plain
 
 BLANK = "{}"
 LARGEST = 2**24  # bytes
@@ -99,12 +98,7 @@ def _are_texts(value: object) -> bool:
 
 def _bytes(path: str) -> bytes:
     try:
-        status = Path(path).stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe or a device may never end
-            raise RbError(f"The file of prompts {path} is no plain file. Expected {EXPECTED}.")
-        if status.st_size > LARGEST:
-            raise RbError(f"The file of prompts {path} has more than {LARGEST} bytes. Expected {EXPECTED}.")
-        return Path(path).read_bytes()
+        return read_plain(path, LARGEST)
     except OSError as error:
         reason = error.strerror or shown(str(error))
         raise RbError(f"The file of prompts {path} cannot be read: {reason}. Expected {EXPECTED}.") from None

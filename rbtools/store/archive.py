@@ -19,6 +19,7 @@ from typing import IO, NamedTuple
 import orjson
 
 from rbtools.errors import RbError
+from rbtools.plain_files import opened
 from rbtools.store import check_files, listing
 from rbtools.store.content_store import FORMAT, MARKER, Store
 from rbtools.store.files import written_whole
@@ -96,7 +97,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _add_file(tar: tarfile.TarFile, kind: str, path: str) -> int:
-    with open(path, "rb") as stream:
+    with opened(path) as stream:
         status = os.fstat(stream.fileno())
         name = os.path.basename(path)
         entry = tarfile.TarInfo(f"{kind}/{name[:2]}/{name}")

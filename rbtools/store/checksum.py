@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from rbtools.store.files import open_plain
+from rbtools.plain_files import opened
 
 
 def as_json(value: object, *, sort: bool = False) -> bytes:
@@ -69,7 +69,7 @@ def described(data: bytes, key: str) -> dict[str, Any] | None:
 def hash_of_file(path: str | os.PathLike[str]) -> str:
     """SHA-256 of the bytes of a plain file, in hexadecimal."""
     sha = hashlib.sha256()
-    with open(open_plain(path), "rb") as stream:
+    with opened(path) as stream:
         while chunk := stream.read(1 << 20):
             sha.update(chunk)
     return sha.hexdigest()

@@ -31,9 +31,10 @@ from typing import Any
 import orjson
 
 from rbtools.errors import Pending, RbError
+from rbtools.plain_files import NoPlainFile, is_plain, read_plain
 from rbtools.store import lease, stamps
 from rbtools.store.checksum import as_json, canonical, described, digest, hash_of_file, sealed, unsealed
-from rbtools.store.files import NoPlainFile, check_writable, is_plain, read_plain, write_whole
+from rbtools.store.files import check_writable, write_whole
 
 __all__ = ["FORMAT", "KINDS", "Store", "canonical", "digest", "hash_of_file", "sealed", "unsealed"]
 

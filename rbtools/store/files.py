@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import uuid
@@ -12,52 +11,13 @@ from pathlib import Path
 from typing import IO
 
 from rbtools.errors import RbError, UsageError
+from rbtools.plain_files import read_plain as read_plain
 from rbtools.store import owner
 
 ASIDE = ".aside-"
 # Longer than any pause between two writes to one file: an older file has lost its writer.
 ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
-
-
-class NoPlainFile(OSError):
-    """A folder, a pipe, a device, or a link where none is followed."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(errno.EINVAL, "it is no plain file", os.fspath(path))
-
-
-def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
-    """A descriptor of a plain file, for reading: a device has no end, and a pipe may have no writer.
-
-    follow: whether a link to a plain file is one; in a store none is. Raises OSError, NoPlainFile for what is
-    no plain file.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-    try:
-        handle = os.open(path, flags)
-    except OSError as error:
-        if error.errno == errno.ENXIO or (not follow and os.path.islink(path)):  # a socket, or a link
-            raise NoPlainFile(path) from None
-        raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise NoPlainFile(path)
-    return handle
-
-
-def read_plain(path: str | os.PathLike[str], *, follow: bool = True) -> bytes:
-    """The bytes of a plain file. Raises OSError as `open_plain` does."""
-    with open(open_plain(path, follow=follow), "rb") as stream:
-        return stream.read()
-
-
-def is_plain(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a plain file, and no link to one."""
-    try:
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -100,8 +60,39 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
         raise
 
 
+@contextlib.contextmanager
+def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
+    """A stream for what an option says to write. A plain file is replaced as by `written_whole`, and where a
+    link leads to one, that file and not the link; a device or a pipe is written to.
+
+    Raises RbError, with the system's reason and the hint, if it cannot be written.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        status = None
+    except OSError as error:
+        raise cannot_write(path, error, hint) from error
+    if status is None or (stat.S_ISREG(status.st_mode) and not _is_descriptor(path)):
+        with written_whole(Path(os.path.realpath(path)), hint=hint) as stream:
+            yield stream
+        return
+    try:
+        # Appended: /dev/stdout may be a file that others write to.
+        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY), "wb") as stream:
+            yield stream
+    except OSError as error:
+        raise cannot_write(path, error, hint) from error
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether a path is another name of an open file, such as /dev/stdout or /dev/fd/3."""
+    folder = os.path.realpath(path.parent)
+    return folder == "/dev" or folder.startswith("/proc/")
+
+
 def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *, hint: str = _HINT) -> None:
-    """Write several files from pieces, each atomically: (path below `target`, content).
+    """Write several files from pieces, each by `user_output`: (path below `target`, content).
 
     An empty path is `target` itself. Raises RbError if one cannot be written.
     """
@@ -109,7 +100,7 @@ def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *,
         path = target / below if below else target
         if path.is_dir():
             raise RbError(f"{path} is a folder. Expected the name of a file to write.")
-        with written_whole(path, hint=hint) as stream:
+        with user_output(path, hint=hint) as stream:
             for piece in content:
                 stream.write(piece)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import orjson
 
 from rbtools.errors import RbError
+from rbtools.plain_files import read_plain
 from rbtools.store import files, lease, listing
 from rbtools.store.checksum import unsealed
 from rbtools.store.content_store import Store, is_current
@@ -127,7 +128,7 @@ def _states(store: Store, live: set[str], all_of_them: bool) -> Iterator[Garbage
 def _is_stale(store: Store, key: str, path: str) -> bool:
     if time.time() - os.stat(path).st_mtime > STALE_STATE_SECONDS:
         return True
-    if unsealed(files.read_plain(path, follow=False), key) is None:
+    if unsealed(read_plain(path, follow=False), key) is None:
         return True
     done = store.result(key)
     return isinstance(done, dict) and store.has_object(str(done.get("checkpoint", "")))
@@ -137,7 +138,7 @@ def _cache(store: Store) -> Iterator[Garbage]:
     """Hashes of files that are gone or have changed, and damaged entries."""
     for path in _own(store, "cache"):
         with contextlib.suppress(OSError):
-            if not _may_be_asked_for(files.read_plain(path, follow=False)):
+            if not _may_be_asked_for(read_plain(path, follow=False)):
                 yield from _garbage("cache", path)
 
 

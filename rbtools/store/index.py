@@ -16,11 +16,12 @@ import orjson
 
 from rbtools import __version__
 from rbtools.errors import RbError
+from rbtools.plain_files import read_plain
 from rbtools.records import dumps
 from rbtools.store import listing, stamps
 from rbtools.store.checksum import sealed, unsealed
 from rbtools.store.content_store import Store
-from rbtools.store.files import read_plain, write_whole
+from rbtools.store.files import write_whole
 
 # Version of the records' shape and of this file; a development version may change without its number.
 VERSION = f"{__version__}/2"

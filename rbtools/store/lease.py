@@ -18,8 +18,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from rbtools.plain_files import read_plain
 from rbtools.store import owner
-from rbtools.store.files import read_plain
 
 SILENCE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0

@@ -14,10 +14,10 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
+from rbtools.plain_files import open_plain
 from rbtools.records import SCHEMA, checksums, metric_name, trained
 from rbtools.store.checksum import described
 from rbtools.store.content_store import Store
-from rbtools.store.files import open_plain
 
 _CHUNK = 1 << 20
 _FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rbtools.errors import RbError
+from rbtools.plain_files import read_plain
 from rbtools.store.checksum import described, unsealed
 from rbtools.store.content_store import KINDS, Store
-from rbtools.store.files import cannot_write, read_plain, write_whole
+from rbtools.store.files import cannot_write, write_whole
 
 File = tuple[str, str]  # kind and name, as in `Store.path`
 THERE = "there"  # the kind of a request that asks only whether an object exists
@@ -117,7 +118,7 @@ class RemoteStoreProxy(Store):
         for kind, name in self._written:
             path = self.path(kind, name)
             if path is not None and kind != "state":
-                files[kind, name] = path.read_bytes()
+                files[kind, name] = read_plain(path)
         return files
 
     def path(self, kind: str, name: str) -> Path | None:

@@ -26,9 +26,9 @@ from rbtools.execution.executor import Executor, Finished, Job, Notice, Progress
 from rbtools.execution.job import JobFunction, JobReport
 from rbtools.execution.ray import cluster
 from rbtools.execution.ray.worker import Answer, Inbox, RayTask, RunSpec, serve
+from rbtools.plain_files import read_plain
 from rbtools.store import lease
 from rbtools.store.checksum import digest
-from rbtools.store.files import read_plain
 from rbtools.store.remote_proxy import File, export_file, import_file, is_whole
 
 if TYPE_CHECKING:

@@ -1,0 +1,118 @@
+"""Files that a record or an option names: how all of rbtools opens them for reading.
+
+A path may come from anybody: a record names data sets and checkpoints, an archive or a shared folder holds
+links. A device has no end, and a pipe may have no writer, so only plain files are read, and lists up to a
+limit. What only the command line names and is read once from front to back (records, an archive, settings)
+may also be a pipe, such as the shell's `<(...)`.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from typing import IO, TypeVar
+
+Path = TypeVar("Path", bound="str | os.PathLike[str]")
+LARGEST_LIST = 1 << 25  # bytes of a list of names or numbers
+LARGEST_SETTINGS = 1 << 20  # bytes of a file of settings
+
+
+class NoPlainFile(OSError):
+    """A folder, a pipe, a device, or a link where none is followed."""
+
+    def __init__(self, path: str | os.PathLike[str], number: int = errno.EINVAL) -> None:
+        why = os.strerror(number) if number == errno.EISDIR else "it is no plain file"
+        super().__init__(number, why, os.fspath(path))
+
+
+def plain(path: Path) -> Path:
+    """The path of a plain file, for a library to open. Raises OSError, also for what is none."""
+    _check(os.stat(path).st_mode, path)
+    return path
+
+
+def is_plain(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a plain file, and no link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
+    """A descriptor of a plain file, for reading.
+
+    follow: whether a link to a plain file is one; in a store none is. Raises OSError, NoPlainFile for what is
+    no plain file.
+    """
+    if not follow and os.path.islink(path):
+        raise NoPlainFile(path)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    handle = os.open(plain(path), flags)
+    try:
+        _check(os.fstat(handle).st_mode, path)  # it may have been replaced since
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def opened(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A stream of a plain file. Raises OSError, also for what is no plain file."""
+    return open(open_plain(path), "rb")
+
+
+def read_plain(
+    path: str | os.PathLike[str], most: int | None = None, *, follow: bool = True
+) -> bytes:
+    """The bytes of a plain file. Raises OSError as `open_plain` does, and for more than `most` bytes."""
+    with open(open_plain(path, follow=follow), "rb") as stream:
+        return stream.read() if most is None else _bounded(stream, most, path)
+
+
+def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = LARGEST_LIST) -> str:
+    """The text of a plain file, with line ends of one letter. Raises OSError as `read_plain`, and
+    UnicodeDecodeError.
+    """
+    return _text(read_plain(path, most), encoding)
+
+
+def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A stream of a file or pipe that the command line names, to be read from front to back.
+
+    Raises OSError, also for a device, which may have no end.
+    """
+    status = os.stat(path)
+    if stat.S_ISBLK(status.st_mode) or (stat.S_ISCHR(status.st_mode) and not _ends(status)):
+        raise OSError(errno.EINVAL, "it is a device", os.fspath(path))
+    return open(path, "rb")
+
+
+def read_settings(path: str | os.PathLike[str]) -> str:
+    """The text of a small file or pipe that the command line names. Raises OSError and UnicodeDecodeError."""
+    with streamed(path) as stream:
+        return _text(_bounded(stream, LARGEST_SETTINGS, path), "utf-8")
+
+
+def _check(mode: int, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(mode):
+        raise NoPlainFile(path, errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL)
+
+
+def _ends(status: os.stat_result) -> bool:
+    """Whether a character device is the null device, or the terminal of this process."""
+    known = [os.stat(os.devnull), *(os.fstat(handle) for handle in range(3) if os.isatty(handle))]
+    return any(one.st_rdev == status.st_rdev for one in known)
+
+
+def _bounded(stream: IO[bytes], most: int, path: str | os.PathLike[str]) -> bytes:
+    data = stream.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", os.fspath(path))
+    return data
+
+
+def _text(data: bytes, encoding: str) -> str:
+    return io.TextIOWrapper(io.BytesIO(data), encoding).read()

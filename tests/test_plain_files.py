@@ -1,0 +1,268 @@
+"""rbtools/plain_files.py: no path that a record or an option names makes a tool wait, or fills the memory."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rbtools import datasets, plain_files
+from rbtools.cli import config
+from rbtools.commands import convert, rank, score
+from rbtools.datasets import classmap, content_hash, damage, indices, npy
+from rbtools.errors import RbError, UsageError
+from rbtools.evaluation import adv_file
+from rbtools.models import published, read_checkpoint
+from rbtools.records.lines import read
+from rbtools.spaces import prompts
+from rbtools.store import checksum
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = {"schema": 1, "arch": {"name": "x"}, "metrics": {"acc": 0.5}}
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """A test that waits for ever, or takes all memory, ends with an error."""
+
+    def late(number: int, frame: Any) -> None:
+        raise AssertionError("it waits")
+
+    former, limit = signal.signal(signal.SIGALRM, late), resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**30, limit[1]))
+    signal.alarm(60)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+
+
+# What reads a path that a record, a folder of others or an option names.
+READERS: dict[str, Callable[[str], Any]] = {
+    "npz": lambda path: datasets.load(f"npz:{path}", "test"),
+    "the hash of npz": lambda path: datasets.fingerprint(f"npz:{path}", "test"),
+    "parquet": lambda path: datasets.load(f"parquet:{path}", "test"),
+    "a checkpoint": lambda path: read_checkpoint.read(path),
+    "NATS-Bench's": lambda path: published.read_pickle(Path(path)),
+    "adversarial images": adv_file.header_of,
+    "a class map": lambda path: classmap.read(path, ["a", "b"]),
+    "indices": lambda path: indices.read(path, 100),
+    "prompts": prompts.digest,
+    "an array": lambda path: npy.mapped(Path(path)),
+    "a sum": content_hash.md5_of,
+    "a stored file": checksum.hash_of_file,
+}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "folder"])
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_plain_file_is_refused(reader: str, kind: str) -> None:
+    path = "x"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link to a device":
+        os.symlink("/dev/zero", path)
+    elif kind == "folder":
+        os.mkdir(path)
+    else:
+        path = "/dev/zero"
+    with guarded(), pytest.raises((RbError, OSError)) as wrong:
+        READERS[reader](path)
+    if kind != "folder":
+        assert "plain file" in str(wrong.value) or "parquet" in reader
+
+
+def test_the_error_for_a_damaged_file_does_not_read_a_device_either() -> None:
+    os.mkfifo("x")
+    with guarded():
+        assert "plain file" in str(damage.damaged("x", "a file", ValueError("y")))
+
+
+def test_a_folder_of_results_with_a_pipe_in_it() -> None:
+    os.mkdir("results")
+    os.mkfifo("results/x.json")
+    with guarded():
+        result = CliRunner().invoke(convert.main, ["robustbench", "results"])
+    assert result.exit_code == 2 and "plain file" in result.stderr
+
+
+def test_a_record_that_names_a_device_does_not_end_the_run() -> None:
+    """The others come out, and the record itself with its error."""
+    from rbtools.commands import measure
+
+    arch = {"space": "zoo", "name": "simplecnn"}
+    os.mkfifo("pipe")
+    names = ("digits", "npz:/dev/zero", "npz:pipe", "digits")
+    records = [{"schema": 1, "arch": arch, "dataset": name} for name in names]
+    lines = b"".join(json.dumps(record).encode() + b"\n" for record in records)
+    with guarded():
+        result = CliRunner().invoke(measure.main, ["params", "--no-store"], input=lines)
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert ["error" in record for record in told] == [False, True, True, False]
+    assert all("plain file" in record["error"]["message"] for record in told[1:3])
+
+
+@pytest.mark.parametrize("text", ["x" * 100, "é" * 60])
+def test_a_list_is_read_up_to_its_limit(text: str) -> None:
+    Path("list").write_text(text, "utf-8")
+    assert plain_files.read_text("list", most=120) == text
+    with pytest.raises(OSError, match="more than 99 bytes"):
+        plain_files.read_text("list", most=99)
+
+
+# --- pipes of the command line --------------------------------------------------------------------
+
+
+def poured(path: str, text: str) -> threading.Thread:
+    """A pipe, and a thread that writes the text into it."""
+    os.mkfifo(path)
+    thread = threading.Thread(target=Path(path).write_text, args=(text,), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_records_and_settings_come_through_pipes() -> None:
+    """As of `rb-rank <(...)` and `--config <(...)`: these are read once, from front to back."""
+    threads = [
+        poured("records", json.dumps(RECORD) + "\n"),
+        poured("weights", "acc: 2\n"),
+        poured("config", "rb-rank: {by: acc}\n"),
+    ]
+    with guarded():
+        assert list(read("records")) == [RECORD]
+        assert len(score._of_file("weights")) == 1
+        assert config._paths(["--config", "config"]) == ["config"]
+        assert config._read("config").sections == {"rb-rank": {"by": "acc"}}
+    for thread in threads:
+        thread.join()
+
+
+def test_devices_without_an_end_are_no_records_and_no_settings() -> None:
+    with guarded():
+        for reader in (config._read, score._of_file):
+            with pytest.raises(UsageError, match="Cannot read /dev/zero"):
+                reader("/dev/zero")
+        result = CliRunner().invoke(rank.main, ["/dev/zero"])
+    assert result.exit_code == 2 and "Cannot read /dev/zero: it is a device" in result.stderr
+    with plain_files.streamed(os.devnull) as stream:
+        assert stream.read() == b""
+
+
+# --- no other way ---------------------------------------------------------------------------------
+
+# What opens a file to read it, and the places that may call it with anything but `plain(...)`.
+OPENS = set(
+    "open fdopen FileIO read_bytes read_text memmap fromfile loadtxt genfromtxt loadmat ZipFile GzipFile"
+    " BZ2File LZMAFile TarFile safe_open load_file ParquetFile read_schema read_metadata memory_map".split()
+)
+SYSTEM = "a file of the system"
+PACKAGE = "a file of a package"
+WRITES = "it is written"
+STREAM = "a stream that is open"
+MAY: dict[str, dict[str, int]] = {
+    SYSTEM: {
+        "cli/exit_status.py": 1,
+        "cli/output.py": 1,
+        "cli/terminal.py": 1,
+        "datasets/streaming.py": 4,
+        "execution/cores.py": 1,
+        "execution/device.py": 2,
+        "execution/precision.py": 1,
+        "execution/ray/ray_executor.py": 1,
+        "execution/workers_per_gpu.py": 1,
+        "measures/jacobian.py": 1,
+    },
+    PACKAGE: {
+        "cli/against.py": 1,
+        "cli/docs/pages.py": 1,
+        "corruptions/frost.py": 1,
+        "datasets/digits.py": 2,
+        "datasets/imagenet.py": 1,
+        "plots/leaderboard.py": 1,
+        "spaces/external.py": 2,
+        "spaces/leaderboard_names.py": 1,
+    },
+    WRITES: {
+        "cli/events.py": 1,
+        "datasets/fetch.py": 1,
+        "store/files.py": 3,
+        "store/lease.py": 2,
+        "store/resumable_write.py": 1,
+    },
+    STREAM: {
+        "cli/source.py": 1,
+        "corruptions/jpeg_compression.py": 1,
+        "datasets/decode.py": 1,
+        "datasets/npy.py": 1,
+        "store/archive.py": 2,
+        "unpickle/torch_files.py": 1,
+    },
+}
+
+
+def opened_otherwise(source: str) -> int:
+    """How many calls open a file to read it, and are neither of plain_files nor given `plain(...)`."""
+    found = 0
+    tree = ast.parse(source)
+    own = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "rbtools.plain_files"
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        base, _, name = ast.unparse(node.func).rpartition(".")
+        if name not in OPENS or (not base and name in own):
+            continue
+        if name == "open" and base in OTHERS:  # the members of what is open already
+            continue
+        modes = [word.value for word in (*node.args[1:2], *node.args[:1]) if isinstance(word, ast.Constant)]
+        if name in ("ZipFile", "open_memmap") and "w" in modes:
+            continue
+        found += not any("plain(" in ast.unparse(word) for word in node.args[:1])
+    return found
+
+
+# Objects of rbtools and of zipfile whose `open` takes the number or the name of a member.
+OTHERS = {"images", "tree", "table", "self", "self.table", "self._zip", "source", "super()", "self.process"}
+
+
+def test_every_file_is_opened_by_plain_files() -> None:
+    found = {}
+    for path in sorted((ROOT / "rbtools").rglob("*.py")):
+        name = str(path.relative_to(ROOT / "rbtools"))
+        if name != "plain_files.py" and (count := opened_otherwise(path.read_text("utf-8"))):
+            found[name] = count
+    assert found == {name: count for places in MAY.values() for name, count in places.items()}
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("open(path, 'rb')", 1),
+        ("np.memmap(path)", 1),
+        ("path.open('rb')", 1),
+        ("zipfile.ZipFile(plain(path))", 0),
+        ("Path(path).read_text()", 1),
+        ("read_text(path)", 1),
+        ("from rbtools.plain_files import read_text\nread_text(path)", 0),
+        ("opened(path)", 0),
+    ],
+)
+def test_other_ways_are_seen(source: str, count: int) -> None:
+    assert opened_otherwise(source) == count
