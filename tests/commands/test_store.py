@@ -123,7 +123,7 @@ def test_ls_says_why_there_is_nothing(
 
 
 def test_ls_says_the_same_from_files_from_the_index_and_from_helpers(
-    attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
+    settled: None, attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = run("ls").stdout
     monkeypatch.setattr(index, "WORTH_WRITING", 1)
