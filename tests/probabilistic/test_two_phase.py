@@ -44,8 +44,8 @@ def test_every_survivor_of_a_stratum_is_equally_likely() -> None:
 
 
 def test_the_distribution_of_the_rest_is_beta_binomial() -> None:
-    ours = two_phase._unsampled(Stratum(50, 20, 3), 1 / 3)
-    theirs = stats.betabinom.pmf(np.arange(31), 30, 3 + 1 / 3, 17 + 1 / 3)
+    ours = two_phase._unsampled(Stratum(50, 20, 3), 1 / 2)
+    theirs = stats.betabinom.pmf(np.arange(31), 30, 3 + 1 / 2, 17 + 1 / 2)
     assert ours == pytest.approx(theirs, rel=1e-9) and ours.sum() == pytest.approx(1)
 
 
