@@ -1,10 +1,11 @@
-"""How often the intervals of rb-pr and of two-phase attacks cover: python bench/coverage_pr.py [--part NAME,...]
+"""How often the intervals of rb-pr and of two-phase attacks cover: python bench/coverage_pr.py [--part ...]
 
 pr         PR_D of images whose failure rates come from known distributions: `pr_d`
 quantiles  quantiles of the images' PR, over these images: `quantiles`
 probacc    ProbAcc(0.1) from 100 copies of each image: `prob_acc`, and from tests that stop early
 pfail      the mean of rare failure probabilities, from ten runs of splitting of each image: `findings`
-two-phase  the accuracy from a stratified sample of a fixed size, or of a run with a goal of precision
+two-phase  the accuracy on just these images from a stratified sample of a fixed size
+goal       the same of a run with a goal of precision, with the bias of its value, also in units of the goal
 wilson     the exact coverage of Wilson's interval of a proportion, the smallest and the mean one over a grid
 
 One JSON line a case: name of the interval, shape, n, share covered, mean width. No network is trained. The
@@ -14,6 +15,7 @@ functions give these lines as a list, for other programs to join.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -115,7 +117,8 @@ def probacc(sizes: Sequence[int], repeats: int, seed: int = 0) -> list[Row]:
                 failures = rng.binomial(COPIES, rates)
                 tally.see(estimate.prob_acc((COPIES - failures).tolist(), COPIES, RHO).interval, passing)
                 verdicts = np.where(rng.random(n) < 0.05, rates > RHO, rates <= RHO).astype(int)
-                decided = [[COPIES - k, COPIES, v] for k, v in zip(failures.tolist(), verdicts.tolist(), strict=True)]
+                seen = zip(failures.tolist(), verdicts.tolist(), strict=True)
+                decided = [[COPIES - k, COPIES, verdict] for k, verdict in seen]
                 asked = estimate.Estimator(rho=(RHO,))
                 (entry,) = estimate.stopped_findings(decided, asked, COPIES, adaptive=True)
                 tested.see(entry["ci95"], passing)
@@ -181,13 +184,69 @@ def wilson(sizes: Sequence[int], repeats: int = 0, seed: int = 0) -> list[Row]:
         for n in sizes:
             ends = np.array([interval(k, n) for k in range(n + 1)])
             shares = (np.arange(999) + 1) / 1000
-            first, last = np.searchsorted(ends[:, 1], shares), np.searchsorted(ends[:, 0], shares, "right") - 1
+            first = np.searchsorted(ends[:, 1], shares)
+            last = np.searchsorted(ends[:, 0], shares, "right") - 1
             coverage = stats.binom.cdf(last, n, shares) - stats.binom.cdf(first - 1, n, shares)
             width = float(f"{(ends[:, 1] - ends[:, 0]).mean():.3g}")
-            for shape, inside in (("from .001 to .999", shares > 0), ("from .1 to .9", abs(shares - 0.5) < 0.4001)):
-                row = {"interval": f"{name}, of a proportion {shape}", "shape": "worst", "n": n, "width": width}
-                rows.append(row | {"coverage": round(float(coverage[inside].min()), 4)})
-                rows.append(row | {"shape": "mean", "coverage": round(float(coverage[inside].mean()), 4)})
+            for where, inside in (("(0, 1)", shares > 0), ("[.1, .9]", abs(shares - 0.5) < 0.4001)):
+                row = {"interval": f"{name}, proportion in {where}", "n": n, "width": width}
+                for shape, number in (("worst", coverage[inside].min()), ("mean", coverage[inside].mean())):
+                    rows.append({**row, "shape": shape, "coverage": round(float(number), 4)})
+    return rows
+
+
+# Shares that the attack breaks, of each stratum: where the margin tells much, and where it tells nothing.
+BROKEN = ((0.6, 0.03, 0.0), (0.3, 0.1, 0.01), (0.05, 0.05, 0.05), (0.02, 0.02, 0.02), (0.0, 0.0, 0.0))
+
+
+# (size, goal) of runs
+_SIZES: tuple[tuple[int, float], ...] = ((30, 0), (100, 0), (200, 0))
+_GOALS: tuple[tuple[int, float], ...] = ((0, 0.02), (0, 0.01), (0, 0.005))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _estimate(
+    sizes: tuple[int, ...], sampled: tuple[int, ...], lost: tuple[int, ...], confidence: float
+) -> two_phase.TwoPhaseEstimate:
+    parts = [two_phase.Stratum(*part) for part in zip(sizes, sampled, lost, strict=True)]
+    return two_phase.estimate(parts, confidence)
+
+
+def _two_phase_run(
+    rng: np.random.Generator, n: int, survivors: int, rates: Sequence[float], size: int, goal: float
+) -> tuple[two_phase.TwoPhaseEstimate, int]:
+    """The estimate of a run of a fixed size, or with a goal if that is above 0; and how many truly stand."""
+    sizes = tuple(two_phase.sizes(survivors))
+    broken = [round(rate * some) for rate, some in zip(rates, sizes, strict=True)]
+    _, stratum = two_phase.order(np.arange(survivors, dtype=float), rng.random(survivors))
+    outcomes = [rng.permutation(np.arange(some) < lost) for some, lost in zip(sizes, broken, strict=True)]
+    confidence = two_phase.confidence_of_look(survivors) if goal else 0.95
+    for look in two_phase.looks(survivors) if goal else [min(size, survivors)]:
+        counts = tuple(np.bincount(stratum[:look], minlength=len(sizes)).tolist())
+        lost = tuple(int(one[:some].sum()) for one, some in zip(outcomes, counts, strict=True))
+        found = _estimate(sizes, counts, lost, confidence)
+        if (found.interval[1] - found.interval[0]) / 2 / n <= goal:
+            break
+    return found, survivors - sum(broken)
+
+
+def two_phases(sizes: Sequence[int], repeats: int, seed: int = 0, goals: bool = False) -> list[Row]:
+    """The accuracy on just the n images, of which the screen leaves three in ten, or six."""
+    rng, rows = np.random.default_rng(seed), []
+    for n in sizes:
+        for survivors in (3 * n // 10, 6 * n // 10):
+            for rates in BROKEN:
+                for size, goal in _GOALS if goals else _SIZES:
+                    tally, errors = Tally(), []
+                    for _ in range(repeats):
+                        found, truth = _two_phase_run(rng, n, survivors, rates, size, goal)
+                        tally.see([end / n for end in found.interval], truth / n)
+                        errors.append((found.robust - truth) / n)
+                    bias = float(np.mean(errors))
+                    more = {"bias": round(bias, 5)} | ({"of_goal": round(bias / goal, 3)} if goal else {})
+                    shape = f"{survivors} survivors, broken {rates}, "
+                    shape += f"goal {goal}" if goal else f"sample of {size}"
+                    rows.append(tally.row("two-phase", shape, n, **more))
     return rows
 
 
@@ -197,6 +256,8 @@ PARTS: dict[str, Callable[[Sequence[int], int], list[Row]]] = {
     "probacc": probacc,
     "pfail": pfail,
     "wilson": wilson,
+    "two-phase": two_phases,
+    "goal": functools.partial(two_phases, goals=True),
 }
 
 

@@ -358,7 +358,7 @@ class TwoPhaseEvaluation:
             "survivors": survivors,
             "sampled": sampled,
             "screen_steps": getattr(self.request.screen[0], "steps", None),
-            "estimator": "stratified by margin",
+            "estimator": two_phase.FIXED,
             "version": two_phase.VERSION,
             "strata": [list(part) for part in parts],
             "interval": [end / n for end in estimate.interval],
@@ -370,6 +370,8 @@ class TwoPhaseEvaluation:
                 about["broken_by"] = entry["broken_by"]
         if self.request.goal is not None:
             about |= {"goal": self.request.goal, "confidence": round(confidence, 6)}
+            if not estimate.exact:
+                about["estimator"] = two_phase.STOPPED
         interval = two_phase.population_interval(estimate.robust, estimate.interval, n)
         return {"value": estimate.robust / n, "ci95": list(interval), "two_phase": about}
 

@@ -78,10 +78,10 @@ def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
 def pr_d(correct: Sequence[int], samples: int, confidence: float = 0.95) -> Estimate:
     """PR_D: the mean over images of the share of `samples` noisy copies classified correctly.
 
-    The interval is for the mean over the source of the images, of which they are independent draws: the shares
-    are variables in [0, 1] with that mean (`mean_interval`), whatever the number of copies. One from images *
-    samples pooled draws would be too narrow, and so would one from the deviation between images, where few of
-    them fail and most of the source's failing images are not among them.
+    The interval is for the mean over the source of the images, of which they are independent draws: the
+    shares are variables in [0, 1] with that mean (`mean_interval`), whatever the number of copies. One from
+    images * samples pooled draws would be too narrow, and so would one from the deviation between images,
+    where most of the source's failing images are not among them.
     """
     counts = _counted(correct, samples)
     if not counts:
@@ -135,7 +135,8 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
     for share in SHARES if counts else ():
         rank = max(math.ceil(share * len(counts)), 1)
         interval = list(_quantile_interval(counts, rank, samples, confidence))
-        entries.append({"share": share, "pr": counts[rank - 1] / samples, interval_name(confidence): interval})
+        pr = counts[rank - 1] / samples
+        entries.append({"share": share, "pr": pr, interval_name(confidence): interval})
     return entries
 
 

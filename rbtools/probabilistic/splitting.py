@@ -132,8 +132,8 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
     """The results in an `evals` entry: the mean failure probability 1 - PR over images.
 
     The interval is for the mean over the source of the images (`mean_interval`): where no image of n fails
-    often, its upper end is near 3.7 / n, because images that do may be that frequent in the source. What these
-    images show is in `images`.
+    often, its upper end is near 3.7 / n, because images that do may be that frequent in the source. What
+    these images show is in `images`.
 
     A row: the example's id, then the logarithm of its probability in each run (-inf: below the floor); NaN
     for an example that is misclassified without noise and excluded. `images` has for each the logarithm of

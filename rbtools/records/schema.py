@@ -267,8 +267,9 @@ EVALS = (
     Field(
         "ci95",
         "result",
-        "the interval of 95 % for the value; with --confidence 0.9 it is ci90. Of ProbAcc it is that of the"
-        " share of images whose true PR passes, which the value estimates with a bias",
+        "the interval of 95 % for the value; with --confidence 0.9 it is ci90. Of PR_D and pfail it is that"
+        " of the mean over the source of the images; of ProbAcc that of the share of images whose true PR"
+        " passes, which the value estimates with a bias",
     ),
     Field("abstained", "result", "of smooth: images without a certificate of any class"),
     Field("mean_radius", "result", "of smooth: the mean certified radius, 0 where the class is wrong"),
@@ -281,7 +282,8 @@ EVALS = (
     Field(
         "quantiles",
         "result",
-        "quantiles over images: of PR_D, or of the distances of rb-attack curve",
+        "quantiles over images: of PR_D, with intervals for the true PR of these images, or of the distances"
+        " of rb-attack curve",
         page="omitted",
     ),
     Field("area", "result", "of rb-attack curve: the mean accuracy over eps from 0 to the largest one"),

@@ -986,6 +986,7 @@ def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str
     coarse = two_phase(known["erm"], "--precision-goal", ".2")["two_phase"]
     fine = two_phase(known["erm"], "--precision-goal", ".0001")["two_phase"]
     assert coarse["goal"] == 0.2 and coarse["sampled"] == 48 < coarse["survivors"]
+    assert "optimistic" in coarse["estimator"] and "optimistic" not in fine["estimator"]
     assert (coarse["interval"][1] - coarse["interval"][0]) / 2 <= 0.2
     assert fine["sampled"] == fine["survivors"] and fine["interval"][0] == fine["interval"][1]
 

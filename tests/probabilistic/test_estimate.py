@@ -115,6 +115,17 @@ def test_prob_acc_of_few_draws_is_biased_and_its_interval_covers_all_the_same(
     assert np.mean(estimates) == pytest.approx(truth, abs=0.02)
 
 
+def test_prob_acc_of_many_images_is_covered_whatever_their_rates() -> None:
+    """Nearly all images at .02, which no coarse grid of rates has: the intervals of 10,000 are narrow."""
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(50):
+        failures = rng.binomial(100, np.where(rng.random(10_000) < 0.01, 1, 0.02))
+        low, high = prob_acc((100 - failures).tolist(), 100, 0.1).interval or (0, 0)
+        hits.append(low <= 0.99 <= high)
+    assert np.mean(hits) >= 0.94
+
+
 def test_prob_acc_narrows_with_images_where_rates_are_clear_of_rho() -> None:
     rng = np.random.default_rng(0)
     widths = []

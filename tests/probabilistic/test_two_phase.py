@@ -44,8 +44,8 @@ def test_every_survivor_of_a_stratum_is_equally_likely() -> None:
 
 
 def test_the_distribution_of_the_rest_is_beta_binomial() -> None:
-    ours = two_phase._unsampled(Stratum(50, 20, 3), 1 / 3)
-    theirs = stats.betabinom.pmf(np.arange(31), 30, 3 + 1 / 3, 17 + 1 / 3)
+    ours = two_phase._unsampled(Stratum(50, 20, 3), 1 / 2)
+    theirs = stats.betabinom.pmf(np.arange(31), 30, 3 + 1 / 2, 17 + 1 / 2)
     assert ours == pytest.approx(theirs, rel=1e-9) and ours.sum() == pytest.approx(1)
 
 
@@ -54,9 +54,24 @@ def test_a_sample_of_all_is_exact() -> None:
     assert estimate == (26, (26, 26), True)
 
 
-def test_a_stratum_without_a_sample_is_refused() -> None:
-    with pytest.raises(ValueError, match="no sampled image"):
-        two_phase.estimate([Stratum(10, 10, 4), Stratum(20, 0, 0)])
+@pytest.mark.parametrize("sampled", [1, 2])
+def test_a_sample_of_fewer_images_than_strata_has_a_wide_interval(sampled: int) -> None:
+    """The strata without a sampled image may have lost none or all."""
+    _, stratum = two_phase.order(np.arange(100.0), np.random.default_rng(0).random(100))
+    for stands in np.ndindex(*[2] * sampled):
+        parts = two_phase.strata(100, stratum[:sampled], np.array(stands))
+        unknown = sum(part.size for part in parts if not part.sampled)
+        result = two_phase.estimate(parts)
+        low, high = result.interval
+        assert unknown and not result.exact and high - low >= unknown
+        assert 0 <= low <= result.robust <= high <= 100
+    assert result.robust == 100  # all that were attacked stand
+
+
+def test_no_sampled_image_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="no survivor was sampled"):
+        two_phase.estimate([Stratum(10, 0, 0), Stratum(20, 0, 0)])
+    assert two_phase.estimate([Stratum(0, 0, 0)]) == (0, (0, 0), True)
 
 
 @pytest.mark.parametrize(
