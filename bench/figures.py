@@ -102,7 +102,7 @@ BESIDE = {
     "smoothing": "python bench/smoothing.py",
     "measures": "python bench/measures.py --part ntk,traces --threads 1",
     "rare": "python bench/rare.py",
-    "coverage": "python bench/coverage.py",
+    "coverage": "python bench/coverage_of_intervals.py",
     "profile": "python bench/profile_commands.py --data {images} --robust {robust}",
     "measures-space": "python bench/measures.py --part space --threads 1 --cells 1",
     "processors": "python bench/processors.py --together",

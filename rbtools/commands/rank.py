@@ -79,8 +79,8 @@ class RankingOptions:
     )
     ci: bool = param(
         False,
-        "Rank bands of overlapping intervals, and 95 % intervals of ranks, by resampling test images (and"
-        " seeds).",
+        "Rank bands of overlapping intervals, and 95 % intervals of ranks, by comparing each record with all"
+        " others on resampled test images (and over seeds).",
         flags=("--ci",),
     )
     bootstrap: int = param(1000, "Resamples of --ci.", bounds="[20, inf)", metavar="N")

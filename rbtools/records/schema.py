@@ -91,7 +91,7 @@ RECORD = (
     Field("verify", "result", "of rb-verify: the verdict on each entry, and what is inconsistent"),
     Field("rank", "result", "of rb-rank: 1 is the best, equal values share a rank"),
     Field("band", "result", "of rb-rank --bands: records of one band cannot be told apart"),
-    Field("rank_ci95", "result", "of rb-rank --bootstrap: the interval of the rank"),
+    Field("rank_ci95", "result", "of rb-rank --ci: the interval of the rank; equal records share theirs"),
     Field("ranking", "result", "of rb-rank --bootstrap: what was ranked, and the interval of its value"),
     Field(
         "published",
