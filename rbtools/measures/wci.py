@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import torch
-from rbtools.measures import derivatives
+from rbtools.measures import derivatives, layer_traces
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
 
@@ -21,12 +21,14 @@ class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
     The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with respect
-    to the weight of a convolution or a linear layer (no biases, no BatchNorm). Traces are estimated by
-    Hutchinson's method, with the same probes for all layers. A layer with a negative estimate counts as 0;
-    the record has their number.
+    to the weight of a convolution or a linear layer (no biases, no BatchNorm). A layer's trace is estimated
+    without the other layers' blocks (`layer_traces`); it is above 0 where logits are piecewise linear in the
+    weight. A layer with a negative estimate counts as 0; the record has their number, and the standard error
+    what they may hide.
     """
 
     name: ClassVar[str] = "wci"
+    version: ClassVar[int] = 2
     random: ClassVar[bool] = True
     weights: ClassVar[str] = "trained"
     plain: ClassVar[bool] = True
@@ -41,9 +43,10 @@ class WCI(Measure):
         """`layers`: names; `norms`: squared Frobenius norms; `traces`: a row of layers for each probe."""
         layers = derivatives.layers(model)
         names = list(layers.values())
-        hessian = derivatives.WeightHessian(model, batch.attacked, batch.labels, batch.chunk, names)
-        norms = torch.stack([w.double().square().sum() for w in hessian.weights.values()]).tolist()
-        return {"layers": list(layers), "norms": norms, "traces": hessian.traces(batch.probes, self.probes)}
+        weights = derivatives.weights_of(model, names)
+        norms = torch.stack([w.double().square().sum() for w in weights.values()]).tolist()
+        rows = layer_traces.traces(model, batch.attacked, batch, names, self.probes)
+        return {"layers": list(layers), "norms": norms, "traces": rows}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The index, and the trace of all layers; standard errors are over probes, the index' by jackknife.
