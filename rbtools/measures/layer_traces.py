@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 8  # images on which linearity is looked for
 _LINEAR = 1e-4  # a share of the gradient, far above rounding and far below what a smooth activation gives
-_KEPT = 2**26  # numbers of gradients that are kept at once: 256 MiB in float32
+_GROUP = 32  # images of one estimate: fewer give less variance (in half of them half), and smaller passes
+_KEPT = 2**26  # numbers of gradients that are kept where a group is in several chunks: 256 MiB in float32
 
 
 def traces(
@@ -80,26 +81,34 @@ def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]
 def _linear_traces(
     model: nn.Module, images: Tensor, batch: MeasureBatch, names: Sequence[str], count: int
 ) -> list[list[float]]:
-    """Estimates |sum over images of J' S u|^2 / N: `count` rows of a number for each weight.
+    """Estimates of the traces where logits are piecewise linear: `count` rows of a number for each weight.
 
-    u: random signs (N, K), of each image its own; S = diag(sqrt p) - p sqrt(p)', so that S S' = C.
+    The sum over groups of |sum over a group's images of J' S u|^2 / N. u: random signs (N, K), of each image
+    its own; S = diag(sqrt p) - p sqrt(p)', so that S S' = C. Groups are the same whatever the chunk.
     """
     weights = derivatives.weights_of(model, names)
+    size = sum(value.numel() for value in weights.values())
     signs, rows = batch.draws.child("trace"), torch.arange(len(images), device=images.device)
-    at_once = max(1, _KEPT // sum(value.numel() for value in weights.values()))
     estimates = []
     with derivatives.differentiating():
-        for first in range(0, count, at_once):
-            numbers = range(first, min(first + at_once, count))
-            sums: list[Weights] = [{} for _ in numbers]
-            for part, places in derivatives.chunks(batch.chunk, images, rows):
-                outputs, transposed, *_ = torch.func.vjp(_logits_of(model, part), weights)
-                root, examples = outputs.softmax(1).sqrt(), signs.take(places)
-                for number, total in zip(numbers, sums, strict=True):
-                    vector = derivatives.rademacher(examples, outputs.shape[1], number).to(outputs.dtype)
-                    vector = root * (vector - root * (root * vector).sum(1, keepdim=True))
-                    for name, value in transposed(vector)[0].items():
-                        total[name] = total[name] + value if name in total else value
-            estimates += [torch.stack([total[name].square().sum() for name in names]) for total in sums]
-        found: list[list[float]] = torch.stack(estimates).div(len(images)).tolist()
-    return found
+        for group in rows.split(_GROUP):
+            parts = group.split(batch.chunk)
+            at_once = count if len(parts) == 1 else max(1, _KEPT // size)
+            for first in range(0, count, at_once):
+                numbers = range(first, min(first + at_once, count))
+                sums: dict[int, Weights] = {}
+                for part in parts:
+                    outputs, transposed, *_ = torch.func.vjp(_logits_of(model, images[part]), weights)
+                    root, examples = outputs.softmax(1).sqrt(), signs.take(part)
+                    for number in numbers:
+                        vector = derivatives.rademacher(examples, outputs.shape[1], number).to(outputs.dtype)
+                        vector = root * (vector - root * (root * vector).sum(1, keepdim=True))
+                        product = transposed(vector)[0]
+                        earlier = sums.pop(number, {})
+                        sums[number] = {n: v + earlier[n] if n in earlier else v for n, v in product.items()}
+                        if part is parts[-1]:
+                            total = sums.pop(number)
+                            estimates.append(torch.stack([total[name].square().sum() for name in names]))
+        found = torch.stack(estimates).cpu().double().view(-1, count, len(names)).sum(0).div(len(images))
+    result: list[list[float]] = found.tolist()
+    return result

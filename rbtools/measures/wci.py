@@ -51,7 +51,8 @@ class WCI(Measure):
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The index, and the trace of all layers; standard errors are over probes, the index' by jackknife.
 
-        A layer's trace is that of the loss on all batches: means weighted by their sizes.
+        A layer's trace is that of the loss on all batches: means weighted by their sizes. To the error of the
+        index a layer that counts as 0 adds what it would be with a trace of one standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
@@ -72,6 +73,11 @@ class WCI(Measure):
             if self.probes > 1
         ]
         errors = [standard_error(column) for column in zip(*rows, strict=True)]
+        hidden = sum(
+            norm * error
+            for norm, trace, error in zip(norms, traces, errors, strict=True)
+            if error is not None and trace <= 0
+        )
         each = {
             name: {"norm2": norm, "trace": trace, **({} if error is None else {"se": error})}
             for name, norm, trace, error in zip(layers, norms, traces, errors, strict=True)
@@ -79,7 +85,7 @@ class WCI(Measure):
         more = {"layers": each, "negative": sum(trace < 0 for trace in traces)}
         sums = [sum(row) for row in rows]
         trace = Value("trace", sum(sums) / self.probes, standard_error(sums), _over(self.probes))
-        return [Value("", value, _jackknife(without), _over(self.probes), more), trace]
+        return [Value("", value, _index_error(without, hidden), _over(self.probes), more), trace]
 
 
 def index(norms: Sequence[float], traces: Sequence[float]) -> float:
@@ -87,13 +93,13 @@ def index(norms: Sequence[float], traces: Sequence[float]) -> float:
     return sum(math.sqrt(norm * max(trace, 0.0)) for norm, trace in zip(norms, traces, strict=True))
 
 
-def _jackknife(without: Sequence[float]) -> float | None:
-    """The standard error from the leave-one-probe-out values."""
+def _index_error(without: Sequence[float], hidden: float) -> float | None:
+    """The standard error from the leave-one-probe-out values, and the squares that layers at 0 hide."""
     count = len(without)
     if count < 2:
         return None
     mean = sum(without) / count
-    return math.sqrt((count - 1) / count * sum((x - mean) ** 2 for x in without))
+    return math.sqrt((count - 1) / count * sum((x - mean) ** 2 for x in without) + hidden)
 
 
 def _over(probes: int) -> str | None:
