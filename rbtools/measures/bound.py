@@ -58,7 +58,6 @@ class BoundMeasure(Measure):
     """
 
     name: ClassVar[str] = "bound"
-    version: ClassVar[int] = 3
     size: ClassVar[tuple[int, int]] = (1, 50)
     random: ClassVar[bool] = True
     needs_record: ClassVar[bool] = True
@@ -111,6 +110,10 @@ class BoundMeasure(Measure):
     failure: float = param(0.05, "Probability epsilon with which wci's lemma 1 may fail.", check="share")
     unit: bool = False  # whether the network is one of the theory's, with inputs of norm 1
     kappa: int = 0  # the largest filter of a network of rescnn
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        return 4 if self.paper == "wci" else 3  # 4: with version 2 of the index
 
     @property
     def weights(self) -> str:  # type: ignore[override]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.lazy import torch
-from rbtools.measures import derivatives
+from rbtools.measures import derivatives, layer_traces
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
 
@@ -21,12 +21,14 @@ class WCI(Measure):
     """Sum over layers of sqrt(squared Frobenius norm of the weight * trace of the Hessian).
 
     The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with respect
-    to the weight of a convolution or a linear layer (no biases, no BatchNorm). Traces are estimated by
-    Hutchinson's method, with the same probes for all layers. A layer with a negative estimate counts as 0;
-    the record has their number.
+    to the weight of a convolution or a linear layer (no biases, no BatchNorm). A layer's trace is estimated
+    without the other layers' blocks (`layer_traces`); it is above 0 where logits are piecewise linear in the
+    weight. A layer with a negative estimate counts as 0; the record has their number, and the standard error
+    what they may hide.
     """
 
     name: ClassVar[str] = "wci"
+    version: ClassVar[int] = 2
     random: ClassVar[bool] = True
     weights: ClassVar[str] = "trained"
     plain: ClassVar[bool] = True
@@ -41,14 +43,16 @@ class WCI(Measure):
         """`layers`: names; `norms`: squared Frobenius norms; `traces`: a row of layers for each probe."""
         layers = derivatives.layers(model)
         names = list(layers.values())
-        hessian = derivatives.WeightHessian(model, batch.attacked, batch.labels, batch.chunk, names)
-        norms = torch.stack([w.double().square().sum() for w in hessian.weights.values()]).tolist()
-        return {"layers": list(layers), "norms": norms, "traces": hessian.traces(batch.probes, self.probes)}
+        weights = derivatives.weights_of(model, names)
+        norms = torch.stack([w.double().square().sum() for w in weights.values()]).tolist()
+        rows = layer_traces.traces(model, batch.attacked, batch, names, self.probes)
+        return {"layers": list(layers), "norms": norms, "traces": rows}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The index, and the trace of all layers; standard errors are over probes, the index' by jackknife.
 
-        A layer's trace is that of the loss on all batches: means weighted by their sizes.
+        A layer's trace is that of the loss on all batches: means weighted by their sizes. To the error of the
+        index a layer that counts as 0 adds what it would be with a trace of one standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
@@ -69,6 +73,11 @@ class WCI(Measure):
             if self.probes > 1
         ]
         errors = [standard_error(column) for column in zip(*rows, strict=True)]
+        hidden = sum(
+            norm * error
+            for norm, trace, error in zip(norms, traces, errors, strict=True)
+            if error is not None and trace <= 0
+        )
         each = {
             name: {"norm2": norm, "trace": trace, **({} if error is None else {"se": error})}
             for name, norm, trace, error in zip(layers, norms, traces, errors, strict=True)
@@ -76,7 +85,7 @@ class WCI(Measure):
         more = {"layers": each, "negative": sum(trace < 0 for trace in traces)}
         sums = [sum(row) for row in rows]
         trace = Value("trace", sum(sums) / self.probes, standard_error(sums), _over(self.probes))
-        return [Value("", value, _jackknife(without), _over(self.probes), more), trace]
+        return [Value("", value, _index_error(without, hidden), _over(self.probes), more), trace]
 
 
 def index(norms: Sequence[float], traces: Sequence[float]) -> float:
@@ -84,13 +93,13 @@ def index(norms: Sequence[float], traces: Sequence[float]) -> float:
     return sum(math.sqrt(norm * max(trace, 0.0)) for norm, trace in zip(norms, traces, strict=True))
 
 
-def _jackknife(without: Sequence[float]) -> float | None:
-    """The standard error from the leave-one-probe-out values."""
+def _index_error(without: Sequence[float], hidden: float) -> float | None:
+    """The standard error from the leave-one-probe-out values, and the squares that layers at 0 hide."""
     count = len(without)
     if count < 2:
         return None
     mean = sum(without) / count
-    return math.sqrt((count - 1) / count * sum((x - mean) ** 2 for x in without))
+    return math.sqrt((count - 1) / count * sum((x - mean) ** 2 for x in without) + hidden)
 
 
 def _over(probes: int) -> str | None:

@@ -22,15 +22,16 @@ _SMALL_LAMBDA = ("svhn", "mnist", "imagenet50", "tinyimagenet")
 @dataclass(frozen=True)
 class TrainingPreset:
     """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if it names one. `params`
-    apply to the methods that have them; `methods` has further parameters by method. `on` has the changes by
-    data set: name -> fields of the recipe and parameters; `weights` the weight lambda of methods on some data
-    sets.
+    apply to the methods that have them; `methods` has further parameters by method, and `single_step` those of
+    a method whose inner attack has one step. `on` has the changes by data set: name -> fields of the recipe and
+    parameters; `weights` the weight lambda of methods on some data sets.
     """
 
     method: str
     recipe: Mapping[str, Any]
     params: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    single_step: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
 
@@ -136,6 +137,7 @@ PRESETS: dict[str, TrainingPreset] = {
                 "walk_gradient": "keep",
             },
         },
+        {"pgd": {"origin": "image"}},  # its fgsm_loss
         {
             "imagenet50": {"epochs": 200},
             "tinyimagenet": {"augment": ("crop", "flip")},
@@ -288,7 +290,10 @@ def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[
     """
     own = {one.name for one in registry.options(cls)}
     values = {key: value for key, value in preset.params.items() if key in own}
-    values |= preset.methods.get(getattr(cls, "name", ""), {})
+    name = getattr(cls, "name", "")
+    values |= preset.methods.get(name, {})
+    if {**values, **given}.get("attack_steps") == 1:
+        values |= preset.single_step.get(name, {})
     if "eps" in given:
         eps, norm = given["eps"], given.get("norm") or values.get("norm", "linf")
         eps = units.eps_to_pixels(eps, norm) if isinstance(eps, str) else eps

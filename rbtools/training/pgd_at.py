@@ -5,25 +5,49 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.attacks import steps
+from rbtools.registry import param
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from rbtools.attacks.steps import Objective
 
 
 @dataclass(frozen=True, kw_only=True)
 class PGDTraining(Adversarial):
     """Adversarial training (Madry et al. 2018, arXiv:1706.06083): CE(x').
 
-    x' ascends the cross-entropy from a uniform start in the ball. One step of twice the radius
-    (`attack_steps=1`, and for eps 8 `step_size=16`) ends at x + eps * sign g, with the gradient g at that
-    start: the FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss).
+    x' ascends the cross-entropy from a uniform start in the ball. With `origin="image"` a step leaves from x,
+    along the gradient at the iterate: one step of the radius (`attack_steps=1`, `step_size` eps or more) is the
+    FGSM training of PRBench's code (wellzline/PRBenchmark, fgsm_loss), x + eps * sign g. A step of twice the
+    radius from the start ends there too, but where g is 0: there it stays at the start, and not at x.
     """
 
     name: ClassVar[str] = "pgd"
     version: ClassVar[int] = 1
     inner: ClassVar[str | None] = "ce"
     start: ClassVar[str] = "uniform"
+
+    origin: str = param(
+        "iterate",
+        "Where a step leaves from: the iterate, or the image (PRBench's code with one step).",
+        choices=("iterate", "image"),
+        optional=True,
+    )
+
+    def climb(
+        self, model: nn.Module, images: Tensor, start: Tensor, objective: Objective, count: int
+    ) -> Tensor:
+        if self.origin == "iterate":
+            return super().climb(model, images, start, objective, count)
+        perturbed = start
+        for _ in range(count):
+            gradient, _ = steps.input_gradient(model, perturbed, objective)
+            ascended = steps.ascend(images, gradient, self.step_size, self.norm)
+            perturbed = steps.project(ascended, images, self.eps, self.norm)
+        return perturbed
 
     @property
     def outer_passes(self) -> tuple[int, int]:

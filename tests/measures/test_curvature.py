@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -159,6 +160,71 @@ def test_a_negative_trace_counts_as_zero_and_is_said() -> None:
     assert index.value == pytest.approx(6.0) and index.more["negative"] == 1
     assert index.more["layers"]["a"]["trace"] == -2.0
     assert trace.value == pytest.approx(2.0)
+
+
+def test_the_error_of_the_index_has_what_a_layer_at_zero_may_hide() -> None:
+    """The first layer's trace is -2 +- 1, so that every estimate without a probe is 0, too."""
+    wci = MEASURES.build("wci", probes=2)
+    found = {"layers": ["a", "b"], "norms": [4.0, 9.0], "traces": [[-1.0, 4.0], [-3.0, 4.0]]}
+    index, _ = wci.values([found], [10])
+    assert index.value == pytest.approx(6.0) and index.se == pytest.approx(math.sqrt(4 * 1.0))
+
+
+def deep(activation: type[nn.Module]) -> nn.Sequential:
+    """Nine layers between which the Hessian has large blocks: 1,130 weights, from a formula."""
+    widths, layers = (2, 4, 4, 6, 6, 6, 8, 8), list[nn.Module]()
+    for inputs, outputs in itertools.pairwise(widths):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), activation()]
+    model = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 8), activation(), nn.Linear(8, 3))
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            wave = torch.sin(torch.arange(parameter.numel()) * 12.9898 + number).mul(43758.5453).frac()
+            parameter.copy_((wave * 2.5 / math.sqrt(parameter[0].numel())).view_as(parameter))
+    return model.eval()
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_wci_with_its_default_probes_is_that_of_the_exact_traces(activation: type[nn.Module]) -> None:
+    """Against dense differentiation; Tanh is not piecewise linear, so that layers have probes of their own."""
+    model, batch = deep(activation), batch_of(count=48)
+    names = list(derivatives.layers(model).values())
+    norms, exact = [], []
+    for name in names:
+        weight = model.get_parameter(name).detach()
+
+        def loss(flat: Tensor, name: str = name, shape: torch.Size = weight.shape) -> Tensor:
+            logits = functional_call(model, {name: flat.view(shape)}, (batch.attacked,))
+            return F.cross_entropy(logits, batch.labels)
+
+        exact.append(float(jacrev(jacrev(loss))(weight.flatten()).detach().trace()))
+        norms.append(float(weight.square().sum()))
+    index = wci.index(norms, exact)
+    seen = []
+    for seed in range(3):
+        value = named("wci", model, batch_of(count=48, seed=seed))[""]
+        assert value.value is not None and value.se is not None
+        seen.append(value.value / index)
+        assert abs(value.value - index) < 5 * value.se and value.se < 0.15 * index
+        if activation is nn.ReLU:
+            assert value.more["negative"] == 0
+    assert seen == pytest.approx([1.0] * 3, abs=0.15), seen
+
+
+def test_only_weights_behind_a_smooth_activation_have_probes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[str]] = []
+    hessian = derivatives.WeightHessian
+
+    def watched(model: nn.Module, images: Tensor, labels: Tensor, chunk: int, names: list[str]) -> Any:
+        asked.append(names)
+        return hessian(model, images, labels, chunk, names)
+
+    monkeypatch.setattr(derivatives, "WeightHessian", watched)
+    named("wci", deep(nn.ReLU), probes=2)
+    assert asked == []
+    named("wci", network(), probes=2)  # a convolution, tanh, and a linear layer
+    assert asked == [["0.weight"]]
 
 
 def test_batches_of_other_sizes_are_weighted() -> None:

@@ -115,12 +115,11 @@ def method(case, **changes):
     what = case["name"].partition("/")[2]
     name = METHOD.get(what) or next(one for one in sorted(METHODS, key=len, reverse=True) if one in what)
     given = case["arguments"]
-    params = presets.params(presets.named("prbench-code"), METHODS.load(name), {})
+    typed = {"attack_steps": 1, "step_size": 2 * given["epsilon"]} if what == "fgsm" else {}
+    params = presets.params(presets.named("prbench-code"), METHODS.load(name), typed)
     renamed = {"eps": "epsilon", "attack_steps": "attack_steps", "step_size": "step_size", "samples": "M"}
     own = METHODS.load(name).__dataclass_fields__
     params |= {mine: given[theirs] for mine, theirs in renamed.items() if theirs in given and mine in own}
-    if what == "fgsm":
-        params |= {"attack_steps": 1, "step_size": 2 * given["epsilon"]}
     if name == "corruption":
         params["noise"] = what.partition("-")[2]
     made = METHODS.build(name, **{**params, **changes})
@@ -268,3 +267,25 @@ def test_a_filter_after_the_whole_attack_is_that_of_the_code_but_for_its_mode(na
     assert gradients(net) == pytest.approx(case["grad_l2"], rel=1e-5)
     ours, wanted = statistics(net, case)
     assert case["discarded"] or ours == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_step_of_fgsm_leaves_from_the_image_where_the_gradient_is_zero_too():
+    """fgsm_loss: x + eps * sign g, clipped to the box, with g at the start; sign 0 leaves a pixel at x."""
+    case = CASES["plain/fgsm"]
+    net, kind, _ = about(case)
+    images, labels, draws = batch(case, kind)
+    net.conv.weight.data[:, 1] = 0  # nothing depends on the second channel
+    eps = case["arguments"]["epsilon"]
+    start = (images + eps * (2 * draws.uniform(tuple(images.shape[1:])) - 1)).clamp(0, 1).requires_grad_()
+    (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(net(start), labels), [start])
+    assert (gradient[:, 1] == 0).all() and (gradient[:, 0] != 0).any()
+    found = method(case).inner_attack(net, *batch(case, kind))
+    assert torch.equal(found[:, 1], images[:, 1])
+    assert torch.allclose(found, (images + eps * gradient.sign()).clamp(0, 1), atol=1e-7)
+
+
+def test_only_a_single_step_of_the_preset_leaves_from_the_image():
+    preset, cls = presets.named("prbench-code"), METHODS.load("pgd")
+    assert presets.params(preset, cls, {"attack_steps": 1})["origin"] == "image"
+    assert "origin" not in presets.params(preset, cls, {})
+    assert "origin" not in presets.params(presets.named("prbench"), cls, {"attack_steps": 1})
