@@ -27,6 +27,7 @@ from typing import Any
 from fuzz_targets import Chance, Finding, Watch, damaged, odd, told
 
 from rbtools.errors import RbError
+from rbtools.execution.job import JobFunction
 
 NUMBERS = (0, 1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, -1, -(2**31), -(2**63))
 NAMES = (
@@ -543,13 +544,10 @@ class RayMessages(Files):
             told(problem)
 
 
-class Looks:
+class Looks(JobFunction):
     """A job that reads its record's checkpoint, where it has one."""
 
-    def with_run(self, run: Any) -> Looks:
-        return self
-
-    def __call__(self, record: dict[str, Any], run: Any = None) -> dict[str, Any]:
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         path = record.get("checkpoint_file")
         if isinstance(path, str) and os.path.isfile(path):
             with open(path, "rb") as stream:
