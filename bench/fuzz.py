@@ -3,6 +3,7 @@
     python bench/fuzz.py records --engine hypothesis [--seconds 600] [--seed 0] [--out fuzz-findings]
     python bench/fuzz.py fields --engine random
     python bench/fuzz.py checkpoints --engine atheris
+    python bench/fuzz.py safetensors --engine random --cases 200
     python bench/fuzz.py checkpoints --replay fuzz-findings/checkpoints-1a2b3c4d
 
 `hypothesis` makes structured inputs, `random` too, with nothing to install; `atheris` (pip install
@@ -32,9 +33,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+FILES = ("safetensors", "images", "parquet", "shards", "adv", "archives", "leases", "ray")  # fuzz_files.py
 SLOW = 10  # seconds of processor time: what reads a small file has no right to more
 GREEDY = 2**31  # bytes of memory that one input may take beyond what the process has
 ROOM = 4 * 2**20  # bytes of an input that outlive a process that dies
+HEAD = 32  # bytes before it: inputs tried, its length, the most seconds and bytes of memory
 
 
 class TooSlow(BaseException):
@@ -45,11 +48,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("target", choices=["records", "fields", "checkpoints"])
+    parser.add_argument("target", choices=["records", "fields", "checkpoints", *FILES])
     parser.add_argument(
         "--engine", choices=["hypothesis", "atheris", "random"], default="hypothesis", help="[hypothesis]"
     )
     parser.add_argument("--seconds", type=float, default=600, help="how long [600]")
+    parser.add_argument("--cases", type=int, default=2**62, help="how many inputs at most [no limit]")
     parser.add_argument("--seed", type=int, default=0, help="of the first process [0]")
     parser.add_argument("--out", type=Path, default=Path("fuzz-findings"), help="for inputs [fuzz-findings]")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="only try this input again")
@@ -74,9 +78,10 @@ def main() -> None:
 
 def target(name: str) -> Any:
     import fuzz_fields
+    import fuzz_files
     import fuzz_targets
 
-    targets: dict[str, Any] = {**fuzz_targets.TARGETS, "fields": fuzz_fields.Fields}
+    targets: dict[str, Any] = {**fuzz_targets.TARGETS, **fuzz_files.TARGETS, "fields": fuzz_fields.Fields}
     return targets[name]()
 
 
@@ -98,10 +103,13 @@ def attempts(options: argparse.Namespace) -> dict[str, Any]:
         child = os.fork()
         if not child:
             work(options, shared, left, options.seed + 1_000_000_007 * died)
-        if status(child, left + 60):
+        ended = status(child, left + 60)
+        if not ended and shared.count() >= options.cases:
+            break
+        if ended:
             died += 1
             if shared.running():
-                Findings(options).keep(shared.input(), "Death", f"the process died of it (status {died})")
+                Findings(options).keep(shared.input(), "Death", f"the process died of it (status {ended})")
             shared.clear()
     findings = Findings(options).known()
     return {
@@ -109,6 +117,8 @@ def attempts(options: argparse.Namespace) -> dict[str, Any]:
         "engine": options.engine,
         "executions": shared.count(),
         "seconds": round(time.monotonic() - start),
+        "slowest_s": round(shared.most()[0], 2),
+        "most_MB": round(shared.most()[1] / 1e6),
         "seed": options.seed,
         "processes that died": died,
         "findings": findings,
@@ -131,7 +141,7 @@ class Shared:
     """What outlives a process: how many inputs were tried, and the one that is being tried."""
 
     def __init__(self) -> None:
-        self.map = mmap.mmap(-1, 16 + ROOM)
+        self.map = mmap.mmap(-1, HEAD + ROOM)
 
     def count(self) -> int:
         return int(struct.unpack("<q", self.map[:8])[0])
@@ -139,7 +149,7 @@ class Shared:
     def begin(self, data: bytes) -> None:
         self.map[:8] = struct.pack("<q", self.count() + 1)
         kept = data[:ROOM]
-        self.map[16 : 16 + len(kept)] = kept
+        self.map[HEAD : HEAD + len(kept)] = kept
         self.map[8:16] = struct.pack("<q", len(kept) + 1)
 
     def clear(self) -> None:
@@ -150,7 +160,16 @@ class Shared:
 
     def input(self) -> bytes:
         (size,) = struct.unpack("<q", self.map[8:16])
-        return self.map[16 : 15 + size]
+        return self.map[HEAD : HEAD - 1 + size]
+
+    def most(self) -> tuple[float, float]:
+        """The most processor seconds, and bytes of memory, that an input took."""
+        seconds, size = struct.unpack("<2d", self.map[16:HEAD])
+        return float(seconds), float(size)
+
+    def took(self, seconds: float, size: float) -> None:
+        old = self.most()
+        self.map[16:HEAD] = struct.pack("<2d", max(seconds, old[0]), max(size, old[1]))
 
 
 class Findings:
@@ -188,26 +207,35 @@ def work(options: argparse.Namespace, shared: Shared, seconds: float, seed: int)
     os._exit(0)
 
 
-def tried(check: Callable[[bytes], None], shared: Shared, findings: Findings) -> Callable[[bytes], None]:
-    """`check` with limits, whose failures are kept and not raised."""
+def tried(goal: Any, shared: Shared, findings: Findings) -> Callable[[bytes], None]:
+    """The target's `check` with limits, whose failures are kept and not raised."""
+    slow, greedy = getattr(goal, "slow", SLOW), getattr(goal, "greedy", GREEDY / 2)
 
     def one(data: bytes) -> None:
         shared.begin(data)
-        before, peak = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before, held = time.process_time(), memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         try:
             with limited():
-                check(data)
+                goal.check(data)
         except (Exception, TooSlow) as wrong:
             findings.keep(data, place(wrong), f"{type(wrong).__name__}: {wrong}")
         seconds = time.process_time() - before
-        more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
-        if seconds > SLOW:
+        more = memory("VmHWM") - held
+        shared.took(seconds, more)
+        if seconds > slow:
             findings.keep(data, "Slow", f"{seconds:.1f} s of processor time")
-        if more > GREEDY / 2:
+        if more > greedy:
             findings.keep(data, "Greedy", f"{more / 2**20:.0f} MiB of memory")
         shared.clear()
 
     return one
+
+
+def memory(name: str) -> int:
+    """Bytes of memory of this process: VmRSS now, VmHWM at its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def made(goal: Any, chance: Any, one: Callable[[bytes], None]) -> None:
@@ -257,7 +285,7 @@ def with_hypothesis(options: argparse.Namespace, shared: Shared, end: float, see
     from hypothesis import strategies as st
 
     goal = target(options.target)
-    one = tried(goal.check, shared, Findings(options))
+    one = tried(goal, shared, Findings(options))
     settings = hypothesis.settings(
         max_examples=500,
         deadline=None,
@@ -268,7 +296,7 @@ def with_hypothesis(options: argparse.Namespace, shared: Shared, end: float, see
 
     def attempt(data: st.DataObject) -> None:
         made(goal, Drawn(data.draw), one)
-        if time.monotonic() > end:
+        if time.monotonic() > end or shared.count() >= options.cases:
             os._exit(0)
 
     while True:
@@ -280,8 +308,8 @@ def with_random(options: argparse.Namespace, shared: Shared, end: float, seed: i
     from fuzz_pickles import Rolled
 
     goal = target(options.target)
-    one = tried(goal.check, shared, Findings(options))
-    while time.monotonic() < end:
+    one = tried(goal, shared, Findings(options))
+    while time.monotonic() < end and shared.count() < options.cases:
         made(goal, Rolled(seed), one)
         seed += 1
 
@@ -318,7 +346,7 @@ def with_atheris(options: argparse.Namespace, shared: Shared, end: float, seed: 
         goal = target(options.target)
         for data in goal.known():  # imports what is used
             goal.check(data)
-    one = tried(goal.check, shared, Findings(options))
+    one = tried(goal, shared, Findings(options))
 
     def attempt(data: bytes) -> None:
         """The first byte says whether the rest is a file, or what a structured one is made of."""

@@ -6,6 +6,7 @@ Pickles have tests of their own, in tests/unpickle.
 from __future__ import annotations
 
 import ast
+import bz2
 import gzip
 import io
 import json
@@ -24,9 +25,9 @@ from PIL import Image
 from rbtools import datasets
 from rbtools.cli import config
 from rbtools.commands.score import _of_file
-from rbtools.datasets import classmap, decode, fetch, indices
+from rbtools.datasets import classmap, decode, fetch, indices, shards
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation import outcomes
+from rbtools.evaluation import adv_file, outcomes
 from rbtools.formats import stream
 from rbtools.models import read_checkpoint
 from rbtools.records.lines import parse
@@ -249,6 +250,51 @@ def test_an_archive_of_a_store_brings_nothing_but_whole_files(tmp_path: Path) ->
     assert len(told) == len(bad) and all(one.problem and not one.new for one in told)
     kept = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != archive.FIRST]
     assert not kept and not (tmp_path / "l").exists()
+
+
+def test_a_header_that_claims_more_than_there_is_does_not_hold_up_an_archive(tmp_path: Path) -> None:
+    """tarfile would read on for ever in the one, and take memory for the other."""
+    whole = tar(entry(archive.FIRST, MARKER), entry("results/00/x"), entry("results/00/y")).getvalue()
+    place = whole.index(b"results/00/x")
+    for field, name in ((b"\x80" + b"\x01" * 11, "its end"), (b"77777777777\0", "a long name")):
+        head = bytearray(whole[place : place + 512])
+        head[124:136], head[148:156] = field, b" " * 8
+        if name == "a long name":
+            head[156:157] = b"L"
+        head[148:156] = b"%06o\0 " % sum(head)
+        data = bz2.compress(whole[:place] + bytes(head) + whole[place + 512 :])
+        stream, store = io.BytesIO(data), Store(tmp_path / "s")
+        refused(lambda stream=stream, store=store: list(archive.take(store, stream, "a")), "ends early")
+
+
+def test_a_size_that_is_no_number_ends_the_archive(tmp_path: Path) -> None:
+    stream = tar(
+        entry(archive.FIRST, MARKER), entry("results/00/x", pax_headers={"GNU.sparse.map": "1e999"})
+    )
+    refused(lambda: list(archive.take(Store(tmp_path / "s"), stream, "a")), "damaged")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_shard_whose_name_claims_gigabytes(kind: bytes) -> None:
+    data = bytearray(tar(entry("0.cls", b"0")).getvalue())
+    data[124:136], data[156:157], data[148:156] = b"77777777777\0", kind, b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    Path("val-000.tar").write_bytes(data)
+    refused(lambda: shards.packed_tree([Path("val-000.tar")], ["a"]), "8589934591 bytes of names")
+
+
+def test_names_in_a_shard_are_told_on_one_line() -> None:
+    for number, label in enumerate((b"7", None)):
+        entries = [entry("a\nb.png"), *([entry("a\nb.cls", label)] if label else [])]
+        path = Path(f"val-00{number}.tar")
+        path.write_bytes(tar(*entries).getvalue())
+        refused(lambda path=path: shards.packed_tree([path], ["a"]), r"a\\nb\.png")
+
+
+def test_a_part_of_adversarial_images_that_claims_gigabytes() -> None:
+    header = json.dumps({"n": 1, "eps": 0.1, "step": 0.1, "coarse": 1}).encode()
+    Path("x.adv").write_bytes(adv_file.MAGIC + header + b"\n" + struct.pack("<6I", 1, *[2**32 - 1] * 5))
+    refused(lambda: list(adv_file.blocks("x.adv", (3, 8, 8), 1)), "it is cut off")
 
 
 # --- settings and records -------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def with_pairs(args: Sequence[str]) -> list[str]:
 
 
 def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[-+\d.,e]*\d[-+\d.,e]*", text) is not None
+    return re.fullmatch(r"[-+\d.,e]*", text) is not None and any(map(str.isdigit, text))
 
 
 class Group(_Main, click.Group):

@@ -208,7 +208,7 @@ def _write_pivot(
     if not wanted:
         raise UsageError("No record has a metric to show. Evaluate the models first.")
     _warn_of_n(wanted, every, screen)
-    if form == "csv":
+    if form in ("csv", "csv-raw"):
         built = table.styled(table.pivot(every, [*choice.within, *choice.pivot], wanted), choice.style)
         _render(built, wanted[0], form, output)
         return

@@ -19,6 +19,7 @@ from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plain_files import opened, plain
+from rbtools.store.tar_headers import TarHeader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +82,14 @@ class Cifar(Arrays):
             return
         path = parts[0].path
         try:
-            with tarfile.open(plain(path)) as tar:
+            with tarfile.open(plain(path), tarinfo=TarHeader) as tar:
                 for member in tar:
                     name = member.name.rpartition("/")[2]
                     stream = tar.extractfile(member) if name in names else None
                     if stream is not None:
                         with closing(stream):
                             yield path, name, stream
-        except (tarfile.TarError, EOFError, OSError) as error:
+        except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError) as error:
             raise damaged(path, f"the archive {self.archive.name}", error) from None
 
     def _batch(self, path: Path, where: Path, stream: IO[bytes], size: int) -> tuple[np.ndarray, list[int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ FORMS = (
     " or with the names alone in the model's order"
 )
 
-PAIR = re.compile(r"(.+?)[\s,:=]+(\d+)")  # "cat 3", "cat,3", "cat: 3", "cat = 3"
+BETWEEN = " \t,:="  # a name and its index: "cat 3", "cat,3", "cat: 3", "cat = 3"
+MOST_DIGITS = 9  # of an index
 
 
 def read(file: str, folders: list[str]) -> list[str]:
@@ -60,15 +60,24 @@ def _from_lines(file: str, text: str, folders: list[str]) -> list[tuple[str, int
     # A folder may be called "class 1": a file of folder names alone is taken as such.
     if all(line in folders for line in lines):
         return [(name, index) for index, name in enumerate(lines)]
-    matches = [PAIR.fullmatch(line) for line in lines]
+    matches = [_pair(line) for line in lines]
     if not any(matches):
         return [(name, index) for index, name in enumerate(lines)]
     pairs = []
     for line, match in zip(lines, matches, strict=True):
         if match is None:
             raise RbError(f"The class map {file} has the line '{line}'. Expected a name and an index: cat 3.")
-        pairs.append((match[1], int(match[2])))
+        pairs.append(match)
     return pairs
+
+
+def _pair(line: str) -> tuple[str, int] | None:
+    """The name and the index of a line; None where it has no both."""
+    before = line.rstrip("0123456789")
+    name, digits = before.rstrip(BETWEEN), line[len(before) :]
+    if not name or name == before or not 0 < len(digits) <= MOST_DIGITS:
+        return None
+    return name, int(digits)
 
 
 def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> list[str]:

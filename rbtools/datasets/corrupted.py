@@ -20,6 +20,7 @@ from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote,
 from rbtools.errors import RbError, near
 from rbtools.lazy import np, torch
 from rbtools.plain_files import plain
+from rbtools.store.tar_headers import TarHeader
 from rbtools.units import SEVERITIES
 
 
@@ -123,9 +124,9 @@ class CifarC(PublishedDataset):
     def _members(self, archive: Path, wanted: list[str]) -> list[DataFile]:
         """The positions of the files in the archive, which is not compressed."""
         try:
-            with tarfile.open(plain(archive), "r:") as tar:
+            with tarfile.open(plain(archive), "r:", tarinfo=TarHeader) as tar:
                 there = {member.name.rpartition("/")[2]: member for member in tar if member.isfile()}
-        except (tarfile.TarError, OSError) as error:
+        except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
             raise damaged(archive, f"the archive {self.archive.name}", error) from None
         lacking = [f"{name}.npy" for name in wanted if f"{name}.npy" not in there]
         if lacking:

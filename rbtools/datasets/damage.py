@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, one_line
 from rbtools.plain_files import opened
 
 _HTML = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
@@ -31,6 +31,6 @@ def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str,
     elif is_html(start):
         problem = "is an HTML page that was saved as data"
     else:
-        reason = str(error) or type(error).__name__
+        reason = one_line(str(error)) or type(error).__name__
         problem = f"cannot be read ({reason}): it is cut off, damaged or something else"
     return RbError(f"The file {path} {problem}. Expected {expected}. {advice}")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, one_line
 from rbtools.lazy import np
 
 if TYPE_CHECKING:
@@ -216,5 +216,6 @@ def _quiet() -> Iterator[None]:
 
 def _unreadable(path: str, error: Exception) -> RbError:
     # Pillow's message ends with a file object where the image came from memory.
-    reason = str(error).split(" <_io")[0] or type(error).__name__
-    return RbError(f"The image {path} cannot be read ({reason}). Repair it, or remove it from the folder.")
+    reason = one_line(str(error).split(" <_io")[0]) or type(error).__name__
+    where = one_line(path)
+    return RbError(f"The image {where} cannot be read ({reason}). Repair it, or remove it from the folder.")

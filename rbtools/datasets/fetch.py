@@ -25,6 +25,7 @@ from rbtools.errors import RbError
 from rbtools.plain_files import plain
 from rbtools.store import lease, owner
 from rbtools.store.files import ASIDE, is_abandoned, written_whole
+from rbtools.store.tar_headers import TarHeader
 
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 60.0
@@ -146,7 +147,7 @@ def unpack(archive: Path, target: Path, check_cancelled: Callable[[], None]) -> 
     """
     aside = target.with_name(f"{ASIDE}{owner.label()}-{uuid.uuid4().hex}")
     try:
-        with tarfile.open(plain(archive)) as tar:
+        with tarfile.open(plain(archive), tarinfo=TarHeader) as tar:
             for member in tar:
                 _take(tar, member, aside)
                 check_cancelled()

@@ -19,11 +19,13 @@ from rbtools.datasets import parquet
 from rbtools.datasets.damage import damaged
 from rbtools.datasets.decode import Encoded
 from rbtools.datasets.tree import Tree
-from rbtools.errors import RbError
+from rbtools.errors import RbError, one_line
 from rbtools.plain_files import opened, plain
 from rbtools.store.stamps import stamp_of
+from rbtools.store.tar_headers import TarHeader
 
-_SHARD = re.compile(r"(?:.*[-_.])?(train|validation|val)[-_.]?\d+.*\.(tar|parquet)|\d+\.(tar|parquet)")
+_SHARD = re.compile(r"(?:.*[-_.])?(train|validation|val)[-_.]?\d.*|\d+", re.DOTALL)  # without its ending
+_ENDINGS = (".tar", ".parquet")
 _IMAGES, _LABEL = ("jpg", "jpeg", "png", "webp"), "cls"
 EXPECTED = "a WebDataset shard: for each image NAME.jpg and NAME.cls, its class index as text"
 MOST_DIGITS = 8  # of a class index
@@ -80,7 +82,7 @@ def shards(place: Path, names: Sequence[str]) -> list[Path]:
     found: list[Path] = []
     for folder in (place, place / "data", *(place / name for name in names)):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            match = _SHARD.fullmatch(path.name)
+            match = _SHARD.fullmatch(path.stem) if path.suffix in _ENDINGS else None
             if match and path.is_file() and (match[1] or folder.name) in names:
                 found.append(path)
         if found:
@@ -96,7 +98,7 @@ def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree
     wrong = next((name for name, label in labels.items() if not 0 <= label < len(class_names)), None)
     if wrong is not None:
         raise RbError(
-            f"{paths[0].parent / wrong} has the class index {labels[wrong]}. Expected 0 to"
+            f"{one_line(str(paths[0].parent / wrong))} has the class index {labels[wrong]}. Expected 0 to"
             f" {len(class_names) - 1}, the indices of ImageNet's classes in the order of their wnids."
         )
     present = sorted(set(labels.values()))
@@ -123,7 +125,7 @@ def _members(path: Path) -> Iterator[tuple[str, Member]]:
     labels: dict[str, int] = {}
     whole = path.stat().st_size
     try:
-        with tarfile.open(plain(path), "r:") as archive:
+        with tarfile.open(plain(path), "r:", tarinfo=TarHeader) as archive:
             for member in archive:
                 folder, _, file = member.name.rpartition("/")
                 key, _, ending = file.partition(".")
@@ -137,7 +139,7 @@ def _members(path: Path) -> Iterator[tuple[str, Member]]:
                     labels[key] = int(stream.read()) if stream else -1
                 elif ending in _IMAGES:
                     images[key] = (f"{path.name}/{member.name}", member.offset_data, member.size)
-    except (tarfile.TarError, OSError, ValueError) as error:
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
         raise damaged(path, EXPECTED, str(error)) from None
     without = next((name for key, (name, *_) in images.items() if key not in labels), None)
     if without is not None or not images:

@@ -18,6 +18,7 @@ more than the images that the data set has.
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import zlib
@@ -162,13 +163,15 @@ def _block(
     shape: tuple[int, ...],
     header: Mapping[str, Any],
 ) -> AdvBlock:
-    pixels = int(np.prod(shape))
+    pixels, whole = int(np.prod(shape)), os.fstat(stream.fileno()).st_size
     texts = iter(sizes)
 
     def part(kind: str, items: int) -> NDArray[Any]:
         """The next part, which has so many items."""
         dtype = np.dtype(kind)
-        text = stream.read(next(texts))
+        if (size := next(texts)) > whole:  # before memory is taken for it
+            raise _damaged(path, "it is cut off")
+        text = stream.read(size)
         machine = zlib.decompressobj()
         try:
             plain = machine.decompress(text, items * dtype.itemsize + 1)

@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,7 +18,7 @@ from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import SIZES, dataset_name, described
 from rbtools.formats.rows import MetricValues, PublishedRow
 from rbtools.formats.stream import Broken
-from rbtools.records import metric_name
+from rbtools.records import metric_name, sheet_cells
 from rbtools.registry import param
 from rbtools.spaces.zoo import FORMS
 
@@ -73,6 +73,9 @@ class CSV:
     fields: str = param("", "Fields of all records, NAME=VALUE with commas: 'dataset=cifar10'.", name="set")
     scale: str = param("fraction", "Unit of accuracies.", choices=numbers.SCALES)
     delimiter: str = param(",", "Separator of cells: one character, or tab.")
+    raw: bool = param(
+        False, "Cells as they are, for programs; else texts such as =x are quoted for spreadsheets."
+    )
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         mapped, constants = self._mapped(), self._constants()
@@ -80,7 +83,7 @@ class CSV:
             text = io.TextIOWrapper(opened, "utf-8-sig", newline="")
             try:
                 reader = csv.reader(text, delimiter=self._delimiter(), strict=True)
-                header = [name.strip() for name in next(reader, [])]
+                header = [self._text(name.strip()) for name in next(reader, [])]
                 columns = _columns(header, mapped, source.name)
                 named = "arch" in constants or any(one.name.startswith("arch.") for one in columns)
                 if header and not named:
@@ -95,7 +98,7 @@ class CSV:
                             problem = f"It has {len(row)} cells, and the header {len(header)}."
                             yield Bad(where, problem, self._delimiter().join(row))
                         continue
-                    yield Unit(where, dict(zip(header, row, strict=True)))
+                    yield Unit(where, dict(zip(header, map(self._text, row), strict=True)))
             except UnicodeDecodeError:
                 good = f"after line {reader.line_num}" if reader.line_num else "in its first line"
                 raise Broken(f"is not UTF-8 {good}") from None
@@ -169,7 +172,10 @@ class CSV:
         rows = [unit.content for unit in units]
         met = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
         header = sorted(met, key=lambda name: (_rank(name), met.index(name)))
-        yield Document("", _lines(header, rows, self._delimiter()))
+        yield Document("", _lines(header, rows, self._delimiter(), str if self.raw else sheet_cells.cell))
+
+    def _text(self, cell: str) -> str:
+        return cell if self.raw else sheet_cells.of_cell(cell)
 
     def _delimiter(self) -> str:
         delimiter = "\t" if self.delimiter in ("tab", "\\t") else self.delimiter
@@ -312,11 +318,13 @@ def _rank(name: str) -> int:
     return next((place for place, start in enumerate(order) if name.startswith(start)), len(order))
 
 
-def _lines(header: list[str], rows: list[dict[str, str]], delimiter: str) -> Iterator[bytes]:
+def _lines(
+    header: list[str], rows: list[dict[str, str]], delimiter: str, as_cell: Callable[[str], str]
+) -> Iterator[bytes]:
     held = io.StringIO()
     writer = csv.writer(held, delimiter=delimiter, lineterminator="\n")
     for row in itertools.chain([dict(zip(header, header, strict=True))], rows):
-        writer.writerow([row.get(name, "") for name in header])
+        writer.writerow([as_cell(row.get(name, "")) for name in header])
         yield held.getvalue().encode()
         held.seek(0)
         held.truncate()

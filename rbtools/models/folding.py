@@ -92,5 +92,5 @@ def reason(wrong: Exception) -> str:
     its compiler wraps what went wrong.
     """
     wrong = getattr(wrong, "inner_exception", wrong)
-    first = re.split(r"\.\s|\n|\s*https?://", str(wrong).strip(), maxsplit=1)[0]
-    return f"{type(wrong).__name__}: {shown(first, 200)}"
+    first = re.split(r"\.\s|\n|https?://", str(wrong).strip(), maxsplit=1)[0]
+    return f"{type(wrong).__name__}: {shown(first.rstrip(), 200)}"

@@ -14,6 +14,7 @@ from rbtools.models import published, tensor_names, transformers_names, unpack, 
 from rbtools.unpickle import UnusualTensor
 
 _PRUNED, _MASK = "_orig", "_mask"  # ends of the names that torch.nn.utils.prune gives
+LONGEST_NAME = 1000  # letters of a tensor's name; those of networks have less than 100
 EXPANDED = 2**20  # bytes that an expanded tensor may have
 SHARED, SMALL = 16, 2**26  # all tensors may have SHARED times the bytes of the file, plus SMALL
 
@@ -95,10 +96,15 @@ def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
 def _refuse_unusual(key: str, value: object, path: Path) -> None:
     """Raise RbError for tensors that are not dense: only dense ones can be compared, cast and copied.
 
-    A tensor of a few bytes may be expanded to a shape that is larger than memory.
+    A tensor of a few bytes may be expanded to a shape that is larger than memory, and names are searched.
     """
     if not isinstance(value, (Tensor, UnusualTensor)):
         return
+    if len(key) > LONGEST_NAME:
+        raise RbError(
+            f"The checkpoint {path} has a tensor whose name has {len(key)} letters, '{shown(key)}'. Expected"
+            f" at most {LONGEST_NAME}."
+        )
     kind = value.kind if isinstance(value, UnusualTensor) else "complex" if value.is_complex() else None
     if kind is not None:
         raise RbError(

@@ -50,7 +50,8 @@ _SWIN = "layers.1.downsample.reduction.weight"
 
 def modern(key: str) -> str:
     """The name that torchvision gives this tensor today."""
-    return _OLD_DENSENET.sub(r"\1\2", key)
+    old = _OLD_DENSENET.match(key)
+    return old[1] + old[2] if old else key
 
 
 def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, str]:

@@ -138,8 +138,9 @@ def _description(head: bytes) -> str:
         return "a tar archive, which may contain the weights: unpack it first"
     text = head.decode("utf-8", "replace").strip()
     if re.match(r"<(!doctype|html|head|\?xml|body)", text, re.IGNORECASE):
-        title = re.search(r"<title[^>]*>\s*(.*?)\s*</title>", text, re.IGNORECASE | re.DOTALL)
-        said = f", titled '{shown(title[1], 60)}'" if title else ""
+        _, *after = re.split("<title", text, maxsplit=1, flags=re.IGNORECASE)
+        title, *end = re.split("</title", "".join(after).partition(">")[2], maxsplit=1, flags=re.IGNORECASE)
+        said = f", titled '{shown(title.strip(), 60)}'" if end else ""
         return f"a web page{said}: the download did not give the file itself"
     if text.startswith("version https://git-lfs"):
         return "a Git LFS pointer and not the file itself: run git lfs pull"

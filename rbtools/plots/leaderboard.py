@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.plots.board import page_content
+from rbtools.plots.board.shell_words import CONTROL
 from rbtools.records import dumps
 from rbtools.registry import param
 
@@ -23,6 +25,7 @@ _SCRIPTS = (
     "1-data.js 2-score.js 3-order.js 4-table.js 5-panel.js 6-chart.js 7-record.js 8-download.js 9-main.js"
 ).split()
 # In a script element only these can end it or open a comment; the others end a line of JavaScript.
+_CONTROL_ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\u00[01][0-9a-f]")
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -68,7 +71,7 @@ def filled(content: dict[str, Any], title: str) -> str:
     style, script = _file("style.css"), bundle()
     parts = {
         "policy": policy(style, script),
-        "title": html.escape(title),
+        "title": html.escape(CONTROL.sub("\ufffd", title)),
         "style": style,
         "script": script,
         "content": embedded(content),
@@ -84,7 +87,8 @@ def filled(content: dict[str, Any], title: str) -> str:
 
 def embedded(value: dict[str, Any]) -> str:
     """JSON that is safe inside a script element, whatever texts it holds."""
-    text = dumps(value).decode()
+    text = CONTROL.sub("\ufffd", dumps(value).decode())
+    text = _CONTROL_ESCAPED.sub("\\1\ufffd", text)
     for letter, escaped in _ESCAPED.items():
         text = text.replace(letter, escaped)
     return text

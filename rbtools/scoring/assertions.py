@@ -19,7 +19,10 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<=": lambda value, limit: value <= limit,
     "<": lambda value, limit: value < limit,
 }
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
+# Characters that XML 1.0 (section 2.2) does not have or that terminals obey, and marks of direction.
+_NO_XML = re.compile(
+    "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
 
 
 @dataclass(frozen=True)

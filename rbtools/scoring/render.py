@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from rbtools.records import sheet_cells
 from rbtools.scoring.table import Table, TableCell, plain, text
 
 # CommonMark allows escaping every ASCII punctuation mark; these have a meaning inside a cell.
-_MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]")
+_MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -29,13 +30,13 @@ _LATEX = str.maketrans(
 )
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> str:
     """Comma-separated values: numbers in full precision, intervals in columns NAME_low and NAME_high,
-    deviations in NAME_std.
+    deviations in NAME_std. `as_cell` makes texts safe for a spreadsheet.
     """
     measured = [any(row[i].interval for row in table.rows) for i in range(len(table.headings))]
     spread = [any(row[i].deviation is not None for row in table.rows) for i in range(len(table.headings))]
-    lines = [_csv_line(_csv_titles(table, measured, spread))]
+    lines = [_csv_line(_csv_titles(table, measured, spread), as_cell)]
     for row in table.rows:
         values: list[Any] = []
         for cell, interval, deviation in zip(row, measured, spread, strict=True):
@@ -44,7 +45,7 @@ def to_csv(table: Table) -> str:
                 values += cell.interval or (None, None)
             if deviation:
                 values.append(cell.deviation)
-        lines.append(_csv_line(values))
+        lines.append(_csv_line(values, as_cell))
     return "".join(lines)
 
 
@@ -66,7 +67,17 @@ def to_latex(table: Table) -> str:
     )
 
 
-RENDERERS: dict[str, Callable[[Table], str]] = {"csv": to_csv, "md": to_markdown, "latex": to_latex}
+def to_raw_csv(table: Table) -> str:
+    """`to_csv` for programs: texts are as they are in the records, but for zero bytes."""
+    return to_csv(table, lambda words: words.replace("\0", "\ufffd"))  # Python's csv writes them from 3.11 on
+
+
+RENDERERS: dict[str, Callable[[Table], str]] = {
+    "csv": to_csv,
+    "csv-raw": to_raw_csv,
+    "md": to_markdown,
+    "latex": to_latex,
+}
 
 
 def heading(words: str, form: str) -> str:
@@ -89,7 +100,7 @@ def caption(table: Table, form: str) -> str:
         words.append(_of_images(table))
     if table.percent:
         words.append(f"In %: {', '.join(table.percent)}.")
-    if form == "csv" or not words:
+    if form in ("csv", "csv-raw") or not words:
         return ""
     if form == "latex":
         return "% " + plain(" ".join(words))
@@ -142,10 +153,9 @@ def _csv_titles(table: Table, measured: list[bool], spread: list[bool]) -> list[
     return titles
 
 
-def _csv_line(values: list[Any]) -> str:
-    # Written with CRLF, so that the csv module quotes both characters, then given a Unix line end. A zero
-    # byte is no text; Python's csv writes it from 3.11 on only.
-    cells = [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
+def _csv_line(values: list[Any], as_cell: Callable[[str], str]) -> str:
+    # Written with CRLF, so that the csv module quotes both characters, then given a Unix line end.
+    cells = [as_cell(value) if isinstance(value, str) else value for value in values]
     line = io.StringIO()
     csv.writer(line, lineterminator="\r\n").writerow(cells)
     return line.getvalue()[:-2] + "\n"

@@ -23,6 +23,7 @@ from rbtools.plain_files import opened
 from rbtools.store import check_files, listing
 from rbtools.store.content_store import FORMAT, MARKER, Store
 from rbtools.store.files import written_whole
+from rbtools.store.tar_headers import TarHeader, ending
 
 FIRST, LAST = "format.json", "complete.json"
 _MEMBER = re.compile(r"(objects|results|outcomes|state)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
@@ -125,7 +126,7 @@ def take(store: Store, stream: IO[bytes], name: str) -> Iterator[Taken]:
     """
     count, promised = 0, None
     try:
-        with tarfile.open(fileobj=stream, mode="r|*") as tar:
+        with tarfile.open(fileobj=ending(stream), mode="r|*", tarinfo=TarHeader) as tar:
             _check_first(tar, name)
             while (entry := tar.next()) is not None:
                 tar.members = []  # type: ignore[attr-defined]  # as above
@@ -134,7 +135,7 @@ def take(store: Store, stream: IO[bytes], name: str) -> Iterator[Taken]:
                     continue
                 count += 1
                 yield _take_one(store, tar, entry)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError, OverflowError) as error:
         raise Cut(f"The archive {name} is damaged or ends early: {error}.") from error
     if promised is None:
         raise Cut(f"The archive {name} ends early: it does not say how many files it holds.")

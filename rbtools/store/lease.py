@@ -18,11 +18,12 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from rbtools.plain_files import read_plain
+from rbtools.plain_files import opened
 from rbtools.store import owner
 
 SILENCE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
+_LONGEST = 4096  # bytes
 
 
 class Lease:
@@ -38,7 +39,7 @@ class Lease:
         with _held_lock:
             _held.discard(self)
         with contextlib.suppress(OSError):
-            if read_plain(self.path, follow=False) == self.token:
+            if _content(self.path) == self.token:
                 self.path.unlink()
 
 
@@ -90,7 +91,7 @@ def is_alive(path: Path) -> bool:
 
 def _looked_at(path: Path) -> bytes | None:
     """The content of a lease whose holder has ended; None for a live lease."""
-    token = read_plain(path, follow=False)
+    token = _content(path)
     silent = _now(path.parent) - path.stat().st_mtime
     return token if abs(silent) >= SILENCE_SECONDS or _holder_is_gone(token) else None
 
@@ -109,13 +110,19 @@ def take_away(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        if read_plain(aside) != token:  # another process was faster: this is the new holder's lease
+        if _content(aside) != token:  # another process was faster: this is the new holder's lease
             with contextlib.suppress(OSError):
                 os.link(aside, path)
             return False
     finally:
         aside.unlink(missing_ok=True)
     return True
+
+
+def _content(path: Path) -> bytes:
+    """What a lease says; of a long file, which is none, the beginning. Raises OSError."""
+    with opened(path) as stream:
+        return stream.read(_LONGEST)
 
 
 def _holder_is_gone(token: bytes) -> bool:
@@ -159,5 +166,5 @@ def touch_all() -> None:
         leases = list(_held)
     for lease in leases:
         with contextlib.suppress(OSError):
-            if read_plain(lease.path, follow=False) == lease.token:
+            if _content(lease.path) == lease.token:
                 os.utime(lease.path)

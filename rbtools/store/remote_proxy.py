@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.plain_files import read_plain
 from rbtools.store.checksum import described, unsealed
 from rbtools.store.content_store import KINDS, Store
@@ -67,7 +67,7 @@ def import_file(store: Store, kind: str, name: str, data: bytes) -> None:
     """Store a file that was written elsewhere. Raises RbError if it is damaged or cannot be written."""
     if not is_whole(kind, name, data):
         raise RbError(
-            f"A file of {kind} arrived damaged ({name[:12]}...): its content does not fit its hash."
+            f"A file of {kind} arrived damaged ({shown(name, 12)}): its content does not fit its hash."
         )
     path = store.path(kind, name)
     if path is not None:

@@ -179,6 +179,8 @@ def _counter(machine: Machine, counts: object = None) -> Counter[Any]:
         if type(counts) is not dict:
             raise Damaged("it has a counter of what is no dict")
         machine.spend(len(counts))
+        for key in counts:
+            machine.check_key(key)
         dict.update(result, counts)
     return result
 

@@ -20,7 +20,9 @@ from rbtools.errors import shown
 
 MOST_STEPS = 5_000_000  # opcodes: an empty set takes 216 bytes of memory, and one byte of the file
 MOST_DIGITS = 1000  # of a number as text, and bytes of a long one: Python needs quadratic time
-MOST_TUPLE_KEYS, MOST_KEY_PARTS = 10_000, 64  # equal hashes of tuples can be computed in advance
+# Hashes of numbers and tuples are no secret: keys of one hash can be computed in advance, and then each is
+# compared with all before it. Numbers from 0 to SMALL are too few for that.
+MOST_GUESSED_KEYS, MOST_KEY_PARTS, SMALL = 3_000, 64, 2**16
 COPIES, ROOM = 4, 2**20  # bytes copied may be COPIES times the bytes read, plus ROOM
 PROTOCOL = 5
 _KEYS = (str, bytes, float, bool, type(None))
@@ -103,7 +105,7 @@ class Machine:
         self.stack: list[Any] = []
         self.outer: list[list[Any]] = []  # the stacks below the marks
         self.memo: dict[int, Any] = {}
-        self.taken = self.copied = self.tuple_keys = 0
+        self.taken = self.copied = self.guessed_keys = 0
 
     def load(self) -> Any:
         """The value of the pickle; the file's position is then its end. Raises Refused, Damaged, OSError."""
@@ -168,6 +170,8 @@ class Machine:
         return items
 
     def remember(self, index: int) -> None:
+        if not 0 <= index <= len(self.memo) + SMALL:  # they are counted up
+            self.guess()
         value = self.memo[index] = self.stack[-1]
         if isinstance(value, Unbuilt):
             value.places.append(index)
@@ -201,12 +205,18 @@ class Machine:
 
     def check_key(self, key: object) -> None:
         """Raise Damaged for keys that are slow to hash, or whose hashes may collide."""
-        if type(key) is tuple:
-            self.tuple_keys += 1
-            if self.tuple_keys > MOST_TUPLE_KEYS or not _is_small(key, [MOST_KEY_PARTS]):
-                raise Damaged("it has too many tuples as keys")
+        if type(key) in (tuple, float) or (type(key) is int and not 0 <= key <= SMALL):
+            self.guess()
+            if not _is_small(key, [MOST_KEY_PARTS]):
+                raise Damaged("it has too large a key")
         elif not _is_hashed(key):
             raise Damaged(f"it has a {type(key).__name__} as a key")
+
+    def guess(self) -> None:
+        """Count a key whose hash may collide with others. Raises Damaged where there are too many."""
+        self.guessed_keys += 1
+        if self.guessed_keys > MOST_GUESSED_KEYS:
+            raise Damaged("it has too many tuples or large numbers as keys")
 
     def build(self) -> None:
         """Complete a value with its state."""

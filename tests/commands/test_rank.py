@@ -236,7 +236,7 @@ def test_text_of_other_people_cannot_break_a_table() -> None:
     odd = [record('a|b\n\x1b[31m,"c" $x_1$ [red]:smile:', metrics={"acc": 0.5})]
     assert out(["--by", "acc", "--format", "csv"], odd).splitlines()[1:] == [
         '1,"a|b',
-        '\x1b[31m,""c"" $x_1$ [red]:smile:",0.5',
+        '\\u001b[31m,""c"" $x_1$ [red]:smile:",0.5',
     ]
     assert "\\|b" in out(["--by", "acc", "--format", "md"], odd)
     assert "\\$x\\_1\\$" in out(["--by", "acc", "--format", "latex"], odd)
@@ -740,7 +740,7 @@ def test_a_pivot_table_as_records() -> None:
         ),
         (["--by", "arch.name"], "Cannot rank by 'nb201-1', which is not a number."),
         (["--top", "0"], "0 is less than 1"),
-        (["--format", "html"], "'html' is not one of 'jsonl', 'table', 'csv', 'md', 'latex'"),
+        (["--format", "html"], "'html' is not one of 'jsonl', 'table', 'csv', 'csv-raw', 'md', 'latex'"),
         (["--metric", "fgsm.*", "--format", "md"], "--metric: No metric matches 'fgsm.*'."),
         (["--metric", ",", "--format", "md"], "--metric: The list of metrics is empty."),
         (["--metric", "acc -", "--format", "md"], "--metric: Expression 'acc -^' does not parse"),

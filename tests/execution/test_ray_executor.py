@@ -608,3 +608,24 @@ def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"ray is not installed: pip install 'rbtools\[ray\]'"):
         cluster.Membership(None).join()
+
+
+@pytest.mark.parametrize("path", ["/nowhere/..", "/nowhere/", "a\0b", "x" * 300, "/nowhere/w.pt"])
+def test_the_copy_of_a_checkpoint_has_a_name_whatever_the_record_says(path: str) -> None:
+    data = b"weights"
+    name = hashlib.sha256(data).hexdigest()
+    record = {"checkpoint": f"sha256:{name}", "checkpoint_file": path}
+    with worker._file_here(record, {("objects", name): data}) as (here, put_back):
+        copy = Path(here["checkpoint_file"])
+        assert copy.read_bytes() == data and (copy.name == "w.pt" or path != "/nowhere/w.pt")
+        assert put_back(here) == record
+
+
+def test_a_state_that_a_worker_dropped_is_in_the_store(tmp_path: Path) -> None:
+    """Other names are no files of a store."""
+    (tmp_path / "mine").write_text("x")
+    driver = RayExecutor.__new__(RayExecutor)
+    driver.store = Store(tmp_path / "store")
+    (tmp_path / "store/state").mkdir(parents=True)
+    driver._keep(worker.Answer(JobReport(), dropped=("../../mine", "a\0b")))
+    assert (tmp_path / "mine").exists()

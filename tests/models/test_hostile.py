@@ -16,7 +16,7 @@ import torch
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import checkpoint, recognise
+from rbtools.models import checkpoint, read_checkpoint, recognise
 from rbtools.models.load_weights import meta_init
 from rbtools.models.unpack import MOST, PickleScan
 
@@ -134,7 +134,7 @@ def test_a_billion_cells_are_not_counted() -> None:
     state = {**cell(), f"cells.{10**9}.conv_a.op.1.weight": W, f"cells.{2 * 10**9 + 1}.conv_a.op.1.weight": W}
     state = {key: value for key, value in state.items() if not key.startswith(("cells.1.", "cells.3."))}
     refused(state, "not recognised")
-    refused({**state, f"cells.{'9' * 5000}.conv_a.op.1.weight": W}, "not recognised")
+    refused({**state, f"cells.{'9' * 900}.conv_a.op.1.weight": W}, "not recognised")
 
 
 @pytest.mark.parametrize(
@@ -281,3 +281,10 @@ def test_many_tensors_of_the_same_few_bytes_are_refused() -> None:
     tied = torch.zeros(64, 64)
     torch.save({f"{i}.weight": tied for i in range(12)}, "weights.pt")
     assert len(checkpoint.read("weights.pt").state) == 12
+
+
+def test_a_tensor_name_of_a_megabyte_is_refused() -> None:
+    """Names are compared with those of networks, each with patterns."""
+    torch.save({"x" * 10**6: torch.zeros(1), "fc.weight": torch.zeros(2, 3)}, "w.pt")
+    with pytest.raises(RbError, match="has 1000000 letters"):
+        read_checkpoint.read("w.pt")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from rbtools.records.sheet_cells import of_cell
 from rbtools.scoring import render, table
 from rbtools.scoring.rank_order import rank
 from rbtools.scoring.table import Heading, Table, TableCell, build, choose_metrics, figure, plain, text
@@ -170,8 +171,10 @@ words = st.text(
 @given(words)
 def test_csv_reads_back(found: str) -> None:
     rows = list(csv.reader(io.StringIO(render.to_csv(one_cell(found)), newline="")))
+    assert [[of_cell(cell) for cell in row] for row in rows] == [[found, "n"], [found, "0.5"], [found, "0.5"]]
+    raw = list(csv.reader(io.StringIO(render.to_raw_csv(one_cell(found)), newline="")))
     shown = found.replace("\0", "\ufffd")
-    assert rows == [[shown, "n"], [shown, "0.5"], [shown, "0.5"]]
+    assert raw == [[shown, "n"], [shown, "0.5"], [shown, "0.5"]]
 
 
 def markdown_cells(document: str) -> list[str]:

@@ -342,3 +342,14 @@ def test_two_that_write_the_same_key_never_show_a_part_of_it() -> None:
     assert [writer.returncode for writer in writers] == [0, 0]
     assert not store.damaged and seen <= {"a", "bb"} and seen
     assert [path.name for path in Path("rb-store/results").glob("??/*")] == [digest({})]
+
+
+def test_a_file_of_gigabytes_in_the_place_of_a_lease(tmp_path: Path) -> None:
+    """It is not read: a lease is a line."""
+    (tmp_path / "l").write_bytes(b"x")
+    os.truncate(tmp_path / "l", 2**40)
+    assert lease.claim(tmp_path / "l") is None
+    os.utime(tmp_path / "l", (1, 1))
+    held = lease.claim(tmp_path / "l")
+    assert held is not None
+    held.release()

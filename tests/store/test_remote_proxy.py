@@ -208,3 +208,8 @@ def test_nothing_of_one_piece_of_work_is_left_for_the_next(away: RemoteStoreProx
     work(KEY)
     work(OTHER)  # without being asked for anything of KEY
     assert set(away.written()) == {("outcomes", OTHER)} and away.dropped == [OTHER]
+
+
+def test_the_name_of_a_damaged_file_is_told_on_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RbError, match=r"damaged \(a\\nb\)"):
+        import_file(Store(tmp_path / "s"), "results", "a\nb", b"x")

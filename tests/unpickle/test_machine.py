@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import pickletools
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -175,7 +176,8 @@ def array(shape: object, data: bytes = bytes(16), dtype: Raw = FLOATS, fortran: 
     return built(EMPTY, (1, shape, dtype, fortran, data))
 
 
-MANY = machine.MOST_TUPLE_KEYS + 1
+MANY = machine.MOST_GUESSED_KEYS + 1
+FAR = range(machine.SMALL + 1, machine.SMALL + 1 + MANY)
 DAMAGED = {
     "nothing": b"",
     "no end": b"N",
@@ -204,6 +206,11 @@ DAMAGED = {
     "many tuples as keys": b"}("
     + b"".join(b"J" + n.to_bytes(4, "little") + b"\x85N" for n in range(MANY))
     + b"u.",
+    "many large numbers as keys": b"}(" + b"".join(value(n << 32) + b"N" for n in FAR) + b"u.",
+    "many negative numbers as keys": b"}(" + b"".join(value(-n) + b"N" for n in FAR) + b"u.",
+    "many fractions as keys": b"}(" + b"".join(b"G" + struct.pack(">d", n) + b"N" for n in FAR) + b"u.",
+    "many large numbers in a set": b"\x8f(" + b"".join(value(n << 32) for n in FAR) + b"\x90.",
+    "a memo of many large numbers": b"N" + b"".join(b"p%d\n" % (n << 32) for n in FAR) + b".",
     "numbers of one hash as keys": b"}" + value(2**61 - 1) + b"Ns.",
     "a list set as a dict": b"]NNs.",
     "a dict appended to": b"}Na.",
@@ -261,6 +268,12 @@ def test_memory_is_bounded_by_the_number_of_steps(monkeypatch: pytest.MonkeyPatc
 
 def test_a_memo_with_large_numbers_takes_no_room() -> None:
     assert read(b"}r\xff\xff\xff\x7fj\xff\xff\xff\x7f.") == {}
+
+
+def test_small_numbers_are_keys_without_a_limit() -> None:
+    """A state of an optimiser has one for each tensor."""
+    many = {number: None for number in range(10_000)}
+    assert read(pickle.dumps(many, 2)) == many
 
 
 def test_deep_nesting_has_no_depth_limit_and_no_cost() -> None:

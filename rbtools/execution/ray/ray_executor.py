@@ -29,7 +29,7 @@ from rbtools.execution.ray.worker import Answer, Inbox, RayTask, RunSpec, serve
 from rbtools.plain_files import read_plain
 from rbtools.store import lease
 from rbtools.store.checksum import digest
-from rbtools.store.remote_proxy import File, export_file, import_file, is_whole
+from rbtools.store.remote_proxy import File, export_file, import_file, is_name, is_whole
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -241,7 +241,7 @@ class RayExecutor(Executor):
                 if kind == "objects":
                     return str(error)
                 self.store.trouble = str(error)
-        for key in answer.dropped:
+        for key in filter(is_name, answer.dropped):
             self.store.drop_state(key)
         return None
 

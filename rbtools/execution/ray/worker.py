@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -207,7 +208,9 @@ def _file_here(
         yield record, lambda result: result
         return
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{owner.label()}-") as folder:
-        copy = os.path.join(folder, os.path.basename(path))
+        # The name says what kind of weights these are; a record may have any.
+        safe = re.sub(r"[^\w.-]", "-", os.path.basename(path), flags=re.ASCII)[-100:]
+        copy = os.path.join(folder, safe if safe.strip(".") else "weights")
         Path(copy).write_bytes(data)
         yield {**record, "checkpoint_file": copy}, lambda result: _renamed(result, copy, path)
 

@@ -1,0 +1,113 @@
+"""Cells of CSV files: no formulas, nothing that a terminal obeys, and the same text when read back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools.commands import convert, corr, plot, rank
+from rbtools.records.sheet_cells import cell, of_cell
+from tests.runner import invoke
+
+LETTERS = "=+-@\t\r\n '\\u001b\x1b\x9b\u202e\u2066aF0.5\uff1d"
+
+
+FORMULAS = ["=1+1", "+x", "-x", "@SUM(A1)", "\t=1", "\r", " =1", "-", "--5", "'=1", "\uff1d1", "'\t"]
+OTHERS = ["-0.5", "+1e-3", "0.5", "-inf", "x=1", "a-b", "", "'x'", "wrn-28-10", "\\x", "C:\\users"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_what_begins_a_formula_is_quoted(text: str) -> None:
+    assert cell(text) == f"'{text}" and of_cell(cell(text)) == text
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_numbers_and_other_texts_stay_as_they_are(text: str) -> None:
+    assert cell(text) == of_cell(text) == text
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "a\x9bb", "\u202eabc", "\u2066x", "\x00", "\x7f"])
+def test_what_is_not_seen_is_spelled(text: str) -> None:
+    assert cell(text).isprintable() and of_cell(cell(text)) == text
+
+
+@given(st.text(st.sampled_from(LETTERS), max_size=12) | st.text(max_size=12))
+def test_every_text_comes_back(text: str) -> None:
+    assert of_cell(cell(text)) == text
+    assert not cell(text).startswith(("=", "@", "\t", "\r")) and "\x1b" not in cell(text)
+
+
+# --- the tools ------------------------------------------------------------------------------------
+
+NAMES = ["=cmd|' /C calc'!A0", "-2+3", "\x1b[31mred", "\u202egnp", "'=x", "tab\there", "-0.5", "@x"]
+METRICS = {"acc": 0.5, "loss": -0.5, "=1+1": 0.25, "[click](http://x.example)": 0.75, "www.x.example": 0.5}
+
+
+def many() -> list[dict[str, object]]:
+    return [{"schema": 1, "arch": {"name": name}, "metrics": METRICS} for name in NAMES]
+
+
+@pytest.mark.parametrize("command", [rank.main, corr.main])
+def test_tables_in_csv_hold_no_formula(command: object) -> None:
+    arguments = ["--format", "csv", *(["--by", "acc"] if command is rank.main else [])]
+    result = invoke(command, arguments, *many())  # type: ignore[arg-type]
+    cells = [cell for row in csv.reader(io.StringIO(result.stdout)) for cell in row]
+    assert len(cells) > 10 and "\x1b" not in result.stdout and "\u202e" not in result.stdout
+    for one in cells:
+        assert not one.startswith(("=", "+", "@")) and (not one.startswith("-") or float(one) < 0)
+    if command is rank.main:
+        assert set(NAMES) == {of_cell(one) for one in cells} & set(NAMES) and "-0.5" in cells
+
+
+def test_programs_may_have_cells_as_they_are() -> None:
+    result = invoke(rank.main, ["--format", "csv-raw", "--by", "acc"], *many())
+    cells = {cell for row in csv.reader(io.StringIO(result.stdout, newline="")) for cell in row}
+    assert set(NAMES) <= cells
+
+
+@pytest.mark.parametrize("raw", [[], ["--raw"]])
+def test_records_come_back_from_a_table(raw: list[str]) -> None:
+    invoke(convert.main, ["csv", *raw, "--write", "t.csv"], *many())
+    text = Path("t.csv").read_text("utf-8")
+    assert ("\n=cmd" in text) == bool(raw) and ("\x1b" in text) == bool(raw)
+    back = [json.loads(line) for line in invoke(convert.main, ["csv", *raw, "t.csv"]).stdout.splitlines()]
+    assert [(one["arch"]["name"], one["metrics"]) for one in back] == [(name, METRICS) for name in NAMES]
+
+
+def test_metric_names_are_no_links_in_markdown() -> None:
+    text = invoke(rank.main, ["--format", "md", "--by", "acc", "--metric", ",".join(METRICS)], *many()).stdout
+    assert not re.search(r"(?<!\\)\]\(", text) and "www.x" not in text and "http:" not in text
+    assert "\x1b" not in text and "\u202e" not in text
+
+
+def test_verdicts_hold_nothing_that_a_terminal_obeys() -> None:
+    arguments = ["--by", "acc", "--assert-point", "acc > 0", "--format", "junit"]
+    text = invoke(rank.main, arguments, *many(), {**many()[0], "arch": {"name": "a\x9b2Jb"}}).stdout
+    assert "<testsuite " in text and not set("\x1b\x9b\u202e") & set(text)
+
+
+def test_a_page_holds_nothing_that_a_terminal_obeys_or_that_turns_its_text() -> None:
+    records = [*many(), {**many()[0], "arch": {"name": "a\\\\u001b \x07\x9b\u2066b"}}]
+    invoke(plot.main, ["leaderboard", "--title", "x\u202ey", "-o", "p.html"], *records)
+    text = Path("p.html").read_text("utf-8")
+    assert not set("\x1b\x07\x9b\u202e\u2066") & set(text)
+    start = text.index(">", text.index('type="application/json"')) + 1
+    content = json.loads(text[start : text.index("</script>", start)])
+    texts = [one for key, value in content.items() if key != "rows" for one in strings(value)]
+    assert not set("\x1b\x07") & set("".join(texts)) and any("a\\\\u001b \ufffd" in one for one in texts)
+
+
+def strings(value: object) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from strings(one)
+    elif isinstance(value, str):
+        yield value
