@@ -18,13 +18,13 @@ import argparse
 import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from rbtools.probabilistic import estimate, intervals, splitting
+from rbtools.probabilistic import estimate, intervals, splitting, two_phase
 
 Row = dict[str, Any]
 Law = tuple[Callable[[np.random.Generator, int], np.ndarray], float]
@@ -250,7 +250,7 @@ def two_phases(sizes: Sequence[int], repeats: int, seed: int = 0, goals: bool = 
     return rows
 
 
-PARTS: dict[str, Callable[[Sequence[int], int], list[Row]]] = {
+PARTS: dict[str, Callable[..., list[Row]]] = {
     "pr": pr,
     "quantiles": quantiles,
     "probacc": probacc,
@@ -259,6 +259,13 @@ PARTS: dict[str, Callable[[Sequence[int], int], list[Row]]] = {
     "two-phase": two_phases,
     "goal": functools.partial(two_phases, goals=True),
 }
+
+
+def rows(draws: int, seed: int) -> Iterator[Row]:
+    """Every part at every number of images, for bench/coverage_of_intervals.py."""
+    for name, part in PARTS.items():
+        if name != "wilson":  # the other script has the accuracies
+            yield from part(SIZES, draws, seed)
 
 
 def main() -> None:

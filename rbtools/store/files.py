@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO
 
 from rbtools.errors import RbError, UsageError
-from rbtools.plain_files import read_plain as read_plain
 from rbtools.store import owner
 
 ASIDE = ".aside-"
