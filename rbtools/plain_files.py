@@ -64,9 +64,7 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
     return open(open_plain(path), "rb")
 
 
-def read_plain(
-    path: str | os.PathLike[str], most: int | None = None, *, follow: bool = True
-) -> bytes:
+def read_plain(path: str | os.PathLike[str], most: int | None = None, *, follow: bool = True) -> bytes:
     """The bytes of a plain file. Raises OSError as `open_plain` does, and for more than `most` bytes."""
     with open(open_plain(path, follow=follow), "rb") as stream:
         return stream.read() if most is None else _bounded(stream, most, path)

@@ -268,9 +268,7 @@ def test_a_header_that_claims_more_than_there_is_does_not_hold_up_an_archive(tmp
 
 
 def test_a_size_that_is_no_number_ends_the_archive(tmp_path: Path) -> None:
-    stream = tar(
-        entry(archive.FIRST, MARKER), entry("results/00/x", pax_headers={"GNU.sparse.map": "1e999"})
-    )
+    stream = tar(entry(archive.FIRST, MARKER), entry("results/00/x", pax_headers={"GNU.sparse.map": "1e999"}))
     refused(lambda: list(archive.take(Store(tmp_path / "s"), stream, "a")), "damaged")
 
 

@@ -44,7 +44,7 @@ Entry = dict[str, Any]
 Entries = list[Entry]
 
 VERSION = 2  # of the outcomes
-POSTPROCESSING = 1  # version of the computation of entries from outcomes
+POSTPROCESSING = 2  # version of the computation of entries from outcomes
 NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 
 

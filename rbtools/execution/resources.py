@@ -60,9 +60,7 @@ def check(threads: int | None, device: str) -> None:
         )
 
 
-def threads_for(
-    run: RunContext, arch: object, share: int | None = None, trial: Trial | None = None
-) -> int:
+def threads_for(run: RunContext, arch: object, share: int | None = None, trial: Trial | None = None) -> int:
     """CPU threads of one evaluation. The first of these that applies:
 
     - `--threads`;

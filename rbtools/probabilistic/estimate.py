@@ -69,7 +69,7 @@ class Estimate:
 
 
 def proportion(successes: int, n: int, confidence: float = 0.95) -> Estimate:
-    """A share of images, such as an accuracy, with Wilson's interval; value None for no images."""
+    """A share of images, such as an accuracy, with the interval `wilson`; value None for no images."""
     if n == 0:
         return Estimate(None, None, 0, confidence, "there are no images to count")
     return Estimate(successes / n, wilson(successes, n, confidence), n, confidence)

@@ -29,20 +29,24 @@ def normal_quantile(confidence: float) -> float:
 
 
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval of a proportion (JASA 22, 1927).
+    """Wilson's score interval of a proportion, with continuity correction (Newcombe 1998, method 4).
 
-    Good for any proportion and for few trials; its ends stay in [0, 1]. The mean coverage is near the nominal
-    one, but not above it everywhere: for a guarantee use `clopper_pearson`.
+    Without the correction coverage falls to .84 where the rarer outcome comes less than once in the trials,
+    for any number of them; with it, it is .948 or more from 10 trials on (`bench/coverage_of_intervals.py`).
+    The ends move by some 1 / (2 trials), and stay in [0, 1]. Unlike `clopper_pearson` it needs no scipy.
     """
     _check(successes, trials)
     z2 = normal_quantile(confidence) ** 2
     share = successes / trials
-    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = math.sqrt(z2 * (share * (1 - share) / trials + z2 / (4 * trials**2))) / (1 + z2 / trials)
-    # At 0 and at all successes the end is 0 or 1 in exact arithmetic; rounding may miss it.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == trials else min(1.0, centre + half)
-    return low, high
+
+    def reach(hits: float, misses: float) -> float:
+        """How far the end on the side of the hits lies from where it would be for none."""
+        root = math.sqrt(max(z2 - 2 - 1 / trials + 4 * hits / trials * (misses + 1), 0.0))
+        return (2 * hits + z2 - 1 - math.sqrt(z2) * root) / (2 * (trials + z2))
+
+    low = 0.0 if successes <= 0 else max(0.0, reach(successes, trials - successes))
+    high = 1.0 if successes >= trials else min(1.0, 1 - reach(trials - successes, successes))
+    return min(low, share), max(high, share)
 
 
 def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:

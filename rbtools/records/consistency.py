@@ -194,9 +194,11 @@ def _interval(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding
                 says = f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
                 yield Finding(name, "interval", says)
             elif field == "ci95" and is_count(name, entry) and 0 <= value <= 1:
-                wanted = wilson(value, entry["n"])
-                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (wanted[1] - wanted[0]) / 2
-                if abs(ends[0] - wanted[0]) > allowed or abs(ends[1] - wanted[1]) > allowed:
+                plain = wilson(value, entry["n"])
+                # Earlier versions gave Wilson's interval without the correction.
+                wanted = corrected(value, entry["n"])
+                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (plain[1] - plain[0]) / 2
+                if not (_near(ends, wanted, allowed) or _near(ends, plain, allowed)):
                     says = (
                         f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n"
                         f" {entry['n']} is {_pair(wanted)}."
@@ -214,6 +216,23 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2))) / (1 + z2 / n)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def corrected(share: float, n: int) -> tuple[float, float]:
+    """The same with the continuity correction (Newcombe 1998, method 4), which the entries have."""
+    z2 = 1.959963984540054**2
+
+    def end(share: float) -> float:
+        root = math.sqrt(z2 - 2 - 1 / n + 4 * share * (n * (1 - share) + 1))
+        return (2 * n * share + z2 - 1 - math.sqrt(z2) * root) / (2 * (n + z2))
+
+    return (0.0 if share <= 0 else max(0.0, end(share))), (
+        1.0 if share >= 1 else min(1.0, 1 - end(1 - share))
+    )
+
+
+def _near(ends: Sequence[float], wanted: Sequence[float], allowed: float) -> bool:
+    return all(abs(end - want) <= allowed for end, want in zip(ends, wanted, strict=True))
 
 
 def is_count(name: str, entry: Entry) -> bool:

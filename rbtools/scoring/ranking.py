@@ -130,9 +130,7 @@ def sorted_keys(keys: Iterable[Key]) -> list[Key]:
     return sorted(keys, key=lambda key: [order(value) for value in key])
 
 
-def one_of_each_model(
-    records: Iterable[Read], unions: merge.Unions, *, weights: bool = False
-) -> list[bytes]:
+def one_of_each_model(records: Iterable[Read], unions: merge.Unions, *, weights: bool = False) -> list[bytes]:
     """The text of one record of each model; `unions` merges the others, and counts them.
 
     `weights`: merge only records that name their checkpoint. Rows of a table may not describe their models

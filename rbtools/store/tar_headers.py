@@ -30,7 +30,6 @@ def ending(stream: IO[bytes]) -> IO[bytes]:
 
 
 class _Ending:
-
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._ends = stream, 0
 

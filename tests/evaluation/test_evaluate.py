@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from torch import Tensor, nn
 
 from rbtools import datasets
@@ -411,13 +412,16 @@ def test_a_clean_error_counts_as_broken_and_is_not_attacked(
     assert seen.images == TEST_IMAGES + round(result["metrics"]["acc"] * TEST_IMAGES)
 
 
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's interval with continuity correction."""
+    ends = stats.binomtest(round(share * n), n).proportion_ci(0.95, method="wilsoncc")
+    return ends.low, ends.high
+
+
 def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: RunContext) -> None:
     entry = run_task(record, AccuracyTask(), dataclasses.replace(run, n=100))["evals"][-1]
-    n, p, z = 100, entry["value"], 1.959963984540054
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    assert entry["n"] == n
-    assert entry["ci95"] == pytest.approx([centre - half, centre + half], abs=1e-12)
+    assert entry["n"] == 100
+    assert entry["ci95"] == pytest.approx(wilson(entry["value"], 100), abs=1e-12)
 
 
 # --- probabilistic robustness --------------------------------------------------------------------
@@ -511,12 +515,6 @@ def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run
     assert metrics["ge.acc"] == pytest.approx(metrics["train.acc"] - metrics["acc"], abs=1e-15)
     entry = result["evals"][-1]
     assert (entry["metric"], entry["split"], entry["n"]) == ("ge.acc", "train-test", [200, 80])
-
-    def wilson(p: float, n: int) -> tuple[float, float]:
-        z2 = 1.959963984540054**2
-        root = math.sqrt(z2 * (z2 / 4 + n * p * (1 - p)))
-        return (n * p + z2 / 2 - root) / (n + z2), (n * p + z2 / 2 + root) / (n + z2)
-
     p, q = metrics["train.acc"], metrics["acc"]
     (low1, high1), (low2, high2) = wilson(p, 200), wilson(q, 80)
     below = math.sqrt((p - low1) ** 2 + (high2 - q) ** 2)

@@ -175,7 +175,8 @@ def deep(activation: type[nn.Module]) -> nn.Sequential:
     widths, layers = (2, 4, 4, 6, 6, 6, 8, 8), list[nn.Module]()
     for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), activation()]
-    model = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 8), activation(), nn.Linear(8, 3))
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 8), activation(), nn.Linear(8, 3)]
+    model = nn.Sequential(*layers)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             wave = torch.sin(torch.arange(parameter.numel()) * 12.9898 + number).mul(43758.5453).frac()
