@@ -1,10 +1,10 @@
 """The trace of the Hessian of the loss with respect to the weight of each layer alone.
 
-The block of a layer has the trace of J' C J, the mean over images, where J is the Jacobian of an image's logits
-with respect to the weight and C = diag(p) - p p' the Hessian of the cross-entropy with respect to the logits,
-if the logits are piecewise linear in that weight, as behind ReLU, pooling and BatchNorm's running statistics.
-That part needs no second derivative, and one backward pass gives an estimate for all layers at once, into
-which the blocks between layers do not enter. Of other layers, each has probes of its own.
+The block of a layer has the trace of J' C J, the mean over images, if the logits are piecewise linear in that
+weight, as behind ReLU, pooling and BatchNorm's running statistics: J is the Jacobian of an image's logits
+with respect to the weight, C = diag(p) - p p' the Hessian of the cross-entropy with respect to them. That
+needs no second derivative, and one backward pass gives an estimate for all layers at once, into which the
+blocks between layers do not enter. Of other layers, each has probes of its own.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
 def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
     """The weights in which the logits of these few images are not piecewise linear, or not finite.
 
-    Where they are, the second derivative of a random combination of logits in a random direction of the weight
-    is 0 up to rounding.
+    Where they are, the second derivative of a random combination of logits in a random direction of the
+    weight is 0 up to rounding.
     """
     logits = _logits_of(model, images)
     straight = []

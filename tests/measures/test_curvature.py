@@ -175,7 +175,8 @@ def deep(activation: type[nn.Module]) -> nn.Sequential:
     widths, layers = (2, 4, 4, 6, 6, 6, 8, 8), list[nn.Module]()
     for inputs, outputs in itertools.pairwise(widths):
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), activation()]
-    model = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 8), activation(), nn.Linear(8, 3))
+    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 8), activation(), nn.Linear(8, 3)]
+    model = nn.Sequential(*layers)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             wave = torch.sin(torch.arange(parameter.numel()) * 12.9898 + number).mul(43758.5453).frac()
@@ -185,7 +186,7 @@ def deep(activation: type[nn.Module]) -> nn.Sequential:
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 def test_wci_with_its_default_probes_is_that_of_the_exact_traces(activation: type[nn.Module]) -> None:
-    """Against dense differentiation; Tanh is not piecewise linear, so that layers have probes of their own."""
+    """Against dense differentiation; behind Tanh, not piecewise linear, layers have probes of their own."""
     model, batch = deep(activation), batch_of(count=48)
     names = list(derivatives.layers(model).values())
     norms, exact = [], []
