@@ -624,7 +624,7 @@ MEASURE_WAITS: dict[str, int] = {
     "ntk": 6,
     "jacobian": 5,
     "hessian": 60,
-    "wci": 7,
+    "wci": 8,  # traces, norms, and which layers are piecewise linear
     "naswot": 8,
     "nasi": 5,
     "synflow": 0,

@@ -192,12 +192,21 @@ def _loss_and_gradient(
         with torch.enable_grad():
             inputs = points[still_correct].detach().requires_grad_(True)
             logits = logits_of(model, inputs)
+        _discount(model, forwards=count)
         loss, gradient = differentiate(model, inputs, logits, goal)
         return Evaluated(still_correct, loss, gradient)
     loss, gradient = differentiate(model, inputs, logits, goal)
     if count < len(still_correct):
+        _discount(model, backwards=len(still_correct) - count)
         loss, gradient = loss[still_correct], gradient[still_correct]
     return Evaluated(still_correct, loss, gradient)
+
+
+def _discount(model: Model, *, forwards: int = 0, backwards: int = 0) -> None:
+    """Take back from the count of passes what an image had only because of the others in its batch."""
+    discount = getattr(model, "discount", None)
+    if discount is not None:
+        discount(forwards, backwards)
 
 
 def _averaged(model: Model, points: Tensor, goal: AttackObjective, passes: int, everyone: bool) -> Evaluated:

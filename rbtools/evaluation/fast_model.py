@@ -197,6 +197,11 @@ class CountingModel(nn.Module):
         logits: Tensor = self.model(inputs)
         return logits
 
+    def discount(self, forwards: int, backwards: int) -> None:
+        """Take so many passes of an image back from the count."""
+        self.forwards -= forwards
+        self.backwards -= backwards
+
     def _confirmed(self, points: Tensor, labels: Tensor) -> Tensor:
         """Which points (N, ...) the exact model misclassifies, too: bool (N,)."""
         assert self.decides is not None

@@ -1,10 +1,10 @@
 """The trace of the Hessian of the loss with respect to the weight of each layer alone.
 
-The block of a layer has the trace of J' C J, the mean over images, where J is the Jacobian of an image's
-logits with respect to the weight and C = diag(p) - p p' the Hessian of the cross-entropy with respect to the
-logits, if these are piecewise linear in that weight, as behind ReLU, pooling and BatchNorm's running statistics.
-That part needs no second derivative, and one backward pass gives an estimate for all layers at once, into
-which the blocks between layers do not enter. Of other layers, each has probes of its own.
+The block of a layer has the trace of J' C J, the mean over images, if the logits are piecewise linear in that
+weight, as behind ReLU, pooling and BatchNorm's running statistics: J is the Jacobian of an image's logits
+with respect to the weight, C = diag(p) - p p' the Hessian of the cross-entropy with respect to them. That
+needs no second derivative, and one backward pass gives an estimate for all layers at once, into which the
+blocks between layers do not enter. Of other layers, each has probes of its own.
 """
 
 from __future__ import annotations

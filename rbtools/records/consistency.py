@@ -226,9 +226,8 @@ def corrected(share: float, n: int) -> tuple[float, float]:
         root = math.sqrt(z2 - 2 - 1 / n + 4 * share * (n * (1 - share) + 1))
         return (2 * n * share + z2 - 1 - math.sqrt(z2) * root) / (2 * (n + z2))
 
-    return (0.0 if share <= 0 else max(0.0, end(share))), (
-        1.0 if share >= 1 else min(1.0, 1 - end(1 - share))
-    )
+    low = 0.0 if share <= 0 else max(0.0, end(share))
+    return low, 1.0 if share >= 1 else min(1.0, 1 - end(1 - share))
 
 
 def _near(ends: Sequence[float], wanted: Sequence[float], allowed: float) -> bool:

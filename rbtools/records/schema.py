@@ -129,6 +129,7 @@ TRAIN = (
     Field("batchnorm", "result", "of several processes: whether BatchNorm's statistics are synchronised"),
     Field("stopped_after", "result", "the last epoch, where the training ended early"),
     Field("catastrophic_overfitting", "result", "the epoch in which training by one step lost robustness"),
+    Field("at_chance", "result", "clean accuracy on training images, where it ended no better than a guess"),
     Field("checkpoints", "result", "the last and the best weights, and which of them is selected"),
     Field("validation", "result", "what the validation measured, and on which images"),
     Field("history", "result", "a list for each quantity, one number per epoch"),
@@ -331,7 +332,8 @@ EVALS = (
     Field(
         "passes",
         "cost",
-        "passes through the network for each image",
+        "passes that the method needs through the network, for each image; on a GPU also those of images that"
+        " are broken, until they leave the batch",
         "cost",
         "omitted",
     ),

@@ -9,7 +9,7 @@ from rbtools.errors import RbError, shown
 
 # The cost of a training, where it ran, and deviations from the usual.
 _COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads", "mps")
-_COURSE = ("trained_on", "batchnorm", "stopped_after", "catastrophic_overfitting", "output")
+_COURSE = ("trained_on", "batchnorm", "stopped_after", "catastrophic_overfitting", "at_chance", "output")
 
 
 def section(

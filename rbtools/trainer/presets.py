@@ -21,10 +21,10 @@ _SMALL_LAMBDA = ("svhn", "mnist", "imagenet50", "tinyimagenet")
 
 @dataclass(frozen=True)
 class TrainingPreset:
-    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if it names one.
-    `params` apply to the methods that have them; `methods` has further parameters by method, and
-    `single_step` those of a method whose inner attack has one step. `on` has the changes by data set: name ->
-    fields of the recipe and parameters; `weights` the weight lambda of methods on some data sets.
+    """A paper's recipe: fields of `Recipe`, parameters of methods, and the method if it names one. `params`
+    apply to the methods that have them; `methods` has further parameters by method, and `single_step` those
+    of a method whose inner attack has one step. `on` has the changes by data set: name -> fields of the
+    recipe and parameters; `weights` the weight lambda of methods on some data sets.
     """
 
     method: str

@@ -10,7 +10,7 @@ from rbtools.execution import turns
 from rbtools.lazy import nn, torch
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
-from rbtools.training.base import cross_entropy
+from rbtools.training.base import cross_entropy, mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +27,7 @@ ENOUGH = 16
 _TILE = 500
 _LEAST, _MOST, _SHARE = 32, 512, 50  # images on which catastrophic overfitting is looked for: one of _SHARE
 _FALL, _GAP = 0.5, 0.2
+_ERRORS = 2  # standard errors above chance from which a network has learnt something
 
 
 def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
@@ -109,4 +110,33 @@ def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
         f" fell from {max(history['pgd_acc']):.3g} to {pgd:.3g}; under the single step of the"
         f" training it is {own:.3g}. Use n-fgsm with more noise (--k), a smaller --eps, or pgd with more"
         " --attack-steps."
+    )
+
+
+def ended_at_chance(
+    model: nn.Module, images: Tensor | Streamed, labels: Tensor, ids: Tensor, classes: int
+) -> float | None:
+    """The clean accuracy on some of the training examples `ids` if it is no better than a guess, or None.
+
+    No better: less than two standard errors above 1 / classes, on at most 512 images, as many of each class.
+    """
+    chosen = ids[datasets.subset(labels[ids].cpu(), min(_MOST, len(ids)), seed=0)]
+    right = []
+    with torch.no_grad(), mode(model, train=False):
+        for part in chosen.split(_TILE):
+            right.append((model(images[part].float().div(255)).argmax(1) == labels[part]).sum())
+    accuracy, chance = int(torch.stack(right).sum()) / len(chosen), 1 / classes
+    error = (chance * (1 - chance) / len(chosen)) ** 0.5
+    return accuracy if classes > 1 and accuracy < chance + _ERRORS * error else None
+
+
+def at_chance_in_words(accuracy: float, classes: int, method: Method) -> str:
+    """What was found, what a guess gives, and what to change, of a training that `ended_at_chance`."""
+    remedies = ["more --epochs"]
+    remedies += ["a longer --eps-ramp"] if hasattr(method, "eps_ramp") else []
+    remedies += ["a smaller --eps"] if hasattr(method, "eps") else []
+    return (
+        f"the training ended at chance. The clean accuracy on training images is {accuracy:.3g}; a guess"
+        f" among {classes} classes gives {1 / classes:.3g}. Train with {', '.join(remedies)}, or another"
+        " --lr."
     )

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, active_batch, losses
 from rbtools.commands import attack
 from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import Batch
@@ -136,6 +136,23 @@ def test_passes_and_vanishing_gradients_are_counted() -> None:
     (metered(images).sum(1) * weights).sum().backward()
     metered(images.detach())
     assert (metered.forwards, metered.backwards, metered.zero_gradients) == (10, 5, 2)
+
+
+@pytest.mark.parametrize("broken", [2, 6])
+def test_an_image_has_the_same_passes_in_every_batch(broken: int) -> None:
+    """Where most of a batch is broken its rest goes forward again, and else all of it goes backward."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    images = torch.rand(8, 3, 4, 4, generator=torch.Generator().manual_seed(2))
+    labels = model(images).argmax(1)
+    labels[:broken] = (labels[:broken] + 1) % 3
+
+    def passes(size: int) -> tuple[int, int]:
+        metered = CountingModel(model, chunk_size=size)
+        goal = losses.AttackObjective(losses.cross_entropy, labels, labels)
+        active_batch.loss_and_gradient(metered, images, goal)
+        return metered.forwards, metered.backwards
+
+    assert passes(8) == passes(3) == passes(1) == (8, 8 - broken)
 
 
 @pytest.mark.parametrize(

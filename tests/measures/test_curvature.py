@@ -186,7 +186,7 @@ def deep(activation: type[nn.Module]) -> nn.Sequential:
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 def test_wci_with_its_default_probes_is_that_of_the_exact_traces(activation: type[nn.Module]) -> None:
-    """Against dense differentiation; Tanh is not piecewise linear, so that layers have probes of their own."""
+    """Against dense differentiation; behind Tanh, not piecewise linear, layers have probes of their own."""
     model, batch = deep(activation), batch_of(count=48)
     names = list(derivatives.layers(model).values())
     norms, exact = [], []

@@ -579,6 +579,46 @@ def test_catastrophic_overfitting_is_noticed_and_recorded(name: str, monkeypatch
     assert "in epoch 2. Under PGD-10 the accuracy fell from 0.6 to 0.1;" in line
 
 
+class _Always(nn.Module):
+    """Predicts the class that a list has for the number in an image's first pixel."""
+
+    def __init__(self, classes: list[int]) -> None:
+        super().__init__()
+        self.classes = torch.tensor(classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.one_hot(self.classes[images[:, 0, 0, 0].mul(255).round().long()], 10).float()
+
+
+def test_a_network_is_at_chance_where_it_is_no_better_than_a_guess() -> None:
+    labels = torch.arange(200) % 10
+    images = torch.arange(200, dtype=torch.uint8).view(-1, 1, 1, 1)
+    ids = torch.arange(100)
+
+    def ended(right: int) -> float | None:
+        model = _Always([int(label if n < right else (label + 1) % 10) for n, label in enumerate(labels)])
+        return validation.ended_at_chance(model, images, labels, ids, 10)
+
+    assert ended(10) == pytest.approx(0.1) and ended(0) == 0
+    assert ended(20) is None and ended(100) is None  # .1 + 2 * .03
+    assert validation.ended_at_chance(_Always([0] * 200), images, labels, ids, 10) == pytest.approx(0.1)
+
+
+def test_a_training_that_ends_at_chance_is_said_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracies = iter([0.0992, None])
+    monkeypatch.setattr(validation, "ended_at_chance", lambda *arguments: next(accuracies))
+    lines: list[str] = []
+    run = run_in("rb-store", notify=lines.append)
+    stuck = train(RECORD, METHODS.build("crown-ibp", eps=16 / 255), FAST, run)["train"]
+    assert stuck["at_chance"] == 0.0992
+    (line,) = [line for line in lines if "chance" in line]
+    assert "crown-ibp: the training ended at chance. The clean accuracy on training images is 0.0992;" in line
+    assert "10 classes gives 0.1. Train with more --epochs, a longer --eps-ramp, a smaller --eps, or" in line
+    lines.clear()
+    learnt = train(RECORD, METHODS.build("erm"), FAST, run)["train"]
+    assert "at_chance" not in learnt and not any("chance" in line for line in lines)
+
+
 def test_training_with_one_step_is_attacked_on_some_of_its_images(run: RunContext) -> None:
     once = train(RECORD, METHODS.build("n-fgsm"), FAST, run)["train"]
     assert len(once["history"]["pgd_acc"]) == 1
