@@ -488,7 +488,7 @@ class _Training:
     def _at_chance(self, model: nn.Module) -> dict[str, float]:
         """Of a training that ended at chance, which is told: the accuracy, for the record."""
         classes = self.about.classes
-        if not self.epoch:
+        if self.epoch < validation.LEARNING:
             return {}
         accuracy = validation.ended_at_chance(model, self.images, self.labels, self.ids, classes)
         if accuracy is None:

@@ -28,6 +28,8 @@ _TILE = 500
 _LEAST, _MOST, _SHARE = 32, 512, 50  # images on which catastrophic overfitting is looked for: one of _SHARE
 _FALL, _GAP = 0.5, 0.2
 _ERRORS = 2  # standard errors above chance from which a network has learnt something
+LEARNING = 5
+"""Epochs after which a training should have left chance: before, a network may only have begun to learn."""
 
 
 def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:

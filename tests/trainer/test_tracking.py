@@ -75,8 +75,9 @@ def test_the_numbers_are_those_of_the_weights() -> None:
             measure = WCI(probes=2)
             made = []
             for number, part in enumerate(torch.arange(40).split(20)):
-                draws = Draws(0, "tracking/wci/probes", torch.tensor([number]))
-                batch = MeasureBatch(pixels[part], labels[ids][part], None, draws, perturbed[part])
+                draws = Draws(0, "tracking/wci", ids[part])
+                probes = Draws(0, "tracking/wci/probes", torch.tensor([number]))
+                batch = MeasureBatch(pixels[part], labels[ids][part], draws, probes, perturbed[part])
                 made.append(measure(model, batch))
             index, trace = measure.values(made, [20, 20])
             found |= {"wci": index.value, "wci.se": index.se, "wci.trace": trace.value}

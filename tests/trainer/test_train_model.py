@@ -609,14 +609,16 @@ def test_a_training_that_ends_at_chance_is_said_and_recorded(monkeypatch: pytest
     monkeypatch.setattr(validation, "ended_at_chance", lambda *arguments: next(accuracies))
     lines: list[str] = []
     run = run_in("rb-store", notify=lines.append)
-    stuck = train(RECORD, METHODS.build("crown-ibp", eps=16 / 255), FAST, run)["train"]
+    recipe = dataclasses.replace(FAST, epochs=validation.LEARNING)
+    stuck = train(RECORD, METHODS.build("crown-ibp", eps=16 / 255), recipe, run)["train"]
     assert stuck["at_chance"] == 0.0992
     (line,) = [line for line in lines if "chance" in line]
     assert "crown-ibp: the training ended at chance. The clean accuracy on training images is 0.0992;" in line
     assert "10 classes gives 0.1. Train with more --epochs, a longer --eps-ramp, a smaller --eps, or" in line
     lines.clear()
-    learnt = train(RECORD, METHODS.build("erm"), FAST, run)["train"]
+    learnt = train(RECORD, METHODS.build("erm"), recipe, run)["train"]
     assert "at_chance" not in learnt and not any("chance" in line for line in lines)
+    train(RECORD, METHODS.build("erm"), TWICE, run)  # too short to tell: it is not looked for
 
 
 def test_training_with_one_step_is_attacked_on_some_of_its_images(run: RunContext) -> None:
