@@ -135,16 +135,18 @@ _SAME = {
 }
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or an empty string.
 
-    First synonyms, then names that end in this one (`train.method`), then similar spellings.
+    First synonyms, then names that end in this one (`train.method`), then similar spellings. `not_for`: names
+    that mean something else here, and have no synonyms.
     """
     plain: dict[str, str] = {}  # PGD is near to pgd
     for word in known:
         plain.setdefault(word.casefold(), word)
     text = name.casefold()
-    same = next((word for word in _SAME.get(text, ()) if word in plain), None)
+    apart = {*not_for}
+    same = next((word for word in _SAME.get(text, ()) if word in plain and word not in apart), None)
     if same is not None:
         close = [plain[same]]
     else:

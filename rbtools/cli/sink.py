@@ -228,8 +228,8 @@ def tell_united(unions: Unions, screen: shared.Terminal) -> None:
     different numbers of images."""
     if unions.count:
         screen.warn(
-            f"{counted(unions.count, 'record')} merged with an earlier one of the same model: of a metric that"
-            " both have, the value of more images counts, with equal numbers the later one."
+            f"{counted(unions.count, 'record')} merged with an earlier one of the same model: of a metric"
+            " that both have, the value of more images counts, with equal numbers the later one."
         )
     if unions.images:
         screen.warn(

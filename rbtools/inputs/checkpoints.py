@@ -258,14 +258,16 @@ def _classes_of(run: RunContext) -> int | None:
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
-    repo:OWNER/NAME, open_clip:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that
-    distinguishes known variants, preactresnet18:shortcut=input, or sizes,
+    repo:OWNER/NAME, open_clip:NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip; with the
+    field that distinguishes known variants, preactresnet18:shortcut=input, or sizes,
     timm:vit_base_patch16_224:side=32:patch=4.
     robustbench:NAME is an entry of RobustBench, with its normalisation and preprocessing; `classes` decides
     if several data sets have that name. Raises RbError with similar names.
     """
     if text.startswith(BOARD):
         return _of_leaderboard(text.removeprefix(BOARD), classes)
+    if text.startswith("python:"):
+        return own_network(text.removeprefix("python:"))
     name, _, last = text.rpartition(":")
     field, equals, value = last.partition("=")
     if name and equals and field in SIZES:
@@ -305,11 +307,17 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     if space in ("fcnn", "rescnn"):
         described = spaces.describe({"space": space, "str": name, "inputs": "unit"}, 10, (3, 32, 32))
         return {key: described[key] for key in ("space", "name", "str", "inputs")}
-    return {
-        "space": space,
-        "name": name,
-        **({"code": external.code_digest(name)} if space == "python" else {}),
-    }
+    return {"space": space, "name": name}
+
+
+def own_network(name: str) -> dict[str, Any]:
+    """The `arch` of a network of the user's own, MODULE:FUNCTION[:NAME=VALUE]..., and the digest of its code.
+
+    Raises RbError for what names no function, or no module.
+    """
+    digest = external.code_digest(name)
+    options = external.own_options(name)
+    return {"space": "python", "name": name, "code": digest, **({"options": options} if options else {})}
 
 
 def _own_code(module: str, function: str) -> str | None:
