@@ -27,6 +27,7 @@ Known = Pair | str | None  # a normalisation: a pair, PER_IMAGE, or pixels as th
 # as they are 0.9.
 EQUAL, SAME, WIDELY = (1.25, 0.003), (1.01, 0.0005), (5.0, 0.05)
 NEAR_STD, NEAR_MEAN = 1.3, 0.1  # normalisations this near to each other do no harm if confused
+CLOSE_STD, CLOSE_MEAN = 1.05, 0.02  # and these are told apart by chance alone: CIFAR-10's and CINIC-10's
 FAR = 0.5  # above this least divergence the images do not resemble those of the training
 MANY = 64  # images: enough for statistics that are the same to within a few per cent
 CROP = 4  # pixels of zeros around an image that is cropped at random, as in most trainings
@@ -149,8 +150,8 @@ def normalisation(
     """Which of the `known` normalisations (None: pixels as they are) a network was trained with.
 
     It is the one with the least divergence at the first BatchNorm layer, which depends on little but the
-    image. Of indistinguishable ones the `preferred` come first, then the earlier name. None where the network
-    has no stored statistics, and where nothing fits.
+    image. Of indistinguishable ones the `preferred` come first, then the earlier name: `known` has those that
+    are published most first. None where the network has no stored statistics, and where nothing fits.
     """
     if not known or not remembers(network):
         return None
@@ -166,7 +167,9 @@ def normalisation(
         return None
     fitting = _within(divergences, list(divergences), *EQUAL)
     alike = [name for name in fitting if name in preferred] or fitting
-    order = [*_within(divergences, alike, *SAME)[:1], *sorted(fitting, key=divergences.__getitem__)]
+    (best,) = _within(divergences, alike, *SAME)[:1]
+    best = next(name for name in alike if name == best or _close(known[name], known[best]))
+    order = [best, *sorted(fitting, key=divergences.__getitem__)]
     of_kinds = kinds({name: known[name] for name in order})
     return Normalisation(of_kinds, {name: round(value, 4) for name, value in divergences.items()})
 
@@ -196,12 +199,16 @@ def normalised(images: Tensor, pair: Known) -> Tensor:
     return (images - mean) / std
 
 
-def _near(one: Known, other: Known) -> bool:
+def _close(one: Known, other: Known) -> bool:
+    return _near(one, other, CLOSE_MEAN, CLOSE_STD)
+
+
+def _near(one: Known, other: Known, most: float = NEAR_MEAN, most_ratio: float = NEAR_STD) -> bool:
     if one is None or other is None or isinstance(one, str) or isinstance(other, str):
         return one == other
     (mean, std), (others_mean, others_std) = (map(torch.tensor, pair) for pair in (one, other))
     shift, ratio = (mean - others_mean).abs().max(), (std / others_std).log().abs().max().exp()
-    return bool(shift <= NEAR_MEAN) and bool(ratio <= NEAR_STD)
+    return bool(shift <= most) and bool(ratio <= most_ratio)
 
 
 def ranked(models: Sequence[nn.Module], images: Tensor) -> list[tuple[float, int]]:
