@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rbtools.inputs.data import Data
 
-VERSION = 3
+VERSION = 4
 BOARD = "robustbench:"  # prefix of the names of RobustBench's entries
 FIRST = 64  # images that decide what names and shapes do not determine
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
@@ -178,6 +178,7 @@ def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
     if "normalize" in given and "normalize_from" in known:
         facts["normalize_from"] = known["normalize_from"]
     facts = recognition.judged(path, facts, run)
+    recognition.say_tie(path, facts, run)
     recognition.warn(path, facts, run)
     return {
         **record,
@@ -217,7 +218,10 @@ def _recognised(
             classes=None if about is None else about.classes,
             shape=None if about is None else about.shape,
             hints=checkpoint.NormalizationHints(
-                None if data is None else lambda: first_images(data), normalizations(data), CLASSES
+                None if data is None else lambda: first_images(data),
+                normalizations(data),
+                CLASSES,
+                None if data is None else lambda: _batches(data),
             ),
             allow_code=run.allow_code,
         )
@@ -227,6 +231,17 @@ def _recognised(
     arch = result["arch"]
     first = {key: arch[key] for key in ("space", "name") if key in arch}  # first, for readers
     return {**first, **arch}, result["facts"]
+
+
+def _batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of more of the first images, and their labels."""
+    from rbtools.models.statistics import MOST
+
+    dataset = data.load()
+    order = data.order(dataset.labels)[:MOST]
+    for start in range(0, len(order), FIRST):
+        ids = order[start : start + FIRST]
+        yield dataset.images[ids].float().div(255), dataset.labels[ids]
 
 
 def first_images(data: Data, count: int = FIRST) -> Tensor:
