@@ -111,6 +111,8 @@ _rbtools_after() {
 _rbtools_value() {
   choices= dashed= many= files= folders=
   case $1 in
+    "rb-train --noise") choices="uniform gaussian laplace" ;;
+    "rb-pr --noise"|"rb-ge pr --noise") choices="uniform gaussian laplace" many=1 ;;
     "rb-train --scale") choices="eps unit" ;;
     "rb-convert prbench --scale"|"rb-convert nares --scale"|"rb-convert csv --scale") choices="percent fraction" ;;
     "rb-train --norm") choices="linf sphere" ;;
@@ -141,7 +143,6 @@ _rbtools_value() {
     *" --bce") choices="bce ce" ;;
     *" --pair") choices="softmax logits" ;;
     *" --distance") choices="squared l2" ;;
-    *" --noise") choices="uniform gaussian laplace" ;;
     *" --tail") choices="advbench prl exact" ;;
     *" --tail-step") choices="batch image" ;;
     *" --walk") choices="sign grad margin" ;;

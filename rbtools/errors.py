@@ -55,6 +55,29 @@ def of_network(wrong: BaseException) -> str | None:
     )
 
 
+def of_own_code(wrong: BaseException) -> str | None:
+    """The message for an exception in a function of the user's own (python:MODULE:CLASS), with its file and
+    line; None for any other.
+
+    Such a function is called by rbtools, and calls at most Python and installed packages.
+    """
+    frames = traceback.extract_tb(wrong.__traceback__)
+    called = any(frame.filename.startswith(_HERE) for frame in frames)
+    last = next((frame for frame in reversed(frames) if not _installed(frame.filename)), None)
+    if not called or last is None or last.filename.startswith(_HERE):
+        return None
+    what = f"{type(wrong).__name__}: {shown(str(wrong).strip(), 300)}"
+    return f"{what} (in code of yours: {last.filename}, line {last.lineno}, in {last.name})"
+
+
+def _installed(file: str) -> bool:
+    """Whether a file is of Python or of an installed package other than rbtools."""
+    packages = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+    of_python = os.path.dirname(os.__file__) + os.sep
+    others = file.startswith(("<", of_python)) or any(folder in file for folder in packages)
+    return others and not file.startswith(_HERE)
+
+
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")
 # Files of rbtools whose modules wrap any network.
@@ -135,16 +158,18 @@ _SAME = {
 }
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or an empty string.
 
-    First synonyms, then names that end in this one (`train.method`), then similar spellings.
+    First synonyms, then names that end in this one (`train.method`), then similar spellings. `not_for`: names
+    that mean something else here, and have no synonyms.
     """
     plain: dict[str, str] = {}  # PGD is near to pgd
     for word in known:
         plain.setdefault(word.casefold(), word)
     text = name.casefold()
-    same = next((word for word in _SAME.get(text, ()) if word in plain), None)
+    apart = {*not_for}
+    same = next((word for word in _SAME.get(text, ()) if word in plain and word not in apart), None)
     if same is not None:
         close = [plain[same]]
     else:

@@ -132,17 +132,23 @@ class GradientMaskingJob(_RunJob):
 
 @dataclass(frozen=True)
 class TrainTestGapJob(_RunJob):
-    """Run a task on train and test, and take the difference."""
+    """Run a task on train and test, and take the difference; then `more` tasks likewise."""
 
     divisible = True
     task: Any
     n_train: int | None
     run: RunContext
+    more: tuple[Any, ...] = ()
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.train_test_gap import ge
 
-        return ge(record, self.task, self.run, self.n_train)
+        tasks = (self.task, *self.more)
+        if self.more and self.run.plan is not None:
+            self.run.plan.each([partial(ge, record, task, self.run, self.n_train) for task in tasks])
+        for task in tasks:
+            record = ge(record, task, self.run, self.n_train)
+        return record
 
 
 @dataclass(frozen=True)

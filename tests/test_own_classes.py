@@ -35,6 +35,17 @@ class Darker(Attack):
     def __call__(self, model, images, labels, draws):
         return (images - self.share * self.eps).clamp(0, 1)
 
+@dataclass(frozen=True, kw_only=True)
+class Crash(Attack):
+    """Crashes in itself, or in torch."""
+    eps: float = 8 / 255
+    deep: bool = param(False, "In torch.")
+
+    def __call__(self, model, images, labels, draws):
+        if self.deep:
+            return images.reshape(3, 3, 3)
+        return images + labels.nonsense
+
 class Plain(Attack):
     pass
 
@@ -160,3 +171,15 @@ def test_a_class_outside_the_package_has_a_name_and_a_version() -> None:
 
     assert FarAway.name == "far-away" and isinstance(FarAway.version, str)
     assert (Numbered.name, Numbered.version) == ("own", 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "kind"), [([], "nonsense", "AttributeError"), (["--deep"], "(3, 3, 3)", "RuntimeError")]
+)
+def test_a_crash_in_an_attack_of_yours_is_said_to_be_there(words: list[str], line: str, kind: str) -> None:
+    number = next(i for i, text in enumerate(ATTACK.splitlines(), 1) if line in text)
+    result = run("python:own:Crash", *words, "--allow-code")
+    assert result.exit_code == 1
+    assert "bug in rbtools" not in result.stderr and "Traceback" not in result.stderr
+    place = f"(in code of yours: {Path('own.py').absolute()}, line {number}, in __call__)"
+    assert kind in result.stderr and place in result.stderr

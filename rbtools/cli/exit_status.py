@@ -10,13 +10,13 @@ import sys
 import threading
 import traceback
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 
 from rbtools.cli.output import ReaderGone, Stop, Terminated
 from rbtools.cli.terminal import Terminal
-from rbtools.errors import NoRecords, RbError, near, near_option, of_network
+from rbtools.errors import NoRecords, RbError, near, near_option, of_network, of_own_code
 
 DONE, FAILED, USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 
@@ -55,12 +55,21 @@ def status(command: click.Command, name: str, arguments: list[str], extra: dict[
         return GONE
     except Exception as bug:
         screen.clear()
-        if (words := of_network(bug)) is not None:
+        if (words := of_network(bug) or of_own_code(bug)) is not None:
             screen.error(words)
+            return FAILED
+        if _of_output(bug):
+            screen.error(f"Cannot write to standard output: {bug.strerror}. Make room, or write elsewhere.")
+            _drop_stdout()
             return FAILED
         traceback.print_exc()
         screen.error("this is a bug in rbtools; please report it with the lines above.")
         return FAILED
+
+
+def _of_output(bug: Exception) -> TypeGuard[OSError]:
+    """Whether the system refused a help text or a listing, as a full disk does."""
+    return isinstance(bug, OSError) and traceback.extract_tb(bug.__traceback__)[-1].name == "echo"
 
 
 def _what_is_kept(command: click.Command) -> str:

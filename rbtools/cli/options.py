@@ -120,8 +120,7 @@ sink_options = bundle("source", record_source, _files, _strict, allow_empty_opti
 merge_option = click.option(
     "--merge/--no-merge",
     default=True,
-    help="Merge records of the same model; of a metric that several have, the value of more images counts."
-    "  [default: merge]",
+    help="Merge records of the same model; of a metric that several have, the value of more images counts.",
 )
 merging_sink_options = bundle(
     "source", record_source, _files, _strict, allow_empty_option, merge_option, *_refused_options

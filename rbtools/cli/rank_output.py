@@ -151,7 +151,7 @@ def _write_table(
     built = table.styled(built, choice.style)
     if choice.bold_within:
         built = table.with_best(built, metrics, _values(records, choice.bold_within))
-    _render(built, key, form, output)
+    _render(built, key, form, output, screen)
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
@@ -210,7 +210,7 @@ def _write_pivot(
     _warn_of_n(wanted, every, screen)
     if form in ("csv", "csv-raw"):
         built = table.styled(table.pivot(every, [*choice.within, *choice.pivot], wanted), choice.style)
-        _render(built, wanted[0], form, output)
+        _render(built, wanted[0], form, output, screen)
         return
     for number, group in enumerate(groups):
         records = [entry.record for entry in group]
@@ -223,10 +223,12 @@ def _write_pivot(
             title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
             output.line(render.heading(title, form).encode())
         fixed = sum(name not in choice.style.hide for name in choice.pivot)
-        _render(built, wanted[0], form, output, fixed)
+        _render(built, wanted[0], form, output, screen, fixed)
 
 
-def _render(built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2) -> None:
+def _render(
+    built: table.Table, key: str, form: str, output: RecordWriter, screen: Terminal, fixed: int = 2
+) -> None:
     if form == "table":
         from rbtools.cli.rank_table import draw
 
@@ -234,6 +236,8 @@ def _render(built: table.Table, key: str, form: str, output: RecordWriter, fixed
     else:
         text = render.RENDERERS[form](built)
     caption = render.caption(built, form)
+    if form == "csv" and built.images:
+        screen.warn(f"the columns are of different numbers of images: {render.of_images(built)}")
     output.line("\n".join(filter(None, [text.rstrip("\n"), caption])).encode())
 
 

@@ -10,7 +10,7 @@ import click
 from rbtools import units
 from rbtools.cli import shared
 from rbtools.cli.python_call import record_writer
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import RbError, UsageError, of_network
 from rbtools.records import SCHEMA, dumps
 from rbtools.registry import OWN
 from rbtools.spaces import SPACES, Space, sized
@@ -70,8 +70,7 @@ _choice_options = shared.bundle(
     default=None,
     metavar="LIST",
     help="Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
-    " python:MODULE:FUNCTION,"
-    " fcnn:relu/tanh+skip; with"
+    " python:MODULE:FUNCTION (with --allow-code also counted), fcnn:relu/tanh+skip; with"
     " --from-checkpoint, the network in the files.",
 )
 @shared.normalize_option
@@ -155,7 +154,8 @@ def main(
         )
         recognised = _of_files([*checkpoints, *files], (arch, normalize, prompts), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
-    _refuse_without_files(files, FOR_FILES if _is_program(dataset) else (*FOR_FILES, "allow_code"))
+    program = _is_program(dataset) or any(map(_is_program, (arch or "").split(",")))
+    _refuse_without_files(files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
     if sum(option is not None for option in (arch, index, string, neighbours)) > 1:
         raise UsageError(
             "More than one of --arch, --index, --str and --neighbours is given. Choose one of them."
@@ -168,7 +168,7 @@ def main(
         described = datasets.describe(dataset, data_dir, allow_code=allow_code)
         about, extra = {"classes": described.classes, "shape": described.shape}, {"dataset": described.name}
     if arch is not None:
-        named = _named(arch, sizes, about, extra)
+        named = _named(arch, sizes, about, extra, allow_code)
         return _write(these(named, **choice, warn=screen.warn), screen)
     sized_space = sized(space, **sizes)
     numbers = _numbers(sized_space, index, string, neighbours)
@@ -227,8 +227,9 @@ def _refuse_with_files() -> None:
         raise UsageError(f"{option} chooses architectures of a space, and --from-checkpoint reads files.")
 
 
-def _is_program(dataset: str | None) -> bool:
-    return dataset is not None and dataset.startswith(OWN)
+def _is_program(name: str | None) -> bool:
+    """Whether it names code of the user's own."""
+    return name is not None and name.strip().startswith(OWN)
 
 
 def _refuse_without_files(files: tuple[str, ...], options: Sequence[str]) -> None:
@@ -242,7 +243,7 @@ def _refuse_without_files(files: tuple[str, ...], options: Sequence[str]) -> Non
 
 
 def _named(
-    text: str, sizes: dict[str, int | None], about: dict[str, Any], extra: dict[str, Any]
+    text: str, sizes: dict[str, int | None], about: dict[str, Any], extra: dict[str, Any], allow_code: bool
 ) -> Iterator[dict[str, Any]]:
     from rbtools import spaces
     from rbtools.inputs.checkpoints import named_arch
@@ -252,7 +253,27 @@ def _named(
         fields = named_arch(word)
         sized(fields["space"], **given)  # refuses sizes that the space does not have
         described = spaces.describe({**fields, **given}, **about)
+        if fields["space"] == "python" and allow_code:
+            described |= _counted(described, **about)
         yield {"schema": SCHEMA, "arch": described, **extra}
+
+
+def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) -> dict[str, int]:
+    """Parameters, and operations for one image, of a network of the user's own, which is built.
+
+    Raises RbError where it is not there, or fails on an image.
+    """
+    import torch
+
+    from rbtools.measures.macs import count_macs
+    from rbtools.models import build
+
+    network = build(arch, classes=classes, shape=shape, allow_code=True).eval()
+    try:
+        macs = count_macs(network, torch.zeros(1, *shape))
+    except Exception as wrong:  # whatever the user's network raises
+        raise RbError(of_network(wrong) or f"python:{arch['name']} stopped with {wrong!r}.") from wrong
+    return {"params": sum(one.numel() for one in network.parameters()), "macs": macs}
 
 
 def _numbers(

@@ -26,10 +26,16 @@ n_train_option = click.option(
 )
 
 
-def _ge(source: shared.RecordSource, work: shared.CommandContext, task: EvalTask, n_train: int | None) -> int:
+def _ge(
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+    task: EvalTask,
+    n_train: int | None,
+    *more: EvalTask,
+) -> int:
     from rbtools.jobs import TrainTestGapJob
 
-    return shared.filter_models(source, work, TrainTestGapJob(task, n_train, work.run))
+    return shared.filter_models(source, work, TrainTestGapJob(task, n_train, work.run, more))
 
 
 @shared.group
@@ -119,7 +125,8 @@ def pr(
     over all images, which PRBench publishes: its code takes the first 1,000 images of each split (--indices
     0-999).
     """
-    status = _ge(source, work, options.task(params), n_train)
+    first, *more = options.tasks(params)
+    status = _ge(source, work, first, n_train, *more)
     options.say_undecided(work)
     return status
 

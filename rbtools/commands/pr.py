@@ -10,10 +10,12 @@ from rbtools.cli import shared
 from rbtools.errors import UsageError
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.probabilistic.estimate import Estimator
+from rbtools.records import expr
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
+    from rbtools.probabilistic.distributions import Noise
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class PROptions:
     samples: int = param(
         100, "Noisy copies of each image; with --adaptive, at most.", bounds=f"[1, {1 << 23}]"
     )
-    noise: str = param("uniform", "Kind of noise.", choices=tuple(NOISES))
+    noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(
         "at-least",
         "An image passes with a PR of 1 - rho or more: at-least (text), or of more than that: above"
@@ -70,11 +72,18 @@ class PROptions:
             confidence=parse_units.confidence(self.confidence),
         )
 
-    def task(self, params: dict[str, Any]) -> EvalTask:
-        """The evaluation of these options. Raises UsageError for options that contradict each other."""
+    def tasks(self, params: dict[str, Any]) -> tuple[EvalTask, ...]:
+        """The evaluation of these options under each kind of noise. Raises UsageError for an empty list, and
+        for options that contradict each other."""
+        kinds = expr.items(self.noise)
+        if not kinds:
+            raise UsageError(f"--noise is empty. Known noises: {', '.join(NOISES)}.")
+        return tuple(self._task(shared.build(NOISES, kind, params)) for kind in dict.fromkeys(kinds))
+
+    def _task(self, noise: Noise) -> EvalTask:
         from rbtools.evaluation.probabilistic import NoiseTask
 
-        noise, estimator = shared.build(NOISES, self.noise, params), self.estimator()
+        estimator = self.estimator()
         gammas = parse_units.radii(self.gamma, noise.norm)
         if self.passes == "above" and 0 in estimator.rho:
             raise UsageError("--rho 0 with --passes above: no PR is above 1. Use --passes at-least.")
@@ -109,14 +118,14 @@ class RareOptions(PROptions):
     runs: int = param(10, "With --rare: independent repetitions.", bounds="[2, inf)")
     floor: float = param(1e-12, "With --rare: a probability below this counts as 0.", metavar="SHARE")
 
-    def task(self, params: dict[str, Any]) -> EvalTask:
+    def _task(self, noise: Noise) -> EvalTask:
         """As for PROptions; with --rare, the task of failure probabilities."""
         from rbtools.evaluation.rare_failures import RareFailureTask
         from rbtools.probabilistic.splitting import Splitting
 
         if not self.rare:
-            return super().task(params)
-        noise, estimator = shared.build(NOISES, self.noise, params), self.estimator()
+            return super()._task(noise)
+        estimator = self.estimator()
         gammas = parse_units.radii(self.gamma, noise.norm)
         for option, given in (
             ("--adaptive", self.adaptive),
@@ -173,12 +182,16 @@ def main(
     \b
     Examples:
       rb-pr --gamma 8/255,0.08 --rho 0.05 --samples 50 trained.jsonl
-      rb-pr --gamma 0:0.15:31 --noise gaussian --samples 10 --n 20 trained.jsonl
+      rb-pr --gamma 0:0.15:31 --noise uniform,gaussian --samples 10 --n 20 trained.jsonl
       rb-pr --adaptive --gamma 0.08 --rho 0.01 --samples 10000 --n 20 trained.jsonl
       rb-pr --rare --gamma 0.15 --runs 2 --n 2 trained.jsonl
       rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
     """
-    status = shared.evaluate(source, work, options.task(params))
+    from rbtools.jobs import EvaluateAllJob, EvaluateJob
+
+    tasks = options.tasks(params)
+    job = EvaluateJob(tasks[0], work.run) if len(tasks) == 1 else EvaluateAllJob(tasks, work.run)
+    status = shared.filter_models(source, work, job)
     options.say_undecided(work)
     return status
 

@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rbtools.errors import Pending, RbError, of_network
+from rbtools.errors import Pending, RbError, of_network, of_own_code
 from rbtools.execution.context import RunContext, discard
 
 
@@ -84,7 +84,7 @@ def run_job(function: JobFunction, record: dict[str, Any], run: RunContext) -> J
             " (RB_IMAGE_MEMORY=0)."
         )
     except Exception as bug:
-        report.problem = of_network(bug)
+        report.problem = of_network(bug) or of_own_code(bug)
         if report.problem is None:
             report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
             report.trace = traceback.format_exc()

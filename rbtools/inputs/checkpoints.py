@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rbtools.inputs.data import Data
 
-VERSION = 3
+VERSION = 4
 BOARD = "robustbench:"  # prefix of the names of RobustBench's entries
 FIRST = 64  # images that decide what names and shapes do not determine
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
@@ -178,6 +178,7 @@ def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
     if "normalize" in given and "normalize_from" in known:
         facts["normalize_from"] = known["normalize_from"]
     facts = recognition.judged(path, facts, run)
+    recognition.say_tie(path, facts, run)
     recognition.warn(path, facts, run)
     return {
         **record,
@@ -217,7 +218,10 @@ def _recognised(
             classes=None if about is None else about.classes,
             shape=None if about is None else about.shape,
             hints=checkpoint.NormalizationHints(
-                None if data is None else lambda: first_images(data), normalizations(data), CLASSES
+                None if data is None else lambda: first_images(data),
+                normalizations(data),
+                CLASSES,
+                None if data is None else lambda: _batches(data),
             ),
             allow_code=run.allow_code,
         )
@@ -227,6 +231,17 @@ def _recognised(
     arch = result["arch"]
     first = {key: arch[key] for key in ("space", "name") if key in arch}  # first, for readers
     return {**first, **arch}, result["facts"]
+
+
+def _batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of more of the first images, and their labels."""
+    from rbtools.models.statistics import MOST
+
+    dataset = data.load()
+    order = data.order(dataset.labels)[:MOST]
+    for start in range(0, len(order), FIRST):
+        ids = order[start : start + FIRST]
+        yield dataset.images[ids].float().div(255), dataset.labels[ids]
 
 
 def first_images(data: Data, count: int = FIRST) -> Tensor:
@@ -258,14 +273,16 @@ def _classes_of(run: RunContext) -> int | None:
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
-    repo:OWNER/NAME, open_clip:NAME, python:MODULE:FUNCTION, or fcnn:relu/tanh+skip; with the field that
-    distinguishes known variants, preactresnet18:shortcut=input, or sizes,
+    repo:OWNER/NAME, open_clip:NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip; with the
+    field that distinguishes known variants, preactresnet18:shortcut=input, or sizes,
     timm:vit_base_patch16_224:side=32:patch=4.
     robustbench:NAME is an entry of RobustBench, with its normalisation and preprocessing; `classes` decides
     if several data sets have that name. Raises RbError with similar names.
     """
     if text.startswith(BOARD):
         return _of_leaderboard(text.removeprefix(BOARD), classes)
+    if text.startswith("python:"):
+        return own_network(text.removeprefix("python:"))
     name, _, last = text.rpartition(":")
     field, equals, value = last.partition("=")
     if name and equals and field in SIZES:
@@ -305,11 +322,17 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     if space in ("fcnn", "rescnn"):
         described = spaces.describe({"space": space, "str": name, "inputs": "unit"}, 10, (3, 32, 32))
         return {key: described[key] for key in ("space", "name", "str", "inputs")}
-    return {
-        "space": space,
-        "name": name,
-        **({"code": external.code_digest(name)} if space == "python" else {}),
-    }
+    return {"space": space, "name": name}
+
+
+def own_network(name: str) -> dict[str, Any]:
+    """The `arch` of a network of the user's own, MODULE:FUNCTION[:NAME=VALUE]..., and the digest of its code.
+
+    Raises RbError for what names no function, or no module.
+    """
+    digest = external.code_digest(name)
+    options = external.own_options(name)
+    return {"space": "python", "name": name, "code": digest, **({"options": options} if options else {})}
 
 
 def _own_code(module: str, function: str) -> str | None:

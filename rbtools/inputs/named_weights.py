@@ -8,6 +8,7 @@ missing.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,11 +58,20 @@ def find(text: str, run: RunContext) -> NamedWeights:
 # --- the Hub --------------------------------------------------------------------------------------------
 
 
+def _wrong_part(repository: str) -> bool:
+    """Whether the Hub has no such names: of another beginning or end, with two marks, or too long."""
+    wrong = any(part[0] in "-." or part[-1] in "-." for part in repository.split("/"))
+    return wrong or any(marks in repository for marks in ("--", "..")) or len(repository) > 96
+
+
 def _of_hub(name: str, run: RunContext) -> NamedWeights:
     match = _REPOSITORY.fullmatch(name)
-    if match is None:
+    if match is None or _wrong_part(match[1]):
+        here = os.path.exists(name) or name[:1] in "./~"
+        folder = " For a file here write --checkpoint FILE." if here else ""
         raise RbError(
-            f"hf:{name} names no repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
+            f"hf:{shown(name)} names no repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
+            f"{folder}"
         )
     repository, revision = match.groups()
     arch = _configured(f"hf:{repository}", lambda file: _hub_file(repository, revision, file, run))

@@ -92,7 +92,28 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunCo
             f"{file} holds several sets of weights: {facts['nesting'][-1]} is taken, besides it are"
             f" {', '.join(facts['others'])}. --member chooses."
         )
+    say_tie(path, facts, run)
     warn(path, facts, run)
+
+
+def say_tie(path: str, facts: Mapping[str, Any], run: RunContext) -> None:
+    """Report in one line normalisations that fit alike, and the clean accuracy of each."""
+    tie = facts.get("normalize_tie")
+    if tie is None:
+        return
+    taken = facts["normalize_name"]
+    divergences = dict(sorted(tie["divergences"].items(), key=lambda item: (item[0] != taken, item[1])))
+    each = ", ".join(
+        f"{name} (divergence {value:g}, clean accuracy {tie['acc'][name]:.4f})"
+        for name, value in divergences.items()
+    )
+    best = divergences[taken] == min(divergences.values())
+    why = "it fits best" if best else "the data set's" if taken == "dataset" else "it is published most"
+    run.notify(
+        f"{os.path.basename(path)}: normalisations near each other, compared on {tie['images']} images"
+        f" ({tie['acc_images']} for the accuracy): {each}. {taken} is taken, {why}; --normalize can tell"
+        " another."
+    )
 
 
 def warn(path: str, facts: Mapping[str, Any], run: RunContext) -> None:

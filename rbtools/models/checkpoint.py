@@ -132,7 +132,8 @@ def load(
     if named and checked.get("fit", {}).get("divergence", 0) > disambiguate.CLEAR:
         several = [*others, *disambiguate.unusual_variants_of(arch)]
         checked |= _warned_of_variant(checkpoint, [(arch, network), *built(several)], normalization, hints)
-    arch, facts = {**arch, **normalization.arch}, {**facts, **normalization.facts, **checked}
+    told = normalising.with_accuracies(normalization.facts, network, hints)
+    arch, facts = {**arch, **normalization.arch}, {**facts, **told, **checked}
     normalize = _normalize_of(checkpoint, arch)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
     if own := getattr(network, "warnings", None):

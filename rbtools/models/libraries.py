@@ -195,8 +195,9 @@ _CHANNELS = ("in_channels", "in_chans", "channels")
 def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """The network that the user's function `arch["name"]`, written module:factory, returns.
 
-    The number of classes, of channels, and the images' shape are passed to parameters of the usual
-    names. `models.build` calls this only with `allow_code`. Raises RbError where the
+    What follows the function (:width=16) is passed to its parameters of that name. The number of classes, of
+    channels, and the images' shape are passed to parameters of the usual names. `models.build` calls this
+    only with `allow_code`. Raises RbError where the
     module or the function is not there, stops with an error, or does not give a network.
     """
     text = str(arch.get("name"))
@@ -205,12 +206,16 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
             f"The module of python:{text} has changed since the record was made with it, so this would be"
             f" another network. Make the record anew (rb-arch --arch python:{text} --allow-code)."
         )
-    factory = _factory(text)
+    factory, options = _factory(text), external.own_options(text)
     accepted = inspect.signature(factory).parameters
+    any_name = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
+    for given in options:
+        if given not in accepted and not any_name:
+            raise RbError(f"python:{text}: the function has no parameter {given}.{near(given, accepted)}")
     offered: dict[str, Any] = {"shape": shape, "input_shape": shape}
     offered |= dict.fromkeys(_CLASSES, classes) | dict.fromkeys(_CHANNELS, shape[0])
     with _own_code(text):
-        network = factory(**{name: value for name, value in offered.items() if name in accepted})
+        network = factory(**{name: value for name, value in offered.items() if name in accepted} | options)
     if not isinstance(network, nn.Module):
         raise RbError(f"python:{text} gave a {type(network).__name__}. Expected a torch.nn.Module.")
     return network
@@ -236,6 +241,7 @@ def _own_code(text: str) -> Iterator[None]:
 
 def _factory(text: str) -> Callable[..., Any]:
     module_name, colon, attribute = text.partition(":")
+    attribute = attribute.partition(":")[0]
     if not (colon and module_name and attribute):
         raise RbError(f"The architecture python:{text} names no function. Expected python:MODULE:FUNCTION.")
     here = str(Path.cwd())

@@ -25,18 +25,21 @@ SMALL_IMAGENET = "imagenet16-120"
 STATISTICS = "BatchNorm statistics"
 ASKED = (DATASET, "none", "imagenet")  # proposed where nothing is published
 WITH_OWN_INPUTS = ("python", "fcnn", "rescnn")  # spaces whose networks say what inputs they take
+ACCURACY = 256  # images whose clean accuracy is told for normalisations that fit alike
 GUESS = "guess: "  # the beginning of `normalize_from` where neither file, user nor statistics decide
 
 
 @dataclass(frozen=True)
 class NormalizationHints:
     """Inputs of the choice: images of the data set (N, C, H, W) in [0, 1], the `known` normalisations by
-    name, and the number of `classes` of the data set that a normalisation belongs to.
+    name, and the number of `classes` of the data set that a normalisation belongs to. `more`: batches of up
+    to statistics.MOST images with their labels, for normalisations that the `images` do not tell apart.
     """
 
     images: Callable[[], Tensor] | None = None
     known: Mapping[str, Known] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
+    more: statistics.Batches | None = None
 
 
 @dataclass(frozen=True)
@@ -199,11 +202,17 @@ def _remembered(
     images = hints.images
     seen = statistics.synthetic(shape) if images is None else images()[: statistics.MANY]
     preferred = [PUBLISHED] if PUBLISHED in known else [DATASET, *of_classes]
-    fitting = statistics.normalisation(network, seen, known, preferred)
+    fitting = statistics.normalisation(network, seen, known, preferred, hints.more)
     if fitting is None or (images is None and len(fitting.names) > 1):
         return None
     names = [_usual_digits(name, known) if public else name for name in fitting.names]
-    divergences = {"normalize_divergences": fitting.divergences}
+    divergences: dict[str, Any] = {"normalize_divergences": fitting.divergences}
+    if fitting.tie is not None:
+        of_names = {
+            (_usual_digits(name, known) if public else name): value
+            for name, value in fitting.tie.divergences.items()
+        }
+        divergences["normalize_tie"] = {"images": fitting.tie.images, "divergences": of_names}
     first, *others = [
         ChosenNormalization(
             chosen(known[name]), {"normalize_from": STATISTICS, "normalize_name": name, **divergences}
@@ -211,6 +220,32 @@ def _remembered(
         for name in names
     ]
     return ChosenNormalization(first.arch, first.facts, tuple(others), guess)
+
+
+def with_accuracies(
+    facts: Mapping[str, Any], network: nn.Module, hints: NormalizationHints
+) -> dict[str, Any]:
+    """The facts; normalisations that fit alike get the clean accuracy of each (`acc`) on the first images
+    (`acc_images`): at most ACCURACY, since a whole network takes its time over them.
+    """
+    tie = facts.get("normalize_tie")
+    if tie is None or hints.more is None:
+        return dict(facts)
+    most = min(ACCURACY, statistics.affordable(network) * ACCURACY // statistics.MANY)
+    right, count = dict.fromkeys(tie["divergences"], 0), 0
+    for images, labels in hints.more():
+        images, labels = images[: most - count], labels[: most - count]
+        if not len(images):
+            break
+        count += len(images)
+        for name in right:
+            with torch.no_grad():
+                logits = network.eval()(statistics.normalised(images, hints.known[name]))
+            if not isinstance(logits, Tensor) or logits.ndim != 2:  # said where it is evaluated
+                return {key: value for key, value in facts.items() if key != "normalize_tie"}
+            right[name] += int(logits.argmax(1).eq(labels).sum())
+    shares = {name: round(correct / count, 4) for name, correct in right.items()}
+    return {**facts, "normalize_tie": {**tie, "acc": shares, "acc_images": count}}
 
 
 def _usual_digits(name: str, known: Mapping[str, Known]) -> str:

@@ -7,7 +7,7 @@ stored ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from rbtools.models.normalize import per_image
 
 Pair = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel, or one for all
 Known = Pair | str | None  # a normalisation: a pair, PER_IMAGE, or pixels as they are
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # images (N, C, H, W) in [0, 1] and labels (N)
 
 # A normalisation is as good as the best one if its divergence is at most (factor times the best, plus a
 # constant); EQUAL: indistinguishable on these images, SAME: equal to about four digits, WIDELY: cropped
@@ -27,8 +28,12 @@ Known = Pair | str | None  # a normalisation: a pair, PER_IMAGE, or pixels as th
 # as they are 0.9.
 EQUAL, SAME, WIDELY = (1.25, 0.003), (1.01, 0.0005), (5.0, 0.05)
 NEAR_STD, NEAR_MEAN = 1.3, 0.1  # normalisations this near to each other do no harm if confused
+CLOSE_STD, CLOSE_MEAN = 1.05, 0.02  # and these are told apart by chance alone: CIFAR-10's and CINIC-10's
+DIGITS_STD, DIGITS_MEAN = 1.01, 0.002  # and these are the same constants in other digits
+LEAST = 0.0005  # of EQUAL's constant, which falls as images rise: data differ from the training anyway
 FAR = 0.5  # above this least divergence the images do not resemble those of the training
 MANY = 64  # images: enough for statistics that are the same to within a few per cent
+MOST = 1024  # images: on so many those that fit alike on MANY are compared again
 CROP = 4  # pixels of zeros around an image that is cropped at random, as in most trainings
 
 
@@ -101,21 +106,50 @@ def divergence(model: nn.Module, images: Tensor, *, first: bool = False) -> floa
     The mean over channels of the Kullback-Leibler divergence between two normal distributions, that of the
     channel on these images and the stored one, clamped to 10 each. With `first`, of the first layer only.
     """
-    divergences: list[Tensor] = []
+    return _divergence(model, [images], first=first)
 
-    def compare(known: Tensor, spread: Tensor, values: Tensor) -> None:
-        # One row a channel: torch takes several times as long over the dimensions as they are.
-        variance, mean = torch.var_mean(values.transpose(0, 1).flatten(1), 1)
+
+def _divergence(model: nn.Module, batches: Iterable[Tensor], *, first: bool) -> float:
+    """The divergence on all images of some batches; only one batch is in memory."""
+    stored = _norms(model)
+    every = [(len(images), _moments(model, images, first=first)) for images in batches]
+    count = sum(n for n, _ in every)
+    shares = [n / count for n, _ in every]
+    zero = torch.zeros(())
+    divergences: list[Tensor] = []
+    for of_layer in zip(*(layers for _, layers in every), strict=True):
+        _, known, spread = stored[of_layer[0].place]
+        parts = list(zip(shares, of_layer, strict=True))
+        mean = sum((share * one.mean for share, one in parts), zero)
+        variance = sum((share * (one.variance + (one.mean - mean) ** 2) for share, one in parts), zero)
+        spread = spread + 1e-5
         ratio = (variance + 1e-5) / spread
         divergences.append((0.5 * ((mean - known) ** 2 / spread + ratio - 1 - ratio.log())).clamp(0, 10))
+    return torch.cat(divergences).mean().item() if divergences else float("inf")
+
+
+class _Moments(NamedTuple):
+    """What a BatchNorm layer sees: its place in `_norms`, mean and variance of each channel."""
+
+    place: int
+    mean: Tensor
+    variance: Tensor
+
+
+def _moments(model: nn.Module, images: Tensor, *, first: bool) -> list[_Moments]:
+    """The moments of each BatchNorm layer's input, in the order of the calls; with `first`, of one layer."""
+    seen: list[_Moments] = []
+
+    def look(place: int, values: Tensor) -> None:
+        # One row a channel: torch takes several times as long over the dimensions as they are.
+        variance, mean = torch.var_mean(values.transpose(0, 1).flatten(1), 1)
+        seen.append(_Moments(place, mean, variance))
         if first:
             raise _Seen
 
     hooks = [
-        module.register_forward_pre_hook(
-            lambda _, inputs, known=known, spread=spread: compare(known, spread + 1e-5, inputs[0])
-        )
-        for module, known, spread in _norms(model)
+        module.register_forward_pre_hook(lambda _, inputs, place=place: look(place, inputs[0]))
+        for place, (module, _, _) in enumerate(_norms(model))
     ]
     try:
         with torch.no_grad():
@@ -125,12 +159,19 @@ def divergence(model: nn.Module, images: Tensor, *, first: bool = False) -> floa
     finally:
         for hook in hooks:
             hook.remove()
-    return torch.cat(divergences).mean().item() if divergences else float("inf")
+    return seen
 
 
 def _nearest(images: Tensor, measure: Callable[[Tensor], float]) -> float:
     """The smaller divergence of the images as they are and cropped: not every training crops."""
     return min(measure(images), measure(cropped(images)))
+
+
+class Tie(NamedTuple):
+    """Normalisations that fit alike, the chosen one first: their divergences on that many `images`."""
+
+    divergences: dict[str, float]
+    images: int
 
 
 class Normalisation(NamedTuple):
@@ -141,16 +182,23 @@ class Normalisation(NamedTuple):
 
     names: list[str]
     divergences: dict[str, float]
+    tie: Tie | None = None
 
 
 def normalisation(
-    network: nn.Module, images: Tensor, known: Mapping[str, Known], preferred: Collection[str] = ()
+    network: nn.Module,
+    images: Tensor,
+    known: Mapping[str, Known],
+    preferred: Collection[str] = (),
+    more: Batches | None = None,
 ) -> Normalisation | None:
     """Which of the `known` normalisations (None: pixels as they are) a network was trained with.
 
     It is the one with the least divergence at the first BatchNorm layer, which depends on little but the
-    image. Of indistinguishable ones the `preferred` come first, then the earlier name. None where the network
-    has no stored statistics, and where nothing fits.
+    image. Of indistinguishable ones the `preferred` come first. Those of them that are near each other are
+    compared again on `more` images, if given; of those that are still indistinguishable the earlier name is
+    taken: `known` has those that are published most first. None where the network has no stored statistics,
+    and where nothing fits.
     """
     if not known or not remembers(network):
         return None
@@ -166,16 +214,47 @@ def normalisation(
         return None
     fitting = _within(divergences, list(divergences), *EQUAL)
     alike = [name for name in fitting if name in preferred] or fitting
-    order = [*_within(divergences, alike, *SAME)[:1], *sorted(fitting, key=divergences.__getitem__)]
+    (best,) = _within(divergences, alike, *SAME)[:1]
+    rivals = {name: known[name] for name in alike if _near(known[name], known[best])}
+    near = kinds(rivals, DIGITS_MEAN, DIGITS_STD)
+    tie = None
+    if more is not None and len(near) > 1:
+        tie = _tied(network, {name: known[name] for name in near}, more)
+        best = next(iter(tie.divergences))
+    else:
+        best = next(name for name in alike if name == best or _close(known[name], known[best]))
+    order = [best, *sorted(fitting, key=divergences.__getitem__)]
     of_kinds = kinds({name: known[name] for name in order})
-    return Normalisation(of_kinds, {name: round(value, 4) for name, value in divergences.items()})
+    rounded = {name: round(value, 4) for name, value in divergences.items()}
+    return Normalisation(of_kinds, rounded, tie)
 
 
-def kinds(known: Mapping[str, Known]) -> list[str]:
-    """The first names of normalisations that are not near each other."""
+def _tied(network: nn.Module, known: Mapping[str, Known], more: Batches) -> Tie:
+    """The known normalisations compared on more images: the earliest that is as good as the best, then the
+    others by their divergence.
+    """
+
+    def batches(pair: Known, change: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        return (normalised(change(images), pair) for images, _ in more())
+
+    divergences = {
+        name: min(
+            _divergence(network, batches(pair, change), first=True) for change in (lambda x: x, cropped)
+        )
+        for name, pair in known.items()
+    }
+    count = sum(len(images) for images, _ in more())
+    factor, plus = EQUAL
+    best = _within(divergences, list(known), factor, max(LEAST, plus * MANY / count))[0]
+    order = dict.fromkeys([best, *sorted(divergences, key=divergences.__getitem__)])
+    return Tie({name: round(divergences[name], 4) for name in order}, count)
+
+
+def kinds(known: Mapping[str, Known], most: float = NEAR_MEAN, most_ratio: float = NEAR_STD) -> list[str]:
+    """The first names of normalisations that are not near each other: by so much of a mean, and a std."""
     names: list[str] = []
     for name, pair in known.items():
-        if not any(_near(pair, known[one]) for one in names):
+        if not any(_near(pair, known[one], most, most_ratio) for one in names):
             names.append(name)
     return names
 
@@ -196,12 +275,16 @@ def normalised(images: Tensor, pair: Known) -> Tensor:
     return (images - mean) / std
 
 
-def _near(one: Known, other: Known) -> bool:
+def _close(one: Known, other: Known) -> bool:
+    return _near(one, other, CLOSE_MEAN, CLOSE_STD)
+
+
+def _near(one: Known, other: Known, most: float = NEAR_MEAN, most_ratio: float = NEAR_STD) -> bool:
     if one is None or other is None or isinstance(one, str) or isinstance(other, str):
         return one == other
     (mean, std), (others_mean, others_std) = (map(torch.tensor, pair) for pair in (one, other))
     shift, ratio = (mean - others_mean).abs().max(), (std / others_std).log().abs().max().exp()
-    return bool(shift <= NEAR_MEAN) and bool(ratio <= NEAR_STD)
+    return bool(shift <= most) and bool(ratio <= most_ratio)
 
 
 def ranked(models: Sequence[nn.Module], images: Tensor) -> list[tuple[float, int]]:

@@ -204,6 +204,8 @@ class Composite:
         if self.count == 1:
             warn("one record has nothing to be compared with: it scores .5, whatever its metrics are.")
             return
+        if self.count == 2 and any(column[0] != column[1] for column in self._numbers):
+            warn("min-max of two records is 1 for the better and 0 for the other, however near they are.")
         for term, column in zip(self.terms, self._numbers, strict=True):
             present = [value for value in column if value == value]
             if present and min(present) == max(present):

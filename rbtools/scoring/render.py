@@ -97,7 +97,7 @@ def caption(table: Table, form: str) -> str:
         count = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
         words.append(f"± is the standard deviation over the {count}records that a row averages.")
     if table.images:
-        words.append(_of_images(table))
+        words.append(of_images(table))
     if table.percent:
         words.append(f"In %: {', '.join(table.percent)}.")
     if form in ("csv", "csv-raw") or not words:
@@ -107,7 +107,7 @@ def caption(table: Table, form: str) -> str:
     return "\n" + (markdown if form == "md" else plain)(" ".join(words))
 
 
-def _of_images(table: Table) -> str:
+def of_images(table: Table) -> str:
     """`200 images for acc, fgsm.8; 50 for pgd20.8.`"""
     columns: dict[tuple[int, int], list[str]] = {}
     for heading in table.headings:

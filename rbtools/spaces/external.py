@@ -6,6 +6,7 @@ once; a test compares it with the library.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -16,7 +17,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rbtools.errors import RbError, unknown
+from rbtools.errors import RbError, shown, unknown
 from rbtools.plain_files import LARGEST_LIST, read_plain
 
 ZERO_SHOT = "open_clip"  # the space of zero-shot classifiers
@@ -211,6 +212,33 @@ def code_digest(name: str) -> str:
     if file is None:
         raise no_module(module)
     return hashlib.sha256(read_plain(file, LARGEST_LIST)).hexdigest()[:16]
+
+
+def own_options(name: str) -> dict[str, str | int | float | bool]:
+    """The parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE: numbers, true and false, else texts.
+
+    Raises RbError for a part that is no NAME=VALUE, or a name that stands twice.
+    """
+    options: dict[str, str | int | float | bool] = {}
+    for part in name.split(":")[2:]:
+        key, equals, value = part.partition("=")
+        if not (equals and key.isidentifier()) or key in options:
+            raise RbError(
+                f"python:{shown(name)} has the part '{shown(part)}'. Expected python:MODULE:FUNCTION, then"
+                " parameters of the function, each once: python:MODULE:FUNCTION:width=16:depth=3."
+            )
+        options[key] = _plain_value(value)
+    return options
+
+
+def _plain_value(text: str) -> str | int | float | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            return value if abs(value) < 1 << 63 else text  # as JSON holds it
+    return text
 
 
 def no_module(name: str) -> RbError:

@@ -146,6 +146,25 @@ def test_batchnorm_tells_the_normalisation_that_the_file_does_not(
     assert record["metrics"]["acc"] > 0.95
 
 
+def test_two_near_normalisations_are_said_with_the_accuracy_of_each(
+    trained_network: Normalized, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(trained_network.network.state_dict(), "bare.pt")
+    near = tuple(value + 0.01 for value in MEAN)
+    for name, mean in (("mine", MEAN), ("near", near)):
+        pair = datasets.normalization.Normalization(mean, STD)
+        monkeypatch.setitem(datasets.NORMALIZATIONS, name, pair)
+    result = attack("--checkpoint", "bare.pt", "--dataset", data)
+    record = one(result)
+    tie = record["recognised"]["normalize_tie"]
+    assert record["recognised"]["normalize_name"] == "mine" and tie["acc"].keys() == {"mine", "near"}
+    assert tie["acc"]["mine"] == record["metrics"]["acc"] and tie["images"] == tie["acc_images"] == 80
+    (line,) = (line for line in result.stderr.splitlines() if "near each other" in line)
+    assert "on 80 images" in line and "mine is taken, it " in line
+    for name, accuracy in tie["acc"].items():
+        assert f"{name} (divergence {tie['divergences'][name]:g}, clean accuracy {accuracy:.4f})" in line
+
+
 def digits_network(pair: Any) -> str:
     """A linear network for digits: without BatchNorm, nothing in it tells a normalisation."""
     Path("linear.py").write_text(

@@ -233,3 +233,11 @@ def test_weights_of_torchvision_bring_their_transforms_and_are_checked(
         stream.write(b"x")
     changed = CliRunner().invoke(arch_of, ["--from-checkpoint", "torchvision:mobilenet_v3_small"])
     assert "is not the file that torchvision publishes" in " ".join(changed.stderr.split())
+
+
+@pytest.mark.parametrize("name", ["./folder", "../net", "org/-net", "org/net--2", "org/" + "n" * 99, "~/net"])
+def test_what_is_no_name_of_the_hub_is_one_sentence(name: str) -> None:
+    result = CliRunner().invoke(attack, ["fgsm", "--checkpoint", f"hf:{name}", "--n", "2"])
+    assert result.exit_code in (1, 2) and "Traceback" not in result.stderr
+    assert "names no repository of the Hub. Expected hf:ORG/NAME" in result.stderr
+    assert ("For a file here write --checkpoint FILE." in result.stderr) == (name[0] in ".~")

@@ -73,3 +73,11 @@ def test_no_manual_page_is_long() -> None:
     texts = docs.files()
     lines = {path: text.count("\n") for path, text in texts.items() if path.startswith("man/")}
     assert {path: count for path, count in lines.items() if count > 500} == {}
+
+
+@pytest.mark.parametrize("tool", tools.TOOLS)
+def test_no_help_has_a_default_twice(tool: str) -> None:
+    page = tools.tool(tool)
+    for param in page.command.get_params(page.context):
+        if isinstance(param, click.Option) and (shown := param.get_help_record(page.context)):
+            assert shown[1].count("default: ") <= 1, shown

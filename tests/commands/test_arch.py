@@ -12,7 +12,9 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from rbtools.commands.arch import main
+from rbtools.models import build
 from rbtools.spaces import nasbench201
+from tests.runner import records
 
 BEST = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|"
 
@@ -281,3 +283,38 @@ def test_an_image_folder_says_its_size_and_classes() -> None:
 )
 def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
     assert message in refused(*arguments)
+
+
+SPACE = """
+from torch import nn
+
+def tiny(classes, channels, shape, width=8, bias=True):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * shape[1] * shape[2], width, bias=bias),
+                         nn.Linear(width, classes))
+
+def broken(classes):
+    return nn.Linear(3, classes)
+"""
+
+
+def test_a_space_of_one_s_own_has_parameters_and_is_counted() -> None:
+    Path("own_space.py").write_text(SPACE)
+    words = ["--dataset", "digits", "--allow-code"]
+    two = "python:own_space:tiny:width=2:bias=false,python:own_space:tiny:width=4"
+    first, second = records(CliRunner().invoke(main, ["--arch", two, *words]))
+    assert first["arch"]["options"] == {"width": 2, "bias": False} and "code" in first["arch"]
+    assert first["arch"]["params"] == 64 * 2 + 2 * 10 + 10 and first["arch"]["macs"] == 64 * 2 + 2 * 10
+    assert second["arch"]["params"] == 64 * 4 + 4 + 4 * 10 + 10
+    network = build(first, classes=10, shape=(1, 8, 8), allow_code=True)
+    assert network[1].weight.shape == (2, 64) and network[1].bias is None
+    uncounted = records(CliRunner().invoke(main, ["--arch", "python:own_space:tiny:width=2"]))
+    assert "params" not in uncounted[0]["arch"]
+    refused = {
+        "python:own_space:tiny:widht=2": "the function has no parameter widht. Did you mean 'width'?",
+        "python:own_space:tiny:width": "has the part 'width'. Expected python:MODULE:FUNCTION",
+        "python:own_space:tiny:width=1:width=2": "each once",
+        "python:own_space:broken": "The network raises RuntimeError",
+    }
+    for text, message in refused.items():
+        result = CliRunner().invoke(main, ["--arch", text, *words])
+        assert (result.exit_code, result.stdout) == (2, "") and message in result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import Result
 
+from rbtools.commands import ge
 from rbtools.commands.pr import main
 from rbtools.errors import UsageError
 from rbtools.parse_units import radii, tolerances
@@ -68,6 +69,17 @@ def test_a_further_tolerance_is_found_without_a_model(trained: dict[str, Record]
     assert "probacc.uniform.0.3.0.3" in metrics
     again = run([*chosen, "0.1"], trained["erm"])
     assert again.stderr.startswith("rb-pr: 1 record: 0 computed, 1 found in the store.\n")
+
+
+def test_several_noises_are_measured_in_one_record(trained: dict[str, Record]) -> None:
+    chosen = ["--gamma", "0.3", "--samples", "4", "--n", "10", "--rho", "0.1", "--noise"]
+    both = one(run([*chosen, "uniform,gaussian"], trained["erm"]))["metrics"]
+    for noise in ("uniform", "gaussian"):
+        alone = one(run([*chosen, noise], trained["erm"]))["metrics"]
+        assert both[f"pr.{noise}.0.3"] == alone[f"pr.{noise}.0.3"]
+    gaps = one(invoke(ge.main, ["pr", *chosen, "uniform,gaussian"], trained["erm"]))["metrics"]
+    assert {"ge.pr.uniform.0.3", "ge.pr.gaussian.0.3"} <= gaps.keys()
+    assert "--noise is empty" in run([*chosen, ","]).stderr
 
 
 def test_radii_are_read_on_the_unit_scale() -> None:

@@ -852,6 +852,16 @@ def test_a_table_of_several_numbers_of_images_has_them_below(form: str) -> None:
     assert below in out(["--pivot", "arch.name", "--format", form], [mixed])
 
 
+def test_columns_of_several_numbers_of_images_in_csv_are_said_on_stderr() -> None:
+    mixed = of_images("a", acc=200, pgd20_8=50)
+    words = "the columns are of different numbers of images: 200 images for acc; 50 for pgd20.8."
+    for how in (["--by", "acc"], ["--pivot", "arch.name"]):
+        result = run([*how, "--format", "csv"], [mixed])
+        assert result.stderr.count(words) == 1 and " images" not in result.stdout
+    assert words not in run(["--by", "acc", "--format", "csv"], [of_images("a", acc=50, pgd20_8=50)]).stderr
+    assert words not in run(["--by", "acc", "--format", "md"], [mixed]).stderr
+
+
 def test_merging_results_of_other_numbers_of_images_is_said() -> None:
     same = {"checkpoint": "sha256:1", "train": {"seed": 0}}
     parts = [{**of_images("a", acc=200), **same}, {**of_images("a", pgd20_8=50), **same}]

@@ -18,6 +18,10 @@ THREE = [
     {"acc": 0.75, "pgd20.8": 0.625, "seconds_per_epoch": 20},
     {"acc": 0.625, "pgd20.8": 0.375, "seconds_per_epoch": 30},
 ]
+OF_TWO = (
+    "rb-score: warning: min-max of two records is 1 for the better and 0 for the other, however near they"
+    " are.\n"
+)
 FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"tool":"rb-train","message":"no"},"metrics":{"acc":9}}'
 
 
@@ -31,7 +35,7 @@ def run(arguments: list[str], lines: list[str]) -> Result:
 
 def scored(arguments: list[str], *metrics: Record) -> list[Record]:
     result = run(arguments, [line(one) for one in metrics])
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, result.stderr.replace(OF_TWO, "")) == (0, "")
     return [json.loads(text) for text in result.stdout.splitlines()]
 
 
@@ -115,6 +119,15 @@ def test_a_score_of_one_record_is_said_to_tell_nothing() -> None:
     result = run(["--metric", "acc"], [line({"acc": 0.9})])
     assert result.exit_code == 0
     assert "one record has nothing to be compared with: it scores .5" in result.stderr
+
+
+def test_a_score_of_two_records_is_said_to_be_0_or_1_by_construction() -> None:
+    near = [line({"acc": 0.75}), line({"acc": 0.751})]
+    result = run(["--metric", "acc"], near)
+    assert [json.loads(text)["metrics"]["score"] for text in result.stdout.splitlines()] == [0, 1]
+    assert result.stderr == OF_TWO
+    assert OF_TWO not in run(["--metric", "acc"], [*near, line({"acc": 0.5})]).stderr
+    assert OF_TWO not in run(["--metric", "acc"], [near[0]] * 2).stderr
 
 
 def test_without_metrics_all_that_every_record_has() -> None:
@@ -281,7 +294,7 @@ def test_within_scales_each_group_by_itself() -> None:
 
 def test_several_data_sets_scaled_together_are_named() -> None:
     result = run(["--metric", "acc"], [on("a", "x", acc=0.9), on("b", "x", acc=0.3)])
-    assert result.stderr == (
+    assert result.stderr.replace(OF_TWO, "") == (
         "rb-score: warning: the records are of 2 data sets (a, b), scaled together. --within dataset scales"
         " each by itself.\n"
     )
@@ -477,7 +490,7 @@ def test_no_common_metric() -> None:
 
 def test_a_number_too_far_to_scale() -> None:
     assert "too far to scale. Is it a metric?" in refused(
-        ["--add", "far=acc * 1.7e308", "--metric", "far"], {"acc": -1}, {"acc": 1}
+        ["--add", "far=acc * 1.7e308", "--metric", "far"], {"acc": -1}, {"acc": 1}, {"acc": 0}
     )
 
 

@@ -9,6 +9,8 @@ from torch import nn
 
 from rbtools.datasets import NORMALIZATIONS
 from rbtools.errors import RbError
+from rbtools.execution.context import RunContext
+from rbtools.inputs import recognition
 from rbtools.models import build, checkpoint, statistics
 from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.families import Ambiguous
@@ -157,3 +159,77 @@ def test_normalisations_that_fit_equally_well_but_differ_are_both_named():
     both = statistics.normalisation(Flat().eval(), seen, {"a": None, "b": ((0.5,) * 3, (0.1,) * 3)})
     assert both is not None and both.names == ["a", "b"]
     assert statistics.normalisation(nn.Conv2d(3, 3, 1), seen, {"a": None}) is None
+
+
+def test_of_near_equal_normalisations_the_one_that_is_published_most_is_taken() -> None:
+    """CINIC-10's constants fit a network of CIFAR-10 better on some 64 images: by chance."""
+    images = statistics.synthetic((3, 32, 32))
+    known = {name: NORMALIZATIONS[name] for name in ("cifar10", "kuangliu", "cinic10")}
+    for trained_on, taken in (("cinic10", "cifar10"), ("cifar10", "cifar10"), ("kuangliu", "kuangliu")):
+        network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=None))
+        network.train()(statistics.normalised(images, known[trained_on]))
+        found = statistics.normalisation(network, images, known)
+        assert found is not None and found.names[0] == taken and found.divergences.keys() == known.keys()
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=None))
+    network.train()(statistics.normalised(images, known["cifar10"]))
+    own = statistics.normalisation(network, images, {"dataset": known["cinic10"], **known}, ["dataset"])
+    assert own is not None and own.names[0] == "dataset"
+
+
+def cut(images: torch.Tensor, labels: torch.Tensor) -> statistics.Batches:
+    return lambda: zip(images.split(64), labels.split(64), strict=True)
+
+
+def test_near_normalisations_are_compared_again_on_more_images() -> None:
+    """The first images are darker, as if CINIC-10's constants were right or wrong: all images tell."""
+    images = statistics.synthetic((3, 32, 32), 1024)
+    known = {name: NORMALIZATIONS[name] for name in ("cifar10", "rice", "cinic10")}
+    for trained_on, factor in (("cifar10", 0.97), ("cinic10", 1.0)):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=None))
+        network.train()(statistics.normalised(images, known[trained_on]))
+        more = cut(images, torch.zeros(1024))
+        found = statistics.normalisation(network, images[:64] * factor, known, known, more)
+        assert found is not None and found.tie is not None and found.tie.images == 1024
+        assert found.names[0] == trained_on and next(iter(found.tie.divergences)) == trained_on
+        assert found.tie.divergences.keys() == {"cifar10", "cinic10"}  # rice is cifar10 in other digits
+        few = statistics.normalisation(network, images[:64], known, known, cut(images[:64], torch.zeros(64)))
+        assert few is not None and few.names[0] == "cifar10" and few.tie is not None  # published most
+        alone = {"cifar10": known["cifar10"], "rice": known["rice"]}
+        sure = statistics.normalisation(network, images[:64], alone, alone, more)
+        assert sure is None or sure.tie is None
+
+
+def test_a_divergence_over_batches_is_that_over_all_images() -> None:
+    images = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    for first in (True, False):
+        whole = statistics.divergence(network, images, first=first)
+        batches = statistics._divergence(network, images.split([16, 8]), first=first)
+        assert batches == pytest.approx(whole, rel=0.01)
+
+
+def test_near_normalisations_are_both_told_with_the_accuracy_of_each(images) -> None:
+    """Labels by the network itself behind the second: its accuracy is 1."""
+    near = tuple(value + 0.015 for value in KNOWN["cifar10"][0]), KNOWN["cifar10"][1]
+    model = trained(SKIP, images, KNOWN["cifar10"])
+    torch.save(bare(model), "m.pt")
+    with torch.no_grad():
+        labels = Normalized(model.network, *near)(images).argmax(1)
+        right = float(model(images).argmax(1).eq(labels).float().mean())
+    known = {"mine": KNOWN["cifar10"], "near": near, "none": None}
+    given = {"space": "nasbench201", "str": SKIP}
+    hints = NormalizationHints(lambda: images[:8], known, more=cut(images, labels))
+    _, _, facts = checkpoint.load("m.pt", given, hints=hints)
+    tie = facts["normalize_tie"]
+    assert facts["normalize_name"] == "mine" and (tie["images"], tie["acc_images"]) == (64, 64)
+    assert tie["acc"] == {"mine": pytest.approx(right, abs=1e-4), "near": 1.0}
+    lines: list[str] = []
+    recognition.say_tie("m.pt", facts, RunContext(tool="rb-attack", notify=lines.append))
+    (line,) = lines
+    assert "compared on 64 images (64 for the accuracy)" in line and "near (divergence" in line
+    assert "clean accuracy 1.0000" in line and f"clean accuracy {tie['acc']['mine']:.4f}" in line
+    assert "mine is taken, it fits best;" in line
+    worse = {**facts, "normalize_tie": {**tie, "divergences": {"mine": 0.002, "near": 0.001}}}
+    recognition.say_tie("m.pt", worse, RunContext(tool="rb-attack", notify=lines.append))
+    assert "mine is taken, it is published most;" in lines[-1]

@@ -382,3 +382,10 @@ def test_the_distance_of_a_cell_is_the_number_of_edges_that_differ():
         expr.compile("distance(9)")({"arch": {"space": "zoo"}})
     with pytest.raises(RbError, match="takes one value"):
         expr.compile("distance(9, 10)")
+
+
+def test_a_missing_accuracy_is_no_number_of_an_operation() -> None:
+    record = {"arch": {"space": "nasbench201", "none": 2}, "metrics": {"params": 3}}
+    with pytest.raises(RbError, match="no metric or field 'acc'") as wrong:
+        expr.compile("acc > 0.5").holds(record)
+    assert "Did you mean" not in str(wrong.value)

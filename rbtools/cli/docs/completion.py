@@ -52,6 +52,10 @@ def _value(param: click.Option) -> Follows:
         from rbtools.training import METHODS
 
         return Follows(tuple(METHODS), many=True)
+    if param.name == "noise" and param.metavar == "LIST":
+        from rbtools.probabilistic import NOISES
+
+        return Follows(tuple(NOISES), many=True)
     if param.name == "dataset":
         from rbtools.datasets import DATASETS, WITH_PATH
 
