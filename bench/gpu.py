@@ -362,7 +362,7 @@ def aa(bench: Bench) -> None:
         chosen = {} if backend == "rbtools" else {"backend": backend}
         with nullcontext() if chosen else bench.memory():
             done = rbtools.attack(record, "aa", eps=8, **bench.options(n=n, force=True, **short, **chosen))
-        found[backend] = next(one for one in done["evals"] if one["metric"].startswith("aa"))
+        found[backend] = next(one for one in done["evals"] if one["metric"].startswith(("aa", "ensemble")))
     ours, theirs = found["rbtools"], found["pyautoattack"]
     points = round(100 * (ours["value"] - theirs["value"]), 3)
     bench.say(
@@ -506,7 +506,7 @@ def robust(bench: Bench) -> None:
     ours = sum(done["train"]["history"]["seconds"])
     short = {"attacks": "apgd-ce"} if bench.small else {}
     found = rbtools.attack(done, "aa", eps=8, **bench.options(n=bench.sizes.aa, **short))
-    entry = next(one for one in found["evals"] if one["metric"].startswith("aa"))
+    entry = next(one for one in found["evals"] if one["metric"].startswith(("aa", "ensemble")))
     real = bench.dataset == "cifar10"
     told = {"unit": "s", "goal": ROBUST_SECONDS, "robust": entry["value"], "epochs": done["train"]["epochs"]}
     check = "half of the images right under AutoAttack" if real else "finite loss"

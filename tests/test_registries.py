@@ -90,7 +90,8 @@ def test_a_registered_class_is_a_frozen_dataclass_that_says_what_it_is(
     assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert all(field.kw_only for field in dataclasses.fields(cls))
     assert cls.name == name  # type: ignore[attr-defined]
-    assert isinstance(cls.version, int) and cls.version >= 1  # type: ignore[attr-defined]
+    version = cls().version if isinstance(cls.version, property) else cls.version  # type: ignore[attr-defined]
+    assert isinstance(version, int) and version >= 1
     first = inspect.cleandoc(cls.__dict__["__doc__"] or "").split("\n\n")[0]
     assert first.endswith((".", ":")) and not first.startswith(cls.__name__ + "(")
 

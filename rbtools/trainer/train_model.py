@@ -21,7 +21,7 @@ from rbtools.records import results, trained
 from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
-from rbtools.trainer import distributed, init, presets, saved_state, tracking
+from rbtools.trainer import distributed, presets, tracking
 from rbtools.trainer.recipe import Recipe, check, check_method, held_out
 
 if TYPE_CHECKING:
@@ -285,6 +285,8 @@ def _threads(task: TrainingTask, run: RunContext, state: bytes | None) -> int:
     """CPU threads of each process of a training on this machine: what the user says; else those that it began
     with, since another number rounds otherwise; else those that pay for its network.
     """
+    from rbtools.trainer import init, saved_state  # torch, which a stored training does not need
+
     arch, here = task.record["arch"], distributed.here()
     began = None
     if run.threads is None and cores.asked() is None and device.choose(run).type == "cpu":

@@ -25,7 +25,7 @@ def test_every_bench_is_among_the_figures() -> None:
     # Helpers of others, what compares two trees, what needs a GPU or what cannot be had here, and
     # this one.
     others = {"transformers_networks", "author_networks", "decoding"}
-    others |= {"figures", "sidebyside", "ray_nodes", "gpu", "fuzz", "fuzz_fields"}
+    others |= {"coverage_pr", "figures", "sidebyside", "ray_nodes", "gpu", "fuzz", "fuzz_fields"}
     others |= {"fuzz_files", "fuzz_pickles", "fuzz_targets", "snapshots", "structure", "paired", "zoo"}
     others |= {"figures_of_papers", "paper_items", "panels", "minimal_norm", "two_phase", "apgd_l1"}
     others |= {"prbench_rows", "certify", "check_wheel", "waits", "gpu_table", "gpu_plain"}

@@ -336,7 +336,7 @@ def kept_seconds(state: Path) -> list[float]:
 
     from rbtools.store.content_store import unsealed
 
-    data = unsealed(state.read_bytes())
+    data = unsealed(state.read_bytes(), state.name)
     assert data is not None
     found: list[float] = torch.load(io.BytesIO(data), weights_only=True)["history"]["seconds"]
     return found
