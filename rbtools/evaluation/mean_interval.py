@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from rbtools.lazy import np
 from rbtools.probabilistic import intervals
 
-VERSION = 3
+OF = "images like those seen"
+"""What the interval is of, for entries."""
+VERSION = 4
 """Raised when the interval changes, so that stored ones are made anew."""
 
 
@@ -18,7 +20,7 @@ def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -
     The wider of Student's and Hall's ends. Images unlike any that was seen may be up to 3/N of all (the rule
     of three, Hanley and Lippman-Hand, JAMA 249, 1983), and are taken for as extreme as the most extreme one:
     each end is further out by 3/N of the distance to that. Images that are rarer than some 3/N and far more
-    extreme are in no interval.
+    extreme are in no interval, and without a bound on the numbers in none that is finite.
     """
     values = np.asarray(numbers, float)
     n, mean, deviation = len(values), float(values.mean()), float(values.std())

@@ -358,7 +358,7 @@ def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
         half = intervals.student_quantile(0.95, count - 1) * value.se
         ends = [value.value - half, value.value + half]
     error = {"se": value.se, "se_over": value.over, "ci95": ends}
-    return {"value": value.value, **error}
+    return {"value": value.value, **error, **({"interval_of": mean_interval.OF} if value.numbers else {})}
 
 
 def _name(job: MeasureItem, value: Value) -> str:

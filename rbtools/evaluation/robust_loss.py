@@ -60,6 +60,7 @@ class LossOutput(Output):
         loss: dict[str, Any] = {"n": n, "value": mean}
         if n > 1:
             loss["ci95"] = list(mean_interval.of_images(losses, 0.0))
+            loss["interval_of"] = mean_interval.OF
         error = {"n": n, "value": wrong / n, "ci95": list(intervals.wilson(wrong, n))}
         return [entry | numbers for entry, numbers in zip(self.entry_template(), (loss, error), strict=True)]
 

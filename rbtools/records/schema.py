@@ -272,6 +272,12 @@ EVALS = (
         " of the mean over the source of the images; of ProbAcc that of the share of images whose true PR"
         " passes, which the value estimates with a bias",
     ),
+    Field(
+        "interval_of",
+        "label",
+        "of losses, margin and nu, which have no bound: the interval is of images like those seen, and images"
+        " that are rarer than some 3/n and far more extreme are in none",
+    ),
     Field("abstained", "result", "of smooth: images without a certificate of any class"),
     Field("mean_radius", "result", "of smooth: the mean certified radius, 0 where the class is wrong"),
     Field("estimator", "result", "of ProbAcc: that the value is a plug-in estimate, and the draws per image"),
