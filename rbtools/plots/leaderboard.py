@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -25,7 +24,6 @@ _SCRIPTS = (
     "1-data.js 2-score.js 3-order.js 4-table.js 5-panel.js 6-chart.js 7-record.js 8-download.js 9-main.js"
 ).split()
 # In a script element only these can end it or open a comment; the others end a line of JavaScript.
-_CONTROL_ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\u00[01][0-9a-f]")
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -87,11 +85,10 @@ def filled(content: dict[str, Any], title: str) -> str:
 
 def embedded(value: dict[str, Any]) -> str:
     """JSON that is safe inside a script element, whatever texts it holds."""
-    text = CONTROL.sub("\ufffd", dumps(value).decode())
-    text = _CONTROL_ESCAPED.sub("\\1\ufffd", text)
-    for letter, escaped in _ESCAPED.items():
+    text = dumps(value).decode()
+    for letter, escaped in _ESCAPED.items():  # first: a line separator is no mark of direction
         text = text.replace(letter, escaped)
-    return text
+    return CONTROL.sub("\ufffd", text)  # JSON has spelled the control characters
 
 
 def bundle() -> str:
