@@ -468,7 +468,7 @@ class _Training:
         overfitted = validation.overfitting(self.history)
         if overfitted is not None:
             result["catastrophic_overfitting"] = overfitted
-        result |= self._at_chance(kept)
+        result |= validation.at_chance(self, kept)
         if self.epoch:
             result["passes"] = self.passes.an_image()
         if distributed.count() > 1 and has_batchnorm(self.model):
@@ -484,18 +484,6 @@ class _Training:
             best = last if is_last else self._keep(kept)
             result |= {"best": best, "best_epoch": self.best["epoch"]}
         return result
-
-    def _at_chance(self, model: nn.Module) -> dict[str, float]:
-        """Of a training that ended at chance, which is told: the accuracy, for the record."""
-        classes = self.about.classes
-        if self.epoch < validation.LEARNING:
-            return {}
-        accuracy = validation.ended_at_chance(model, self.images, self.labels, self.ids, classes)
-        if accuracy is None:
-            return {}
-        name = f"{self.arch.get('name', 'The network')} {self.method.name}"
-        self.run.notify(f"{name}: {validation.at_chance_in_words(accuracy, classes, self.method)}")
-        return {"at_chance": round(accuracy, 6)}
 
     def _keep(self, model: nn.Module) -> str:
         # Only what determines the network, so that the same training always gives the same bytes.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.datasets.streaming import Streamed
+    from rbtools.trainer.loop import _Training
     from rbtools.training.base import Method
 
 
@@ -113,6 +114,19 @@ def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
         f" training it is {own:.3g}. Use n-fgsm with more noise (--k), a smaller --eps, or pgd with more"
         " --attack-steps."
     )
+
+
+def at_chance(training: _Training, model: nn.Module) -> dict[str, float]:
+    """Of a training that ended at chance, which is told: the clean accuracy, for the record."""
+    if training.epoch < LEARNING:
+        return {}
+    classes, method = training.about.classes, training.method
+    accuracy = ended_at_chance(model, training.images, training.labels, training.ids, classes)
+    if accuracy is None:
+        return {}
+    name = f"{training.arch.get('name', 'The network')} {method.name}"
+    training.run.notify(f"{name}: {at_chance_in_words(accuracy, classes, method)}")
+    return {"at_chance": round(accuracy, 6)}
 
 
 def ended_at_chance(
