@@ -26,7 +26,7 @@ class Trial(NamedTuple):
     """A network to measure: the fields that say which it is, its images' shape (C, H, W), and what makes it,
     on the CPU."""
 
-    what: Mapping[str, Any]
+    identity: Mapping[str, Any]
     shape: tuple[int, int, int]
     network: Callable[[], nn.Module]
 
@@ -40,19 +40,19 @@ def of(run: RunContext, trial: Trial, most: int) -> int:
     if device.choose(run).type != "cpu":
         return most
     where = {"most": most, "processor": device.environment(torch.device("cpu"))}
-    key = f"threads:{digest({'version': VERSION, **where, 'shape': trial.shape, 'of': trial.what})}"
-    if (known := _look(run, key, most)) is not None:
-        return known
+    key = f"threads:{digest({'version': VERSION, **where, 'shape': trial.shape, 'of': trial.identity})}"
+    if (threads := _look(run, key, most)) is not None:
+        return threads
     with cores.held(run.store.folder, most, run.check_cancelled), run.clock.stage("threads"):
-        if (known := _look(run, key, most)) is not None:  # another process measured it meanwhile
-            return known
+        if (threads := _look(run, key, most)) is not None:  # another process measured it meanwhile
+            return threads
         try:
-            found = _measured(trial, most)
+            threads = _measured(trial, most)
         except Exception:  # a network may raise anything, and will again where it is needed
             return most
-    _known[key] = found
-    run.store.put(key, str(found))
-    return found
+    _known[key] = threads
+    run.store.put(key, str(threads))
+    return threads
 
 
 def _look(run: RunContext, key: str, most: int) -> int | None:
