@@ -30,7 +30,7 @@ from rbtools.evaluation.base import Batch
 from rbtools.evaluation.batches import batch_size, default_chunk_size
 from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.execution import precision
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import checkpoints, resolve
 from rbtools.inputs.data import data_of
 from rbtools.store import Store
@@ -46,7 +46,7 @@ class Bench:
         self.options = options
         self.clock = time.process_time if options.cpu else time.perf_counter
         dataset_name = f"imagefolder:{options.data}" if Path(options.data).is_dir() else options.data
-        run = RunContext(tool="bench", store=Store(None), dataset=dataset_name, device="cpu")
+        run = Run.of(tool="bench", store=Store(None), dataset=dataset_name, device="cpu")
         record = checkpoints.record_of(
             options.checkpoint, checkpoints.CheckpointHints(options.arch, None), run
         )
@@ -58,7 +58,7 @@ class Bench:
         self.images = dataset.images[self.ids].float().div(255)
         self.labels = dataset.labels[self.ids]
         self.shape = data.about.shape
-        self.bf16 = precision.resolve(RunContext(tool="bench", precision="auto", device="cpu"))
+        self.bf16 = precision.resolve(Run.of(tool="bench", precision="auto", device="cpu"))
         self.together = batch_size(torch.device("cpu"), self.shape)
 
     def ours(self, name: str, how: str, seed: int, **params: Any) -> float:

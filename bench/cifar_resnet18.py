@@ -38,7 +38,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.evaluation import evaluate
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.tasks import AttackTask
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.models.torchvision_import import torchvision
 from rbtools.store import Store
@@ -138,7 +138,7 @@ def ours(attack: str, options: dict[str, Any], args: argparse.Namespace, *, eps:
         command = [str(BIN / "rb-attack"), attack, *own, "--eps", eps, *source, *data, *where]
         record = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
         seconds = time.perf_counter() - start
-        run = RunContext(tool="rb-attack", store=Store(store), device=args.device, n=n)
+        run = Run.of(tool="rb-attack", store=Store(store), device=args.device, n=n)
         distances = tuple(units.eps_to_pixels(one) for one in eps.split(","))
         positions, found = stored_verdicts(record, ATTACKS.build(attack, **options), distances, run, n)
     return Verdicts(record["metrics"], positions, found[0], found[1:], seconds)
@@ -178,7 +178,7 @@ class KeptTask(EvalTask):
 
 
 def stored_verdicts(
-    record: dict[str, Any], method: Any, distances: tuple[float, ...], run: RunContext, n: int
+    record: dict[str, Any], method: Any, distances: tuple[float, ...], run: Run, n: int
 ) -> tuple[list[int], list[np.ndarray]]:
     """The images that were met, and for clean and every distance which of them were right: bool (n,)."""
     task = KeptTask(method, distances)

@@ -38,7 +38,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation.evaluate import run_task
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, record_of
 from rbtools.spaces import sized
 from rbtools.store import Store
@@ -129,9 +129,7 @@ def overhead(folder: Path, words: list[str], repeats: int) -> None:
             divide = bool(number % 2)
             shutil.rmtree("store", ignore_errors=True)
             store = Store("store")
-            run = RunContext(
-                "bench", store, device="cpu", threads=1, dataset=options["--dataset"], divide=divide
-            )
+            run = Run.of("bench", store, device="cpu", threads=1, dataset=options["--dataset"], divide=divide)
             record = record_of("net.pt", hints, run)
             before, start = time.process_time(), time.perf_counter()
             entry = run_task(record, task, run)["evals"][-1]

@@ -62,7 +62,7 @@ def claims(folder: Path, count: int) -> list[tuple[str, bytes]]:
     import torch
 
     from rbtools import models
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import resolve_inputs
     from rbtools.spaces import describe
     from rbtools.store import Store
@@ -81,7 +81,7 @@ def claims(folder: Path, count: int) -> list[tuple[str, bytes]]:
     given = ["--checkpoint", "net.pt", "--arch", "resnet18", "--normalize", "none", "--dataset"]
     record = json.loads(tool(["attack", "none", *given, "npz:some.npz", "--n", "20", "-q"], folder))
     os.chdir(folder)
-    inputs = resolve_inputs(record, RunContext("rb-verify", store=Store("rb-store")), "test")
+    inputs = resolve_inputs(record, Run.of("rb-verify", store=Store("rb-store")), "test")
     about = {"checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "split": "test"}
     made = []
     for seed, metric in enumerate(("pgd20.8", "aa.8")):

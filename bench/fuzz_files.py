@@ -515,16 +515,16 @@ class RayMessages(Files):
         return pickle.dumps((record, known, files, dropped))  # made here: its values are plain ones
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.execution.context import RunContext
         from rbtools.execution.job import JobReport
         from rbtools.execution.ray import worker
         from rbtools.execution.ray.ray_executor import RayExecutor
+        from rbtools.execution.run import Run
         from rbtools.store.content_store import Store
 
         record, known, files, dropped = pickle.loads(data)
         store = Store(folder / "store")
         spec = worker.RunSpec(
-            [Looks()], RunContext(tool="rb-x", store=Store(folder / "theirs")), str(folder), None
+            [Looks()], Run.of(tool="rb-x", store=Store(folder / "theirs")), str(folder), None
         )
         task = worker.RayTask(1, 0, record, False, 1, known)
         here = os.getcwd()

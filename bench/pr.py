@@ -29,7 +29,7 @@ from rbtools.evaluation import fast_model, sampling
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.batches import batch_size
 from rbtools.execution import precision
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.probabilistic import NOISES, sequential
@@ -69,7 +69,7 @@ def plain_loop(
 
 def tile_of(args: argparse.Namespace, model: nn.Module, images: Tensor, labels: Tensor, fast: bool) -> Batch:
     """The images as rb-pr would meet them; `fast` with a search prepared for this machine."""
-    how = precision.resolve(RunContext(tool="bench", precision="auto", device=args.device))
+    how = precision.resolve(Run.of(tool="bench", precision="auto", device=args.device))
     search = fast_model.make_fast_model(model, how, tuple(images.shape[1:])).model if fast else None
     ids = torch.arange(len(labels), device=args.device)
     size = batch_size(torch.device(args.device), images.shape[1:])
@@ -130,7 +130,7 @@ def robust_tile(args: argparse.Namespace) -> Batch:
     record = {"schema": 1, "arch": sized("nasbench201", channels=8, cells=1).arch(13714), "dataset": "digits"}
     method = METHODS.build("pgd", eps=32 / 255, step_size=8 / 255, attack_steps=7)
     with tempfile.TemporaryDirectory() as folder:
-        run = RunContext(tool="bench", store=Store(folder), device=args.device)
+        run = Run.of(tool="bench", store=Store(folder), device=args.device)
         trained = train_model.train(record, method, recipe.Recipe(epochs=15, lr=0.2), run)
         data = data_of(trained, run, "test")
         model = resolve.load_model(trained, data, run, torch.device(args.device))

@@ -35,7 +35,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.evaluation import evaluate
 from rbtools.evaluation.outcomes import encoded
 from rbtools.evaluation.tasks import AttackTask
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.records import dumps
 from rbtools.spaces import sized
@@ -74,7 +74,7 @@ def models(count: int) -> Iterator[dict[str, Any]]:
 
 def fill(folder: Path, count: int) -> None:
     """Keep two results, clean accuracy and FGSM's, for each of count / 2 models."""
-    run = RunContext(tool="rb-attack", store=Known(folder), precision="auto")
+    run = Run.of(tool="rb-attack", store=Known(folder), precision="auto")
     question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
     sync, os.fsync = os.fsync, lambda handle: None  # a power cut would only cost the bench
     try:
@@ -84,7 +84,7 @@ def fill(folder: Path, count: int) -> None:
         os.fsync = sync
 
 
-def fitted(task: Any, run: RunContext, kept: Any, others: Any) -> dict[str, Any]:
+def fitted(task: Any, run: Run, kept: Any, others: Any) -> dict[str, Any]:
     """What `train_model._fitted` gives, without a training: it is kept at once."""
     name = run.store.keep_object(f"weights of {kept.key}".encode())
     cost = {"seconds_per_epoch": 1.0, "device": "cpu", "threads": 1}
@@ -95,7 +95,7 @@ def fitted(task: Any, run: RunContext, kept: Any, others: Any) -> dict[str, Any]
 
 def fill_with_trainings(folder: Path, count: int) -> None:
     """Keep trainings, each with a checkpoint of a few bytes, as `rb-train` finds them."""
-    run, how = RunContext(tool="rb-train", store=Known(folder), precision="auto"), Recipe(val=VALIDATED)
+    run, how = Run.of(tool="rb-train", store=Known(folder), precision="auto"), Recipe(val=VALIDATED)
     sync, os.fsync = os.fsync, lambda handle: None
     try:
         with mock.patch.object(train_model, "_fitted", fitted):

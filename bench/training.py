@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from rbtools import datasets, models, spaces
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.trainer import recipe
 from rbtools.trainer.loop import _Training
 from rbtools.trainer.metrics import Totals
@@ -71,7 +71,7 @@ class Ours:
         how = recipe.Recipe(batch_size=len(labels), augment=())
         task = TrainingTask({"arch": arch_of(name)}, {}, method, method, how, arithmetic)
         task = task._replace(data=data, recipe=how)  # type: ignore[arg-type]
-        self.training = _Training(task, RunContext(tool="bench"), torch.device("cpu"))
+        self.training = _Training(task, Run.of(tool="bench"), torch.device("cpu"))
         self.ids = torch.arange(len(labels))
 
     def __call__(self) -> None:

@@ -111,7 +111,7 @@ def randomised(network: nn.Module) -> nn.Module:
 @torch.no_grad()
 def compared(name: str, make: Callable[[], nn.Module], images_class: Any, folder: Path) -> dict[str, Any]:
     from rbtools.errors import RbError
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import CheckpointHints, record_of
     from rbtools.models import checkpoint
 
@@ -131,7 +131,7 @@ def compared(name: str, make: Callable[[], nn.Module], images_class: Any, folder
     expected: Tensor = network.double()((pixels - mean) / std).logits
     start = time.perf_counter()
     try:
-        record = record_of(f"hf:me/{name}", CheckpointHints(), RunContext("bench"), with_data=False)
+        record = record_of(f"hf:me/{name}", CheckpointHints(), Run.of("bench"), with_data=False)
         model, arch, _ = checkpoint.load(
             snapshot / "model.safetensors", record["arch"], shape=(3, side, side)
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from rbtools.attacks import ATTACKS
 from rbtools.evaluation import evaluate, screen_sources, screened_attack
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, record_of, resolve_inputs
 from rbtools.probabilistic import two_phase
 from rbtools.store import Store
@@ -53,7 +53,7 @@ def main() -> None:
 
 def outcomes(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Of the images that the screen leaves: their margins, and 1 if the attack leaves them too."""
-    run = RunContext("bench", Store(options.store), n=options.n, dataset=options.dataset, split=options.split)
+    run = Run.of("bench", Store(options.store), n=options.n, dataset=options.dataset, split=options.split)
     record = record_of(options.checkpoint, CheckpointHints(options.arch, None), run)
     method = ATTACKS.build("aa", attacks=options.attacks)
     screen = screened_attack.screen_of(method, options.screen_steps)

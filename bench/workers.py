@@ -18,9 +18,9 @@ import tempfile
 import time
 
 from rbtools.execution import workers_per_gpu
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Executor, Finished, Job
 from rbtools.execution.local import LocalExecutor
+from rbtools.execution.run import Run
 from rbtools.jobs import TrainJob
 from rbtools.spaces import sized
 from rbtools.store import Store
@@ -60,9 +60,7 @@ def main() -> None:
 def seconds(jobs: int, threads: int, trainings: int, epochs: int, **options: int) -> float:
     """The time for all trainings, from when every worker has done a first, tiny one."""
     with tempfile.TemporaryDirectory() as folder:
-        run = RunContext(
-            tool="bench", store=Store(folder), device="cpu", jobs=jobs, threads=threads, **options
-        )
+        run = Run.of(tool="bench", store=Store(folder), device="cpu", jobs=jobs, threads=threads, **options)
         method = METHODS.build("pgd", attack_steps=3)
         works = [TrainJob(method, Recipe(epochs=0), seed, run) for seed in range(jobs)]
         works += [TrainJob(method, Recipe(epochs=epochs), 100 + seed, run) for seed in range(trainings)]

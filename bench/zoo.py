@@ -208,7 +208,7 @@ def read_back(
     """
     from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
     from rbtools.errors import RbError
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.inputs import recognition
     from rbtools.inputs.checkpoints import named_arch
     from rbtools.models import checkpoint
@@ -229,7 +229,7 @@ def read_back(
             arch = None if name is None else named_arch(name)
             shape = (channels, height, width)
             read, arch, facts = checkpoint.load(path, arch, classes=classes, shape=shape, hints=hints)
-            recognition.judged(path, facts, RunContext("bench"))
+            recognition.judged(path, facts, Run.of("bench"))
         except RbError as error:
             about["seconds"] = round(time.perf_counter() - start, 1)
             return {**about, "verdict": "refused", "reason": str(error).replace(path, "FILE")}

@@ -261,7 +261,7 @@ def _load(work: CommandContext) -> None:
     assert call is not None
     (record,) = call.records
     place = device.choose(run)
-    if "checkpoint_file" in record and "dataset" not in record and run.dataset is None:
+    if "checkpoint_file" in record and "dataset" not in record and run.selection.dataset is None:
         left = recognition.left_open(record)
         if left:
             work.screen.warn(

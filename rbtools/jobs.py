@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction
+from rbtools.execution.run import Run
 from rbtools.lazy import torch
 from rbtools.trainer.recipe import Recipe
 
@@ -17,9 +17,9 @@ from rbtools.trainer.recipe import Recipe
 class _RunJob(JobFunction):
     """A job with a `run`, which is that of the current process."""
 
-    run: RunContext
+    run: Run
 
-    def with_run(self, run: RunContext) -> JobFunction:
+    def with_run(self, run: Run) -> JobFunction:
         return dataclasses.replace(self, run=run)  # type: ignore[type-var]
 
     def preload(self) -> None:
@@ -32,7 +32,7 @@ class EvaluateJob(_RunJob):
 
     divisible = True
     task: Any
-    run: RunContext
+    run: Run
 
     @property
     def in_turn(self) -> bool:
@@ -52,7 +52,7 @@ class ArchiveJob(_RunJob):
     names: tuple[str, ...]
     severities: tuple[int, ...]
     reference: Any
-    run: RunContext
+    run: Run
     detail: bool = False
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class EvidenceJob(_RunJob):
     """
 
     path: str
-    run: RunContext
+    run: Run
     file: str | None = None
     hints: Any = None  # CheckpointHints
 
@@ -87,7 +87,7 @@ class EvaluateAllJob(_RunJob):
 
     divisible = True
     tasks: tuple[Any, ...]
-    run: RunContext
+    run: Run
 
     @property
     def in_turn(self) -> bool:
@@ -109,7 +109,7 @@ class TwoPhaseJob(_RunJob):
 
     divisible = True
     request: Any
-    run: RunContext
+    run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.screened_attack import run_two_phase
@@ -122,7 +122,7 @@ class GradientMaskingJob(_RunJob):
     """Run the tests for gradient masking."""
 
     task: Any
-    run: RunContext
+    run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.gradient_masking import run_gradient_masking
@@ -137,7 +137,7 @@ class TrainTestGapJob(_RunJob):
     divisible = True
     task: Any
     n_train: int | None
-    run: RunContext
+    run: Run
     more: tuple[Any, ...] = ()
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class TrainJob(_RunJob):
     method: Any
     recipe: Recipe
     seed: int
-    run: RunContext
+    run: Run
     seeds: tuple[int, ...] = ()
     follows: int = 0
 
@@ -170,7 +170,7 @@ class TrainJob(_RunJob):
         from rbtools.trainer.train_model import train
 
         # The store's counters are shared: `replace` keeps the same store object.
-        run = dataclasses.replace(self.run, seed=self.seed)
+        run = self.run.changed(seed=self.seed)
         return train(record, self.method, self.recipe, run, self.seeds)
 
 
@@ -180,7 +180,7 @@ class MeasureJob(_RunJob):
 
     divisible = True
     asked: Any
-    run: RunContext
+    run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.evaluation.measurement import measure

@@ -111,14 +111,14 @@ SMALL_ARCH = {
 @pytest.fixture(scope="session")
 def _trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """A store with small networks trained on digits, and their records as JSON by method."""
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.store import Store
     from rbtools.trainer.recipe import Recipe
     from rbtools.trainer.train_model import train
     from rbtools.training import METHODS
 
     folder = tmp_path_factory.mktemp("trained") / "rb-store"
-    run = RunContext(tool="rb-train", store=Store(folder), device="cpu", threads=1)
+    run = Run.of(tool="rb-train", store=Store(folder), device="cpu", threads=1)
     methods = {
         "erm": (METHODS.build("erm"), Recipe(epochs=2, lr=0.2)),
         "pgd": (

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.store import Store
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
@@ -61,7 +61,7 @@ def trained_for(
     with tempfile.TemporaryDirectory() as folder:
         record = {"schema": 1, "arch": arch, "dataset": data_of(Path(folder), steps)}
         store = Store(Path(folder) / "store")
-        run = RunContext(tool="rb-train", store=store, device=device, threads=1, precision=precision)
+        run = Run.of(tool="rb-train", store=store, device=device, threads=1, precision=precision)
         return train(record, method, Recipe(**{"epochs": 1, "batch_size": 4, "val": 0.0, **recipe}), run)
 
 

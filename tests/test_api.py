@@ -109,7 +109,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
     from torch import nn
 
     from rbtools import models
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.inputs import checkpoints
 
     arch = {"space": "nasbench201", "str": EVERY_EDGE, "channels": 2, "cells": 1}
@@ -120,13 +120,13 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
     for name in ("fresh.pt", "used.pt"):
         path = os.path.abspath(name)
         record = checkpoints.record_of(
-            path, checkpoints.CheckpointHints(None, None), RunContext("rb-arch"), with_data=False
+            path, checkpoints.CheckpointHints(None, None), Run.of("rb-arch"), with_data=False
         )
         with pytest.warns(UserWarning, match="leaves open its normalisation. Name the data set"):
             model = rbtools.load(record)
         assert isinstance(model, nn.Module) and model(torch.rand(2, 3, 16, 16)).shape == (2, 7)
         said = checkpoints.record_of(
-            path, checkpoints.CheckpointHints(None, "none"), RunContext("rb-arch"), with_data=False
+            path, checkpoints.CheckpointHints(None, "none"), Run.of("rb-arch"), with_data=False
         )
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -21,7 +21,17 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
 # What everybody may import, and the version.
-COMMON = {"errors", "lazy", "registry", "units", "parse_units", "plain_files", "unpickle"}
+COMMON = {
+    "errors",
+    "lazy",
+    "registry",
+    "units",
+    "parse_units",
+    "plain_files",
+    "report",
+    "settings",
+    "unpickle",
+}
 
 _LIBRARIES = {
     "spaces",

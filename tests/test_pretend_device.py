@@ -40,7 +40,7 @@ from rbtools.evaluation.screened_attack import TwoPhaseRequest, run_two_phase, s
 from rbtools.evaluation.smoothed_classifier import SmoothingOutput, SmoothingTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.evaluation.transfer import TransferTask
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
@@ -301,8 +301,8 @@ def record(trained: dict[str, Record]) -> Record:
     return trained["erm"]
 
 
-def run_on(device: str, **options: Any) -> RunContext:
-    return RunContext(
+def run_on(device: str, **options: Any) -> Run:
+    return Run.of(
         tool="rb-test", store=Store(Path("rb-store")), device=device, threads=1, **{"n": 6, **options}
     )
 
@@ -576,9 +576,7 @@ def grouped_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of_supernet(name: str, device: str, **options: Any) -> Record:
     search = SEARCHES.build(name, batch_size=4, **{**SUPERNETS[name], **options})
-    run = RunContext(
-        tool="rb-search", store=Store(None), device=device, threads=1, dataset=data_of(Path(), 20)
-    )
+    run = Run.of(tool="rb-search", store=Store(None), device=device, threads=1, dataset=data_of(Path(), 20))
     return supernet_search.search(search, run, 2, 1)
 
 
@@ -657,12 +655,12 @@ EVALUATION_WAITS: dict[str, int] = {
 }
 
 
-def waits_of_a_batch(run: Callable[[RunContext], Any], size: int, monkeypatch: Any) -> Counter[Any]:
+def waits_of_a_batch(run: Callable[[Run], Any], size: int, monkeypatch: Any) -> Counter[Any]:
     """What the third batch of `size` images waits for; each call of `run` has a store of its own."""
     given, counts = run_on, []
     for number in (1, 2, 3):  # the first fills caches
 
-        def run_of(device: str, **options: Any) -> RunContext:
+        def run_of(device: str, **options: Any) -> Run:
             store = Store(Path(shutil.copytree("rb-store", mkdtemp(dir="."), dirs_exist_ok=True)))
             more = {"n": number * size, "batch": size, "store": store}  # noqa: B023
             return replace(given(device), **{**options, **more})
@@ -681,10 +679,10 @@ def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
     own = {"bound": {"paper": "robbench"}}.get(name, {})
     chosen, attack = MEASURES.build(name, **own), perturbing(("pgd",), (8 / 255,), 2, None)
 
-    def measured(run: RunContext) -> None:
-        assert run.n is not None
-        request = MeasureRequest((chosen,), attack, batches=run.n // 4, batch_size=4)
-        measure(record, request, replace(run, n=None, batch=None))
+    def measured(run: Run) -> None:
+        assert run.selection.n is not None
+        request = MeasureRequest((chosen,), attack, batches=run.selection.n // 4, batch_size=4)
+        measure(record, request, run.changed(n=None, batch=None))
 
     waits = waits_of_a_batch(measured, 4, monkeypatch)
     assert waits.total() <= MEASURE_WAITS[name], waits
@@ -694,7 +692,7 @@ def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
 def test_a_batch_more_of_an_evaluation_waits_no_more_than_its_budget(
     name: str, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def evaluated(run: RunContext) -> None:
+    def evaluated(run: Run) -> None:
         shutil.rmtree("archive", ignore_errors=True)
         EVALUATIONS[name](record)
 

@@ -30,9 +30,9 @@ from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.execution import turns
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Grown, Job
 from rbtools.execution.local import LocalExecutor
+from rbtools.execution.run import Run
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.spaces import sized
@@ -82,7 +82,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     """A store and a record of a small trained network in it."""
     folder = tmp_path_factory.mktemp("trained") / "store"
     record = {"arch": sized("nasbench201", channels=4, cells=1).arch(13714), "dataset": "digits"}
-    run = RunContext(tool="test", store=Store(folder))
+    run = Run.of(tool="test", store=Store(folder))
     how = recipe.Recipe(epochs=2, batch_size=64, lr=0.2)
     return folder, train_model.train(record, METHODS.build("erm"), how, run)
 
@@ -100,11 +100,11 @@ def reference(
     return found
 
 
-def fresh(trained: Path, folder: Path, **options: Any) -> RunContext:
+def fresh(trained: Path, folder: Path, **options: Any) -> Run:
     """A run on a new store that has only the checkpoints."""
     (folder / "store").mkdir()
     (folder / "store" / "objects").symlink_to(trained / "objects")
-    return RunContext(tool="test", store=Store(folder / "store"), **options)
+    return Run.of(tool="test", store=Store(folder / "store"), **options)
 
 
 def outcomes(store: Store) -> dict[str, np.ndarray]:
@@ -135,16 +135,15 @@ def test_outcomes_depend_on_the_example_alone(
     run = fresh(trained[0], tmp_path_factory.mktemp("way"), batch=way["batch"], n=N)
     record = trained[1]
     if way["before"] is not None:
-        evaluate.run_task(record, QUESTIONS[way["before"]], RunContext(tool="test", store=run.store, n=5))
+        evaluate.run_task(record, QUESTIONS[way["before"]], Run.of(tool="test", store=run.store, n=5))
     # The key of what is drawn for whole tiles has n: a smaller one is another question.
     if way["first"] is not None and name != "square by tiles":
-        first = RunContext(tool="test", store=run.store, n=way["first"])
+        first = Run.of(tool="test", store=run.store, n=way["first"])
         evaluate.run_task(record, QUESTIONS[name], first)
     if way["pulled"] is not None:
-        run.check_cancelled = pulling(way["pulled"])
+        pulled = run.changed(check_cancelled=pulling(way["pulled"]))
         with contextlib.suppress(Pulled):
-            evaluate.run_task(record, QUESTIONS[name], run)
-        run.check_cancelled = lambda: None
+            evaluate.run_task(record, QUESTIONS[name], pulled)
     evaluate.run_task(record, QUESTIONS[name], run)
     found, wanted = outcomes(run.store), reference[name]
     assert found.keys() >= wanted.keys()
@@ -174,8 +173,8 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
     """Three records that differ in what is asked of them: every shard is a run of its own."""
     records = [{**trained[1], "n": n} for n in (30, 60, 90)]
 
-    def ask(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
-        run.n = record["n"]
+    def ask(record: dict[str, Any], run: Run) -> dict[str, Any]:
+        run = run.changed(n=record["n"])
         work: Any = (
             jobs.TrainTestGapJob(QUESTIONS[name], 40, run) if gap else jobs.EvaluateJob(QUESTIONS[name], run)
         )
@@ -186,12 +185,12 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
     shared = fresh(trained[0], tmp_path_factory.mktemp("shards")).store.folder
     found: dict[int, dict[str, Any]] = {}
     for shard in range(shards):
-        run = RunContext(tool="test", store=Store(shared), batch=batch)
+        run = Run.of(tool="test", store=Store(shared), batch=batch)
         found |= {number: ask(records[number], run) for number in order[shard::shards]}
     assert timeless([found[number] for number in range(3)]) == timeless(plain)
 
 
-def pooled(works: list[Any], records: list[dict[str, Any]], run: RunContext) -> list[dict[str, Any]]:
+def pooled(works: list[Any], records: list[dict[str, Any]], run: Run) -> list[dict[str, Any]]:
     """Every record through every work, by worker processes."""
     results: dict[int, dict[str, Any]] = {}
     with LocalExecutor(works, run) as executor:
@@ -286,11 +285,11 @@ def test_evaluations_in_turn_give_the_records_of_those_alone(
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The checkpoints of two methods, trained in one go."""
-    run = RunContext(tool="test", store=Store(tmp_path_factory.mktemp("whole") / "store"))
+    run = Run.of(tool="test", store=Store(tmp_path_factory.mktemp("whole") / "store"))
     yield {name: small(name, run)["checkpoint"] for name in ("erm", "trades")}
 
 
-def small(name: str, run: RunContext) -> dict[str, Any]:
+def small(name: str, run: Run) -> dict[str, Any]:
     record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
     params = {} if name == "erm" else {"attack_steps": 1, "eps": 16 / 255}
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
@@ -302,12 +301,11 @@ def small(name: str, run: RunContext) -> dict[str, Any]:
 def test_a_resumed_training_ends_with_the_same_weights(
     name: str, epochs: int, uninterrupted: dict[str, str], tmp_path: Path
 ) -> None:
-    run = RunContext(tool="test", store=Store(tmp_path / "store"), check_cancelled=pulling(epochs))
+    run = Run.of(tool="test", store=Store(tmp_path / "store"), check_cancelled=pulling(epochs))
     with pytest.raises(Pulled):
         small(name, run)
     assert len(list(run.store.files("state"))) == 1
-    run.check_cancelled = lambda: None
-    record = small(name, run)
+    record = small(name, run.changed(check_cancelled=lambda: None))
     assert record["checkpoint"] == uninterrupted[name]
     assert len(record["train"]["history"]["loss"]) == 3
     assert not list(run.store.files("state"))
@@ -317,7 +315,7 @@ def test_trainings_in_turn_end_with_the_weights_of_those_alone(
     uninterrupted: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     works = {
-        name[0]: partial(small, name, RunContext(tool="test", store=Store(tmp_path / name)))
+        name[0]: partial(small, name, Run.of(tool="test", store=Store(tmp_path / name)))
         for name in ("erm", "trades")
     }
     done, steps = in_turn(works, monkeypatch)
@@ -326,7 +324,7 @@ def test_trainings_in_turn_end_with_the_weights_of_those_alone(
 
 
 def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, str], tmp_path: Path) -> None:
-    run = RunContext(tool="test", store=Store(tmp_path / "store"), jobs=2)
+    run = Run.of(tool="test", store=Store(tmp_path / "store"), jobs=2)
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
     record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
     (done,) = pooled([jobs.TrainJob(METHODS.build("erm"), how, 0, run)], [record], run)

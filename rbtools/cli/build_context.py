@@ -1,4 +1,4 @@
-"""Makes the RunContext and the Terminal of a command from the values of shared options."""
+"""Makes the Run and the Terminal of a command from the values of shared options."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
 
 if TYPE_CHECKING:
-    from rbtools.execution.context import RunContext
     from rbtools.execution.device_rates import DeviceRates
+    from rbtools.execution.run import Run
 
 
 class CommandContext:
     """A run and the terminal that its messages go to."""
 
-    def __init__(self, run: RunContext, screen: Terminal) -> None:
+    def __init__(self, run: Run, screen: Terminal) -> None:
         self.run, self.screen = run, screen
+
+    def changed(self, **options: object) -> CommandContext:
+        """The same with other options of the run."""
+        return CommandContext(self.run.changed(**options), self.screen)
 
 
 def terminal(quiet: bool, verbose: bool, log: str | None) -> Terminal:
@@ -49,10 +53,10 @@ def build_context(
     """The run that the options describe, checked once, before the first record.
 
     Raises UsageError for options that contradict each other, and for a data set, weights, a store or a file
-    that is not available. `fields`: further fields of RunContext.
+    that is not available. `fields`: further fields of Run.
     """
     from rbtools.execution import resources, slurm
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.store import Store
 
     screen = terminal(quiet, verbose, log)
@@ -78,7 +82,7 @@ def build_context(
         fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail, rates=rates)
         engine, processes = LOCAL, 1
     tasks = (slurm.task() or (1, 1))[1]
-    run = RunContext(
+    run = Run.of(
         tool=screen.tool,
         store=finished,
         jobs=processes,
@@ -92,26 +96,31 @@ def build_context(
         progress=screen.status,
         notify=screen.once,
         event=screen.tell,
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
     try:
         finished.check()
-        if run.dataset is not None:
+        if run.selection.dataset is not None:
             from rbtools import datasets
 
-            datasets.source(run.dataset, run.data_dir, run.class_map, allow_code=run.allow_code)
-        if isinstance(run.indices, str):
+            datasets.source(
+                run.selection.dataset,
+                run.selection.data_dir,
+                run.selection.class_map,
+                allow_code=run.selection.allow_code,
+            )
+        if isinstance(run.selection.indices, str):
             from rbtools.datasets import indices
 
-            indices.check(run.indices)
-        if run.weights is not None:
+            indices.check(run.selection.indices)
+        if run.selection.weights is not None:
             from rbtools.inputs import published_weights
 
-            published_weights.check(run.weights)
+            published_weights.check(run.selection.weights)
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    if run.class_map is not None and not os.path.isfile(run.class_map):
-        raise UsageError(f"The class map {run.class_map} does not exist. Expected a file.")
+    if run.selection.class_map is not None and not os.path.isfile(run.selection.class_map):
+        raise UsageError(f"The class map {run.selection.class_map} does not exist. Expected a file.")
     return CommandContext(run, screen)
 
 

@@ -20,13 +20,13 @@ from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.execution.context import clock_time
 from rbtools.execution.executor import Executor, Finished, Grown, Job, LineRead, Progress, executor_for
 from rbtools.execution.job import JobFunction, JobReport
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
+from rbtools.report import clock_time
 
 if TYPE_CHECKING:
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
 
 WINDOW_PER_JOB = 4
 
@@ -36,8 +36,8 @@ def filter_records(
     functions: Sequence[JobFunction],
     screen: Terminal,
     *,
-    run: RunContext,
-    start: Callable[[], dict[str, Any]] | None = None,
+    run: Run,
+    start: Callable[[Run], dict[str, Any]] | None = None,
 ) -> int:
     """Put every record through all `functions` (one output each) and write each result.
 
@@ -45,12 +45,12 @@ def filter_records(
     work on in place of a stream (`--checkpoint`).
     """
     with opened_output(source, screen) as output:
-        loop = _Loop(source, functions, screen, output, run)
-        run.check_cancelled, run.warn = output.poll, screen.warn
+        run = run.changed(check_cancelled=output.poll, warn=screen.warn)
         if start is None:
-            run.workers = 1  # records keep workers busy, and small tiles would cost them time
+            run = run.changed(workers=1)  # records keep workers busy, and small tiles would cost them time
         elif source.shard is not None:
-            _share_images(source, run)
+            run = _sharing_images(source, run)
+        loop = _Loop(source, functions, screen, output, run)
         if output.is_terminal():
             loop.table = source.table or (None if start is None else _model_table)
         loop.process(start)
@@ -70,15 +70,14 @@ def _model_table(record: dict[str, Any], width: int) -> str:
     return model_table.text(record, width)
 
 
-def _share_images(source: RecordSource, run: RunContext) -> None:
-    """The shards of one model share its images. Raises UsageError where they have no store in common."""
+def _sharing_images(source: RecordSource, run: Run) -> Run:
+    """The run of a shard that shares the images of its model. Raises UsageError without a common store."""
     if run.store.folder is None or run.store.force:
         raise UsageError(
             "--shard with --checkpoint divides the images of one model over processes that share a store."
             " Leave out --no-store and --force."
         )
-    run.divide = True
-    run.workers = max(run.workers, source.place[1])
+    return run.changed(divide=True, workers=max(run.placement.workers, source.place[1]))
 
 
 class _Loop:
@@ -90,13 +89,13 @@ class _Loop:
         functions: Sequence[JobFunction],
         screen: Terminal,
         output: RecordWriter,
-        run: RunContext,
+        run: Run,
     ) -> None:
         self.source, self.functions, self.screen, self.output = source, functions, screen, output
         self.run = run
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
         self.helped = 0
-        self.spare = run.divide and any(function.divisible for function in functions)
+        self.spare = run.placement.divide and any(function.divisible for function in functions)
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
         self.troubled = False
@@ -108,10 +107,10 @@ class _Loop:
             text = self.table(parse_again(text), self.output.width()).encode()
         self.output.line(text)
 
-    def started(self, start: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    def started(self, start: Callable[[Run], dict[str, Any]]) -> dict[str, Any] | None:
         """The one record that `start` makes; None if that fails, and a failed record is written."""
         try:
-            return start()
+            return start(self.run)
         except UsageError:
             raise
         except RbError as wrong:
@@ -123,7 +122,7 @@ class _Loop:
                 self.output.line(dumps({"schema": SCHEMA, "error": error}))
             return None
 
-    def process(self, start: Callable[[], dict[str, Any]] | None) -> None:
+    def process(self, start: Callable[[Run], dict[str, Any]] | None) -> None:
         """Put the one record, or every line of the input, through an executor, and write the results."""
         with executor_for(self.functions, self.run, at_most=None if start is None else 1) as executor:
             record = None if start is None else self.started(start)
@@ -152,7 +151,7 @@ class _Loop:
     def _process_ahead(self, executor: Executor, window: _Window, record: dict[str, Any] | None) -> None:
         """Read in a thread while the executor's workers run jobs."""
         reading = record is None
-        helpers = _Helpers(executor, window) if self.run.divide else None
+        helpers = _Helpers(executor, window) if self.run.placement.divide else None
         executor.status = lambda progress: self._status(progress, window, helpers, reading)
         if record is None:
             reader = threading.Thread(target=self._read, args=(executor, window.room), daemon=True)
@@ -329,7 +328,7 @@ class _Window:
     """
 
     def __init__(self, loop: _Loop, size: int) -> None:
-        self.loop, self.ordered = loop, not loop.run.unordered
+        self.loop, self.ordered = loop, not loop.run.placement.unordered
         self.room = threading.Semaphore(size)
         self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: what makes the line to write

@@ -10,7 +10,7 @@ from typing import Any
 
 from rbtools.cli.python_call import PythonCall
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.plots.board.shell_words import distance, is_number
 from rbtools.plots.report import model_report
 from rbtools.records import metric_name
@@ -23,7 +23,7 @@ _STEPS = 20
 _OPTIONS = ("store", "data_dir", "device", "threads", "download", "class_map", "allow_code", "dataset")
 
 
-def report(record: Record, adv: str | None, images: int, title: str | None, run: RunContext) -> str:
+def report(record: Record, adv: str | None, images: int, title: str | None, run: Run) -> str:
     """The page on a record's model, with `images` worst images: of the file `adv`, or found by PGD.
 
     Raises RbError where they are asked for and the network, its data or the file are not there.
@@ -48,7 +48,7 @@ def _latex(record: Mapping[str, Any]) -> str:
 
 
 def _with_images(
-    record: Record, parts: model_report.ReportParts, adv: str | None, images: int, run: RunContext
+    record: Record, parts: model_report.ReportParts, adv: str | None, images: int, run: Run
 ) -> model_report.ReportParts:
     from rbtools.evaluation.worst_images import summarize_adv
 
@@ -79,11 +79,11 @@ def _with_images(
     return model_report.ReportParts(parts.latex, worst, shown, checks)
 
 
-def _attacked(record: Record, path: str, run: RunContext) -> str:
+def _attacked(record: Record, path: str, run: Run) -> str:
     """A file of adversarial images of the record's model, by PGD at the distance of its first attack."""
     bare = {name: record[name] for name in record if name not in ("metrics", "evals", "checksums", "verify")}
     norm, eps = _distance(record)
-    words = ["pgd", "--norm", norm, "--eps", eps, "--steps", str(_STEPS), "--n", str(run.n or _FEW)]
+    words = ["pgd", "--norm", norm, "--eps", eps, "--steps", str(_STEPS), "--n", str(run.selection.n or _FEW)]
     options = {name: getattr(run, name) for name in _OPTIONS if getattr(run, name, None)}
     call = PythonCall([bare])
     call.run("attack", [*words, "--save-adv", path], options)

@@ -21,7 +21,7 @@ from rbtools.registry import param
 
 if TYPE_CHECKING:
     from rbtools.evaluation.measurement import MeasureRequest
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.execution.shell_pipe import ShellPipe
     from rbtools.search.driver import Algorithm, Rules
     from rbtools.search.executor_evaluator import ExecutorEvaluator
@@ -150,7 +150,7 @@ class SearchCommand:
             )
         tables = {name: self._read((name,), ())[0] for name in self.options.table} | self._report_tables()
         source = Live(wanted, evaluator, self._space(), share=self.options.share)
-        rules, seed = self._rules(), self.run.seed
+        rules, seed = self._rules(), self.run.settings.seed
         traces = driver.search(
             self.algorithm,
             source.field,
@@ -201,18 +201,19 @@ class SearchCommand:
         source = DerivedSource(table, space)
         cells, traces = [], []
         for number in range(self.options.runs or 1):
-            run = dataclasses.replace(self.run, seed=self.run.seed + number)
+            run = self.run.changed(seed=self.run.settings.seed + number)
             cell = supernet_search.search(self.algorithm, run, space.channels, space.cells)
             index = nasbench201.index_by_ops()[tuple(cell["ops"])]
             self.screen.say(
-                f"{self.algorithm.name}, seed {run.seed}: nb201-{index} {nasbench201.strings()[index]}"
+                f"{self.algorithm.name}, seed {run.settings.seed}: nb201-{index}"
+                f" {nasbench201.strings()[index]}"
             )
             value = source([index])[index] if wanted else None
             cells.append(cell)
             traces.append(Trace(number, [(index, value)], 1, 0, "derived"))
         known = table.values() if table is not None and wanted else None
         done = outcome.Searched(
-            self.algorithm, wanted, Rules(1), self.run.seed, source, traces, known, tables
+            self.algorithm, wanted, Rules(1), self.run.settings.seed, source, traces, known, tables
         )
         records = outcome.derived(done, cells)
         if wanted:
@@ -232,14 +233,14 @@ class SearchCommand:
 
         return Rules(self.options.budget, self.options.charge_repeats)
 
-    def _with_jobs(self) -> RunContext:
+    def _with_jobs(self) -> Run:
         """The run; without --jobs, with a process per core if the algorithm computes much itself."""
         from rbtools.execution import cores
 
         context = click.get_current_context()
         named = context.get_parameter_source("jobs") is not click.core.ParameterSource.DEFAULT
         heavy = getattr(self.algorithm, "heavy", False)
-        return dataclasses.replace(self.run, jobs=self.run.jobs if named or not heavy else cores.count())
+        return self.run.changed(jobs=self.run.placement.jobs if named or not heavy else cores.count())
 
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, may_be_empty: bool = True

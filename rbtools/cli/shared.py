@@ -43,8 +43,8 @@ from rbtools.records import dumps
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
-    from rbtools.execution.context import RunContext
     from rbtools.execution.job import JobFunction
+    from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import CheckpointHints
 
 __all__ = [
@@ -95,7 +95,7 @@ def filter_records(
     source: RecordSource,
     works: Sequence[JobFunction],
     work: CommandContext,
-    start: Callable[[], dict[str, Any]] | None = None,
+    start: Callable[[Run], dict[str, Any]] | None = None,
 ) -> int:
     """Put every record through all works, one output each; see `rbtools.cli.filter_loop`."""
     from rbtools.cli.filter_loop import filter_records as loop
@@ -126,29 +126,29 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
                 raise UsageError(
                     f"{option} describes a --checkpoint, but none is given. Add --checkpoint FILE."
                 )
-        if work.run.member is not None and work.run.weights is None:
+        if work.run.selection.member is not None and work.run.selection.weights is None:
             raise UsageError("--member chooses in a --checkpoint or in --weights, but neither is given.")
         return filter_records(source, [job], work)
     if source.files:
         raise UsageError("Both --checkpoint and FILE are given. Evaluate one or the other.")
-    if work.run.weights is not None:
+    if work.run.selection.weights is not None:
         raise UsageError("Both --checkpoint and --weights are given. Evaluate one or the other.")
     path = file_path(source.checkpoint)
     from rbtools.inputs import checkpoints
 
     hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
     checked(hints, work.run)
-    return filter_records(source, [job], work, lambda: checkpoints.record_of(path, hints, work.run))
+    return filter_records(source, [job], work, lambda run: checkpoints.record_of(path, hints, run))
 
 
-def checked(hints: CheckpointHints, run: RunContext) -> None:
+def checked(hints: CheckpointHints, run: Run) -> None:
     """Raise UsageError where the options that describe a file are wrong by themselves."""
     try:
         arch = hints.given(run)
     except RbError as wrong:
         option = "" if str(wrong).startswith("--") else "--arch: "
         raise UsageError(f"{option}{wrong}") from None
-    if arch.get("space") == "python" and not run.allow_code:
+    if arch.get("space") == "python" and not run.selection.allow_code:
         raise UsageError(
             f"--arch python:{arch['name']} runs Python code of yours. If you trust it, add --allow-code."
         )

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from rbtools.cli.python_call import PythonCall
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
@@ -64,11 +64,11 @@ class VerifyJob(JobFunction):
     n: int | None
     sample: int | None
     seed: int
-    run: RunContext
+    run: Run
     file: str | None = None
     hints: CheckpointHints | None = None
 
-    def with_run(self, run: RunContext) -> JobFunction:
+    def with_run(self, run: Run) -> JobFunction:
         return dataclasses.replace(self, run=run)
 
     def preload(self) -> None:
@@ -94,7 +94,7 @@ class VerifyJob(JobFunction):
         try:
             if self.file is not None:
                 return with_file(record, self.file, self.run, self.hints), "", ""
-            if "checkpoint" in record and self.run.weights is None:
+            if "checkpoint" in record and self.run.selection.weights is None:
                 checkpoint_of(record, self.run)
             return record, "", ""
         except OtherCheckpoint as other:

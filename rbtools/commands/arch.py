@@ -17,7 +17,7 @@ from rbtools.spaces import SPACES, Space, sized
 from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
 
 if TYPE_CHECKING:
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
 
 _size_options = shared.bundle(
     "sizes",
@@ -142,9 +142,9 @@ def main(
     """
     if checkpoints:
         _refuse_with_files()
-        from rbtools.execution.context import RunContext
+        from rbtools.execution.run import Run
 
-        run = RunContext(
+        run = Run.of(
             tool=screen.tool,
             notify=screen.once,
             dataset=dataset,
@@ -178,7 +178,7 @@ def main(
 
 
 def _of_files(
-    files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: RunContext
+    files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
 ) -> Iterator[dict[str, Any]]:
     """A record for each file, in their order, with an `error` if its network is not recognised.
 
@@ -194,7 +194,7 @@ def _of_files(
     def file_records() -> Iterator[dict[str, Any]]:
         for path in paths:
             try:
-                yield checkpoints.record_of(path, hints, run, with_data=run.dataset is not None)
+                yield checkpoints.record_of(path, hints, run, with_data=run.selection.dataset is not None)
             except UsageError:
                 raise
             except RbError as wrong:

@@ -17,7 +17,7 @@ from rbtools.records import dumps
 
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
 
 _SMALLEST_SAMPLE = 10  # images of --two-phase N
 _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
@@ -333,7 +333,7 @@ def transfer(
     return shared.evaluate(source, work, TransferTask(method, distances, record, work.run))
 
 
-def _model_of(path: str, run: RunContext) -> dict[str, Any]:
+def _model_of(path: str, run: Run) -> dict[str, Any]:
     """The record of a model: the only one in a file of records, or one made for a checkpoint."""
     from rbtools.inputs import checkpoints, resolve
 

@@ -86,7 +86,7 @@ def main(
     if archive is None:
         return shared.evaluate(source, work, CorruptionTask(chosen, severities, base, detail))
     folder = _archive(archive, corruptions, params)
-    work.run.archive = str(folder)
+    work = work.changed(archive=str(folder))
     return shared.filter_models(
         source, work, ArchiveJob(folder, tuple(corruptions), severities, base, work.run, detail)
     )

@@ -47,7 +47,7 @@ def main(
     """
     algorithm = shared.build(SEARCHES, search, params)
     with shared.opened_output(source, work.screen) as output:
-        work.run.check_cancelled = output.poll
+        work = work.changed(check_cancelled=output.poll)
         command = search_command.SearchCommand(algorithm, options, source, work, output)
         if getattr(algorithm, "supernet", False):
             return command.by_supernet()

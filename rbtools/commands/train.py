@@ -17,7 +17,7 @@ from rbtools.training import METHODS
 from rbtools.units import whole_numbers
 
 if TYPE_CHECKING:
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
 
 
 @shared.command(choose=METHODS, option="--method", default=recipe_options.default_method)
@@ -102,11 +102,12 @@ def main(
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
-    if stack_seeds > 1 and work.run.store.force and work.run.has_workers:
+    if stack_seeds > 1 and work.run.store.force and work.run.placement.has_workers:
         raise UsageError(
             "--force with --stack-seeds and several workers (--jobs) trains seeds again that another process"
             " has just trained. Leave out one of the three."
         )
+    work = work.changed(worker=distributed.local_rank())
     seeds, tasks = whole_numbers(seed, "--seed"), []
     for training_method in methods:
         why = obstacle_to_stacking(training_method, whole_recipe) if stack_seeds > 1 else None
@@ -146,13 +147,13 @@ def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
 main.covers, main.resolve = "--preset", recipe_options.set_by_preset  # type: ignore[attr-defined]
 
 
-def _refuse_together(run: RunContext) -> None:
+def _refuse_together(run: Run) -> None:
     """Raise UsageError for options that several processes of one training (torchrun) do not support."""
     if distributed.count() == 1:
         return
     for option, wrong in (
-        (f"--engine {run.engine}", run.engine != LOCAL),
-        ("--jobs", run.has_workers),
+        (f"--engine {run.placement.engine}", run.placement.engine != LOCAL),
+        ("--jobs", run.placement.has_workers),
     ):
         if wrong:
             raise UsageError(

@@ -90,18 +90,23 @@ def main(
     work.screen.listeners.append(heard.hear)
     source = dataclasses.replace(source, table=_table)
     if inconsistent:
-        if sample is not None or work.run.n is not None or adv is not None or source.checkpoint is not None:
+        if (
+            sample is not None
+            or work.run.selection.n is not None
+            or adv is not None
+            or source.checkpoint is not None
+        ):
             raise UsageError(
                 "--inconsistent measures nothing. Leave out --sample, --n, --adv and --checkpoint."
             )
         status = shared.filter_records(source, [ConsistencyJob()], work)
     elif adv is not None:
-        if sample is not None or work.run.n is not None:
+        if sample is not None or work.run.selection.n is not None:
             raise UsageError("--adv judges all images of its file. Leave out --sample and --n.")
         status = _with_file(source, work, EvidenceJob(adv, work.run), alone=True)
     else:
         run = work.run
-        status = _with_file(source, work, VerifyJob(run.n, sample, run.seed, run))
+        status = _with_file(source, work, VerifyJob(run.selection.n, sample, run.settings.seed, run))
     known = heard.tell()
     return status or (shared.FAILED if heard.wrong or not known else shared.DONE)
 
@@ -120,7 +125,7 @@ def _with_file(
 
     if source.checkpoint is None:
         return shared.filter_models(source, work, job)
-    if work.run.weights is not None:
+    if work.run.selection.weights is not None:
         raise UsageError("Both --checkpoint and --weights are given. Use one or the other.")
     path = shared.file_path(source.checkpoint)
     hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)

@@ -13,10 +13,11 @@ from rbtools.evaluation import divide
 from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.execution import precision
-from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import environment, out_of_memory
+from rbtools.execution.run import Run
 from rbtools.inputs.data import Data
 from rbtools.lazy import nn, np, torch
+from rbtools.report import Pace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +67,7 @@ def fill(
     outcomes: Sequence[Outcomes],
     n: int,
     device: torch.device,
-    run: RunContext,
+    run: Run,
     save: Callable[[Any, Tensor, Outcome], None] | None = None,
     *,
     helping: bool = False,
@@ -75,7 +76,7 @@ def fill(
 
     Examples come in one fixed, class-balanced order (`Data.order`); batches are consecutive pieces of it, so
     that neither n nor the memory batch changes which examples share a batch. `save` receives an output, the
-    ids of the examples and the outcome wherever the outcome has images. With `run.divide` other processes
+    ids of the examples and the outcome wherever the outcome has images. With `divide` other processes
     compute some of the batches (`divide`); `helping`: this one is such a process.
     """
     from rbtools.models import cuda_graphs  # imports torch
@@ -84,16 +85,20 @@ def fill(
     order = data.order(dataset.labels)[:n]
     pixels, labels = streaming.batchwise(dataset.images, device), dataset.labels.to(device)
     size = _together(outputs, device, data.about.shape)
-    chunk_size = min(run.batch or default_chunk_size(device, data.about.shape), size * _copies(outputs))
-    with run.clock.stage("preparation"):
+    chunk_size = min(
+        run.settings.batch or default_chunk_size(device, data.about.shape), size * _copies(outputs)
+    )
+    with run.report.clock.stage("preparation"):
         fast, fast_steps, *_ = _searched(model, outputs, data.about.shape, run)
     place = environment(device)
     pace = Pace(n, min(map(len, outcomes)))
-    title = f"{task.title} seed {run.seed}" if any(output.random for output in outputs) else task.title
+    title = (
+        f"{task.title} seed {run.settings.seed}" if any(output.random for output in outputs) else task.title
+    )
 
     def progress(done: int) -> None:
-        run.check_cancelled()
-        run.progress(_words(title, done, n, pace, outputs, outcomes))
+        run.report.check_cancelled()
+        run.report.progress(_words(title, done, n, pace, outputs, outcomes))
 
     def compute(batch: range) -> dict[int, Part]:
         """The outcomes that a batch lacks, by the position of their output."""
@@ -109,13 +114,13 @@ def fill(
             results, chunk_size = _measured(
                 task,
                 [outputs[i] for i in wanted],
-                lambda size: _batch(model, fast, pixels, labels, ids, run.seed, size, precomputed),  # noqa: B023
+                lambda size: _batch(model, fast, pixels, labels, ids, run.settings.seed, size, precomputed),  # noqa: B023
                 chunk_size,
                 fast,
             )
             arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
             seconds = time.perf_counter() - start
-            run.after_batch(len(ids))
+            run.report.after_batch(len(ids))
             for i, result, values in zip(wanted, results, arrays, strict=True):
                 steps = fast_steps if outputs[i].allow_fast_model else ()
                 totals = {"seconds": seconds, **result.totals}
@@ -129,8 +134,12 @@ def fill(
             tiles = _tiles(outputs, n, device, data.about.shape, run)
             divide.fill(tiles, outcomes, compute, run, progress, helping=helping)
             return
-        if run.divide and run.workers > 1 and any(output.batch_dependent for output in outputs):
-            run.notify(
+        if (
+            run.placement.divide
+            and run.placement.workers > 1
+            and any(output.batch_dependent for output in outputs)
+        ):
+            run.report.notify(
                 f"{task.title} draws its random numbers for a whole batch, so one process computes all of it."
             )
         for batch in (range(start, min(start + size, n)) for start in range(0, n, size)):
@@ -148,26 +157,26 @@ def _following(outcomes: Sequence[Outcomes], order: Tensor, start: int, size: in
 
 
 def is_divided(
-    outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: RunContext
+    outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: Run
 ) -> bool:
     """Whether several processes share the batches: not if an attack draws for the whole batch."""
     whole = any(output.batch_dependent for output in outputs)
-    return run.divide and not whole and len(_tiles(outputs, n, device, shape, run)) > 1
+    return run.placement.divide and not whole and len(_tiles(outputs, n, device, shape, run)) > 1
 
 
 def _tiles(
-    outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: RunContext
+    outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: Run
 ) -> list[range]:
     """The first n examples cut into what a worker takes at once: the batches, or where their size shows in
     no outcome, batches and smaller tiles towards the end.
     """
     batch = _together(outputs, device, shape)
-    fixed = run.workers <= 1 or any(output.fixed_batches for output in outputs)
+    fixed = run.placement.workers <= 1 or any(output.fixed_batches for output in outputs)
     smallest = batch if fixed else max(batch // TILES_OF_BATCH.get(device.type, 1), 1)
     tiles, start = [], 0
     while start < n:
         # Half of a worker's share of what is left, so that workers end at about the same time.
-        size = min(max((n - start) // (2 * max(run.workers, 1)), smallest), batch)
+        size = min(max((n - start) // (2 * max(run.placement.workers, 1)), smallest), batch)
         stop = n if n - start < min(batch, size + smallest // 2) else min(start + size, n)
         tiles.append(range(start, stop))
         start = stop
@@ -253,23 +262,23 @@ def _measured(
 
 
 def _searched(
-    model: nn.Module, outputs: Sequence[Output], shape: tuple[int, int, int], run: RunContext
+    model: nn.Module, outputs: Sequence[Output], shape: tuple[int, int, int], run: Run
 ) -> FastModel:
     """The model that attacks run on: a fast copy where an output allows one."""
     from rbtools.evaluation import fast_model
 
-    if not (run.prepare and any(output.allow_fast_model for output in outputs)):
+    if not (run.settings.prepare and any(output.allow_fast_model for output in outputs)):
         return fast_model.FastModel(model, ())
     result = fast_model.make_fast_model(
-        model, precision.resolve(run), shape, compiled=run.compile, notify=run.notify
+        model, precision.resolve(run), shape, compiled=run.settings.compile, notify=run.report.notify
     )
     if result.refusal is not None:
-        run.notify(
+        run.report.notify(
             f"warning: attacks run on the network itself, in float32, because {result.refusal}. They take"
             " longer; the float32 decisions are the same."
         )
     if result.remark is not None:
-        run.notify(result.remark)
+        run.report.notify(result.remark)
     return result
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.data import data_of
 from rbtools.lazy import torch
 from rbtools.rng.draws import Draws
@@ -33,7 +33,7 @@ class Sheet(NamedTuple):
     rows: list[SheetRow]
 
 
-def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: RunContext) -> Sheet:
+def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: Run) -> Sheet:
     """The first image of the data set under each corruption at each severity.
 
     The first in the order of evaluation, corrupted with the same random numbers as there. Raises RbError if
@@ -48,9 +48,9 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
         corrupt = corruption.with_textures()
         images = []
         for severity in severities:
-            run.check_cancelled()
-            run.progress(f"{corruption.name} {severity}")
-            draws = Draws(run.seed, f"corruption.{corruption.name}", ids)
+            run.report.check_cancelled()
+            run.report.progress(f"{corruption.name} {severity}")
+            draws = Draws(run.settings.seed, f"corruption.{corruption.name}", ids)
             levels = corrupt(image, severity, draws).mul(255).round().to(torch.uint8)[0]
             images.append(levels.permute(1, 2, 0).contiguous().numpy())
         rows.append(SheetRow(corruption.name, images))
@@ -58,7 +58,7 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
     return Sheet(f"{data.name}, image {int(ids[0])}", clean, rows)
 
 
-def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: RunContext) -> str:
+def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: Run) -> str:
     """Draw the corrupted images of `corrupted_images` into a PNG; return a line about it.
 
     Raises RbError also where the file cannot be written.

@@ -18,7 +18,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import evaluate
 from rbtools.evaluation.base import EvalTask, Output
 from rbtools.evaluation.tasks import CleanOutput, accuracy_entries, mean_over, rows_key, rows_of
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import ArchiveDataset, Data
 from rbtools.lazy import np, torch
@@ -121,7 +121,7 @@ def run_archive(
     names: Sequence[str],
     severities: tuple[int, ...],
     reference: sums.Reference | None,
-    run: RunContext,
+    run: Run,
     detail: bool = False,
 ) -> dict[str, Any]:
     """Add accuracies on the files of an archive to the record, one file after the other.
@@ -134,7 +134,9 @@ def run_archive(
     data = inputs.data
     has_clean = not isinstance(data, ArchiveDataset)
     if not has_clean:
-        run.notify(f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE.")
+        run.report.notify(
+            f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE."
+        )
     paths = files(folder, names)
     for path in paths:
         _check_images(path, data)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.execution import turns
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.store import Store, digest
 
 Tile = TypeVar("Tile")
@@ -27,7 +27,7 @@ def work_off(
     parts: Mapping[Tile, Collection[str]],
     compute: Callable[[Tile], None],
     is_joined: Callable[[Tile], bool],
-    run: RunContext,
+    run: Run,
     progress: Callable[[Tile, Sequence[Tile]], None],
     *,
     helping: bool,
@@ -61,7 +61,7 @@ def fill(
     tiles: Sequence[range],
     outcomes: Sequence[Outcomes],
     compute: Compute,
-    run: RunContext,
+    run: Run,
     progress: Callable[[int], None],
     *,
     helping: bool,

@@ -23,8 +23,8 @@ from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.save_images import Saver, saver
 from rbtools.evaluation.tasks import CleanOutput, right
 from rbtools.execution import device, precision
-from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
+from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
@@ -48,7 +48,7 @@ POSTPROCESSING = 2  # version of the computation of entries from outcomes
 NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 
 
-def run_task(record: dict[str, Any], task: EvalTask, run: RunContext) -> dict[str, Any]:
+def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]:
     """The record with the results of the task.
 
     Raises RbError where the model or the data are not available, or the record has a result of that name
@@ -70,26 +70,26 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     return inputs.record_with_data(), entries, implicit_entries
 
 
-def report_warnings(entries: Sequence[Entry], run: RunContext) -> None:
+def report_warnings(entries: Sequence[Entry], run: Run) -> None:
     """Print the warnings of the entries."""
     for entry in entries:
         for warning in entry.get("warnings", ()):
             if warning == NO_FAST_MODEL:
                 continue  # reported once, with the reason, where the fast copy was refused
-            run.notify(f"{entry['metric']}: {warning}")
+            run.report.notify(f"{entry['metric']}: {warning}")
 
 
-def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: RunContext) -> dict[str, Any]:
+def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> dict[str, Any]:
     """Add entries under their names, or under `--as NAME`. Raises RbError as `check_entries` does."""
     for entry in _renamed(entries, run):
         record = results.add(record, entry, replace=run.replace)
     return record
 
 
-def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: RunContext) -> None:
+def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> None:
     """Raise RbError before the computation where `add_entries` would raise it afterwards."""
     if (other := results.edited(record)) is not None:
-        run.notify(
+        run.report.notify(
             f"warning: {other['metric']} of a record differs from its entry in evals."
             " Measuring it again replaces it."
         )
@@ -98,7 +98,7 @@ def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: RunCont
             results.refuse(record, entry)
 
 
-def _renamed(entries: Sequence[Entry], run: RunContext) -> Sequence[Entry]:
+def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
     if run.name_as is None:
         return entries
     if len(entries) != 1:
@@ -131,7 +131,7 @@ def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
 
 def _common(output: Output, inputs: Inputs) -> Entry:
     """The fields of an output's entries that describe its examples and its random numbers."""
-    seed = seed_fields(inputs.run.seed) if output.random else {}
+    seed = seed_fields(inputs.run.settings.seed) if output.random else {}
     return {"split": inputs.data.split, **inputs.data.protocol(), **seed}
 
 
@@ -231,7 +231,7 @@ def _lacking(
     ]
 
 
-def _stored_entries(run: RunContext, key: str) -> Entries | None:
+def _stored_entries(run: Run, key: str) -> Entries | None:
     """The entries that the store has, or None; a store of others may hold anything under the key."""
     kept = run.store.result(key)
     whole = isinstance(kept, list) and all(
@@ -269,7 +269,7 @@ def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
         "column": output.key_fields(),
     }
     if output.random:
-        of_outcomes |= seed_fields(run.seed)
+        of_outcomes |= seed_fields(run.settings.seed)
     if output.batch_dependent:
         # n sets the size of the last batch, and the attack draws for whole batches.
         of_outcomes["n"] = inputs.n
@@ -283,12 +283,12 @@ def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
     return _CacheUnit(output, of_outcomes, outcomes_key, of_entries, digest(of_entries))
 
 
-def _arithmetic(output: Output, run: RunContext) -> dict[str, Any]:
+def _arithmetic(output: Output, run: Run) -> dict[str, Any]:
     """The numerical settings of the output's computation that could change an outcome."""
-    if not (run.prepare and output.allow_fast_model):
+    if not (run.settings.prepare and output.allow_fast_model):
         return {"precision": "fp32"}
     settings = {"precision": precision.resolve(run), "prepared": precision.PREPARED}
-    return settings | ({"compiled": True} if run.compile else {})
+    return settings | ({"compiled": True} if run.settings.compile else {})
 
 
 def _compute(
@@ -355,22 +355,22 @@ def _run_batches(
     with device.taken(run, inputs.threads()) as chosen:
         if helping and not batches.is_divided(outputs, n, chosen, data.about.shape, run):
             return None
-        with run.clock.stage("model"):
+        with run.report.clock.stage("model"):
             model = inputs.load_model(chosen)
         if not helping and any(isinstance(output, CleanOutput) for output in outputs):
-            with run.clock.stage("look"):
+            with run.report.clock.stage("look"):
                 checks = model_checks.check_outputs(model, record, data, n, chosen, run)
         with contextlib.ExitStack() as files:
             take = None
             if save:
                 take = files.enter_context(_saver(save, inputs, model, chosen)).add
-            with run.clock.stage(task.title):
+            with run.report.clock.stage(task.title):
                 batches.fill(model, data, task, outputs, outcomes, n, chosen, run, take, helping=helping)
         if save and save.one_file:
-            run.notify(f"The adversarial images are in {save.folder}. rb-verify --adv judges them.")
+            run.report.notify(f"The adversarial images are in {save.folder}. rb-verify --adv judges them.")
         elif save:
             names = ", ".join(f"{name}.npz" for name in save.names.values())
-            run.notify(f"The adversarial images are in {save.folder}: {names}.")
+            run.report.notify(f"The adversarial images are in {save.folder}: {names}.")
     return checks
 
 

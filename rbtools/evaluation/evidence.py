@@ -13,7 +13,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import adv_file
 from rbtools.evaluation.base import Outcome
 from rbtools.execution import device
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
 from rbtools.lazy import nn, np, torch
@@ -192,7 +192,7 @@ def evidence_saver(
         ) from error
 
 
-def judge_evidence(record: dict[str, Any], path: str, run: RunContext) -> dict[str, Any]:
+def judge_evidence(record: dict[str, Any], path: str, run: Run) -> dict[str, Any]:
     """The verdict on the claim of a file of adversarial images about the record's model, as in `verify`.
 
     Every image has to be inside the ball and the box, and every one that counts as broken has to be
@@ -260,9 +260,7 @@ def _numbers(*values: object) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
-def _judged(
-    inputs: Inputs, header: Mapping[str, Any], path: str, run: RunContext
-) -> tuple[int, int, str | None]:
+def _judged(inputs: Inputs, header: Mapping[str, Any], path: str, run: Run) -> tuple[int, int, str | None]:
     """How many images are misclassified, how many clean ones are near a tie, and why to refuse the file."""
     dataset = inputs.data.load()
     wanted = inputs.data.order(dataset.labels)
@@ -272,7 +270,7 @@ def _judged(
     with device.taken(run, inputs.threads()) as place:
         logits = logits_of(inputs.load_model(place), place)
         for block in adv_file.blocks(path, inputs.data.about.shape, len(wanted)):
-            run.check_cancelled()
+            run.report.check_cancelled()
             ids = wanted[start : start + len(block.ids)]
             if not np.array_equal(block.ids, ids.numpy()):
                 return broken, ties, "its images are not those of the evaluation, each once and in its order"
@@ -295,7 +293,7 @@ def _judged(
                 )
             broken += int((wrong | claimed).sum())
             ties += int((~claimed & (margin.abs() <= _TIE)).sum())
-            run.progress(f"saved images  {start}/{header['n']}")
+            run.report.progress(f"saved images  {start}/{header['n']}")
     return broken, ties, None if start == header["n"] else "it holds fewer images than it says"
 
 
@@ -317,7 +315,7 @@ def _outside(difference: Tensor, header: Mapping[str, Any]) -> str | None:
 def verify_evidence(
     record: dict[str, Any],
     path: str,
-    run: RunContext,
+    run: Run,
     weights: str | None = None,
     hints: CheckpointHints | None = None,
 ) -> dict[str, Any]:

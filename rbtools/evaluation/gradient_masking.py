@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.evaluation.base import Batch
     from rbtools.probabilistic.distributions import Noise
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
 METRIC = "obfuscation.failed"
@@ -92,9 +92,7 @@ def _bits(outcome: Tensor | Outcome) -> Tensor:
     return values.bool()
 
 
-def run_gradient_masking(
-    record: dict[str, Any], task: GradientMaskingTask, run: RunContext
-) -> dict[str, Any]:
+def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run: Run) -> dict[str, Any]:
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
     inputs = resolve_inputs(record, run)
     expected = evaluate.expected_entries(inputs, task)
@@ -106,20 +104,20 @@ def run_gradient_masking(
     record = evaluate.add_entries(record, requested, run)
     missed = next(entry for entry in implicit_entries if entry["metric"].endswith("obfuscation.missed"))
     values = {entry["metric"]: entry["value"] for entry in requested}
-    tests = list(_tests(task, values, missed["value"], run.split))
+    tests = list(_tests(task, values, missed["value"], run.selection.split))
     failed = [test for test in tests if not test["holds"]]
     for test in failed:
-        run.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
+        run.report.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
     entry = _checklist_entry(task, requested[0], run) | {"value": len(failed), "tests": tests}
     return results.add(record, entry, replace=run.replace)
 
 
-def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: RunContext) -> dict[str, Any]:
+def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """The checklist's own entry without its results; shared fields come from the `first` of the others."""
     shared = ("n", "split", "seed", "draws", "device", "precision", "environment", "prepared")
     return {
         "tool": run.tool,
-        "metric": metric_name.split_name(METRIC, run.split),
+        "metric": metric_name.split_name(METRIC, run.selection.split),
         **{key: first[key] for key in shared if key in first},
         "eps": task.eps,
     }

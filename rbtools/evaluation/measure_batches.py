@@ -13,8 +13,8 @@ from rbtools.errors import RbError
 from rbtools.evaluation import divide
 from rbtools.evaluation.batches import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
-from rbtools.execution.context import RunContext
 from rbtools.execution.device import out_of_memory
+from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data
 from rbtools.lazy import nn, torch
@@ -81,12 +81,12 @@ class TileResult(NamedTuple):
 class Measuring:
     """All measures of one record: each network is built once, each batch attacked once for all measures.
 
-    With `run.divide` other processes compute some of the tiles (`divide`).
+    With `run.placement.divide` other processes compute some of the tiles (`divide`).
     """
 
-    def __init__(self, record: dict[str, Any], init_seed: int, run: RunContext, device: torch.device) -> None:
+    def __init__(self, record: dict[str, Any], init_seed: int, run: Run, device: torch.device) -> None:
         self.record, self.init_seed, self.run, self.device = record, init_seed, run, device
-        self.chunk = run.batch or CHUNK.get(device.type, CHUNK["cpu"])
+        self.chunk = run.settings.batch or CHUNK.get(device.type, CHUNK["cpu"])
         self.models: dict[tuple[str, str], tuple[nn.Module, bool]] = {}
         self.attacked: tuple[Any, AttackedBatch] | None = None  # the last one, and which it is
 
@@ -138,14 +138,14 @@ class Measuring:
         which = (_shared(item), tile.batch, tile.examples)
         if self.attacked is None or self.attacked[0] != which:
             batch = self._batch(item, tile)
-            self.attacked = which, AttackedBatch(model, batch, self.run.seed, together)
+            self.attacked = which, AttackedBatch(model, batch, self.run.settings.seed, together)
         start = time.perf_counter()
         result = self._measured(model, item, self.attacked[1])
         return TileResult(result, time.perf_counter() - start)
 
     def _progress(self, item: MeasureItem, tile: MeasureTile) -> None:
-        self.run.check_cancelled()
-        self.run.progress(f"{item.measure.name}  batch {tile.batch + 1}")
+        self.run.report.check_cancelled()
+        self.run.report.progress(f"{item.measure.name}  batch {tile.batch + 1}")
 
     def _measured(self, model: nn.Module, job: MeasureItem, attacked: AttackedBatch) -> BatchResult:
         """A measure of one batch; each time memory runs out, with fewer images at once."""
@@ -180,7 +180,7 @@ class Measuring:
             if job.on == "trained":
                 model = resolve.load_model(self.record, job.data, self.run, self.device)
             else:
-                arch, allowed = arch_of(self.record, job.data), self.run.allow_code
+                arch, allowed = arch_of(self.record, job.data), self.run.selection.allow_code
                 model = init.fresh(arch, job.data.about, self.init_seed, allow_code=allowed)
                 model = model.to(self.device).eval().requires_grad_(False)
             self.models[key] = model, batchnorm.use(model, job.batchnorm)
@@ -196,8 +196,10 @@ class Measuring:
         else:
             ids = labels = torch.zeros(1, dtype=torch.int64, device=self.device)
             images = torch.zeros(1, *item.data.about.shape, device=self.device)
-        draws = Draws(self.run.seed, "measure", ids.to(self.device))
-        probes = Draws(self.run.seed, "measure.batch", torch.tensor([tile.batch], device=self.device))
+        draws = Draws(self.run.settings.seed, "measure", ids.to(self.device))
+        probes = Draws(
+            self.run.settings.seed, "measure.batch", torch.tensor([tile.batch], device=self.device)
+        )
         return MeasureBatch(images, labels, draws, probes, chunk=self.chunk)
 
 

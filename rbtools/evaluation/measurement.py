@@ -19,9 +19,9 @@ from rbtools.evaluation import mean_interval, measure_batches
 from rbtools.evaluation.evaluate import add_entries
 from rbtools.evaluation.measure_batches import MeasureItem, arch_of
 from rbtools.execution import device, resources
-from rbtools.execution.context import RunContext
 from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoize
+from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import Data, data_of, named_data
@@ -91,13 +91,13 @@ def perturbing(
     return tuple(attacks)
 
 
-def measure(record: dict[str, Any], request: MeasureRequest, run: RunContext) -> dict[str, Any]:
+def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[str, Any]:
     """The record with the requested measures.
 
     Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
     measure is not defined for it.
     """
-    inputs = resolve_inputs(record, replace(run, split=_first_split(request)))
+    inputs = resolve_inputs(record, run.changed(split=_first_split(request)))
     record = inputs.record
     jobs = _jobs(record, request, run)
     _check(record, jobs, request, run)
@@ -122,9 +122,7 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: RunContext) ->
     return add_entries(first.record_with_data(), list(entries.values()), run)
 
 
-def _check(
-    record: dict[str, Any], jobs: Sequence[MeasureItem], request: MeasureRequest, run: RunContext
-) -> None:
+def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], request: MeasureRequest, run: Run) -> None:
     """Raise RbError before the computation where the record has a requested number, computed differently.
 
     The names of a measure's numbers are known only afterwards, so that the record's own entries are compared.
@@ -151,9 +149,7 @@ def _first_split(request: MeasureRequest) -> str:
     return request.splits[0] if request.splits else str(request.measures[0].split)
 
 
-def _shown(
-    entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run: RunContext
-) -> dict[str, Any]:
+def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
     shown = {"tool": run.tool, **entry}
     if job.measure.data and named_data(record, job.data.name) != job.data.name:
         shown["dataset"] = job.data.name
@@ -163,7 +159,7 @@ def _shown(
 # --- the jobs of a request -------------------------------------------------------------------------
 
 
-def _jobs(record: dict[str, Any], request: MeasureRequest, run: RunContext) -> list[MeasureItem]:
+def _jobs(record: dict[str, Any], request: MeasureRequest, run: Run) -> list[MeasureItem]:
     """Every measure on each of its weights and splits under every attack. RbError without a checkpoint."""
     jobs = []
     for measure in request.measures:
@@ -174,7 +170,7 @@ def _jobs(record: dict[str, Any], request: MeasureRequest, run: RunContext) -> l
                 data = _data(record, run, split, on)
                 if measure.needs_record:
                     known = {**record, "arch": arch_of(record, data)}
-                    measure = measure.filled(known, _data(record, replace(run, n=None), split, on).size)
+                    measure = measure.filled(known, _data(record, run.changed(n=None), split, on).size)
                 if measure.attacks:
                     jobs += [MeasureItem(measure, attack, on, data, size, norm) for attack in request.attacks]
                 elif measure.own_eps:
@@ -194,9 +190,7 @@ def _statistics(measure: Measure, on: str, request: MeasureRequest) -> str:
     return str(request.batchnorm or (measure.batchnorm if on == "init" else "running"))
 
 
-def _weights(
-    record: dict[str, Any], measure: Measure, request: MeasureRequest, run: RunContext
-) -> tuple[str, ...]:
+def _weights(record: dict[str, Any], measure: Measure, request: MeasureRequest, run: Run) -> tuple[str, ...]:
     """The weights that a measure is computed on: "init", "trained" or both."""
     if measure.weights == "none":
         return ("init",)
@@ -220,17 +214,19 @@ def _weights(
     return wanted
 
 
-def _data(record: dict[str, Any], run: RunContext, split: str, on: str) -> Data:
+def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
     """The split; of a training split only the images that the training did not hold out."""
-    if on == "trained" and split == "train" and run.indices is None:
-        run = replace(run, indices=trained_on(record, run))
+    if on == "trained" and split == "train" and run.selection.indices is None:
+        run = run.changed(indices=trained_on(record, run))
     data = data_of(record, run, split)
-    return data if run.n is None or run.n >= data.size else replace(data, size=run.n)
+    return (
+        data
+        if run.selection.n is None or run.selection.n >= data.size
+        else replace(data, size=run.selection.n)
+    )
 
 
-def _what(
-    record: dict[str, Any], job: MeasureItem, request: MeasureRequest, run: RunContext
-) -> dict[str, Any]:
+def _what(record: dict[str, Any], job: MeasureItem, request: MeasureRequest, run: Run) -> dict[str, Any]:
     """The key fields: everything that determines the result."""
     about = job.data.about
     what: dict[str, Any] = {
@@ -253,7 +249,7 @@ def _what(
     if job.attack is not None:
         what |= {"attack": _attack(job.attack)}
     if job.random:
-        what |= seed_fields(run.seed)
+        what |= seed_fields(run.settings.seed)
     return what
 
 
@@ -267,7 +263,7 @@ def _attack(attack: Attack) -> dict[str, Any]:
 def _compute(
     record: dict[str, Any],
     request: MeasureRequest,
-    run: RunContext,
+    run: Run,
     jobs: Sequence[tuple[MeasureItem, dict[str, Any], str]],
     results: list[Any],
     *,
@@ -281,7 +277,7 @@ def _compute(
     items, names = [jobs[place][0] for place in missing], [jobs[place][2] for place in missing]
     with device.taken(run, _threads(record, items[0].data, request, run)) as chosen:
         measuring = measure_batches.Measuring(record, request.init_seed, run, chosen)
-        if run.divide and measuring.is_divisible(items):
+        if run.placement.divide and measuring.is_divisible(items):
             finished = measuring.divided(items, names, helping=helping)
         else:
             finished = iter(()) if helping else measuring.all(items)
@@ -294,14 +290,14 @@ def _compute(
             run.store.keep_result(name, what, results[place], about)
 
 
-def _threads(record: dict[str, Any], data: Data, request: MeasureRequest, run: RunContext) -> int:
+def _threads(record: dict[str, Any], data: Data, request: MeasureRequest, run: Run) -> int:
     """CPU threads: those that pay for the network, with fresh weights."""
     arch = arch_of(record, data)
-    network = partial(init.fresh, arch, data.about, request.init_seed, allow_code=run.allow_code)
+    network = partial(init.fresh, arch, data.about, request.init_seed, allow_code=run.selection.allow_code)
     return resources.threads_for(run, arch, trial=Trial(identity(arch), data.about.shape, network))
 
 
-def _entry(job: MeasureItem, value: Value, request: MeasureRequest, run: RunContext) -> dict[str, Any]:
+def _entry(job: MeasureItem, value: Value, request: MeasureRequest, run: Run) -> dict[str, Any]:
     """The entry of one number: its name, its settings, its value, and its standard error."""
     entry = {"metric": _name(job, value), **_made(job, value.name, value.clean, request, run)}
     more: dict[str, Any] = _finite(value.more)
@@ -317,9 +313,7 @@ def _finite(value: object) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _made(
-    job: MeasureItem, value: str, clean: bool, request: MeasureRequest, run: RunContext
-) -> dict[str, Any]:
+def _made(job: MeasureItem, value: str, clean: bool, request: MeasureRequest, run: Run) -> dict[str, Any]:
     """The settings of the number of this name; `clean`: without the attack."""
     entry: dict[str, Any] = {"measure": job.measure.name, **job.measure.settings(value)}
     if job.measure.weights != "none":
@@ -337,7 +331,7 @@ def _made(
     if job.attack is not None and not clean:
         entry |= {"attack": job.attack.name, **registry.config(job.attack)}
     if job.random:
-        entry |= seed_fields(run.seed)
+        entry |= seed_fields(run.settings.seed)
     return entry
 
 

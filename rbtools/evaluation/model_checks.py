@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import normalizations
 from rbtools.lazy import torch
 
@@ -31,7 +31,7 @@ NAMED = ("given", "--normalize")  # sources of a normalisation that the user nam
 
 
 def check_outputs(
-    model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: RunContext
+    model: nn.Module, record: Mapping[str, Any], data: Data, n: int, device: torch.device, run: Run
 ) -> dict[str, Any] | None:
     """Check the model on its first images and print the result; return it for the record.
 
@@ -48,7 +48,7 @@ def check_outputs(
     logits = _logits(model, images, data.about.classes)
     accuracy, chance = _accuracy(logits, labels), 1 / data.about.classes
     summary = {"n": len(ids), "acc": accuracy, "chance": chance}
-    run.notify(_line(record, summary))
+    run.report.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
     near_chance = _near_chance(accuracy, chance, len(ids))
     other = _other_normalisation(model, record, data, images, labels)
@@ -67,13 +67,13 @@ def check_outputs(
     return {**summary, "warnings": warnings}
 
 
-def report_checks(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], run: RunContext) -> None:
+def report_checks(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], run: Run) -> None:
     """Print the checks that entries carry, computed now or earlier."""
     for entry in entries:
         if "sanity" in entry:
-            run.notify(_line(record, entry["sanity"]))
+            run.report.notify(_line(record, entry["sanity"]))
             for text in entry["sanity"]["warnings"]:
-                run.notify(f"warning: {_name(record)}: {text}")
+                run.report.notify(f"warning: {_name(record)}: {text}")
 
 
 def _line(record: Mapping[str, Any], summary: Mapping[str, Any]) -> str:

@@ -125,7 +125,7 @@ def _source(inputs: Inputs, one: StoredEvaluation, attack: Attack) -> ScreenSour
     if stored.version != column["version"] or stored.norm != attack.norm:
         return None
     if not of_distances and (
-        stored.eps > attack.eps or (stored == attack and seed in (None, inputs.run.seed))
+        stored.eps > attack.eps or (stored == attack and seed in (None, inputs.run.settings.seed))
     ):
         return None
     outcomes = Outcomes(inputs.run.store, one.key)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.base import Attack
     from rbtools.evaluation.base import Batch
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.inputs.resolve import Inputs
 
 Entry = dict[str, Any]
@@ -139,7 +139,7 @@ class TwoPhaseRequest:
     goal: float | None = None
 
 
-def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: RunContext) -> dict[str, Any]:
+def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str, Any]:
     """The record with the estimated accuracy under the screen and the attack together, at each eps.
 
     Raises RbError as `evaluate.run_task` does.
@@ -148,13 +148,13 @@ def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: RunCont
         return _run(record, request, run)
     with tempfile.TemporaryDirectory() as folder:  # the phases read each other's outcomes
         store = Store(folder)
-        result = _run(record, request, replace(run, store=store))
+        result = _run(record, request, run.changed(store=store))
     run.store.found += store.found
     run.store.computed += store.computed
     return result
 
 
-def _run(record: dict[str, Any], request: TwoPhaseRequest, run: RunContext) -> dict[str, Any]:
+def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str, Any]:
     inputs = resolve_inputs(record, run)
     known = ScreenSources(inputs)
     estimates = [TwoPhaseEvaluation(inputs, request, eps, known) for eps in request.eps]
@@ -173,7 +173,7 @@ def _run(record: dict[str, Any], request: TwoPhaseRequest, run: RunContext) -> d
     return evaluate.add_entries(record, entries, run)
 
 
-def _finer(record: dict[str, Any], entry: Entry, run: RunContext) -> Entry:
+def _finer(record: dict[str, Any], entry: Entry, run: Run) -> Entry:
     """The entry, or that of the record if it is of a larger sample."""
     for old in record.get("evals") or ():
         about = old.get("two_phase")
@@ -181,7 +181,7 @@ def _finer(record: dict[str, Any], entry: Entry, run: RunContext) -> Entry:
             continue
         sampled = about.get("sampled")
         if isinstance(sampled, int) and sampled > entry["two_phase"]["sampled"]:
-            run.notify(
+            run.report.notify(
                 f"{entry['metric']}: the record's estimate is of a larger sample, {sampled}, and stays."
             )
             return dict(old)
@@ -269,7 +269,7 @@ class TwoPhaseEvaluation:
         (entry,) = evaluate.expected_entries(self.inputs, self.task)
         attacks = [attack.stem for attack in self.attacks]
         names = dict.fromkeys([*attacks, *(source.metric for source in self.sources)])
-        drawn = seed_fields(self.inputs.run.seed)  # the sample, whatever the attack
+        drawn = seed_fields(self.inputs.run.settings.seed)  # the sample, whatever the attack
         return {**entry, **drawn, "screen": ",".join(names)}
 
     @cached_property
@@ -305,7 +305,7 @@ class TwoPhaseEvaluation:
             "kind": "two-phase",
             **evaluate.inputs_fields(inputs),
             **{name: digest(evaluate.outcome_fields(inputs, output)) for name, output in outputs.items()},
-            **seed_fields(inputs.run.seed),
+            **seed_fields(inputs.run.settings.seed),
             "sources": [source.described() for source in self.sources],
             "screen_steps": getattr(request.screen[0], "steps", None),
             "n": inputs.n,
@@ -335,7 +335,7 @@ class TwoPhaseEvaluation:
         """The survivors at the places `left` of the evaluation, in the order of the sample; their strata."""
         places = torch.from_numpy(left)
         numbers = self.inputs.data.order(self.inputs.data.load().labels)[: self.inputs.n][places]
-        keys = Draws(self.inputs.run.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
+        keys = Draws(self.inputs.run.settings.seed, "two-phase", numbers).uniform((1,))[:, 0].double().numpy()
         order, stratum = two_phase.order(self.margins[left], keys)
         return indices.of(numbers[torch.from_numpy(order)].tolist(), in_order=True), stratum
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.evaluate import add_entries, check_entries, expected_entries, task_entries
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
 from rbtools.probabilistic.intervals import square_and_add
@@ -22,21 +21,21 @@ from rbtools.trainer.training_indices import trained_on
 Entries = list[dict[str, Any]]
 
 
-def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | None = None) -> dict[str, Any]:
+def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = None) -> dict[str, Any]:
     """Return the record with `ge.NAME` = train - test for every number of the task.
 
     Both sides are added too (`NAME` and `train.NAME`); training images are not augmented. The interval of a
     difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
-    errors are `test_minus_train.NAME`. `n_train`: the number of training images, in place of `run.n`. Entries
+    errors are `test_minus_train.NAME`. `n_train`: the number of training images, in place of `n`. Entries
     of one split with the same protocol are taken from the record. Images that the training held out (`--val`)
     are not training images: entries identify the others by the hash of their numbers (`indices`). `--indices`
     selects the same numbers of either split. Raises RbError if the data set has only one split.
     """
     with _both_splits():
-        test = resolve_inputs(record, dataclasses.replace(run, split="test"))
+        test = resolve_inputs(record, run.changed(split="test"))
         record, gaps = test.record, task.gaps
         of_test, of_train = _images(test, run)
-        train = test.on("train", n=n_train or run.n, indices=of_train)
+        train = test.on("train", n=n_train or run.selection.n, indices=of_train)
         sides = {"test": test.on("test", indices=of_test), "train": train}
     expected_train, expected_test = (expected_entries(sides[side], task) for side in ("train", "test"))
     check_entries(record, _gaps(expected_train, expected_test, gaps), run)
@@ -46,7 +45,7 @@ def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | N
     if run.plan is not None:
         run.plan.each([lambda inputs=inputs: task_entries(inputs, task) for inputs in sides.values()])
     entries = {other: task_entries(sides[other], task)}
-    part = sides[known].run.indices
+    part = sides[known].run.selection.indices
     named = {} if part is None else {"indices": part.name}
     there = None if run.store.force else _there(record, entries[other][0], known, sides[known].n, named)
     entries[known] = task_entries(sides[known], task) if there is None else (there, [])
@@ -58,19 +57,23 @@ def ge(record: dict[str, Any], task: EvalTask, run: RunContext, n_train: int | N
     return add_entries(record, _gaps(on_train, on_test, gaps), run)
 
 
-def _images(test: Inputs, run: RunContext) -> tuple[indices.Indices | None, indices.Indices | None]:
+def _images(test: Inputs, run: Run) -> tuple[indices.Indices | None, indices.Indices | None]:
     """The selected images of test and train, None for all. RbError where no training image is left."""
     whole = {side: test.on(side, indices=None) for side in ("test", "train")}
     trained = trained_on(test.record, whole["test"].run)
-    if run.indices is None:
+    if run.selection.indices is None:
         return None, trained
-    chosen_test, chosen_train = (indices.read(run.indices, inputs.data.size) for inputs in whole.values())
+    chosen_test, chosen_train = (
+        indices.read(run.selection.indices, inputs.data.size) for inputs in whole.values()
+    )
     if trained is None:
         return chosen_test, chosen_train
     used = set(trained.numbers)
     left = [number for number in chosen_train.numbers if number in used]
     if not left:
-        raise RbError(f"The training held out all images of --indices {run.indices}. Name others, or more.")
+        raise RbError(
+            f"The training held out all images of --indices {run.selection.indices}. Name others, or more."
+        )
     return chosen_test, indices.of(left)
 
 

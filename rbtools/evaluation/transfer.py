@@ -12,7 +12,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 
@@ -60,7 +60,7 @@ class TransferTask(EvalTask):
     method: Any
     eps: tuple[float, ...]
     source: str
-    context: RunContext
+    context: Run
 
     @property
     def title(self) -> str:
@@ -91,9 +91,17 @@ class TransferTask(EvalTask):
 _last: list[tuple[Any, nn.Module]] = []
 
 
-def _loaded(source: str, run: RunContext, where: device) -> nn.Module:
+def _loaded(source: str, run: Run, where: device) -> nn.Module:
     """The source's model in eval mode, its parameters frozen."""
-    key = (source, run.dataset, run.split, run.data_dir, run.class_map, run.store.folder, where)
+    key = (
+        source,
+        run.selection.dataset,
+        run.selection.split,
+        run.selection.data_dir,
+        run.selection.class_map,
+        run.store.folder,
+        where,
+    )
     if not _last or _last[0][0] != key:
         record = orjson.loads(source)
         try:

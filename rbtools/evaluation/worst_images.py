@@ -9,7 +9,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import adv_file
 from rbtools.evaluation.evidence import Scale, logits_of
 from rbtools.execution import device
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.lazy import torch
 
@@ -60,7 +60,7 @@ class AdvSummary(NamedTuple):
     verdicts: RepeatedVerdicts
 
 
-def summarize_adv(record: dict[str, Any], path: str, count: int, run: RunContext) -> AdvSummary:
+def summarize_adv(record: dict[str, Any], path: str, count: int, run: Run) -> AdvSummary:
     """The `count` images of FILE.adv that the record's model misclassifies with the largest confidence.
 
     Clean images that the attack left are not among them. Raises RbError for a file that is none or of another
@@ -80,7 +80,7 @@ def summarize_adv(record: dict[str, Any], path: str, count: int, run: RunContext
     with device.taken(run, inputs.threads()) as place:
         logits = logits_of(inputs.load_model(place), place)
         for block in adv_file.blocks(path, inputs.data.about.shape, len(dataset.labels)):
-            run.check_cancelled()
+            run.report.check_cancelled()
             ids = torch.from_numpy(block.ids)
             if int(ids.min()) < 0 or int(ids.max()) >= len(dataset.labels):
                 raise RbError(f"{path} names images that the split does not have. Write it again.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.errors import RbError
 from rbtools.execution import device, resources
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import np, torch
 from rbtools.plain_files import LARGEST_LIST, read_plain
@@ -31,7 +31,7 @@ CHUNK = 256
 ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later run may continue
 
 
-def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str]:
+def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
     """Write the files that are missing or unfinished; return a line about each corruption.
 
     Images are in the order of their split (`--n` and `--indices` select some), once for each severity, with
@@ -44,7 +44,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: RunContext) -> list[str
         for severity in SEVERITIES:
             corruption.check_size(severity, data.about.shape[1:])
     dataset = data.load()
-    places = data.order(dataset.labels)[: run.n].sort().values
+    places = data.order(dataset.labels)[: run.selection.n].sort().values
     about = _described(data, run, len(places))
     _claim(folder, about, chosen)
     with written_whole(folder / "labels.npy", hint=HINT) as stream:
@@ -67,7 +67,7 @@ def _write_one(
     images: Tensor | Streamed,
     places: Tensor,
     where: torch.device,
-    run: RunContext,
+    run: Run,
 ) -> int:
     """Write one file, continuing an earlier run; return how many images that run had written."""
     channels, height, width = images.shape[1:]
@@ -76,10 +76,10 @@ def _write_one(
     corrupt = corruption.with_textures()
     with resumable_write(path, head, height * width * channels, count) as file:
         had = file.rows
-        for severity, ids in _pieces(places, had, run.batch or CHUNK):
-            run.check_cancelled()
-            run.progress(f"{path.name}  {file.rows}/{count} images")
-            file.append(_corrupted(corrupt, corruption.name, images, ids, severity, where, run.seed))
+        for severity, ids in _pieces(places, had, run.settings.batch or CHUNK):
+            run.report.check_cancelled()
+            run.report.progress(f"{path.name}  {file.rows}/{count} images")
+            file.append(_corrupted(corrupt, corruption.name, images, ids, severity, where, run.settings.seed))
     return had
 
 
@@ -108,15 +108,15 @@ def _corrupted(
     return array
 
 
-def _described(data: Data, run: RunContext, count: int) -> dict[str, Any]:
+def _described(data: Data, run: Run, count: int) -> dict[str, Any]:
     """The description that all files of a folder share."""
     return {
         "dataset": data.name,
         "split": data.split,
         "fingerprint": data.fingerprint,
         "images": count,
-        "n": run.n,
-        "seed": run.seed,
+        "n": run.selection.n,
+        "seed": run.settings.seed,
         "draws": GENERATOR,
         "files": {},
     }

@@ -12,7 +12,7 @@ from functools import cache
 
 from rbtools.errors import RbError
 from rbtools.execution import cores, turns
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.lazy import torch
 
 # Parameters of glibc's mallopt (malloc.h), and what they are set to: bytes.
@@ -22,7 +22,7 @@ _SHARE = 0.9  # of free memory that is given to further workers
 
 
 @contextlib.contextmanager
-def taken(run: RunContext, threads: int) -> Iterator[torch.device]:
+def taken(run: Run, threads: int) -> Iterator[torch.device]:
     """The device of `--device` ("auto": the first GPU, else the CPU), with the number of threads set.
 
     CPU threads are shared by all stages of a pipe: a stage holds one core for each while it computes, and
@@ -30,11 +30,11 @@ def taken(run: RunContext, threads: int) -> Iterator[torch.device]:
     """
     device = choose(run)
     if device.type != "cpu":
-        own = run.own_stream and device.type == "cuda"
+        own = run.placement.own_stream and device.type == "cuda"
         with _own_stream(device) if own else contextlib.nullcontext():
             yield device
         return
-    with cores.held(run.store.folder, threads, run.check_cancelled):
+    with cores.held(run.store.folder, threads, run.report.check_cancelled):
         torch.set_num_threads(threads)
         _keep_memory()
         yield device
@@ -64,20 +64,20 @@ def _keep_memory() -> None:
         libc.mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
-def choose(run: RunContext) -> torch.device:
+def choose(run: Run) -> torch.device:
     """The device of the run; workers are assigned GPUs in turn. Raises RbError if it cannot be used."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if run.device == "auto" and not cards:
+    if run.placement.device == "auto" and not cards:
         return torch.device("cpu")
-    if run.device in ("auto", "cuda") and cards:
-        return torch.device("cuda", run.worker % cards)
+    if run.placement.device in ("auto", "cuda") and cards:
+        return torch.device("cuda", run.placement.worker % cards)
     try:
-        device = torch.device(run.device)
+        device = torch.device(run.placement.device)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise RbError(
-            f"The device '{run.device}' cannot be used: {reason}. Use --device cpu or auto."
+            f"The device '{run.placement.device}' cannot be used: {reason}. Use --device cpu or auto."
         ) from error
     return device
 

@@ -5,7 +5,6 @@ An engine is a subclass of `Executor` in a module of its own and a line of `rbto
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import threading
 from collections import deque
@@ -13,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.execution import ENGINES, LOCAL
-from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction, JobReport, run_job
+from rbtools.execution.run import Run
 from rbtools.records import Line
 
 _POLL_SECONDS = 0.5
@@ -67,13 +66,12 @@ class Grown(NamedTuple):
 
 
 Event = Finished | Progress | Notice | LineRead | Grown | dict[str, Any]
-"""What an executor reports; a dict is an event for programs (`run.event`)."""
+"""What an executor reports; a dict is an event for programs (`run.report.event`)."""
 
 
-def run_on(job: Job, functions: Sequence[JobFunction], run: RunContext) -> JobReport:
+def run_on(job: Job, functions: Sequence[JobFunction], run: Run) -> JobReport:
     """Run a job with the run of the current process."""
-    own = dataclasses.replace(run, helps=job.helps)
-    return run_job(functions[job.function].with_run(own), job.record, own)
+    return run_job(functions[job.function], job.record, run.changed(helps=job.helps))
 
 
 class Executor:
@@ -88,7 +86,7 @@ class Executor:
     does not see the store gets a `RemoteStoreProxy` in its place, and `divide=False`.
 
     `capacity` is how many jobs run at once, known after entering, and `most` what it may grow to.
-    `own_capacity`: the engine itself decides how many where `--jobs` does not say; `run.jobs` is 0 then, but
+    `own_capacity`: the engine itself decides how many where `--jobs` does not say; `jobs` is 0 then, but
     in a worker 1 or more. `in_process`: `submit` returns when the job has ended. `last` is the event that was
     read last; after an interruption it may not have been dealt with, or come once more.
     `preload`: workers import what their work takes before the first job is there.
@@ -98,9 +96,9 @@ class Executor:
     own_capacity: ClassVar[bool] = False
     in_process: ClassVar[bool] = False
 
-    def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
+    def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
         self.functions, self.run = functions, run
-        self.capacity = max(run.jobs, 1)
+        self.capacity = max(run.placement.jobs, 1)
         self.last: Event | BaseException | None = None
         self.preload = False
         self.status: Callable[[Progress], str] = lambda progress: progress.text
@@ -135,10 +133,10 @@ class Executor:
         while True:
             self._arrived.wait(_POLL_SECONDS)
             self._arrived.clear()
-            self.run.check_cancelled()
+            self.run.report.check_cancelled()
             for event in self.ready():
                 yield event
-                self.run.check_cancelled()
+                self.run.report.check_cancelled()
 
     def ready(self) -> Iterator[Finished | LineRead | Grown]:
         """The events that have arrived."""
@@ -148,11 +146,11 @@ class Executor:
             if isinstance(event, BaseException):
                 raise event
             if isinstance(event, Notice):
-                (self.run.warn if event.warning else self.run.notify)(event.text)
+                (self.run.report.warn if event.warning else self.run.report.notify)(event.text)
             elif isinstance(event, Progress):
-                self.run.progress(self.status(event))
+                self.run.report.progress(self.status(event))
             elif isinstance(event, dict):
-                self.run.event(event)
+                self.run.report.event(event)
             else:
                 yield event
 
@@ -175,16 +173,16 @@ class InProcessExecutor(Executor):
         self.post(Finished(job.place, report))
 
 
-def executor_for(functions: Sequence[JobFunction], run: RunContext, at_most: int | None = None) -> Executor:
-    """The executor that `run.engine` and `run.jobs` ask for.
+def executor_for(functions: Sequence[JobFunction], run: Run, at_most: int | None = None) -> Executor:
+    """The executor that `run.placement.engine` and `run.placement.jobs` ask for.
 
     `at_most` is the number of jobs, if known: a single job needs no worker process, unless it can be divided.
     Raises RbError for an engine that does not exist.
     """
-    divided = run.divide and any(function.divisible for function in functions)
-    several = run.jobs > 1 or run.gpus > 0
-    if run.engine == LOCAL and (not several or (at_most == 1 and not divided)):
+    divided = run.placement.divide and any(function.divisible for function in functions)
+    several = run.placement.jobs > 1 or run.placement.gpus > 0
+    if run.placement.engine == LOCAL and (not several or (at_most == 1 and not divided)):
         return InProcessExecutor(functions, run)
-    executor: Executor = ENGINES.load(run.engine)(functions, run)
+    executor: Executor = ENGINES.load(run.placement.engine)(functions, run)
     executor.preload = at_most == 1  # its network is read meanwhile, which takes torch as well
     return executor

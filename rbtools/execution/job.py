@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rbtools.errors import Pending, RbError, of_network, of_own_code
-from rbtools.execution.context import RunContext, discard
+from rbtools.execution.run import Run
+from rbtools.report import discard
 
 
 class JobFunction:
     """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
 
-    `divisible`: several processes can share the work on one record (`RunContext.divide`). `in_turn`: jobs can
+    `divisible`: several processes can share the work on one record (`Run.divide`). `in_turn`: jobs can
     take turns in a process, since they pass on between steps (`turns.pass_on`). `follows`: the job waits for
     that of the function so many places before it, which stores its result too; 0 is none.
     """
@@ -25,7 +26,7 @@ class JobFunction:
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def with_run(self, run: RunContext) -> JobFunction:
+    def with_run(self, run: Run) -> JobFunction:
         """The function with the run of the current process."""
         return self
 
@@ -60,18 +61,17 @@ class JobReport:
     remarks: list[str] = field(default_factory=list)
 
 
-def run_job(function: JobFunction, record: dict[str, Any], run: RunContext) -> JobReport:
+def run_job(function: JobFunction, record: dict[str, Any], run: Run) -> JobReport:
     """Run a job. User errors, also those of their network, become a message; others keep their traceback."""
     report = JobReport()
-    no_listener = run.notify is discard
-    if no_listener:
-        run.notify = report.remarks.append
+    if run.report.notify is discard:
+        run = run.changed(notify=report.remarks.append)
     store = run.store
     before = store.found, store.computed, len(store.damaged)
     start = time.perf_counter()
-    run.clock.seconds.clear()
+    run.report.clock.seconds.clear()
     try:
-        report.result = function(record)
+        report.result = function.with_run(run)(record)
     except Pending as pending:
         report.pending, report.result = True, record
         if run.plan:
@@ -89,8 +89,7 @@ def run_job(function: JobFunction, record: dict[str, Any], run: RunContext) -> J
             report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
             report.trace = traceback.format_exc()
     report.seconds = time.perf_counter() - start
-    report.stages = dict(run.clock.seconds)
-    run.notify = discard if no_listener else run.notify
+    report.stages = dict(run.report.clock.seconds)
     report.found, report.computed = store.found - before[0], store.computed - before[1]
     report.damaged = [str(path) for path in store.damaged[before[2] :]]
     report.trouble, store.trouble = store.trouble, None

@@ -20,10 +20,10 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 
 from rbtools.execution import resources, worker_process
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Executor, Finished, Grown, Job, Notice
 from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.run import Run
 from rbtools.execution.worker_process import Fits, GiveBack, NewLane, Worked
 from rbtools.execution.workers_per_gpu import WorkersPerGPU
 
@@ -63,9 +63,9 @@ class _LocalWorker:
 
 
 class LocalExecutor(Executor):
-    """`run.jobs` worker processes on this machine; with `run.gpus` as many as are fastest (WorkersPerGPU)."""
+    """`jobs` worker processes on this machine; with `gpus` as many as are fastest (WorkersPerGPU)."""
 
-    def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
+    def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
         super().__init__(functions, run)
         self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
@@ -75,10 +75,13 @@ class LocalExecutor(Executor):
         self._tried_again: set[int] = set()  # workers whose job has ended another process before
         self._threads: list[threading.Thread] = []
         self._sharing = WorkersPerGPU(
-            run.gpus,
+            run.placement.gpus,
             can_take_turns=all(function.in_turn for function in functions)
-            and run.device.partition(":")[0] in ("auto", "cuda", "cpu"),  # of others no random state is kept
-            fixed=run.jobs_per_gpu if run.gpus and run.jobs_per_gpu > 1 else None,
+            and run.placement.device.partition(":")[0]
+            in ("auto", "cuda", "cpu"),  # of others no random state is kept
+            fixed=run.placement.jobs_per_gpu
+            if run.placement.gpus and run.placement.jobs_per_gpu > 1
+            else None,
         )
 
     @property
@@ -160,7 +163,7 @@ class LocalExecutor(Executor):
                 self._tried_again.add(number)
             else:
                 self._tried_again.discard(number)
-            lane = self._sharing.in_turn and tries == 1 and number >= self.run.gpus
+            lane = self._sharing.in_turn and tries == 1 and number >= self.run.placement.gpus
             worker = self._workers.get(number)
             alone = tries > 1 and self._sharing.can_take_turns
             if worker is not None and (alone or worker.lane is not lane):
@@ -187,9 +190,9 @@ class LocalExecutor(Executor):
             if isinstance(message, GiveBack):
                 return None
             if isinstance(message, Fits):
-                self._sharing.most = min(message.workers, self.most // self.run.gpus)
+                self._sharing.most = min(message.workers, self.most // self.run.placement.gpus)
             elif isinstance(message, Worked):
-                if number < self.run.gpus or worker.in_turn is self._sharing.in_turn:
+                if number < self.run.placement.gpus or worker.in_turn is self._sharing.in_turn:
                     self._share(number, place, message.images)
             else:
                 self.post(message)
@@ -201,7 +204,7 @@ class LocalExecutor(Executor):
                 return
             for other, worker in self._workers.items():
                 self._give_back(other, worker)
-            self._resize(self._sharing.count * self.run.gpus)
+            self._resize(self._sharing.count * self.run.placement.gpus)
             self.post(Grown(self.capacity))
             if self._sharing.settled:
                 self.post(Notice(self._sharing.words(), warning=False))
@@ -209,7 +212,11 @@ class LocalExecutor(Executor):
 
     def _give_back(self, number: int, worker: _LocalWorker) -> None:
         """Ask a worker for its job if workers are to share their GPU in another way now."""
-        if number in self._tried_again or number < self.run.gpus or worker.in_turn is self._sharing.in_turn:
+        if (
+            number in self._tried_again
+            or number < self.run.placement.gpus
+            or worker.in_turn is self._sharing.in_turn
+        ):
             return
         with contextlib.suppress(OSError):
             worker.send(GiveBack())
@@ -221,7 +228,7 @@ class LocalExecutor(Executor):
                 return None
             if self._server is None or not self._server.is_alive():
                 self._server = self._started_server()
-            gpu = number % max(self.run.gpus, 1)
+            gpu = number % max(self.run.placement.gpus, 1)
             if not lane or gpu in self._tried_again:
                 return self._forked(number)
             if gpu not in self._workers:  # its first worker has had no job yet

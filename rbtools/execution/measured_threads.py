@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rbtools.execution import cores, device
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.lazy import nn, torch
 from rbtools.store import digest
 
@@ -31,7 +31,7 @@ class Trial(NamedTuple):
     network: Callable[[], nn.Module]
 
 
-def of(run: RunContext, trial: Trial, most: int) -> int:
+def of(run: Run, trial: Trial, most: int) -> int:
     """The threads that pay for a network on the CPU, `most` at most; `most` on a GPU, and where the network
     cannot be made or run: its work then says why.
 
@@ -43,7 +43,7 @@ def of(run: RunContext, trial: Trial, most: int) -> int:
     key = f"threads:{digest({'version': VERSION, **where, 'shape': trial.shape, 'of': trial.identity})}"
     if (threads := _look(run, key, most)) is not None:
         return threads
-    with cores.held(run.store.folder, most, run.check_cancelled), run.clock.stage("threads"):
+    with cores.held(run.store.folder, most, run.report.check_cancelled), run.report.clock.stage("threads"):
         if (threads := _look(run, key, most)) is not None:  # another process measured it meanwhile
             return threads
         try:
@@ -55,7 +55,7 @@ def of(run: RunContext, trial: Trial, most: int) -> int:
     return threads
 
 
-def _look(run: RunContext, key: str, most: int) -> int | None:
+def _look(run: Run, key: str, most: int) -> int | None:
     """What is known of that key."""
     text = run.store.get(key) or ""
     kept = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else _known.get(key)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rbtools.errors import Pending
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.execution.turns import pause
 
 Results = list[Any]
@@ -16,7 +16,7 @@ _SECONDS_FOR_OTHERS = 5.0  # how long a helper waits for results before it looks
 
 
 def memoize(
-    run: RunContext,
+    run: Run,
     leases: Sequence[str],
     look_up: Callable[[], Results],
     compute: Callable[[Results], None],
@@ -30,7 +30,7 @@ def memoize(
     The missing units are claimed together, so that two processes do not do the same work: while another holds
     a lease, this one waits for its results. `compute` fills the gaps of its list and stores the results.
     `plan` gets the gaps in a dry run, which then raises Pending. `anew` ignores what the store has. `help`
-    computes what it can of the gaps while another process holds the leases (`run.divide`). Counts one result
+    computes what it can of the gaps while another process holds the leases (`divide`). Counts one result
     as computed or as found.
     """
     nothing: Results = [None] * len(leases)
@@ -40,10 +40,14 @@ def memoize(
         return results
     if run.plan is not None:
         plan(results)
-    if run.helps:
+    if run.placement.helps:
         return _helped(run, look_up, help)
     missing = [lease for lease, result in zip(leases, results, strict=True) if result is None]
-    waiting = run.check_cancelled if help is None or not run.divide else _helping_once(run, look_up, help)
+    waiting = (
+        run.report.check_cancelled
+        if help is None or not run.placement.divide
+        else _helping_once(run, look_up, help)
+    )
     with run.store.claimed(missing, lambda: not anew and None not in look_up(), waiting, pause) as ours:
         results = nothing if anew else look_up()
         if ours:
@@ -54,14 +58,14 @@ def memoize(
 
 
 def _helping_once(
-    run: RunContext, look_up: Callable[[], Results], help: Callable[[Results], None]
+    run: Run, look_up: Callable[[], Results], help: Callable[[Results], None]
 ) -> Callable[[], None]:
     """A callback for while another process holds the leases: it helps on its first call."""
     helped = False
 
     def waiting() -> None:
         nonlocal helped
-        run.check_cancelled()
+        run.report.check_cancelled()
         if not helped:
             helped = True
             help(look_up())
@@ -69,9 +73,7 @@ def _helping_once(
     return waiting
 
 
-def _helped(
-    run: RunContext, look_up: Callable[[], Results], help: Callable[[Results], None] | None
-) -> Results:
+def _helped(run: Run, look_up: Callable[[], Results], help: Callable[[Results], None] | None) -> Results:
     """Help the process that holds the leases, and wait a little for its results. Raises Pending."""
     if help is not None:
         help(look_up())
@@ -79,6 +81,6 @@ def _helped(
     while None in (results := look_up()):
         if time.monotonic() > end:
             raise Pending("Another process computes it.")
-        run.check_cancelled()
+        run.report.check_cancelled()
         pause(0.1)
     return results

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rbtools.execution import resources
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 
 CHOICES = ("auto", "fp32", "bf16")
 PREPARED = 1  # version of the fast model (evaluation/fast_model.py)
@@ -17,23 +17,25 @@ _FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 _LEAST_SIDE = 16
 
 
-def of_training(run: RunContext, shape: tuple[int, int, int]) -> str:
+def of_training(run: Run, shape: tuple[int, int, int]) -> str:
     """ "bf16" or "fp32": what `--precision` means for a training on images of this shape (C, H, W)."""
     precision = resolve(run)
-    if run.precision != "auto" or _on_gpu(run) or min(shape[1:]) >= _LEAST_SIDE:
+    if run.settings.precision != "auto" or _on_gpu(run) or min(shape[1:]) >= _LEAST_SIDE:
         return precision
     return "fp32"
 
 
-def resolve(run: RunContext) -> str:
+def resolve(run: Run) -> str:
     """ "bf16" or "fp32": what `--precision` means for searches on this machine."""
-    if run.precision != "auto":
-        return run.precision
+    if run.settings.precision != "auto":
+        return run.settings.precision
     return "bf16" if _on_gpu(run) or _cpu_has_bf16() else "fp32"
 
 
-def _on_gpu(run: RunContext) -> bool:
-    return run.device.startswith("cuda") or (run.device == "auto" and bool(resources.visible_gpus()))
+def _on_gpu(run: Run) -> bool:
+    return run.placement.device.startswith("cuda") or (
+        run.placement.device == "auto" and bool(resources.visible_gpus())
+    )
 
 
 @lru_cache(maxsize=1)

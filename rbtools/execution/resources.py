@@ -10,8 +10,8 @@ from typing import Any
 
 from rbtools.errors import UsageError
 from rbtools.execution import ENGINES, LOCAL, cores, measured_threads
-from rbtools.execution.context import RunContext
 from rbtools.execution.measured_threads import Trial
+from rbtools.execution.run import Run
 
 MOST = 1024  # processes or threads: no machine has more cores, and starting more would overload it
 MOST_PER_GPU = 8  # workers that --jobs auto starts: more of them share its time without a gain
@@ -44,9 +44,12 @@ def gpus(device: str) -> int:
     return 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
 
 
-def most_workers(run: RunContext) -> int:
+def most_workers(run: Run) -> int:
     """How many workers there are at most, once it is known how many fit on a GPU: no more than cores."""
-    return max(run.jobs, min(run.gpus * MOST_PER_GPU, cores.count() // (run.threads or 1)))
+    return max(
+        run.placement.jobs,
+        min(run.placement.gpus * MOST_PER_GPU, cores.count() // (run.placement.threads or 1)),
+    )
 
 
 def check(threads: int | None, device: str) -> None:
@@ -60,7 +63,7 @@ def check(threads: int | None, device: str) -> None:
         )
 
 
-def threads_for(run: RunContext, arch: object, share: int | None = None, trial: Trial | None = None) -> int:
+def threads_for(run: Run, arch: object, share: int | None = None, trial: Trial | None = None) -> int:
     """CPU threads of one evaluation. The first of these that applies:
 
     - `--threads`;
@@ -72,18 +75,18 @@ def threads_for(run: RunContext, arch: object, share: int | None = None, trial: 
 
     `share`: the fair share, if it is not that of this machine.
     """
-    if run.threads is not None:
-        return run.threads
+    if run.placement.threads is not None:
+        return run.placement.threads
     if isinstance(arch, Mapping) and arch.get("space") in SMALL:
         return 1
-    most = share or max(cores.count() // max(run.jobs, 1), 1)
+    most = share or max(cores.count() // max(run.placement.jobs, 1), 1)
     asked = cores.asked()
     if asked is not None:
         return min(asked, most)
     return most if trial is None or most == 1 else measured_threads.of(run, trial, most)
 
 
-def training_threads(run: RunContext, arch: object, trial: Trial | None = None) -> int:
+def training_threads(run: Run, arch: object, trial: Trial | None = None) -> int:
     """CPU threads of a training: as `threads_for`, but up to all of the machine's cores.
 
     The number of threads changes how sums are rounded, and so the weights: it must not depend on the number

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.records import BadLine, dumps, parse
 
 Record = dict[str, Any]
@@ -28,19 +28,19 @@ _POLL_SECONDS = 0.5
 class ShellPipe:
     """A command line that takes records and returns them with results.
 
-    At most `run.jobs` shells run at once, each for at most `seconds` a record (None: as long as it takes).
+    At most `jobs` shells run at once, each for at most `seconds` a record (None: as long as it takes).
     They also use the store of the run (`RB_STORE`).
     """
 
     command: str
-    run: RunContext
+    run: Run
     seconds: float | None = None
     _processes: set[Any] = field(default_factory=set)
     _lock: Any = field(default_factory=threading.Lock)
 
     def __call__(self, records: Sequence[Record]) -> list[Record]:
         """The output for each record, in order; without output, the record with an `error`."""
-        jobs = min(max(self.run.jobs, 1), len(records))
+        jobs = min(max(self.run.placement.jobs, 1), len(records))
         marked = [{**record, MARK: place} for place, record in enumerate(records)]
         shares = [marked[start::jobs] for start in range(jobs)]
         results: dict[int, Record] = {}
@@ -48,7 +48,7 @@ class ShellPipe:
             futures = [threads.submit(self._run_shell, share) for share in shares]
             try:
                 while wait(futures, _POLL_SECONDS).not_done:
-                    self.run.check_cancelled()
+                    self.run.report.check_cancelled()
             except BaseException:
                 self._end()
                 raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -21,9 +20,9 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from rbtools.execution import device, turns
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Job, Progress, run_on
 from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.run import Run
 from rbtools.execution.turns import Turns
 
 if TYPE_CHECKING:
@@ -63,9 +62,9 @@ class _GivenBack(BaseException):
 class _WorkerProcess:
     """What the lanes of a process share. status: with which it is to end, once that is so."""
 
-    def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
+    def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
         self.functions, self.run, self.turns = functions, run, Turns()
-        self.in_turn = run.gpus > 0 and all(function.in_turn for function in functions)
+        self.in_turn = run.placement.gpus > 0 and all(function.in_turn for function in functions)
         self.lanes: list[_Lane] = []
         self.status: int | None = None
 
@@ -101,11 +100,10 @@ class _Lane:
         self.thread: threading.Thread | None = None
         self.busy = False
         # Memory is measured of a worker that is alone in its process.
-        self.measured = not process.run.gpus or bool(process.lanes)
+        self.measured = not process.run.placement.gpus or bool(process.lanes)
         self.place, self.images = 0, 0
         self.last = self.sent = self.asked = 0.0
-        self.run = dataclasses.replace(
-            copy.deepcopy(process.run),  # with a store and a clock of its own
+        self.run = copy.deepcopy(process.run).changed(  # with a store and a clock of its own
             worker=number,
             own_stream=process.in_turn and bool(process.lanes),
             progress=self._progress,
@@ -182,14 +180,14 @@ class _Lane:
     def _worked(self, count: int) -> None:
         self._measure()
         self.images += count
-        if self.run.gpus and time.monotonic() - self.sent > _SECONDS_BETWEEN_PROGRESS:
+        if self.run.placement.gpus and time.monotonic() - self.sent > _SECONDS_BETWEEN_PROGRESS:
             self.sent = time.monotonic()
             self.connection.send(Worked(self.images))
             self.images = 0
         turns.pass_on()
 
 
-def work(functions: Sequence[JobFunction], run: RunContext, connection: Connection, number: int) -> NoReturn:
+def work(functions: Sequence[JobFunction], run: Run, connection: Connection, number: int) -> NoReturn:
     """The main function of a worker process: until its connections close, or SIGTERM comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     process = _WorkerProcess(functions, run)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,7 +15,7 @@ import orjson
 from rbtools import datasets, spaces
 from rbtools.datasets.normalization import CLASSES
 from rbtools.errors import RbError, UsageError, shown, unknown
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import named_weights, published_weights, recognition, resolve
 from rbtools.inputs.data import data_of, of_data
 from rbtools.inputs.recognition import numbers
@@ -44,7 +44,7 @@ class CheckpointHints:
     normalize: str | None = None
     prompts: str | None = None
 
-    def given(self, run: RunContext) -> dict[str, Any]:
+    def given(self, run: Run) -> dict[str, Any]:
         """The options as fields of an architecture; `space` only where it is named. Raises RbError."""
         fields = (
             {}
@@ -53,8 +53,8 @@ class CheckpointHints:
         )
         if self.normalize is not None:
             fields["normalize"] = normalization(self.normalize)
-        if run.member is not None:
-            fields["member"] = run.member
+        if run.selection.member is not None:
+            fields["member"] = run.selection.member
         return {**fields, **self._prompts(fields)}
 
     @property
@@ -79,9 +79,7 @@ class CheckpointHints:
         return {"prompts": prompts.digest(path), "prompts_file": path}
 
 
-def record_of(
-    path: str, hints: CheckpointHints, run: RunContext, *, with_data: bool = True
-) -> dict[str, Any]:
+def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = True) -> dict[str, Any]:
     """The record of one checkpoint file: its architecture by `--arch`, else recognised from its content.
 
     Without data it is a record for any data set, and fields that only images decide stay open. Raises RbError
@@ -120,7 +118,7 @@ class OtherCheckpoint(RbError):
 
 
 def with_file(
-    record: dict[str, Any], path: str, run: RunContext, hints: CheckpointHints | None = None
+    record: dict[str, Any], path: str, run: Run, hints: CheckpointHints | None = None
 ) -> dict[str, Any]:
     """The record with the file of its weights, whose hash must be the record's.
 
@@ -129,7 +127,7 @@ def with_file(
     """
     name, arch = record.get("checkpoint"), record["arch"]
     if name is None:
-        at = replace(run, dataset=run.dataset or record.get("dataset"))
+        at = run.changed(dataset=run.selection.dataset or record.get("dataset"))
         made = record_of(path, hints or CheckpointHints(), at)
         there, key = made["arch"], "class" if "class" in arch else "name"
         if arch.get("space") == there.get("space") and arch.get(key) != there.get(key):
@@ -146,18 +144,18 @@ def with_file(
     return {**record, "checkpoint_file": file, "recognised": known}
 
 
-def resolve_inputs(record: dict[str, Any], run: RunContext, split: str | None = None) -> resolve.Inputs:
+def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -> resolve.Inputs:
     """The record's model and one split of its data. Raises RbError if one is missing or invalid."""
     record = prepared(record, run)
-    with run.clock.stage("data"):
+    with run.report.clock.stage("data"):
         return resolve.Inputs(record, data_of(record, run, split), run)
 
 
-def prepared(record: dict[str, Any], run: RunContext) -> dict[str, Any]:
+def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
     """The record with published weights if `--weights` is given, and with the open fields of a user's file,
     such as its normalisation, decided by the images of its data set. Raises RbError.
     """
-    published = None if run.weights is None else published_weights.found(record, run)
+    published = None if run.selection.weights is None else published_weights.found(record, run)
     if published is not None:
         if published.member is not None:
             record = {**record, "arch": {**record["arch"], "member": published.member}}
@@ -200,7 +198,7 @@ def _is_open(record: dict[str, Any]) -> bool:
 
 
 def _recognised(
-    path: str, name: str, given: Mapping[str, Any], data: Data | None, run: RunContext
+    path: str, name: str, given: Mapping[str, Any], data: Data | None, run: Run
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The complete architecture of a file, and facts on its source; from the store if known."""
     about = None if data is None else data.about
@@ -223,7 +221,7 @@ def _recognised(
                 CLASSES,
                 None if data is None else lambda: _batches(data),
             ),
-            allow_code=run.allow_code,
+            allow_code=run.selection.allow_code,
         )
         known = canonical({"arch": arch, "facts": facts}).decode()
         run.store.put(f"recognised:{digest(asked)}", known)
@@ -264,11 +262,13 @@ def normalizations(data: Data | None) -> Pairs:
     return {**pairs, "per-image": "per-image"}
 
 
-def _classes_of(run: RunContext) -> int | None:
+def _classes_of(run: Run) -> int | None:
     """The number of classes of the named data set, which distinguishes entries of one name."""
-    if run.dataset is None:
+    if run.selection.dataset is None:
         return None
-    return datasets.describe(run.dataset, run.data_dir, allow_code=run.allow_code).classes
+    return datasets.describe(
+        run.selection.dataset, run.selection.data_dir, allow_code=run.selection.allow_code
+    ).classes
 
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:

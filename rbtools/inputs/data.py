@@ -14,7 +14,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy, streaming
 from rbtools.datasets.base import NotHere, check_labels
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.lazy import np, torch
 from rbtools.store import Store, digest
 
@@ -135,41 +135,49 @@ def _described(
 _here: set[tuple[str, str, str | None]] = set()
 
 
-def data_of(record: dict[str, Any], run: RunContext, split: str | None = None) -> Data:
+def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
     """The data of this run: `--dataset`, else the record's own, else digits.
 
     Raises RbError if they are missing, damaged, or not the published ones.
     """
-    name = run.dataset or record.get("dataset") or DEFAULT_DATASET
+    name = run.selection.dataset or record.get("dataset") or DEFAULT_DATASET
     if not isinstance(name, str):
         raise RbError(
             f"The record's dataset is {name!r}. Expected a name such as digits or imagefolder:PATH."
         )
     name = _preprocessed(name, record)
-    split = split or run.split
-    if run.download and (name, split, run.data_dir) not in _here:
+    split = split or run.selection.split
+    if run.selection.download and (name, split, run.selection.data_dir) not in _here:
         datasets.download(
             name,
             split,
-            run.data_dir,
-            say=run.progress,
-            check_cancelled=run.check_cancelled,
-            allow_code=run.allow_code,
+            run.selection.data_dir,
+            say=run.report.progress,
+            check_cancelled=run.report.check_cancelled,
+            allow_code=run.selection.allow_code,
         )
-        _here.add((name, split, run.data_dir))
-    class_map = run.class_map
+        _here.add((name, split, run.selection.data_dir))
+    class_map = run.selection.class_map
     if class_map is None and "class_map" in record:
         class_map = json.dumps(record["class_map"])
     try:
         data = _described(
-            _absolute(name), split, run.data_dir, class_map, run.indices, run.store, run.allow_code
+            _absolute(name),
+            split,
+            run.selection.data_dir,
+            class_map,
+            run.selection.indices,
+            run.store,
+            run.selection.allow_code,
         )
     except NotHere:
-        if run.archive is None:
+        if run.selection.archive is None:
             raise
-        data = from_archive(name, split, run.data_dir, run.indices, run.archive, run.store)
+        data = from_archive(
+            name, split, run.selection.data_dir, run.selection.indices, run.selection.archive, run.store
+        )
     for note in data.about.notes:
-        run.notify(note)
+        run.report.notify(note)
     return data
 
 

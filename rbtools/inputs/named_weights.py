@@ -20,7 +20,7 @@ from rbtools.lazy import torch
 from rbtools.plain_files import read_text
 
 if TYPE_CHECKING:
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 HUB_FILES = (WEIGHTS_FILE, "pytorch_model.bin")  # names of weights in a repository of the Hub
@@ -45,8 +45,8 @@ def is_name(text: str) -> bool:
     return text.partition(":")[0] in _LIBRARIES and ":" in text and not Path(text).is_file()
 
 
-def find(text: str, run: RunContext) -> NamedWeights:
-    """The weights of that name. Nothing is fetched without `run.download`.
+def find(text: str, run: Run) -> NamedWeights:
+    """The weights of that name. Nothing is fetched without `run.selection.download`.
 
     Raises RbError where the library is not installed, has no such weights, or the file is not there, and for
     weights in another format than safetensors on the Hub.
@@ -64,7 +64,7 @@ def _wrong_part(repository: str) -> bool:
     return wrong or any(marks in repository for marks in ("--", "..")) or len(repository) > 96
 
 
-def _of_hub(name: str, run: RunContext) -> NamedWeights:
+def _of_hub(name: str, run: Run) -> NamedWeights:
     match = _REPOSITORY.fullmatch(name)
     if match is None or _wrong_part(match[1]):
         here = os.path.exists(name) or name[:1] in "./~"
@@ -108,7 +108,7 @@ def _configured(source: str, file: Callable[[str], str]) -> dict[str, Any]:
     return arch
 
 
-def _hub_file(repository: str, revision: str | None, file: str, run: RunContext) -> str:
+def _hub_file(repository: str, revision: str | None, file: str, run: Run) -> str:
     """The path of a file of a repository, in the Hub's own cache."""
     try:
         import huggingface_hub
@@ -120,12 +120,12 @@ def _hub_file(repository: str, revision: str | None, file: str, run: RunContext)
     cached = huggingface_hub.try_to_load_from_cache(repository, file, revision=revision)
     if isinstance(cached, str):
         return cached
-    if not run.download:
+    if not run.selection.download:
         raise RbError(
             f"The file {file} of hf:{repository} is not in the cache of the Hub. Add --download to a tool"
             f" that evaluates or trains, or fetch it with hf download {repository} {file}."
         )
-    run.progress(f"download of {repository}")
+    run.report.progress(f"download of {repository}")
     try:
         return str(huggingface_hub.hf_hub_download(repository, file, revision=revision))
     except huggingface_hub.errors.EntryNotFoundError:
@@ -166,7 +166,7 @@ def _of_timm_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 # --- timm and torchvision --------------------------------------------------------------------------------
 
 
-def _of_timm(name: str, run: RunContext) -> NamedWeights:
+def _of_timm(name: str, run: Run) -> NamedWeights:
     """The weights that timm loads for NAME or NAME.TAG."""
     from rbtools.models.libraries import import_timm
 
@@ -198,7 +198,7 @@ def _timm_images(cfg: Mapping[str, Any]) -> dict[str, Any]:
     return fields if preprocessing is None else {**fields, "preprocessing": preprocessing}
 
 
-def _of_torchvision(name: str, run: RunContext) -> NamedWeights:
+def _of_torchvision(name: str, run: Run) -> NamedWeights:
     """The weights NAME:WEIGHTS of torchvision, such as resnet50:IMAGENET1K_V2; without WEIGHTS its best."""
     from rbtools.models.torchvision_import import torchvision
     from rbtools.spaces import external
@@ -220,16 +220,16 @@ def _of_torchvision(name: str, run: RunContext) -> NamedWeights:
     return NamedWeights(str(path), arch, f"torchvision:{name}:{weights.name}")
 
 
-def _have(path: Path, url: str, name: str, run: RunContext) -> None:
-    """Download a missing file if `run.download`, and check it against the SHA-256 prefix in its name."""
+def _have(path: Path, url: str, name: str, run: Run) -> None:
+    """Download a missing file if `download`, and check it against the SHA-256 prefix in its name."""
     if not path.is_file():
-        if not run.download:
+        if not run.selection.download:
             raise RbError(
                 f"The weights {name} are not in torch's cache ({path}). Add --download to a tool that"
                 f" evaluates, or fetch {url} yourself and put it there."
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        run.progress(f"download of {name}")
+        run.report.progress(f"download of {name}")
         try:
             torch.hub.download_url_to_file(url, str(path), progress=False)
         except OSError as error:
@@ -243,7 +243,7 @@ def _have(path: Path, url: str, name: str, run: RunContext) -> None:
         )
 
 
-_LIBRARIES: Mapping[str, Callable[[str, RunContext], NamedWeights]] = {
+_LIBRARIES: Mapping[str, Callable[[str, Run], NamedWeights]] = {
     "hf": _of_hub,
     "timm": _of_timm,
     "torchvision": _of_torchvision,

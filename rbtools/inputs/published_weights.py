@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rbtools import spaces
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 
 # NAS-Bench-201's archive, and the topology space of NATS-Bench (the full archive; the simple one has none).
 FILES = ("{:06d}-FULL.pth", "{:06d}.pickle.pbz2")
@@ -39,11 +39,11 @@ def check(folder: str) -> None:
         )
 
 
-def found(record: dict[str, Any], run: RunContext) -> PublishedFile | None:
-    """The weights of the record's architecture in `run.weights`; None if it has a checkpoint already. Raises
+def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
+    """The weights of the record's architecture in `weights`; None if it has a checkpoint already. Raises
     RbError for an architecture of another space, and if its file is missing.
     """
-    assert run.weights is not None
+    assert run.selection.weights is not None
     if record.get("checkpoint"):
         return None
     arch = record.get("arch")
@@ -53,16 +53,16 @@ def found(record: dict[str, Any], run: RunContext) -> PublishedFile | None:
             f" {arch.get('space') if isinstance(arch, dict) else None!r}. Train it, or leave it out."
         )
     index = spaces.describe(arch, 10, (3, 32, 32))["index"]
-    places = [Path(run.weights), *(Path(run.weights) / name for name in FOLDERS)]
+    places = [Path(run.selection.weights), *(Path(run.selection.weights) / name for name in FOLDERS)]
     files = [place / name.format(index) for place in places for name in FILES]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise RbError(
-            f"{run.weights} has no weights for the architecture {index}. Expected"
+            f"{run.selection.weights} has no weights for the architecture {index}. Expected"
             f" {' or '.join(name.format(index) for name in FILES)} in it."
         )
-    return PublishedFile(str(file.absolute()), run.member or RUNS.get(_word(record, run)))
+    return PublishedFile(str(file.absolute()), run.selection.member or RUNS.get(_word(record, run)))
 
 
-def _word(record: dict[str, Any], run: RunContext) -> str:
-    return str(run.dataset or record.get("dataset")).partition(":")[0]
+def _word(record: dict[str, Any], run: Run) -> str:
+    return str(run.selection.dataset or record.get("dataset")).partition(":")[0]

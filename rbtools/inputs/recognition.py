@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 
 
-def judged(path: str, facts: dict[str, Any], run: RunContext) -> dict[str, Any]:
+def judged(path: str, facts: dict[str, Any], run: Run) -> dict[str, Any]:
     """The facts, with a warning if the statistics of the network's layers differ from BatchNorm's. Raises
     RbError if in that case the user did not name the network, and the first layer, which mostly depends on
     images and normalisation, fits.
@@ -65,7 +65,7 @@ def left_open(record: Mapping[str, Any]) -> str | None:
     return " and ".join({"normalize": "normalisation"}.get(field, field) for field in fields) or None
 
 
-def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunContext) -> None:
+def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) -> None:
     """Report what was inferred, in one line."""
     shown = ("channels", "cells", "stem", "shortcut", "activation", "eps", "member")
     of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
@@ -83,12 +83,12 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunCo
     if source_of_normalization.startswith("guess: "):
         why = f"a guess: {source_of_normalization.removeprefix('guess: ')}; --normalize can tell it"
     file = os.path.basename(path)
-    run.notify(
+    run.report.notify(
         f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"
         f" {_normalised(facts['normalize'])} ({why}).{_fit(facts)}"
     )
     if facts.get("others") and "member" not in arch:
-        run.notify(
+        run.report.notify(
             f"{file} holds several sets of weights: {facts['nesting'][-1]} is taken, besides it are"
             f" {', '.join(facts['others'])}. --member chooses."
         )
@@ -96,7 +96,7 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: RunCo
     warn(path, facts, run)
 
 
-def say_tie(path: str, facts: Mapping[str, Any], run: RunContext) -> None:
+def say_tie(path: str, facts: Mapping[str, Any], run: Run) -> None:
     """Report in one line normalisations that fit alike, and the clean accuracy of each."""
     tie = facts.get("normalize_tie")
     if tie is None:
@@ -109,16 +109,16 @@ def say_tie(path: str, facts: Mapping[str, Any], run: RunContext) -> None:
     )
     best = divergences[taken] == min(divergences.values())
     why = "it fits best" if best else "the data set's" if taken == "dataset" else "it is published most"
-    run.notify(
+    run.report.notify(
         f"{os.path.basename(path)}: normalisations near each other, compared on {tie['images']} images"
         f" ({tie['acc_images']} for the accuracy): {each}. {taken} is taken, {why}; --normalize can tell"
         " another."
     )
 
 
-def warn(path: str, facts: Mapping[str, Any], run: RunContext) -> None:
+def warn(path: str, facts: Mapping[str, Any], run: Run) -> None:
     for text in facts.get("warnings", ()):
-        run.notify(f"warning: {os.path.basename(path)}: {text}.")
+        run.report.notify(f"warning: {os.path.basename(path)}: {text}.")
 
 
 def _normalised(pair: str | Sequence[list[float]] | None) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rbtools.errors import Pending, RbError
 from rbtools.execution import resources
-from rbtools.execution.context import RunContext
 from rbtools.execution.measured_threads import Trial
+from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of, named_data, of_data
 from rbtools.lazy import nn, torch
 from rbtools.spaces.identity import identity
@@ -31,7 +31,7 @@ def _some(fields: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     return {name: fields[name] for name in wanted if name in fields}
 
 
-def checkpoint_name(record: dict[str, Any], run: RunContext) -> str:
+def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     """The name ("sha256:...") of the record's checkpoint, which suffices to find results.
 
     The file itself may be gone; a user's file, if it exists, must be unchanged. Raises RbError if the record
@@ -56,7 +56,7 @@ def checkpoint_name(record: dict[str, Any], run: RunContext) -> str:
     return name
 
 
-def checkpoint_of(record: dict[str, Any], run: RunContext) -> tuple[str, Path]:
+def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
     """The name and the file of the record's checkpoint: the file that it names, or that of the store.
 
     Raises RbError if the record has none, the file is gone, or its content changed since.
@@ -74,7 +74,7 @@ def checkpoint_of(record: dict[str, Any], run: RunContext) -> tuple[str, Path]:
     return name, Path(file)
 
 
-def hash_of(path: str, run: RunContext) -> str:
+def hash_of(path: str, run: Run) -> str:
     """The name of a checkpoint's file by its content, sha256:HEX. Raises RbError for an unreadable one."""
     try:
         return run.store.file_hash(path)
@@ -84,7 +84,7 @@ def hash_of(path: str, run: RunContext) -> str:
         ) from None
 
 
-def load_model(record: dict[str, Any], data: Data | None, run: RunContext, device: torch.device) -> nn.Module:
+def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torch.device) -> nn.Module:
     """The record's network with its weights and normalisation: eval mode, parameters frozen.
 
     Without data it is for the image shape that the file was recognised with. Raises RbError.
@@ -96,7 +96,7 @@ def load_model(record: dict[str, Any], data: Data | None, run: RunContext, devic
         checkpoint_of(record, run)  # raises with the reason
     classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
     model, _, _ = checkpoint.load(
-        file, arch=record["arch"], classes=classes, shape=shape, allow_code=run.allow_code
+        file, arch=record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code
     )
     return model.to(device).eval().requires_grad_(False)
 
@@ -119,12 +119,12 @@ class Inputs:
 
     record: dict[str, Any]
     data: Data
-    run: RunContext
+    run: Run
 
     @property
     def n(self) -> int:
         """The number of images to evaluate."""
-        return self.data.size if self.run.n is None else min(self.run.n, self.data.size)
+        return self.data.size if self.run.selection.n is None else min(self.run.selection.n, self.data.size)
 
     @cached_property
     def checkpoint(self) -> str:
@@ -133,7 +133,7 @@ class Inputs:
 
     def on(self, split: str, **changes: Any) -> Inputs:
         """The same record on another split, or with other options of the run."""
-        run = replace(self.run, **changes)
+        run = self.run.changed(**changes)
         return Inputs(self.record, data_of(self.record, run, split), run)
 
     def load_model(self, device: torch.device) -> nn.Module:

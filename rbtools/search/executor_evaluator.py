@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import executor_for
 from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.run import Run
 
 Record = dict[str, Any]
 
@@ -18,7 +18,7 @@ class ExecutorEvaluator:
     A record that fails comes out with an `error`.
     """
 
-    def __init__(self, function: JobFunction, run: RunContext) -> None:
+    def __init__(self, function: JobFunction, run: Run) -> None:
         self._executor = executor_for([function], run)
 
     def __enter__(self) -> ExecutorEvaluator:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import executor_for
 from rbtools.execution.job import JobFunction
+from rbtools.execution.run import Run
 from rbtools.search import driver
 from rbtools.search.objective import SearchObjective
 from rbtools.search.outcome import Searched
@@ -53,8 +53,8 @@ class ParallelRuns(JobFunction):
         return {"traces": traces}
 
 
-def search(work: ParallelRuns, runs: int, run: RunContext) -> list[driver.Trace]:
-    """All runs from 0 on, in `run.jobs` processes; in this one if that is 1."""
+def search(work: ParallelRuns, runs: int, run: Run) -> list[driver.Trace]:
+    """All runs from 0 on, in `run.placement.jobs` processes; in this one if that is 1."""
     shares = [list(range(start, min(start + SHARE, runs))) for start in range(0, runs, SHARE)]
     traces: dict[int, list[driver.Trace]] = {}
     with executor_for([work], run, at_most=len(shares)) as executor:
@@ -62,7 +62,7 @@ def search(work: ParallelRuns, runs: int, run: RunContext) -> list[driver.Trace]
             if event.report.result is None:
                 raise RbError(event.report.problem or "A worker failed.")
             traces[event.place] = event.report.result["traces"]
-            run.progress(f"{len(traces)} of {len(shares)} shares of the runs are done")
+            run.report.progress(f"{len(traces)} of {len(shares)} shares of the runs are done")
     return [trace for place in range(len(shares)) for trace in traces[place]]
 
 
@@ -72,11 +72,11 @@ def in_table(
     tables: Mapping[str, ResultTable],
     rules: driver.Rules,
     runs: int,
-    run: RunContext,
+    run: Run,
 ) -> Searched:
     """Search in `tables["table"]`, with the seed and processes of `run`; look the findings up in all
     tables."""
     source = TableSource(tables["table"])
-    work = ParallelRuns(algorithm, source.field, source.known, rules, run.seed, len(objectives))
+    work = ParallelRuns(algorithm, source.field, source.known, rules, run.settings.seed, len(objectives))
     traces = search(work, runs, run)
-    return Searched(algorithm, objectives, rules, run.seed, source, traces, source.known, tables)
+    return Searched(algorithm, objectives, rules, run.settings.seed, source, traces, source.known, tables)

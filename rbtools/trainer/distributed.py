@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.lazy import distributed, nn, torch
 
 if TYPE_CHECKING:
@@ -42,17 +42,21 @@ def rank() -> int:
     return int(os.environ["RANK"]) if count() > 1 else 0
 
 
+def local_rank() -> int:
+    """The number of this process among those of this machine, which chooses its GPU."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else 0
+
+
 @contextlib.contextmanager
-def process_group(run: RunContext) -> Iterator[bool]:
+def process_group(run: Run) -> Iterator[bool]:
     """Join the process group. Yields whether this process is process 0; when it leaves, the others end,
     too."""
     if count() == 1:
         yield True
         return
-    run.worker = int(os.environ.get("LOCAL_RANK", "0"))
-    on_gpu = run.device != "cpu" and torch.cuda.is_available()
+    on_gpu = run.placement.device != "cpu" and torch.cuda.is_available()
     if on_gpu:
-        torch.cuda.set_device(run.worker % torch.cuda.device_count())
+        torch.cuda.set_device(local_rank() % torch.cuda.device_count())
     distributed.init_process_group("nccl" if on_gpu else "gloo")
     try:
         yield rank() == 0

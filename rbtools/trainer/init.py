@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import named_weights, resolve
 from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint, read_checkpoint
@@ -26,7 +26,7 @@ def mixed_seed(seed: int, purpose: str) -> int:
     return (seed * 0x9E3779B1 + zlib.crc32(purpose.encode())) % (1 << 63)
 
 
-def network(task: TrainingTask, run: RunContext) -> nn.Module:
+def network(task: TrainingTask, run: Run) -> nn.Module:
     """The network on the CPU, with its normalisation, if any, as its first layer. A checkpoint keeps its own
     normalisation. Raises RbError if it has another architecture, or is for other data.
     """
@@ -35,12 +35,12 @@ def network(task: TrainingTask, run: RunContext) -> nn.Module:
         _, file = resolve.checkpoint_of(task.former, run)
         of_file = {**arch, **task.former["arch"]}
         model, _, _ = checkpoint.load(
-            file, of_file, classes=about.classes, shape=about.shape, allow_code=run.allow_code
+            file, of_file, classes=about.classes, shape=about.shape, allow_code=run.selection.allow_code
         )
         return model.requires_grad_(True)
     if recipe.init == "timm":
         return _behind(_of_timm(task, run), about)
-    return fresh(arch, about, run.seed, allow_code=run.allow_code)
+    return fresh(arch, about, run.settings.seed, allow_code=run.selection.allow_code)
 
 
 def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bool = False) -> nn.Module:
@@ -76,7 +76,7 @@ def _behind(network: nn.Module, about: Description) -> nn.Module:
     return Normalized(network, about.mean, about.std)
 
 
-def _of_timm(task: TrainingTask, run: RunContext) -> nn.Module:
+def _of_timm(task: TrainingTask, run: Run) -> nn.Module:
     """timm's network with its published weights, or those of --init-file; the classifier is fresh."""
     from rbtools.models import libraries, vit_resample
 
@@ -87,8 +87,8 @@ def _of_timm(task: TrainingTask, run: RunContext) -> nn.Module:
         raise RbError(f"{error} Or name a file of its weights with --init-file.") from None
     state = read_checkpoint.read(path).state
     if recipe.resample == "prbench":
-        with _seeded(run.seed):
+        with _seeded(run.settings.seed):
             sized = models.build(arch, classes=about.classes, shape=about.shape)
         state = vit_resample.as_prbench(state, sized)
-    with _seeded(run.seed):
+    with _seeded(run.settings.seed):
         return libraries.pretrained_timm(arch, state, classes=about.classes, shape=about.shape)

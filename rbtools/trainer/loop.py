@@ -13,11 +13,12 @@ from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution import turns
-from rbtools.execution.context import Pace, RunContext
 from rbtools.execution.device import out_of_memory
+from rbtools.execution.run import Run
 from rbtools.execution.workers_per_gpu import mps_runs
 from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint, cuda_graphs, folding
+from rbtools.report import Pace
 from rbtools.rng.draws import Draws
 from rbtools.spaces.identity import identity
 from rbtools.trainer import (
@@ -51,9 +52,7 @@ READ_EVERY = 32
 """Steps on a GPU between reading the loss and reporting progress."""
 
 
-def fit(
-    task: TrainingTask, run: RunContext, key: str, device: torch.device, state: bytes | None
-) -> dict[str, Any]:
+def fit(task: TrainingTask, run: Run, key: str, device: torch.device, state: bytes | None) -> dict[str, Any]:
     """Train from the start, or from `state`, which an interrupted run of `key` stored after its last epoch.
 
     Returns what the record needs: checkpoint names, history (a list per quantity, an entry per epoch),
@@ -68,7 +67,7 @@ def fit(
     with deterministic(task.recipe.deterministic):
         training.begin()
         while training.goes_on():
-            run.check_cancelled()
+            run.report.check_cancelled()
             try:
                 training.one_epoch()
             except RuntimeError as error:
@@ -87,9 +86,7 @@ def fit(
 class _Training:
     """A running training."""
 
-    def __init__(
-        self, task: TrainingTask, run: RunContext, device: torch.device, *, stacked: bool = False
-    ) -> None:
+    def __init__(self, task: TrainingTask, run: Run, device: torch.device, *, stacked: bool = False) -> None:
         """`stacked`: several seeds go through their networks together, so no pass of one is recorded."""
         self.recipe, self.run, self.arch, self.about = task.recipe, run, task.record["arch"], task.data.about
         self.method, self.device = task.method, device
@@ -106,13 +103,13 @@ class _Training:
         self.validation = None
         if len(held):
             self.validation = validation.Validation(
-                self.images, self.labels, held.to(device), task.method, run.seed
+                self.images, self.labels, held.to(device), task.method, run.settings.seed
             )
         self.single_step_check = None
         if task.method.single_step and len(held) < validation.ENOUGH:
             chosen = validation.few(dataset.labels, ids).to(device)
             self.single_step_check = validation.Validation(
-                self.images, self.labels, chosen, task.method, run.seed
+                self.images, self.labels, chosen, task.method, run.settings.seed
             )
         self.model = init.network(task, run).to(device)
         task.method.check_network(self.model, self.about.shape)
@@ -124,9 +121,9 @@ class _Training:
         graphed, obstacle = None, self._obstacle_to_graphs()
         if task.prepare and not stacked:
             if obstacle is None:
-                graphed = cuda_graphs.training(self.model, device, run.notify)
+                graphed = cuda_graphs.training(self.model, device, run.report.notify)
             elif device.type == "cuda":
-                run.notify(cuda_graphs.not_used(cuda_graphs.NotRecorded(obstacle)))
+                run.report.notify(cuda_graphs.not_used(cuda_graphs.NotRecorded(obstacle)))
         self.graphed = graphed
         self.step_model = self.model if graphed is None else graphed
         self.passes = Passes(self.step_model)
@@ -143,7 +140,7 @@ class _Training:
             try:
                 self.eval_copy = eval_copy.of(self.model, self.about.shape, bf16=self.half)
             except Exception as wrong:  # tracing a network may raise anything
-                run.notify(
+                run.report.notify(
                     f"{self.arch.get('name', 'The network')}: inner attacks run on the network itself and"
                     f" take longer ({folding.reason(wrong)})."
                 )
@@ -151,14 +148,14 @@ class _Training:
                 self.inner_model = self.eval_copy
                 if not (self.recipe.deterministic or stacked):
                     probe = torch.rand(2, *self.about.shape, generator=torch.Generator().manual_seed(0))
-                    self.inner_model = cuda_graphs.frozen(self.eval_copy, probe.to(device), run.notify)
+                    self.inner_model = cuda_graphs.frozen(self.eval_copy, probe.to(device), run.report.notify)
                 self.passes.watch(self.inner_model)
         if self.recipe.lr_rule == "theorem1":
             few = theorem_lr.some(ids).to(device)
             images = self.images[few].float().div(255)
             self.model.eval()
             factor = theorem_lr.step_size(  # for a constant of 1
-                self.arch, task.method, self.model, images, self.labels[few], run.seed
+                self.arch, task.method, self.model, images, self.labels[few], run.settings.seed
             )
             self.recipe = dataclasses.replace(self.recipe, lr=self.recipe.lr * factor)
         groups: Any = self.model.parameters()
@@ -176,7 +173,7 @@ class _Training:
         self.steps = self.recipe.epochs * self.batches
         self.draw = None  # the step whose initial weights are kept
         if self.recipe.output == "random" and self.steps:
-            numbers = torch.Generator().manual_seed(mixed_seed(run.seed, "output"))
+            numbers = torch.Generator().manual_seed(mixed_seed(run.settings.seed, "output"))
             self.draw = int(torch.randint(self.steps, (), generator=numbers))
         self.drawn: dict[str, Tensor] | None = None
         self.stacked = 1  # trainings, this one among them, that make a step together
@@ -185,7 +182,7 @@ class _Training:
         self.course = tracking.TrackingHistory(task.track if distributed.rank() == 0 else None, self)
         name = self.arch.get("name", "The network")
         for notice in division.notices(self.recipe, self.step_method, self.model, name, device):
-            run.notify(notice)
+            run.report.notify(notice)
 
     def _obstacle_to_graphs(self) -> str | None:
         """Why passes of a step are not recorded, if that is so."""
@@ -216,7 +213,7 @@ class _Training:
 
     def pieces(self) -> Iterator[Piece]:
         """One epoch: yields the images of each backward pass, and expects it made, and its loss in them."""
-        torch.manual_seed(mixed_seed(self.run.seed, f"epoch {self.epoch}"))  # dropout's numbers
+        torch.manual_seed(mixed_seed(self.run.settings.seed, f"epoch {self.epoch}"))  # dropout's numbers
         order = self.ids[torch.randperm(len(self.ids))]  # on the CPU, where images that do not fit a GPU are
         totals, worst = Totals(), torch.zeros((), dtype=torch.float64, device=self.device)
         self._wait()
@@ -239,8 +236,8 @@ class _Training:
                 turns.pass_on()
                 if self._reads_loss(number):
                     check_loss(float(worst), self.epoch)
-                    self.run.progress(self._words(number + 1, totals))
-                    self.run.after_batch(totals.count - counted)
+                    self.run.report.progress(self._words(number + 1, totals))
+                    self.run.report.after_batch(totals.count - counted)
                     counted = totals.count
         if self.recipe.schedule not in PER_STEP:
             self.schedule.step()
@@ -256,7 +253,7 @@ class _Training:
         self.epoch += 1
         if self._place() not in self.places:
             self.places.append(self._place())
-        with self.run.clock.stage("validation"):
+        with self.run.report.clock.stage("validation"):
             validated = self._validate()
             numbers = totals.means() | validated | self._attacked(validated)
         for name, value in {**numbers, "lr": rate, "seconds": seconds}.items():
@@ -277,13 +274,15 @@ class _Training:
     def _warn_of_overfitting(self) -> None:
         if validation.overfitting(self.history) == self.epoch:
             name = f"{self.arch.get('name', 'The network')} {self.method.name}"
-            self.run.notify(f"{name}: {validation.overfitting_in_words(self.history)}")
+            self.run.report.notify(f"{name}: {validation.overfitting_in_words(self.history)}")
 
     def _tell(self) -> None:
         """Report the results of this epoch, for --log and --tensorboard."""
-        who = {"arch": self.arch.get("name"), "method": self.method.name, "seed": self.run.seed}
+        who = {"arch": self.arch.get("name"), "method": self.method.name, "seed": self.run.settings.seed}
         last = {name: values[-1] for name, values in self.history.items()}
-        self.run.event({"event": "epoch", **who, "epoch": self.epoch, "epochs": self.recipe.epochs, **last})
+        self.run.report.event(
+            {"event": "epoch", **who, "epoch": self.epoch, "epochs": self.recipe.epochs, **last}
+        )
 
     def _wait(self) -> None:
         """Wait until a GPU has finished, before the clock is read."""
@@ -322,7 +321,7 @@ class _Training:
         whole, first = len(ids), int(ids[0])
         host = distributed.share(ids)
         ids = uploaded(host, self.device)
-        draws = Draws(self.run.seed, "train", ids, offset=self.epoch, host=host)
+        draws = Draws(self.run.settings.seed, "train", ids, offset=self.epoch, host=host)
         images, targets = self._batch(ids, draws, first)
         pieces = batches(torch.arange(len(ids), device=ids.device), self.recipe.micro_batch or whole)
         pieces = [part for part in pieces if len(part)]  # a process may have no share of a small batch
@@ -389,7 +388,7 @@ class _Training:
             return pixels, labels
         targets = regularize.distribution(labels, self.about.classes, recipe.label_smoothing)
         if "mixup" in recipe.regularize:
-            seed = mixed_seed(self.run.seed, f"mixup {self.epoch} {first}")
+            seed = mixed_seed(self.run.settings.seed, f"mixup {self.epoch} {first}")
             pixels, targets = regularize.mixup(pixels, targets, recipe.mixup_alpha, seed)
         return pixels, targets
 
@@ -441,7 +440,9 @@ class _Training:
         means = " · ".join(f"{name} {value:.3f}" for name, value in totals.means().items())
         where = f"epoch {self.epoch + 1}/{self.recipe.epochs} · batch {batch}/{self.batches}"
         pace = self.pace.words((self.epoch * self.batches + batch) * self.recipe.batch_size)
-        return " · ".join(filter(None, [f"{self.method.name} seed {self.run.seed}", where, pace, means]))
+        return " · ".join(
+            filter(None, [f"{self.method.name} seed {self.run.settings.seed}", where, pace, means])
+        )
 
     def result(self) -> dict[str, Any]:
         """Store the checkpoints; return the fields of the record."""

@@ -67,6 +67,6 @@ def resume(training: _Training, data: bytes | None) -> bool:
     except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
         name = training.arch.get("name", "The network")
         why = f"what was kept of it does not fit ({folding.reason(wrong)})"
-        training.run.notify(f"{name}: its training starts again; {why}.")
+        training.run.report.notify(f"{name}: its training starts again; {why}.")
         return False
     return True

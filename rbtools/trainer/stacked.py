@@ -26,7 +26,7 @@ from rbtools.trainer.schedule import Piece, deterministic
 from rbtools.training.base import Loss, LossTerms
 
 if TYPE_CHECKING:
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.trainer.train_model import TrainingTask
 
 _TOLERANCE = 0.1  # of the gradient's length: signs of an attack that rounding turns stay below
@@ -38,7 +38,7 @@ class NotStacked(Exception):
 
 
 def fit(
-    task: TrainingTask, runs: Sequence[RunContext], keys: Sequence[str], device: torch.device
+    task: TrainingTask, runs: Sequence[Run], keys: Sequence[str], device: torch.device
 ) -> list[dict[str, Any] | RbError]:
     """Train the task with the seed of each run, each as `loop.fit` does with its key: the results, or why a
     training failed, which ends no other.
@@ -74,7 +74,7 @@ def fit(
     return [done[at] for at in range(len(trainings))]
 
 
-def _started(task: TrainingTask, run: RunContext, key: str, device: torch.device) -> _Training:
+def _started(task: TrainingTask, run: Run, key: str, device: torch.device) -> _Training:
     training = _Training(task, run, device, stacked=True)
     if not saved_state.resume(training, run.store.state(key)):
         training = _Training(task, run, device, stacked=True)
@@ -89,7 +89,7 @@ def _one_epoch(stack: _Stack) -> dict[_Training, RbError]:
         ready: dict[_Training, Piece] = {}
         count = len(pieces)
         for training, following in list(pieces.items()):
-            training.run.check_cancelled()
+            training.run.report.check_cancelled()
             training.stacked = count
             try:
                 ready[training] = next(following)

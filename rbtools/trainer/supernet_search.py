@@ -10,8 +10,8 @@ from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution import device, resources
-from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
+from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import F, torch
 from rbtools.rng import GENERATOR
@@ -29,8 +29,8 @@ SCATTER = 1e-3
 """Initial standard deviation of the architecture parameters, as in DARTS."""
 
 
-def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str, Any]:
-    """The cell that a differentiable search derives under `run.seed`: `ops`, `alphas` (6, 5), `history`.
+def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
+    """The cell that a differentiable search derives under `seed`: `ops`, `alphas` (6, 5), `history`.
 
     From the store, or computed. Raises RbError if the data set is too small or the loss diverges.
     """
@@ -43,7 +43,7 @@ def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str,
         "cells": cells,
         "data": data.fingerprint,
         "normalize": [data.about.mean, data.about.std],
-        "seed": run.seed,
+        "seed": run.settings.seed,
         "draws": GENERATOR,
     }
     key = digest(what)
@@ -56,12 +56,12 @@ def search(method: Any, run: RunContext, channels: int, cells: int) -> dict[str,
     return {**result, "dataset": data.name}
 
 
-def _searched(method: Any, run: RunContext, data: Data, channels: int, cells: int) -> dict[str, Any]:
+def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> dict[str, Any]:
     from rbtools.trainer.init import mixed_seed
 
     threads = resources.training_threads(run, {"space": "nasbench201"})
     with device.taken(run, threads) as chosen, torch.random.fork_rng():
-        torch.manual_seed(mixed_seed(run.seed, f"supernet {method.name}"))
+        torch.manual_seed(mixed_seed(run.settings.seed, f"supernet {method.name}"))
         work = _Work(method, run, data, chosen, channels, cells)
         history = _alternating(work) if method.loop == "alternating" else _at_initialisation(work)
         alphas = work.net.alphas.detach().cpu()
@@ -76,7 +76,7 @@ class _Work:
     def __init__(
         self,
         method: Any,
-        run: RunContext,
+        run: Run,
         data: Data,
         device: torch.device,
         channels: int,
@@ -109,7 +109,7 @@ class _Work:
     def batch(self, ids: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """Augmented images in [0, 1] and their labels, of these examples (on the CPU)."""
         host, ids = ids, uploaded(ids, self.device)
-        draws = Draws(self.run.seed, "supernet", ids, epoch, host=host)
+        draws = Draws(self.run.settings.seed, "supernet", ids, epoch, host=host)
         at = host if isinstance(self.images, streaming.Streamed) else ids
         images = augment(self.images[at], self.data.about.augment, draws, 0)
         return images.float() / 255, self.labels[ids]
@@ -147,7 +147,7 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
         sums = [0.0, 0.0]
         unread: list[Tensor] = []  # losses of the weights and of the architecture, on the device
         for step, (own, other) in enumerate(pairs):
-            work.run.check_cancelled()
+            work.run.report.check_cancelled()
             work.model.train()
             loss = method.architecture_loss(work.model, *work.batch(other, epoch), epoch)
             (net.alphas.grad,) = torch.autograd.grad(loss, [net.alphas])
@@ -168,7 +168,7 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
                     f"The search {method.name} diverged in epoch {epoch + 1}: the loss is not finite. Use a"
                     " smaller --lr."
                 )
-            work.run.progress(f"{method.name}: epoch {epoch + 1} of {method.epochs}, step {step + 1}")
+            work.run.report.progress(f"{method.name}: epoch {epoch + 1} of {method.epochs}, step {step + 1}")
         chances = net.alphas.detach().softmax(1)
         history["loss"].append(sums[0] / len(pairs))
         history["arch_loss"].append(sums[1] / len(pairs))
@@ -185,7 +185,7 @@ def _at_initialisation(work: _Work) -> dict[str, list[float]]:
     rewards: list[Tensor] = []
     work.model.train()
     for step in range(method.steps):
-        work.run.check_cancelled()
+        work.run.report.check_cancelled()
         chosen = work.order[torch.randperm(len(work.order))[: method.batch_size]]
         noise = uploaded(-torch.empty(net.alphas.shape).exponential_().log(), work.device)
         net.weigh = ((net.alphas + noise) / method.temperature).softmax(1)
@@ -194,7 +194,7 @@ def _at_initialisation(work: _Work) -> dict[str, list[float]]:
         largest = torch.fmax(largest, slope.norm())  # a norm that is not a number is not the largest
         total.add_(slope / torch.where(largest > 0, largest, 1.0))
         rewards.append(reward.detach())
-        work.run.progress(f"{method.name}: {step + 1} of {method.steps} architectures")
+        work.run.report.progress(f"{method.name}: {step + 1} of {method.steps} architectures")
     net.weigh = None
     with torch.no_grad():
         net.alphas.add_(total / method.steps)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets, registry
 from rbtools.datasets import streaming
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import torch
 from rbtools.measures import MEASURES, base
@@ -58,7 +58,7 @@ class Tracking:
         }
 
 
-def wanted(recipe: Recipe, record: dict[str, Any], run: RunContext) -> Tracking | None:
+def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
     """The tracking that a recipe requests. Raises RbError if the data set lacks a split for it."""
     if not recipe.track:
         return None
@@ -76,7 +76,7 @@ class Tracker:
 
     def __init__(self, tracking: Tracking, training: _Training) -> None:
         self.tracking, self.measures = tracking, tracking.measures()
-        self.seed, self.check_cancelled = training.run.seed, training.run.check_cancelled
+        self.seed, self.check_cancelled = training.run.settings.seed, training.run.report.check_cancelled
         self.attack = validation.attack_of(training.method)
         labels = training.labels.cpu()
         order = datasets.subset(labels[training.ids], self._train_images(len(training.ids)), seed=0)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
 from rbtools.execution import cores, device, precision, resources
-from rbtools.execution.context import RunContext, discard
 from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoize
+from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, data_of, of_data
 from rbtools.lazy import torch
 from rbtools.records import results, trained
+from rbtools.report import discard
 from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
@@ -45,7 +46,7 @@ class TrainingTask(NamedTuple):
 
 
 def train(
-    record: dict[str, Any], method: Method, recipe: Recipe, run: RunContext, seeds: Sequence[int] = ()
+    record: dict[str, Any], method: Method, recipe: Recipe, run: Run, seeds: Sequence[int] = ()
 ) -> dict[str, Any]:
     """Return the record with a trained checkpoint, its history and `seconds_per_epoch`.
 
@@ -53,7 +54,7 @@ def train(
     Results of its old weights are dropped. Raises RbError if the recipe cannot work, the architecture cannot
     be built, or the loss diverges.
     """
-    with run.clock.stage("data"):
+    with run.report.clock.stage("data"):
         data = data_of(record, run, "train")
     method, recipe = presets.on_data(method, recipe, data.about)
     check(recipe, data.size)
@@ -73,11 +74,11 @@ def train(
         "normalize": [data.about.mean, data.about.std],  # by the data set's name, not by its content
         "method": {"name": method.name, "version": method.version, "config": registry.config(method)},
         "recipe": recipe.config(),
-        "seed": run.seed,
+        "seed": run.settings.seed,
         "draws": GENERATOR,
         "precision": arithmetic,
         **({} if start is None else {"init": start}),
-        **({"prepared": precision.PREPARED} if run.prepare and method.inner else {}),
+        **({"prepared": precision.PREPARED} if run.settings.prepare and method.inner else {}),
         **({"processes": distributed.count()} if distributed.count() > 1 else {}),
         # An earlier version joined the last two images into one batch.
         **({"batches": "single"} if 1 in (recipe.batch_size, recipe.micro_batch) else {}),
@@ -85,12 +86,12 @@ def train(
     along = tracking.wanted(recipe, former, run)
     kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
 
-    others = [kept.of_seed(seed) for seed in seeds if seed != run.seed]
+    others = [kept.of_seed(seed) for seed in seeds if seed != run.settings.seed]
     images, passes = data.size - held_out(recipe, data.size), _passes(method, data.about.classes)
 
     def compute(results: list[Any]) -> None:
         run.store.check_writable()
-        task = TrainingTask(record, former, data, method, recipe, arithmetic, run.prepare, along)
+        task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
         results[0] = _fitted(task, run, kept, others)
 
     (done,) = memoize(
@@ -118,7 +119,7 @@ class _TrainingCache:
     """
 
     def __init__(
-        self, run: RunContext, what: dict[str, Any], along: tracking.Tracking | None, names: dict[str, Any]
+        self, run: Run, what: dict[str, Any], along: tracking.Tracking | None, names: dict[str, Any]
     ) -> None:
         self.store, self.what, self.names = run.store, what, names
         self.run, self.tracked = run, along
@@ -129,7 +130,7 @@ class _TrainingCache:
     def of_seed(self, seed: int) -> _TrainingCache:
         """The same training with another seed."""
         return _TrainingCache(
-            dataclasses.replace(self.run, seed=seed), {**self.what, "seed": seed}, self.tracked, self.names
+            self.run.changed(seed=seed), {**self.what, "seed": seed}, self.tracked, self.names
         )
 
     def look(self) -> dict[str, Any] | None:
@@ -199,7 +200,7 @@ def _pair(
     return mean, std
 
 
-def _start(record: dict[str, Any], recipe: Recipe, run: RunContext) -> dict[str, Any] | None:
+def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] | None:
     """The initial weights, for the key; None for a fresh network. Raises RbError."""
     if recipe.init == "random":
         return None
@@ -226,7 +227,7 @@ def _start(record: dict[str, Any], recipe: Recipe, run: RunContext) -> dict[str,
 
 
 def _fitted(
-    task: TrainingTask, run: RunContext, kept: _TrainingCache, others: Sequence[_TrainingCache]
+    task: TrainingTask, run: Run, kept: _TrainingCache, others: Sequence[_TrainingCache]
 ) -> dict[str, Any]:
     """The stored result of a training, and in the store those of others that can be trained in its steps.
 
@@ -242,7 +243,7 @@ def _fitted(
             try:
                 done = _fit_stacked(task, run, together)
             except stacked.NotStacked as why:
-                run.notify(f"Seeds are trained one after another, not stacked ({why}).")
+                run.report.notify(f"Seeds are trained one after another, not stacked ({why}).")
         if not done:
             together, done = [kept], [_fit(task, run, kept.own)]
         results = []
@@ -257,18 +258,18 @@ def _fitted(
 
 
 def _fit_stacked(
-    task: TrainingTask, run: RunContext, kept: Sequence[_TrainingCache]
+    task: TrainingTask, run: Run, kept: Sequence[_TrainingCache]
 ) -> list[dict[str, Any] | RbError]:
     from rbtools.trainer import stacked
 
     if distributed.count() > 1:
         raise stacked.NotStacked("several processes share each batch")
     threads = _threads(task, run, run.store.state(kept[0].own))
-    with device.taken(run, threads) as chosen, run.clock.stage("training"):
+    with device.taken(run, threads) as chosen, run.report.clock.stage("training"):
         return stacked.fit(task, [one.run for one in kept], [one.own for one in kept], chosen)
 
 
-def _fit(task: TrainingTask, run: RunContext, key: str) -> dict[str, Any]:
+def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
     from rbtools.trainer.loop import fit
 
     state = run.store.state(key)
@@ -276,12 +277,12 @@ def _fit(task: TrainingTask, run: RunContext, key: str) -> dict[str, Any]:
     with device.taken(run, threads * processes) as chosen:
         if processes > 1:
             torch.set_num_threads(threads)
-        distributed.broadcast(distributed.Order(task, run.seed, threads, key, state))
-        with run.clock.stage("training"):
+        distributed.broadcast(distributed.Order(task, run.settings.seed, threads, key, state))
+        with run.report.clock.stage("training"):
             return fit(task, run, key, chosen, state)
 
 
-def _threads(task: TrainingTask, run: RunContext, state: bytes | None) -> int:
+def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """CPU threads of each process of a training on this machine: what the user says; else those that it began
     with, since another number rounds otherwise; else those that pay for its network.
     """
@@ -289,7 +290,7 @@ def _threads(task: TrainingTask, run: RunContext, state: bytes | None) -> int:
 
     arch, here = task.record["arch"], distributed.here()
     began = None
-    if run.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
+    if run.placement.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
         began = saved_state.threads(state)
     if began is not None:
         return max(min(began, cores.count() // here), 1)
@@ -311,12 +312,12 @@ def _trained(
     return record
 
 
-def worker_loop(run: RunContext) -> None:
+def worker_loop(run: Run) -> None:
     """Take part in the trainings that process 0 broadcasts, until there are no more."""
     from rbtools.trainer.loop import fit
 
     while (order := distributed.receive()) is not None:
-        own = dataclasses.replace(run, seed=order.seed, progress=discard, notify=discard)
+        own = run.changed(seed=order.seed, progress=discard, notify=discard)
         torch.set_num_threads(order.threads)
         with contextlib.suppress(RbError):  # all processes get it, and process 0 reports it
             fit(order.task, own, order.key, device.choose(own), order.state)

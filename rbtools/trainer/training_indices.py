@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rbtools.datasets import indices
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.data import data_of, named_data
 from rbtools.records import trained
 from rbtools.store import digest
@@ -13,7 +13,7 @@ from rbtools.trainer import validation
 from rbtools.trainer.recipe import Recipe, held_out
 
 
-def trained_on(record: dict[str, Any], run: RunContext) -> indices.Indices | None:
+def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
     """The training images without those that `--val` held out; None if all were used, if nothing is known of
     the training, or if the run uses other data. Raises RbError for an invalid description of the training in
     the record.

@@ -125,7 +125,7 @@ def at_chance(training: _Training, model: nn.Module) -> dict[str, float]:
     if accuracy is None:
         return {}
     name = f"{training.arch.get('name', 'The network')} {method.name}"
-    training.run.notify(f"{name}: {at_chance_in_words(accuracy, classes, method)}")
+    training.run.report.notify(f"{name}: {at_chance_in_words(accuracy, classes, method)}")
     return {"at_chance": round(accuracy, 6)}
 
 

@@ -13,9 +13,9 @@ import pytest
 from rbtools.cli import filter_loop
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Executor, Finished, Job, Progress
 from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.run import Run
 
 
 class Same(JobFunction):
@@ -42,7 +42,7 @@ def test_an_interruption_between_a_job_and_its_line_loses_no_result(
     Path("in.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(KeyboardInterrupt):
         filter_loop.filter_records(
-            RecordSource(files=("in.jsonl",)), [Same()], Terminal("test"), run=RunContext(tool="test")
+            RecordSource(files=("in.jsonl",)), [Same()], Terminal("test"), run=Run.of(tool="test")
         )
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [record]
 
@@ -57,14 +57,14 @@ def test_a_job_that_follows_another_waits_for_its_end(
 ) -> None:
     made: list[Scripted] = []
 
-    def scripted(functions: Sequence[JobFunction], run: RunContext, at_most: int | None) -> Scripted:
+    def scripted(functions: Sequence[JobFunction], run: Run, at_most: int | None) -> Scripted:
         made.append(Scripted(functions, run))
         made[0].in_process = jobs == 1  # type: ignore[misc]
         return made[0]
 
     monkeypatch.setattr(filter_loop, "executor_for", scripted)
     Path("in.jsonl").write_text(json.dumps({"schema": 1, "arch": {"name": "a"}}) + "\n")
-    run, functions = RunContext(tool="test", jobs=jobs), [Same(), Following(), Same()]
+    run, functions = Run.of(tool="test", jobs=jobs), [Same(), Following(), Same()]
     filter_loop.filter_records(RecordSource(files=("in.jsonl",)), functions, Terminal("test"), run=run)
     assert sorted(job.place for job in made[0].jobs) == [0, 1, 2]
     if jobs == 2:
@@ -79,7 +79,7 @@ class Divisible(Same):
 class Scripted(Executor):
     """Two workers: the last record ends only once somebody helps with it."""
 
-    def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
+    def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
         super().__init__(functions, run)
         self.capacity = 2
         self.jobs: list[Job] = []
@@ -89,7 +89,7 @@ class Scripted(Executor):
         if job.helps:
             self.post(Progress("half", job.place))
             self.post(Finished(job.place, JobReport(result=job.record)))
-        if job.helps or job.record["arch"]["name"] != "c" or not self.run.divide:
+        if job.helps or job.record["arch"]["name"] != "c" or not self.run.placement.divide:
             last = [one for one in self.jobs if not one.helps][-1]
             self.post(Finished(last.place, JobReport(result=last.record)))
 
@@ -103,7 +103,7 @@ def test_an_idle_worker_helps_with_the_last_record(
 ) -> None:
     made: list[Scripted] = []
 
-    def scripted(functions: Sequence[JobFunction], run: RunContext, at_most: int | None) -> Scripted:
+    def scripted(functions: Sequence[JobFunction], run: Run, at_most: int | None) -> Scripted:
         made.append(Scripted(functions, run))
         return made[0]
 
@@ -111,7 +111,7 @@ def test_an_idle_worker_helps_with_the_last_record(
     lines = [json.dumps({"schema": 1, "arch": {"name": name}}) for name in "abc"]
     Path("in.jsonl").write_text("\n".join(lines) + "\n")
     shown: list[str] = []
-    run = RunContext(tool="test", jobs=2, divide=divide, progress=shown.append)
+    run = Run.of(tool="test", jobs=2, divide=divide, progress=shown.append)
     filter_loop.filter_records(RecordSource(files=("in.jsonl",)), [function()], Terminal("test"), run=run)
     written = [json.loads(line)["arch"]["name"] for line in capsys.readouterr().out.splitlines()]
     assert written == ["a", "b", "c"]

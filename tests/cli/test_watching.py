@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.execution import context
-from rbtools.execution.context import Clock
+from rbtools import report
+from rbtools.report import Clock
 from tests.runner import records
 
 TRAIN = ["--epochs", "1", "--lr", "0.2"]
@@ -191,7 +191,7 @@ def test_verbose_says_where_the_time_went(trained: dict[str, dict[str, Any]]) ->
 
 def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 1.0, 4.0, 10.0])
-    monkeypatch.setattr("rbtools.execution.context.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("rbtools.report.time.perf_counter", lambda: next(ticks))
     clock = Clock()
     with clock.stage("outer"), clock.stage("inner"):
         pass
@@ -222,12 +222,12 @@ def test_curves_without_the_package_say_what_to_install(monkeypatch: pytest.Monk
 
 def test_the_pace_is_of_what_was_done_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(context.time, "monotonic", lambda: now)
-    one = context.Pace(1000, done=200)
+    monkeypatch.setattr(report.time, "monotonic", lambda: now)
+    one = report.Pace(1000, done=200)
     assert one.words(200) == ""
     now = 110.0
     assert one.words(600) == "40 images/s · 0:10 left"
-    assert context.clock_time(3723) == "1:02:03"
+    assert report.clock_time(3723) == "1:02:03"
 
 
 def test_the_status_line_has_pace_and_what_was_found(

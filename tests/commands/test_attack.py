@@ -801,10 +801,10 @@ def two_phase(record: Record, *options: str) -> dict[str, Any]:
 def outcomes_of(record: Record, task: Any) -> np.ndarray:
     """The outcomes of the last output of a task on the first 120 images."""
     from rbtools.evaluation import evaluate
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import resolve_inputs
 
-    inputs = resolve_inputs(record, RunContext("rb-attack", Store(Path("rb-store")), n=120, device="cpu"))
+    inputs = resolve_inputs(record, Run.of("rb-attack", Store(Path("rb-store")), n=120, device="cpu"))
     evaluate.task_entries(inputs, task)
     values: np.ndarray = [*evaluate.stored_outcomes(inputs, task).values()][-1]
     return values

@@ -26,9 +26,9 @@ from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask
 from rbtools.execution import memoize
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Job
 from rbtools.execution.local import LocalExecutor
+from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import EvaluateJob
 from rbtools.probabilistic import NOISES
@@ -65,8 +65,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def run_in(folder: str, **options: Any) -> RunContext:
-    return RunContext(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
+def run_in(folder: str, **options: Any) -> Run:
+    return Run.of(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
 
 
 def timeless(record: Record) -> Record:

@@ -35,7 +35,7 @@ from rbtools.evaluation.robust_loss import RobustLossTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.evaluation.train_test_gap import ge
 from rbtools.evaluation.transfer import TransferTask
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.probabilistic import NOISES
@@ -50,12 +50,12 @@ Record = dict[str, Any]
 TEST_IMAGES = 355
 
 
-def run_in(folder: Path | None, **options: Any) -> RunContext:
-    return RunContext(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
+def run_in(folder: Path | None, **options: Any) -> Run:
+    return Run.of(tool="rb-test", store=Store(folder), device="cpu", threads=1, **options)
 
 
 @pytest.fixture
-def run(trained: dict[str, Record]) -> RunContext:
+def run(trained: dict[str, Record]) -> Run:
     """A run on the test's own store, which has the trained networks' checkpoints."""
     return run_in(Path("rb-store"))
 
@@ -149,7 +149,7 @@ def test_no_result_depends_on_the_batch(trained: dict[str, Record], kind: str, b
     assert whole["metrics"]["acc"] > 0.5  # so that there is something to lose
 
 
-def keeping_nothing(**options: Any) -> RunContext:
+def keeping_nothing(**options: Any) -> Run:
     """A run that finds checkpoints in the store and computes everything else."""
     run = run_in(Path("rb-store"), **options)
     run.store.force = True
@@ -171,7 +171,7 @@ class Cramped(nn.Module):
 
 
 def test_memory_that_runs_out_halves_the_batch_and_goes_on(
-    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
     wanted = run_task(record, pgd(8), keeping_nothing(n=60))
     model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
@@ -182,34 +182,34 @@ def test_memory_that_runs_out_halves_the_batch_and_goes_on(
         run_task(record, pgd(8), keeping_nothing(n=60))
 
 
-def test_more_examples_go_on_from_fewer(record: Record, run: RunContext, seen: Seen) -> None:
-    run_task(record, AccuracyTask(), dataclasses.replace(run, n=10))
+def test_more_examples_go_on_from_fewer(record: Record, run: Run, seen: Seen) -> None:
+    run_task(record, AccuracyTask(), run.changed(n=10))
     assert seen.images == 10
-    more = run_task(record, AccuracyTask(), dataclasses.replace(run, n=30))
+    more = run_task(record, AccuracyTask(), run.changed(n=30))
     assert seen.images == 30
     assert found(more) == found(run_task(record, AccuracyTask(), keeping_nothing(n=30)))
 
 
-def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run: RunContext) -> None:
-    run_task(record, AccuracyTask(), dataclasses.replace(run, n=10))
+def test_an_entry_says_what_all_its_examples_took_and_where(record: Record, run: Run) -> None:
+    run_task(record, AccuracyTask(), run.changed(n=10))
     (path,) = run.store.files("outcomes")
     run.store.keep_outcomes(path.name, encoded(np.ones(10, np.int32), {"seconds": 100.0}, ["cuda"]))
-    more = run_task(record, AccuracyTask(), dataclasses.replace(run, n=30))["evals"][-1]
+    more = run_task(record, AccuracyTask(), run.changed(n=30))["evals"][-1]
     assert more["device"] == "cpu+cuda" and 100 < more["seconds"] < 200
-    fewer = run_task(record, AccuracyTask(), dataclasses.replace(run, n=20))["evals"][-1]
+    fewer = run_task(record, AccuracyTask(), run.changed(n=20))["evals"][-1]
     assert (fewer["device"], fewer["seconds"]) == (more["device"], more["seconds"])
 
 
-def test_fewer_examples_are_the_first_of_more(record: Record, run: RunContext, seen: Seen) -> None:
-    run_task(record, AccuracyTask(), dataclasses.replace(run, n=30))
+def test_fewer_examples_are_the_first_of_more(record: Record, run: Run, seen: Seen) -> None:
+    run_task(record, AccuracyTask(), run.changed(n=30))
     before = seen.images
-    fewer = run_task(record, AccuracyTask(), dataclasses.replace(run, n=10))
+    fewer = run_task(record, AccuracyTask(), run.changed(n=10))
     assert seen.since(before) == 0
     assert found(fewer) == found(run_task(record, AccuracyTask(), keeping_nothing(n=10)))
 
 
-def test_a_further_distance_costs_that_distance_alone(record: Record, run: RunContext, seen: Seen) -> None:
-    run = dataclasses.replace(run, n=40)
+def test_a_further_distance_costs_that_distance_alone(record: Record, run: Run, seen: Seen) -> None:
+    run = run.changed(n=40)
     run_task(record, pgd(8), run)
     before = seen.images
     both = run_task(record, pgd(8, 32), run)
@@ -221,19 +221,19 @@ def test_a_further_distance_costs_that_distance_alone(record: Record, run: RunCo
     assert both["metrics"]["pgd3.32"] == alone["metrics"]["pgd3.32"]
 
 
-def test_a_further_tolerance_costs_nothing(record: Record, run: RunContext, seen: Seen) -> None:
+def test_a_further_tolerance_costs_nothing(record: Record, run: Run, seen: Seen) -> None:
     def question(*rho: float) -> EvalTask:
         return NoiseTask(NOISES.build("uniform"), (0.2,), Estimator(rho=rho), 5)
 
-    run_task(record, question(0.1), dataclasses.replace(run, n=20))
+    run_task(record, question(0.1), run.changed(n=20))
     before = seen.images
-    later = run_task(record, question(0.1, 0.4), dataclasses.replace(run, n=20))
+    later = run_task(record, question(0.1, 0.4), run.changed(n=20))
     assert seen.since(before) == 0
     assert later["metrics"]["probacc.uniform.0.2.0.4"] >= later["metrics"]["probacc.uniform.0.2.0.1"]
 
 
-def test_a_finished_evaluation_is_found(record: Record, run: RunContext, seen: Seen) -> None:
-    first = run_task(record, pgd(8), dataclasses.replace(run, n=20))
+def test_a_finished_evaluation_is_found(record: Record, run: Run, seen: Seen) -> None:
+    first = run_task(record, pgd(8), run.changed(n=20))
     before = seen.images
     again = run_in(Path("rb-store"), n=20)
     assert run_task(record, pgd(8), again) == first
@@ -242,17 +242,17 @@ def test_a_finished_evaluation_is_found(record: Record, run: RunContext, seen: S
 
 @pytest.mark.parametrize("name", ["square", "apgd-ce"])
 def test_attacks_that_draw_for_a_whole_tile_do_not_depend_on_what_was_asked_before(
-    name: str, record: Record, run: RunContext
+    name: str, record: Record, run: Run
 ) -> None:
     params = {"square": {"queries": 20}, "apgd-ce": {"steps": 2}}[name]
     question = AttackTask(ATTACKS.build(name, backend="pyautoattack", **params), (16 / 255,))
-    run_task(record, question, dataclasses.replace(run, n=10))
-    after = run_task(record, question, dataclasses.replace(run, n=60))
+    run_task(record, question, run.changed(n=10))
+    after = run_task(record, question, run.changed(n=60))
     assert found(after) == found(run_task(record, question, keeping_nothing(n=60)))
 
 
 def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
-    record: Record, run: RunContext, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    record: Record, run: Run, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BATCH, "cpu", 32)
     tile = batch_size(torch.device("cpu"), (1, 8, 8))
@@ -262,7 +262,7 @@ def test_an_interrupted_evaluation_goes_on_inside_the_test_set(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_task(record, AccuracyTask(), dataclasses.replace(run, check_cancelled=interrupt))
+        run_task(record, AccuracyTask(), run.changed(check_cancelled=interrupt))
     assert seen.images == 2 * tile == 256
     resumed = run_task(record, AccuracyTask(), run_in(Path("rb-store")))
     assert seen.images == TEST_IMAGES
@@ -282,13 +282,13 @@ class Listening(nn.Module):
 
 
 def test_another_seed_is_other_work_only_where_there_is_chance(
-    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
     model = Listening()
     model_is(model)
     fgsm = AttackTask(ATTACKS.build("fgsm"), (8 / 255,))
     noisy = NoiseTask(NOISES.build("uniform"), (0.3,), Estimator(rho=()), 5)
-    one, two = dataclasses.replace(run, n=20), dataclasses.replace(run, n=20, seed=1)
+    one, two = run.changed(n=20), run.changed(n=20, seed=1)
     assert found(run_task(record, fgsm, one)) == found(run_task(record, fgsm, two))
     assert run.store.computed == 1
     model.shown.clear()
@@ -308,15 +308,15 @@ def test_another_seed_is_other_work_only_where_there_is_chance(
 
 
 @pytest.mark.parametrize("name", ["fgsm", "pgd", "apgd-ce", "square", "aa", "noise"])
-def test_at_distance_0_the_accuracy_is_the_clean_one(name: str, record: Record, run: RunContext) -> None:
+def test_at_distance_0_the_accuracy_is_the_clean_one(name: str, record: Record, run: Run) -> None:
     method = ATTACKS.build(name)
-    result = run_task(record, AttackTask(method, (0.0,)), dataclasses.replace(run, n=50))
+    result = run_task(record, AttackTask(method, (0.0,)), run.changed(n=50))
     assert result["metrics"][f"{method.stem}.0"] == result["metrics"]["acc"]
 
 
-def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: RunContext) -> None:
+def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: Run) -> None:
     method = ATTACKS.build("cw-l2", steps=5, searches=2)
-    result = run_task(record, AttackTask(method, (0.5, 8.0)), dataclasses.replace(run, n=20))
+    result = run_task(record, AttackTask(method, (0.5, 8.0)), run.changed(n=20))
     assert [entry["norm"] for entry in result["evals"][-2:]] == ["l2", "l2"]
     assert 0 <= result["metrics"]["cw-l2.8"] <= result["metrics"]["cw-l2.0.5"] <= result["metrics"]["acc"]
 
@@ -338,7 +338,7 @@ class Liar(Attack):
 
 @pytest.mark.parametrize(("norm", "eps"), [("linf", 4 / 255), ("linf", 0.2), ("l2", 0.5)])
 def test_an_attack_that_leaves_its_budget_is_brought_back(
-    norm: str, eps: float, known: dict[str, Record], run: RunContext
+    norm: str, eps: float, known: dict[str, Record], run: Run
 ) -> None:
     record = known["erm"]
     result = run_task(record, AttackTask(Liar(norm=norm), (eps,)), run)
@@ -370,7 +370,7 @@ class Cutter(Liar):
         return images[:, :, 1:]
 
 
-def test_an_attack_that_returns_another_shape_is_named(record: Record, run: RunContext) -> None:
+def test_an_attack_that_returns_another_shape_is_named(record: Record, run: Run) -> None:
     with pytest.raises(RbError, match=r"cutter returned images of shape .*7, 8\); expected"):
         run_task(record, AttackTask(Cutter(), (0.1,)), run)
 
@@ -388,7 +388,7 @@ class Blind(Liar):
 
 
 def test_an_attack_that_returns_no_numbers_is_no_success(
-    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
     images, labels = test_images()
     known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
@@ -403,9 +403,7 @@ def test_an_attack_that_returns_no_numbers_is_no_success(
         run_task(record, AttackTask(Blind(), (0.1,)), run)
 
 
-def test_a_clean_error_counts_as_broken_and_is_not_attacked(
-    record: Record, run: RunContext, seen: Seen
-) -> None:
+def test_a_clean_error_counts_as_broken_and_is_not_attacked(record: Record, run: Run, seen: Seen) -> None:
     result = run_task(record, AttackTask(Liar(), (1e-6,)), run)
     assert result["metrics"]["liar.0.000255"] == result["metrics"]["acc"] < 1
     # Every image once, and those that stood once more for the verdict.
@@ -418,8 +416,8 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     return ends.low, ends.high
 
 
-def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: RunContext) -> None:
-    entry = run_task(record, AccuracyTask(), dataclasses.replace(run, n=100))["evals"][-1]
+def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: Run) -> None:
+    entry = run_task(record, AccuracyTask(), run.changed(n=100))["evals"][-1]
     assert entry["n"] == 100
     assert entry["ci95"] == pytest.approx(wilson(entry["value"], 100), abs=1e-12)
 
@@ -427,11 +425,11 @@ def test_an_accuracy_has_n_and_the_interval_of_wilson(record: Record, run: RunCo
 # --- probabilistic robustness --------------------------------------------------------------------
 
 
-def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record], run: RunContext) -> None:
+def test_pr_is_what_a_loop_over_images_and_samples_gives(known: dict[str, Record], run: Run) -> None:
     record = known["erm"]
     samples, gammas, n = 7, (0.1, 0.4), 25
     question = NoiseTask(NOISES.build("uniform"), gammas, Estimator(rho=(0.15,)), samples)
-    result = run_task(record, question, dataclasses.replace(run, n=n, seed=3))
+    result = run_task(record, question, run.changed(n=n, seed=3))
     images, labels = test_images()
     model = resolve.load_model(record, data_of(record, run), run, torch.device("cpu"))
     chosen = datasets.subset(labels, n, seed=0)
@@ -490,7 +488,7 @@ def test_pr_of_a_linear_model_is_its_closed_form(pixels: int) -> None:
 
 
 def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
-    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
     class Wrong(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
@@ -499,7 +497,7 @@ def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
 
     model_is(Wrong())
     question = NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(rho=(0.1,)), 3)
-    result = run_task(record, question, dataclasses.replace(run, n=9))
+    result = run_task(record, question, run.changed(n=9))
     assert result["metrics"]["acc"] == 0 and "pr.uniform.0.1" not in result["metrics"]
     entry = next(entry for entry in result["evals"] if entry["metric"] == "pr.uniform.0.1")
     assert entry["value"] is None and "no image is classified correctly" in entry["reason"]
@@ -509,8 +507,8 @@ def test_where_no_image_is_right_pr_has_a_reason_and_no_value(
 # --- the generalisation error --------------------------------------------------------------------
 
 
-def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: RunContext) -> None:
-    result = ge(record, AccuracyTask(), dataclasses.replace(run, n=80), n_train=200)
+def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run) -> None:
+    result = ge(record, AccuracyTask(), run.changed(n=80), n_train=200)
     metrics = result["metrics"]
     assert metrics["ge.acc"] == pytest.approx(metrics["train.acc"] - metrics["acc"], abs=1e-15)
     entry = result["evals"][-1]
@@ -522,15 +520,15 @@ def test_ge_is_train_minus_test_with_newcombes_interval(record: Record, run: Run
     assert entry["ci95"] == pytest.approx([p - q - below, p - q + above], abs=1e-12)
 
 
-def test_ge_takes_what_the_evaluators_found(record: Record, run: RunContext, seen: Seen) -> None:
-    run_task(record, pgd(8), dataclasses.replace(run, n=30))
+def test_ge_takes_what_the_evaluators_found(record: Record, run: Run, seen: Seen) -> None:
+    run_task(record, pgd(8), run.changed(n=30))
     before = seen.images
-    ge(record, AccuracyTask(), dataclasses.replace(run, n=30), n_train=50)
+    ge(record, AccuracyTask(), run.changed(n=30), n_train=50)
     assert seen.since(before) == 50  # the test side came along with the attack
 
 
 def test_ge_without_a_value_on_one_side_says_which(
-    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
     images, labels = test_images()
     known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
@@ -544,7 +542,7 @@ def test_ge_without_a_value_on_one_side_says_which(
 
     model_is(Memory())
     question = NoiseTask(NOISES.build("uniform"), (1e-3,), Estimator(rho=()), 2)
-    result = ge(record, question, dataclasses.replace(run, n=10), n_train=10)
+    result = ge(record, question, run.changed(n=10), n_train=10)
     assert "ge.pr.uniform.0.001" not in result["metrics"]
     assert result["evals"][-1]["reason"].startswith("on train: no image is classified correctly")
 
@@ -552,18 +550,16 @@ def test_ge_without_a_value_on_one_side_says_which(
 # --- several protocols, several data sets --------------------------------------------------------
 
 
-def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(
-    record: Record, run: RunContext
-) -> None:
-    run = dataclasses.replace(run, n=20)
+def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(record: Record, run: Run) -> None:
+    run = run.changed(n=20)
     first = run_task(record, pgd(8), run)
     with pytest.raises(RbError) as wrong:
         run_task(first, pgd(8, restarts=2), run)
     assert "already has 'pgd3.8', measured differently: restarts 1 there and 2 here." in str(wrong.value)
     assert "--as NAME" in str(wrong.value) and "--replace" in str(wrong.value)
-    both = run_task(first, pgd(8, restarts=2), dataclasses.replace(run, name_as="twice"))
+    both = run_task(first, pgd(8, restarts=2), run.changed(name_as="twice"))
     assert set(both["metrics"]) == {*first["metrics"], "twice"}
-    replaced = run_task(first, pgd(8, restarts=2), dataclasses.replace(run, replace=True))
+    replaced = run_task(first, pgd(8, restarts=2), run.changed(replace=True))
     entries = [entry for entry in replaced["evals"] if entry["metric"] == "pgd3.8"]
     assert [entry["restarts"] for entry in entries] == [2]
 
@@ -589,7 +585,7 @@ ASKED = {
         RobustLossTask(ATTACKS.build("pgd", steps=3, iterate="last", restarts=n), (0.1,)) for n in (1, 2)
     ),
     "transfer": tuple(
-        TransferTask(one.method, one.eps, "", RunContext(tool="")) for one in (pgd(8), pgd(8, restarts=2))
+        TransferTask(one.method, one.eps, "", Run.of(tool="")) for one in (pgd(8), pgd(8, restarts=2))
     ),
 }
 
@@ -597,16 +593,16 @@ ASKED = {
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("difference", [False, True], ids=["plain", "ge"])
 def test_another_protocol_is_refused_before_the_work(
-    name: str, difference: bool, record: Record, run: RunContext, monkeypatch: pytest.MonkeyPatch
+    name: str, difference: bool, record: Record, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the same is not: what an entry will say is known, to the field, before there is an outcome."""
-    run = dataclasses.replace(run, n=6)
+    run = run.changed(n=6)
     first, second = (_from(question, record, run) for question in ASKED[name])
 
     def work(record: Record, question: EvalTask, **own: Any) -> Record:
         if difference:
-            return ge(record, question, dataclasses.replace(run, **own), 6)
-        return run_task(record, question, dataclasses.replace(run, **own))
+            return ge(record, question, run.changed(**own), 6)
+        return run_task(record, question, run.changed(**own))
 
     done = json.loads(json.dumps(work(record, first)))
     monkeypatch.setattr(resolve, "load_model", lambda *_: pytest.fail("it was computed"))
@@ -622,55 +618,55 @@ def test_another_protocol_is_refused_before_the_work(
             work(done, question, **own)
 
 
-def _from(question: Any, record: Record, run: RunContext) -> Any:
+def _from(question: Any, record: Record, run: Run) -> Any:
     """The question; a transfer from the record's own model."""
     if isinstance(question, TransferTask):
         return dataclasses.replace(question, source=json.dumps(record), context=run)
     return question
 
 
-def test_the_same_protocol_again_replaces(record: Record, run: RunContext) -> None:
-    once = run_task(record, pgd(8), dataclasses.replace(run, n=20))
-    twice = run_task(once, pgd(8), dataclasses.replace(run, n=20))
+def test_the_same_protocol_again_replaces(record: Record, run: Run) -> None:
+    once = run_task(record, pgd(8), run.changed(n=20))
+    twice = run_task(once, pgd(8), run.changed(n=20))
     assert found(twice) == found(once)
 
 
-def test_as_names_one_result(record: Record, run: RunContext) -> None:
+def test_as_names_one_result(record: Record, run: Run) -> None:
     with pytest.raises(RbError, match=r"--as names one result, but this run gives 2: pgd3.8, pgd3.16\."):
-        run_task(record, pgd(8, 16), dataclasses.replace(run, n=5, name_as="mine"))
+        run_task(record, pgd(8, 16), run.changed(n=5, name_as="mine"))
 
 
-def test_unknown_fields_pass(record: Record, run: RunContext) -> None:
-    result = run_task(record, AccuracyTask(), dataclasses.replace(run, n=5))
+def test_unknown_fields_pass(record: Record, run: Run) -> None:
+    result = run_task(record, AccuracyTask(), run.changed(n=5))
     assert result["mine"] == {"kept": [1, 2]}
     assert {key: result[key] for key in record if key not in ("metrics", "evals", "checksums")} == {
         key: record[key] for key in record if key not in ("metrics", "evals", "checksums")
     }
 
 
-def test_an_unknown_data_set_or_split_names_those_there_are(record: Record, run: RunContext) -> None:
+def test_an_unknown_data_set_or_split_names_those_there_are(record: Record, run: Run) -> None:
     with pytest.raises(RbError, match=r"Unknown data set 'digit'. Did you mean 'digits'"):
         run_task({**record, "dataset": "digit"}, AccuracyTask(), run)
     with pytest.raises(RbError, match=r"no split 'tset'. Did you mean 'test'"):
-        run_task(record, AccuracyTask(), dataclasses.replace(run, split="tset"))
+        run_task(record, AccuracyTask(), run.changed(split="tset"))
     with pytest.raises(RbError, match=r"dataset is 5. Expected a name such as digits"):
         run_task({**record, "dataset": 5}, AccuracyTask(), run)
 
 
 def test_another_split_stands_in_the_name_and_another_data_set_in_the_entry(
-    record: Record, run: RunContext, photos: Path
+    record: Record, run: Run, photos: Path
 ) -> None:
-    result = run_task(record, AccuracyTask(), dataclasses.replace(run, split="train", n=5))
+    result = run_task(record, AccuracyTask(), run.changed(split="train", n=5))
     assert "train.acc" in result["metrics"] and result["evals"][-1]["split"] == "train"
     with pytest.raises(RbError, match="1 channels and the data set's have 3"):
-        run_task(record, AccuracyTask(), dataclasses.replace(run, dataset=f"imagefolder:{photos}"))
+        run_task(record, AccuracyTask(), run.changed(dataset=f"imagefolder:{photos}"))
 
 
 # --- what is wrong with a model ------------------------------------------------------------------
 
 
 def test_logits_that_are_not_finite_name_the_image(
-    record: Record, run: RunContext, model_is: Callable[[nn.Module], None]
+    record: Record, run: Run, model_is: Callable[[nn.Module], None]
 ) -> None:
     images, _ = test_images()
 
@@ -694,7 +690,7 @@ def checkpoint_file(record: Record) -> Path:
     return Path("model.safetensors")
 
 
-def test_a_missing_checkpoint_is_said(record: Record, run: RunContext) -> None:
+def test_a_missing_checkpoint_is_said(record: Record, run: Run) -> None:
     with pytest.raises(RbError, match=r"sha256:0{12}\.\.\. is not in the store .*rb-store.* with --store"):
         run_task({**record, "checkpoint": "sha256:" + 64 * "0"}, AccuracyTask(), run)
     gone = {**record, "checkpoint_file": "/gone.pt"}
@@ -706,15 +702,15 @@ def test_a_missing_checkpoint_is_said(record: Record, run: RunContext) -> None:
             run_task({**record, "checkpoint": name}, AccuracyTask(), run)
 
 
-def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: RunContext) -> None:
+def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: Run) -> None:
     file = checkpoint_file(record)
-    run_task(record, AccuracyTask(), dataclasses.replace(run, n=5))
+    run_task(record, AccuracyTask(), run.changed(n=5))
     file.write_bytes(file.read_bytes() + b" ")
     with pytest.raises(RbError, match=r"content has changed \(sha256:.*expected\)"):
-        run_task(record, AccuracyTask(), dataclasses.replace(run, n=5))
+        run_task(record, AccuracyTask(), run.changed(n=5))
 
 
-def test_a_checkpoint_damaged_in_the_store_is_found_by_its_hash(record: Record, run: RunContext) -> None:
+def test_a_checkpoint_damaged_in_the_store_is_found_by_its_hash(record: Record, run: Run) -> None:
     (path,) = Path("rb-store/objects").glob(f"*/{record['checkpoint'].removeprefix('sha256:')}")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1  # one bit of a weight
@@ -723,7 +719,7 @@ def test_a_checkpoint_damaged_in_the_store_is_found_by_its_hash(record: Record, 
         run_task(record, AccuracyTask(), run)
 
 
-def test_a_checkpoint_of_another_architecture_says_which_keys(record: Record, run: RunContext) -> None:
+def test_a_checkpoint_of_another_architecture_says_which_keys(record: Record, run: Run) -> None:
     record["arch"] = {"space": "zoo", "name": "resnet18"}
     with pytest.raises(RbError) as wrong:
         run_task(record, AccuracyTask(), run)
@@ -744,14 +740,14 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "replace", refuse)
 
 
-def test_on_a_full_disk_the_result_is_not_lost(record: Record, run: RunContext, full_disk: None) -> None:
-    result = run_task(record, pgd(8), dataclasses.replace(run, n=20))
+def test_on_a_full_disk_the_result_is_not_lost(record: Record, run: Run, full_disk: None) -> None:
+    result = run_task(record, pgd(8), run.changed(n=20))
     assert result["metrics"]["pgd3.8"] <= result["metrics"]["acc"]
     assert run.store.trouble and "No space left on device. Free some space" in run.store.trouble
 
 
 def test_on_a_full_disk_an_interruption_stays_one(
-    record: Record, run: RunContext, seen: Seen, full_disk: None, monkeypatch: pytest.MonkeyPatch
+    record: Record, run: Run, seen: Seen, full_disk: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BATCH, "cpu", 32)
 
@@ -760,15 +756,15 @@ def test_on_a_full_disk_an_interruption_stays_one(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_task(record, AccuracyTask(), dataclasses.replace(run, check_cancelled=interrupt))
+        run_task(record, AccuracyTask(), run.changed(check_cancelled=interrupt))
 
 
 @pytest.mark.parametrize("kind", ["results", "outcomes"])
 @pytest.mark.parametrize("damage", [b"", b"{}", b"\x93NUMPY", None])
 def test_damaged_results_are_computed_again(
-    kind: str, damage: bytes | None, record: Record, run: RunContext, seen: Seen
+    kind: str, damage: bytes | None, record: Record, run: Run, seen: Seen
 ) -> None:
-    good = run_task(record, AccuracyTask(), dataclasses.replace(run, n=20))
+    good = run_task(record, AccuracyTask(), run.changed(n=20))
     for path in Path("rb-store/results").glob("*/*"):
         if kind == "outcomes" and json.loads(path.read_bytes().split(b"\n")[0])["what"].get("n"):
             path.unlink()  # so that the outcomes are asked for
@@ -788,6 +784,6 @@ def test_damaged_results_are_computed_again(
 @pytest.mark.parametrize(
     "kept", [None, 1, "x", {}, [1], [{}], [{"metric": 1, "value": 1}], [{"metric": "acc"}]]
 )
-def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: RunContext) -> None:
+def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: Run) -> None:
     run.store.keep_result(digest({}), {}, kept)
     assert evaluate._stored_entries(run, digest({})) is None

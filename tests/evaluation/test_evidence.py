@@ -17,7 +17,7 @@ from rbtools.commands.verify import main
 from rbtools.errors import RbError
 from rbtools.evaluation import adv_file
 from rbtools.evaluation.evidence import judge_evidence
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.store import Store
 
 Record = dict[str, Any]
@@ -25,7 +25,7 @@ FILE = "pgd.adv"
 
 
 def judge(record: Record, path: str = FILE) -> Record:
-    return judge_evidence(record, path, RunContext(tool="rb-verify", store=Store("rb-store"), device="cpu"))
+    return judge_evidence(record, path, Run.of(tool="rb-verify", store=Store("rb-store"), device="cpu"))
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_a_file_alone_says_no_more_than_its_name(attacked: Record, changes: dict
 def test_the_record_of_a_file_is_compared_with_itself(attacked: Record) -> None:
     from rbtools.evaluation.evidence import verify_evidence
 
-    run = RunContext(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
+    run = Run.of(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
     edited = {**attacked, "metrics": {**attacked["metrics"], "pgd3.24": 0.0125}}
     assert verify_evidence(edited, FILE, run)["verify"]["inconsistent"]
     assert not verify_evidence(attacked, FILE, run)["verify"]["inconsistent"]

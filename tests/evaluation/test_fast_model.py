@@ -18,7 +18,7 @@ from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import Batch
 from rbtools.evaluation.fast_model import CountingModel, make_fast_model
 from rbtools.execution import precision
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import sized
 
@@ -166,8 +166,8 @@ def test_auto_takes_bf16_where_the_processor_has_it(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     precision._cpu_has_bf16.cache_clear()
     try:
-        auto, exact = RunContext(tool="test", precision="auto"), RunContext(tool="test", precision="fp32")
-        on_gpu = RunContext(tool="test", precision="auto", device="cuda:1")
+        auto, exact = Run.of(tool="test", precision="auto"), Run.of(tool="test", precision="fp32")
+        on_gpu = Run.of(tool="test", precision="auto", device="cuda:1")
         assert precision.resolve(auto) == precision.of_training(auto, (3, 32, 32)) == wanted
         assert precision.of_training(auto, (1, 8, 8)) == small
         assert precision.resolve(exact) == precision.of_training(exact, (3, 32, 32)) == "fp32"

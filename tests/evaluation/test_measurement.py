@@ -17,7 +17,7 @@ from rbtools.errors import Pending, RbError, UsageError
 from rbtools.evaluation import measure_batches
 from rbtools.evaluation.measurement import MeasureRequest, measure, perturbing
 from rbtools.execution import memoize
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.measures import MEASURES
@@ -37,8 +37,8 @@ FRESH = {"schema": 1, "arch": ARCH, "dataset": "digits"}
 SMALL: dict[str, Any] = {"hessian": {"probes": 2, "iterations": 5}, "wci": {"probes": 2}, "nu": {"steps": 2}}
 
 
-def run_in(force: bool = False, **own: Any) -> RunContext:
-    return RunContext(tool="rb-measure", store=Store("rb-store", force=force), device="cpu", threads=1, **own)
+def run_in(force: bool = False, **own: Any) -> Run:
+    return Run.of(tool="rb-measure", store=Store("rb-store", force=force), device="cpu", threads=1, **own)
 
 
 def asked(*names: str, **own: Any) -> MeasureRequest:
@@ -329,8 +329,8 @@ def test_a_divided_measure_is_as_of_one_process(
     assert [*found[0]] == [*found[1]]
 
 
-def run_of(folder: str, **own: Any) -> RunContext:
-    return RunContext("rb-measure", Store(folder), device="cpu", threads=1, batch=4, **own)
+def run_of(folder: str, **own: Any) -> Run:
+    return Run.of("rb-measure", Store(folder), device="cpu", threads=1, batch=4, **own)
 
 
 def timeless(record: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,19 +15,19 @@ import pytest
 
 from rbtools.cli import build_context
 from rbtools.execution import cores, device, resources, worker_process, workers_per_gpu
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Grown, Job
 from rbtools.execution.job import JobFunction
 from rbtools.execution.local import LocalExecutor
+from rbtools.execution.run import Run
 
 
 @dataclasses.dataclass
 class OneBatch(JobFunction):
     """Work on a batch, in a process that is like one whose batch left room for two more workers."""
 
-    run: RunContext | None = None
+    run: Run | None = None
 
-    def with_run(self, run: RunContext) -> JobFunction:
+    def with_run(self, run: Run) -> JobFunction:
         return OneBatch(run)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -35,13 +35,13 @@ class OneBatch(JobFunction):
         worker_process.device = types.SimpleNamespace(workers_that_fit=lambda: 3)  # type: ignore[attr-defined]
         worker_process._SECONDS_BETWEEN_PROGRESS = 0.0
         assert self.run is not None
-        Path(f"worker-{self.run.worker}").touch()
+        Path(f"worker-{self.run.placement.worker}").touch()
         left, end = 50, time.monotonic() + 20
         while left and time.monotonic() < end:  # all workers report while the others work
             left -= len(list(Path().glob("worker-*"))) >= record.get("workers", 1)
-            self.run.after_batch(100)
+            self.run.report.after_batch(100)
             time.sleep(0.01)
-        return {"pid": os.getpid(), "worker": self.run.worker}
+        return {"pid": os.getpid(), "worker": self.run.placement.worker}
 
 
 @pytest.mark.parametrize(("gpus", "count", "capacity"), [(1, 8, 2), (1, 1, 1), (2, 8, 4), (0, 8, 1)])
@@ -51,7 +51,7 @@ def test_more_workers_start_once_the_first_are_measured(
     monkeypatch.setattr(cores, "count", lambda: count)
     monkeypatch.setattr(workers_per_gpu, "SECONDS", 0.0)
     said: list[str] = []
-    run = RunContext(tool="test", jobs=max(gpus, 1), gpus=gpus, notify=said.append)
+    run = Run.of(tool="test", jobs=max(gpus, 1), gpus=gpus, notify=said.append)
     with LocalExecutor([OneBatch()], run) as executor:
         assert executor.capacity == max(gpus, 1)
         for place in range(max(gpus, 1)):
@@ -67,7 +67,7 @@ def test_more_workers_start_once_the_first_are_measured(
 
 
 def test_a_worker_too_many_ends_and_leaves_its_job_to_others() -> None:
-    with LocalExecutor([OneBatch()], RunContext(tool="test", jobs=2)) as executor:
+    with LocalExecutor([OneBatch()], Run.of(tool="test", jobs=2)) as executor:
         executor._resize(1)
         for place in range(4):
             executor.submit(Job(place, 0, {}))
@@ -130,5 +130,5 @@ def test_auto_means_the_cores_or_the_gpus(
     shared = {"store": "st", "no_store": False, "force": False, "dry_run": False, "engine": "local"}
     shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
     run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
-    assert (run.jobs, run.gpus) == (jobs, gpus)
-    assert run.divide == (jobs > 1 or gpus > 0)
+    assert (run.placement.jobs, run.placement.gpus) == (jobs, gpus)
+    assert run.placement.divide == (jobs > 1 or gpus > 0)

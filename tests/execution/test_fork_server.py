@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from rbtools.execution.context import RunContext
 from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.job import JobFunction
 from rbtools.execution.local import LocalExecutor
+from rbtools.execution.run import Run
 
 mac = pytest.mark.skipif(sys.platform == "darwin", reason="workers load for themselves there")
 LOADED = "RB_TEST_LOADED_BY"
@@ -75,7 +75,7 @@ def test_at_the_end_nobody_is_left(server: ForkServer) -> None:
 
 @pytest.mark.parametrize("preload", [False, pytest.param(True, marks=mac)])
 def test_what_workers_need_is_loaded_once_and_only_where_asked(preload: bool) -> None:
-    executor = LocalExecutor([Named()], RunContext(tool="test", jobs=1))
+    executor = LocalExecutor([Named()], Run.of(tool="test", jobs=1))
     executor.preload = preload
     with executor:
         (event,) = executor.map([{}])
@@ -85,7 +85,7 @@ def test_what_workers_need_is_loaded_once_and_only_where_asked(preload: bool) ->
 
 
 def test_a_server_that_was_killed_is_replaced() -> None:
-    with LocalExecutor([Named()], RunContext(tool="test", jobs=1)) as executor:
+    with LocalExecutor([Named()], Run.of(tool="test", jobs=1)) as executor:
         assert executor._server is not None
         executor._server._process.kill()
         executor._server._process.join()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction, run_job
+from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.models.programs import Program
 from rbtools.models.simplecnn import SimpleCNN
@@ -42,7 +42,7 @@ class Apply(JobFunction):
 
 
 def problem_of(network: nn.Module) -> tuple[str, str | None]:
-    report = run_job(Apply(network), {}, RunContext(tool="test"))
+    report = run_job(Apply(network), {}, Run.of(tool="test"))
     assert report.result is None and report.problem is not None
     return report.problem, report.trace
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from rbtools.execution import cores, device, local, turns, worker_process, workers_per_gpu
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Job
 from rbtools.execution.job import JobFunction, JobReport
 from rbtools.execution.local import LocalExecutor
+from rbtools.execution.run import Run
 
 PATIENCE = 120  # seconds for what a busy machine may delay
 
@@ -32,11 +32,11 @@ class Steps(JobFunction):
     """
 
     quick: str = "in turn"
-    run: RunContext | None = None
+    run: Run | None = None
 
     in_turn = True
 
-    def with_run(self, run: RunContext) -> JobFunction:
+    def with_run(self, run: Run) -> JobFunction:
         return dataclasses.replace(self, run=run)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -59,12 +59,12 @@ class Steps(JobFunction):
             while not (Path("end").exists() or "ends" in record):
                 pids = len({pid for _, pid in entries()})
                 way = "alone" if len(entries()) == 1 else "in turn" if pids == 1 else "processes"
-                run.after_batch(300 if way == self.quick else 100)
-                run.check_cancelled()
+                run.report.after_batch(300 if way == self.quick else 100)
+                run.report.check_cancelled()
                 time.sleep(record.get("step", 0.005))
         finally:
             Path(f"unwound-{name}").touch()
-        result = {**record, "pid": os.getpid(), "worker": run.worker}
+        result = {**record, "pid": os.getpid(), "worker": run.placement.worker}
         return result | ({"no": lambda: 0} if "unpicklable" in record else {})
 
 
@@ -74,17 +74,17 @@ def entries() -> list[list[str]]:
     return [text.split() for text in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_for(name: str, times: int = 1, run: RunContext | None = None) -> None:
+def wait_for(name: str, times: int = 1, run: Run | None = None) -> None:
     end = time.monotonic() + PATIENCE
     while [begun for begun, _ in entries()].count(name) < times:
         assert time.monotonic() < end
         if run is not None:
-            run.check_cancelled()
+            run.report.check_cancelled()
         turns.pause(0.01)
 
 
-def run_with(**options: Any) -> RunContext:
-    return RunContext(tool="test", device="cpu", threads=1, jobs=1, gpus=1, **options)
+def run_with(**options: Any) -> Run:
+    return Run.of(tool="test", device="cpu", threads=1, jobs=1, gpus=1, **options)
 
 
 def settled(executor: LocalExecutor) -> None:

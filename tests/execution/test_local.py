@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from rbtools.execution import cores, resources
-from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction
 from rbtools.execution.local import LocalExecutor
+from rbtools.execution.run import Run
 
 TOOL = """
 import os, signal, time
@@ -46,7 +46,7 @@ class Work(JobFunction):
         end = time.monotonic() + record.get("seconds", 0)
         while time.monotonic() < end:
             time.sleep(0.02)
-            self.run.progress("at work")
+            self.run.report.progress("at work")
         seen = len(Path("log").read_text().splitlines())
         return {**record, "work": self.number, "seen": seen}
 
@@ -181,7 +181,7 @@ def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(LocalExecutor, "_start", fail)
-    with LocalExecutor([JobFunction()], RunContext(tool="test", jobs=2)) as executor:
+    with LocalExecutor([JobFunction()], Run.of(tool="test", jobs=2)) as executor:
         (event,) = executor.map([{}])
     assert "Resource temporarily unavailable. Use fewer --jobs." in (event.report.problem or "")
 
@@ -222,15 +222,13 @@ def test_threads_of_a_training_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyP
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name)
     large, cell = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
-    four = RunContext(tool="test", jobs=4)
+    four = Run.of(tool="test", jobs=4)
     assert resources.threads_for(four, large) == 2  # evaluations share the cores
     assert (
-        resources.training_threads(four, large)
-        == resources.training_threads(RunContext(tool="test"), large)
-        == 8
+        resources.training_threads(four, large) == resources.training_threads(Run.of(tool="test"), large) == 8
     )
     assert resources.training_threads(four, cell) == 1
-    assert resources.training_threads(RunContext(tool="test", threads=3), large) == 3
+    assert resources.training_threads(Run.of(tool="test", threads=3), large) == 3
 
 
 @linux

@@ -29,12 +29,12 @@ from rbtools import __version__
 from rbtools.errors import RbError, UsageError
 from rbtools.evaluation.tasks import AccuracyTask
 from rbtools.execution import resources as placing
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Finished, Job
 from rbtools.execution.job import JobFunction, JobReport
 from rbtools.execution.ray import cluster, ray_executor, worker
 from rbtools.execution.ray.ray_executor import RayExecutor
 from rbtools.execution.ray.worker import RayTask, serve
+from rbtools.execution.run import Run
 from rbtools.jobs import EvaluateJob, TrainJob
 from rbtools.store import Store
 from rbtools.trainer import loop
@@ -201,11 +201,11 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "sees", lambda run, lease: False)
 
 
-def run_with(store: str | None = "rb-store", **options: Any) -> RunContext:
-    return RunContext(tool="rb-train", store=Store(store), engine="ray", jobs=0, **options)
+def run_with(store: str | None = "rb-store", **options: Any) -> Run:
+    return Run.of(tool="rb-train", store=Store(store), engine="ray", jobs=0, **options)
 
 
-def reports(run: RunContext, works: list[Any], *tasks: tuple[int, dict[str, Any]]) -> list[JobReport]:
+def reports(run: Run, works: list[Any], *tasks: tuple[int, dict[str, Any]]) -> list[JobReport]:
     """What becomes of (work, record) pairs, in the order they were handed in."""
     found: dict[int, JobReport] = {}
     with RayExecutor(works, run) as executor:
@@ -229,7 +229,7 @@ class Echo(JobFunction):
         return {**record, "seen": True}
 
 
-def train(run: RunContext) -> TrainJob:
+def train(run: Run) -> TrainJob:
     return TrainJob(ERM(), FAST, 0, run)
 
 
@@ -306,13 +306,13 @@ def test_jobs_is_how_many_tasks_run_at_once(ray: FakeRay, jobs: int) -> None:
 class Workers(JobFunction):
     """Says for how many workers an evaluation is cut."""
 
-    run: RunContext
+    run: Run
 
-    def with_run(self, run: RunContext) -> JobFunction:
+    def with_run(self, run: Run) -> JobFunction:
         return dataclasses.replace(self, run=run)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        return {**record, "workers": self.run.workers}
+        return {**record, "workers": self.run.placement.workers}
 
 
 @pytest.mark.parametrize(("jobs", "workers", "wanted"), [(0, 0, None), (3, 3, 3), (0, 1, 1)])
@@ -372,7 +372,7 @@ def test_the_very_store_is_told_from_another_of_its_name(tmp_path: Path) -> None
 
 
 def test_unseen_store_ends_with_the_same_record_and_the_same_files(ray: FakeRay, unseen: None) -> None:
-    run, alone = run_with(), RunContext(tool="rb-train", store=Store("alone"), threads=1)
+    run, alone = run_with(), Run.of(tool="rb-train", store=Store("alone"), threads=1)
     (report,) = reports(run, [train(run)], (0, RECORD))
     assert (report.problem, report.computed, report.found) == (None, 1, 0)
     assert steady(report.result) == steady(train(alone)(RECORD))
@@ -384,12 +384,12 @@ def test_unseen_store_ends_with_the_same_record_and_the_same_files(ray: FakeRay,
 
 
 def test_unseen_checkpoint_travels_to_the_evaluation(ray: FakeRay, unseen: None) -> None:
-    local = RunContext(tool="rb-ge", store=Store("rb-store"), threads=1)
+    local = Run.of(tool="rb-ge", store=Store("rb-store"), threads=1)
     trained = train(local)(RECORD)
     run = run_with(n=100)
     (report,) = reports(run, [EvaluateJob(AccuracyTask(), run)], (0, trained))
     assert report.result is not None and report.computed == 1
-    wanted = EvaluateJob(AccuracyTask(), RunContext(tool="rb-ge", store=Store(None), threads=1, n=100))
+    wanted = EvaluateJob(AccuracyTask(), Run.of(tool="rb-ge", store=Store(None), threads=1, n=100))
     own = Store("rb-store").object(trained["checkpoint"])
     direct = wanted({**trained, "checkpoint_file": str(own)})
     assert report.result["metrics"]["acc"] == direct["metrics"]["acc"]
@@ -422,7 +422,7 @@ def test_unfinished_training_goes_on_from_the_last_epoch_in_the_unseen_store(
     (report,) = reports(run, [train(run)], (0, RECORD))
     assert report.problem is None and epochs == [0, 1]
     assert steady(report.result) == steady(
-        train(RunContext(tool="rb-train", store=Store("a"), threads=1))(RECORD)
+        train(Run.of(tool="rb-train", store=Store("a"), threads=1))(RECORD)
     )
     assert not list(Store("rb-store").files("state"))
 

@@ -15,8 +15,8 @@ import torch
 
 from rbtools import lazy
 from rbtools.execution import cores, measured_threads, resources
-from rbtools.execution.context import RunContext
 from rbtools.execution.measured_threads import Trial
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.store import Store
 from rbtools.trainer.recipe import Recipe
@@ -102,10 +102,10 @@ def test_the_variables_of_openmp_and_mkl_say_how_many(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    run = RunContext(tool="test", device="cpu")
+    run = Run.of(tool="test", device="cpu")
     assert resources.threads_for(run, LARGE) == resources.training_threads(run, LARGE) == threads
-    assert resources.training_threads(RunContext(tool="test", threads=5), LARGE) == 5
-    assert resources.threads_for(RunContext(tool="test", jobs=4), LARGE) == min(threads, 2)
+    assert resources.training_threads(Run.of(tool="test", threads=5), LARGE) == 5
+    assert resources.threads_for(Run.of(tool="test", jobs=4), LARGE) == min(threads, 2)
     assert resources.threads_for(run, {"space": "nasbench201"}) == 1
 
 
@@ -151,7 +151,7 @@ def linear(name: str = "linear") -> Trial:
 
 
 def test_a_network_is_measured_once_a_store(measured: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunContext(tool="test", store=Store("rb-store"), device="cpu")
+    run = Run.of(tool="test", store=Store("rb-store"), device="cpu")
     assert [resources.training_threads(run, LARGE, linear()) for _ in range(2)] == [2, 2]
     monkeypatch.setattr(measured_threads, "_known", {})  # as in another process
     assert resources.training_threads(run, LARGE, linear()) == 2
@@ -162,24 +162,24 @@ def test_a_network_is_measured_once_a_store(measured: list[Trial], monkeypatch: 
 
 
 def test_without_a_store_a_process_measures_once(measured: list[Trial]) -> None:
-    run = RunContext(tool="test", store=Store(None), device="cpu")
+    run = Run.of(tool="test", store=Store(None), device="cpu")
     assert [resources.threads_for(run, LARGE, trial=linear()) for _ in range(2)] == [2, 2]
 
 
 def test_nothing_is_measured_where_the_number_is_known(
     measured: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = RunContext(tool="test", device="cpu")
+    run = Run.of(tool="test", device="cpu")
     assert resources.threads_for(run, {"space": "nasbench201"}, trial=linear()) == 1
-    assert resources.threads_for(RunContext(tool="test", jobs=8), LARGE, trial=linear()) == 1
-    assert resources.threads_for(RunContext(tool="test", threads=3), LARGE, trial=linear()) == 3
+    assert resources.threads_for(Run.of(tool="test", jobs=8), LARGE, trial=linear()) == 1
+    assert resources.threads_for(Run.of(tool="test", threads=3), LARGE, trial=linear()) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert resources.threads_for(run, LARGE, trial=linear()) == 4
     assert not measured
 
 
 def test_measuring_changes_neither_draws_nor_threads() -> None:
-    run, before = RunContext(tool="test", device="cpu"), torch.get_num_threads()
+    run, before = Run.of(tool="test", device="cpu"), torch.get_num_threads()
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
@@ -191,7 +191,7 @@ def test_measuring_changes_neither_draws_nor_threads() -> None:
 
 def test_a_network_that_does_not_run_is_not_measured() -> None:
     """Its work says why, with the message that belongs to it."""
-    run = RunContext(tool="test", device="cpu")
+    run = Run.of(tool="test", device="cpu")
     assert resources.training_threads(run, LARGE, linear()._replace(shape=(1, 9, 9))) == 8
     assert not measured_threads._known
 
@@ -207,7 +207,7 @@ def train_in(store: str, **options: Any) -> dict[str, Any]:
         "def make():\n    return Sequential(Flatten(), Linear(64, 10))\n"
     )
     record = {"schema": 1, "arch": {"space": "python", "name": "tiny_net:make"}, "dataset": "digits"}
-    run = RunContext(tool="rb-train", store=Store(store), device="cpu", allow_code=True, **options)
+    run = Run.of(tool="rb-train", store=Store(store), device="cpu", allow_code=True, **options)
     return train(record, METHODS.build("erm"), Recipe(epochs=2, lr=0.1), run)
 
 
@@ -237,7 +237,7 @@ def test_a_training_goes_on_with_the_threads_that_it_began_with(measured: list[T
     found = train_in("rb-store")
     assert found["train"]["threads"] == 2 and "trained_on" not in found["train"] and len(measured) == 1
     assert train_in("rb-store", threads=1)["train"] == found["train"]  # threads are not in the key
-    run = RunContext(tool="test", store=Store("rb-store"), device="cpu", allow_code=True)
+    run = Run.of(tool="test", store=Store("rb-store"), device="cpu", allow_code=True)
     assert [resolve_inputs(found, run).threads() for _ in range(2)] == [3, 3] and len(measured) == 2
 
 

@@ -17,7 +17,7 @@ from rbtools.execution.executor import Executor, Finished, Job, run_on
 
 
 class ThreadExecutor(Executor):
-    """`run.jobs` threads; each job has a copy of the run, as in another process."""
+    """`run.placement.jobs` threads; each job has a copy of the run, as in another process."""
 
     def __enter__(self) -> ThreadExecutor:
         self._threads = ThreadPoolExecutor(self.capacity)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rbtools.execution import turns
-from rbtools.execution.context import RunContext
 from rbtools.execution.memoize import memoize
+from rbtools.execution.run import Run
 from rbtools.execution.turns import Turns
 from rbtools.store import Store, digest
 
@@ -111,7 +111,7 @@ def test_a_result_that_another_job_of_the_process_computes_is_waited_for(tmp_pat
 
     def work() -> None:
         nonlocal count
-        run = RunContext(tool="test", store=Store(tmp_path / "store"))
+        run = Run.of(tool="test", store=Store(tmp_path / "store"))
 
         def compute(found: list[object]) -> None:
             nonlocal count

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError, UsageError
 from rbtools.evaluation.measurement import MeasureRequest, measure, perturbing
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.measures import MEASURES, batchnorm, derivatives, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws
@@ -149,8 +149,8 @@ def asked(*names: str, **own: Any) -> MeasureRequest:
     )
 
 
-def run_in(**own: Any) -> RunContext:
-    return RunContext(tool="rb-measure", store=Store("rb-store"), device="cpu", threads=1, **own)
+def run_in(**own: Any) -> Run:
+    return Run.of(tool="rb-measure", store=Store("rb-store"), device="cpu", threads=1, **own)
 
 
 def numbers(record: dict[str, Any], names: tuple[str, ...]) -> dict[str, float]:
@@ -177,7 +177,7 @@ def test_the_batch_goes_through_as_a_whole_however_many_images_fit() -> None:
     pieces = measure(
         FRESH,
         asked(*OF_BATCHES, "jacobian", batchnorm="batch"),
-        RunContext(tool="rb-measure", store=Store("other"), device="cpu", threads=1, batch=3),
+        Run.of(tool="rb-measure", store=Store("other"), device="cpu", threads=1, batch=3),
     )
     found = numbers(whole, (*OF_BATCHES, "jacobian"))
     assert {name.split(".")[0] for name in found} == {*OF_BATCHES, "jacobian"}

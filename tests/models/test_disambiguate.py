@@ -9,7 +9,7 @@ from torch import nn
 
 from rbtools.datasets import NORMALIZATIONS
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import recognition
 from rbtools.models import build, checkpoint, statistics
 from rbtools.models.checkpoint import NormalizationHints
@@ -225,11 +225,11 @@ def test_near_normalisations_are_both_told_with_the_accuracy_of_each(images) -> 
     assert facts["normalize_name"] == "mine" and (tie["images"], tie["acc_images"]) == (64, 64)
     assert tie["acc"] == {"mine": pytest.approx(right, abs=1e-4), "near": 1.0}
     lines: list[str] = []
-    recognition.say_tie("m.pt", facts, RunContext(tool="rb-attack", notify=lines.append))
+    recognition.say_tie("m.pt", facts, Run.of(tool="rb-attack", notify=lines.append))
     (line,) = lines
     assert "compared on 64 images (64 for the accuracy)" in line and "near (divergence" in line
     assert "clean accuracy 1.0000" in line and f"clean accuracy {tie['acc']['mine']:.4f}" in line
     assert "mine is taken, it fits best;" in line
     worse = {**facts, "normalize_tie": {**tie, "divergences": {"mine": 0.002, "near": 0.001}}}
-    recognition.say_tie("m.pt", worse, RunContext(tool="rb-attack", notify=lines.append))
+    recognition.say_tie("m.pt", worse, Run.of(tool="rb-attack", notify=lines.append))
     assert "mine is taken, it is published most;" in lines[-1]

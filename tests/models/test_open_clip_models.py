@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints
 from rbtools.models import checkpoint
 from rbtools.models.open_clip_models import ZeroShotCLIP, import_open_clip
@@ -88,7 +88,7 @@ def test_a_clip_model_without_its_name_is_said_to_be_one() -> None:
 
 
 def test_prompts_and_a_zero_shot_classifier_need_each_other() -> None:
-    run = RunContext("rb-attack")
+    run = Run.of("rb-attack")
     with pytest.raises(RbError, match=r"needs the names of its classes. Add --prompts FILE"):
         CheckpointHints("open_clip:ViT-B-32").given(run)
     with pytest.raises(RbError, match="Add --arch open_clip:NAME"):

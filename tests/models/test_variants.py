@@ -11,7 +11,7 @@ from torch import nn
 
 from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs import recognition
 from rbtools.inputs.checkpoints import named_arch
 from rbtools.models import build, checkpoint, disambiguate, statistics
@@ -128,8 +128,8 @@ def hints(images: torch.Tensor) -> NormalizationHints:
 
 
 @pytest.fixture
-def run() -> RunContext:
-    return RunContext("rb-test")
+def run() -> Run:
+    return Run.of("rb-test")
 
 
 PAIRS = {
@@ -143,7 +143,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run: RunContext) -> None:
+def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run: Run) -> None:
     network = made(name, images[:HALF])
     torch.save(network.state_dict(), "m.pt")
     model, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
@@ -175,7 +175,7 @@ def test_a_variant_is_told_from_its_sibling(name: str, images: torch.Tensor, run
     ],
 )
 def test_an_unusual_activation_or_epsilon_is_found_where_the_usual_one_fits_badly(
-    name: str, images: torch.Tensor, run: RunContext
+    name: str, images: torch.Tensor, run: Run
 ) -> None:
     torch.manual_seed(0)
     network = build(named_arch(name), classes=10, shape=(3, SIDE, SIDE))
@@ -205,7 +205,7 @@ def test_an_unusual_field_is_one_of_a_list_and_decides_the_identity() -> None:
 
 
 def test_a_network_that_is_no_known_variant_is_refused_with_its_numbers(
-    images: torch.Tensor, run: RunContext
+    images: torch.Tensor, run: Run
 ) -> None:
     torch.manual_seed(0)
     network = build(named_arch("torchvision:shufflenet_v2_x0_5"), classes=10, shape=(3, SIDE, SIDE))
@@ -226,7 +226,7 @@ def test_a_network_that_is_no_known_variant_is_refused_with_its_numbers(
     assert "It is another network" in named["warnings"][0]
 
 
-def test_images_that_cannot_tell_variants_apart_are_said(run: RunContext) -> None:
+def test_images_that_cannot_tell_variants_apart_are_said(run: Run) -> None:
     facts = {"arch_from": "weights", "normalize_from": "checkpoint"}
     fit = {"fits": False, "divergence": 0.01, "most": 0.3, "first": 0.0, "images": 64}
     with pytest.raises(
@@ -236,7 +236,7 @@ def test_images_that_cannot_tell_variants_apart_are_said(run: RunContext) -> Non
 
 
 def test_on_other_images_than_those_of_the_training_the_network_is_warned_of(
-    images: torch.Tensor, run: RunContext
+    images: torch.Tensor, run: Run
 ) -> None:
     network = made("torchvision:shufflenet_v2_x0_5:stem=cifar", images[:HALF])
     torch.save(network.state_dict(), "m.pt")

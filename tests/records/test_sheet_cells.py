@@ -102,7 +102,9 @@ def test_a_page_holds_nothing_that_a_terminal_obeys_or_that_turns_its_text() -> 
     start = text.index(">", text.index('type="application/json"')) + 1
     content = json.loads(text[start : text.index("</script>", start)])
     texts = [one for key, value in content.items() if key != "rows" for one in strings(value)]
-    assert any("a\\\\u001b \x07\ufffd\ufffdb" in one for one in texts)  # spelled in JSON, so that names stay names
+    assert any(
+        "a\\\\u001b \x07\ufffd\ufffdb" in one for one in texts
+    )  # spelled in JSON, so that names stay names
 
 
 def strings(value: object) -> Iterator[str]:

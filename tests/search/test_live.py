@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.commands.search import main
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.execution.shell_pipe import ShellPipe
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
@@ -109,7 +109,7 @@ def test_several_objectives_may_be_found_out_live(pipe: str) -> None:
 
 def work(command: str, count: int = 3, seconds: float | None = None, jobs: int = 1) -> list[dict[str, Any]]:
     records = [{"schema": 1, "arch": {"space": "zoo", "name": f"n{place}"}} for place in range(count)]
-    return ShellPipe(command, RunContext(tool="rb-search", store=Store(None), jobs=jobs), seconds)(records)
+    return ShellPipe(command, Run.of(tool="rb-search", store=Store(None), jobs=jobs), seconds)(records)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from torch import nn
 
 from rbtools.commands.search import main
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.supernet import MixedEdge, SearchCell, Supernet
 from rbtools.search import SEARCHES
@@ -32,7 +32,7 @@ SHORT: dict[str, dict[str, Any]] = {
 
 
 def searched(name: str, seed: int = 0, store: Store | None = None, **more: Any) -> dict[str, Any]:
-    run = RunContext(tool="rb-search", store=store or Store(None), seed=seed, device="cpu")
+    run = Run.of(tool="rb-search", store=store or Store(None), seed=seed, device="cpu")
     return supernet_search.search(SEARCHES.build(name, **{**SHORT[name], **more}), run, 2, 1)
 
 

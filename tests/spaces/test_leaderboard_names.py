@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, named_arch
 from rbtools.inputs.data import data_of
 from rbtools.models import build, repositories
@@ -38,7 +38,7 @@ def test_a_name_is_completed_by_the_classes_of_the_data() -> None:
         [[0.5071, 0.4865, 0.4409], [0.2673, 0.2564, 0.2762]],
     ]
     assert named_arch("robustbench:cifar100/Wang2023Better_WRN-28-10")["normalize"] == found[1]
-    run = RunContext("rb-test", dataset="cifar100")
+    run = Run.of("rb-test", dataset="cifar100")
     assert CheckpointHints(arch="robustbench:Wang2023Better_WRN-28-10").given(run)["normalize"] == found[1]
     for name, message in (
         ("Wang2023Better_WRN-28-10", r"means several networks. Say which: robustbench:cifar10/Linf/Wang2023"),
@@ -51,9 +51,9 @@ def test_a_name_is_completed_by_the_classes_of_the_data() -> None:
 
 def test_images_are_preprocessed_as_the_network_wants_them() -> None:
     arch = named_arch("robustbench:imagenet/Mo2022When_ViT-B")
-    assert data_of({"arch": arch}, RunContext("rb-test", dataset="digits")).name == "digits"
+    assert data_of({"arch": arch}, Run.of("rb-test", dataset="digits")).name == "digits"
     with pytest.raises(RbError, match="The data set imagenet:squash-224 was not found"):
-        data_of({"arch": arch}, RunContext("rb-test", dataset="imagenet"))
+        data_of({"arch": arch}, Run.of("rb-test", dataset="imagenet"))
 
 
 def test_a_cosine_head_is_built_by_its_name_and_asked_for_in_a_file() -> None:

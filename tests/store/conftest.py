@@ -12,7 +12,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.evaluation import evaluate
 from rbtools.evaluation.outcomes import encoded
 from rbtools.evaluation.tasks import AttackTask
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.trainer import train_model
@@ -45,7 +45,7 @@ class Filled:
     def train(self, index: int, method: str = "erm", epochs: int = 2) -> Record:
         """Keep a training of that network, and give its record."""
 
-        def fit(task: Any, run: RunContext, key: str) -> Record:
+        def fit(task: Any, run: Run, key: str) -> Record:
             return {
                 "checkpoint": run.store.keep_object(f"weights {key}".encode()),
                 "seconds_per_epoch": 1.5,
@@ -58,7 +58,7 @@ class Filled:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(train_model, "_fit", fit)
             record = {"schema": 1, "arch": sized("nasbench201", cells=1).arch(index)}
-            run = RunContext(tool="rb-train", store=self.store)
+            run = Run.of(tool="rb-train", store=self.store)
             made = train_model.train(record, METHODS.build(method), Recipe(epochs=epochs), run)
         self.trained.append(made)
         return made
@@ -67,7 +67,7 @@ class Filled:
         """Keep clean accuracy and that under FGSM, and give the record with both."""
         question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
         assert self.store.folder is not None
-        run = RunContext(tool="rb-attack", store=Filling(self.store.folder), split=split, n=n)
+        run = Run.of(tool="rb-attack", store=Filling(self.store.folder), split=split, n=n)
         made = evaluate.run_task(record, question, run)
         self.evaluated.append(made)
         return made

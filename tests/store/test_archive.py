@@ -88,10 +88,10 @@ def test_what_arrived_is_found_by_the_tools(whole: bytes, filled: Any, other: St
     from rbtools.attacks import ATTACKS
     from rbtools.evaluation import evaluate
     from rbtools.evaluation.tasks import AttackTask
-    from rbtools.execution.context import RunContext
+    from rbtools.execution.run import Run
 
     taken(other, whole)
-    run = RunContext(tool="rb-attack", store=other)
+    run = Run.of(tool="rb-attack", store=other)
     question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
     for wrote, trained in zip(filled.evaluated, filled.trained, strict=True):
         assert evaluate.run_task(trained, question, run) == wrote

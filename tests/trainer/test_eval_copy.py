@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rbtools import models, spaces
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
@@ -102,7 +102,7 @@ def test_trainings_with_and_without_a_shadow_are_near_and_told_apart() -> None:
     how = Recipe(epochs=1, batch_size=256)
     found = []
     for prepare in (True, False):
-        run = RunContext(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=prepare)
+        run = Run.of(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=prepare)
         found.append(train({"arch": arch}, METHODS.build("pgd", attack_steps=2), how, run))
         assert run.store.computed == 1
     with_, without = (one["train"] for one in found)

@@ -26,7 +26,7 @@ SCRIPT = """
 import dataclasses, json, os, sys
 import torch
 from torch import nn
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.store import Store
 from rbtools import models
 from rbtools.trainer import distributed
@@ -62,7 +62,7 @@ CASES["no share"] = (PGD, dataclasses.replace(PLAIN, epochs=1, batch_size=1))
 CASES["no share, awp"] = (PGD, dataclasses.replace(PLAIN, epochs=1, batch_size=1, regularize=("awp",)))
 torch.set_num_threads(1)
 said = []
-run = RunContext(
+run = Run.of(
     tool="rb-train", store=Store(sys.argv[1]), device="cpu", threads=1, notify=said.append
 )
 record = {"schema": 1, "arch": {"space": "python", "name": "mine:network"}, "dataset": sys.argv[2]}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rbtools.commands import train as rb_train
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import init, loop, stacked
@@ -37,8 +37,8 @@ SEEDS = (0, 3)
 FAST = Recipe(epochs=2, batch_size=721, lr=0.1, augment=("crop", "flip"))
 
 
-def run_in(folder: Path | str, seed: int = 0, **options: Any) -> RunContext:
-    return RunContext(tool="rb-train", store=Store(folder), device="cpu", threads=1, seed=seed, **options)
+def run_in(folder: Path | str, seed: int = 0, **options: Any) -> Run:
+    return Run.of(tool="rb-train", store=Store(folder), device="cpu", threads=1, seed=seed, **options)
 
 
 def weights(record: Record, folder: str) -> dict[str, Tensor]:
@@ -169,7 +169,9 @@ def test_an_interruption_goes_on_where_each_seed_was(monkeypatch: pytest.MonkeyP
     epochs, pieces = [], loop._Training.pieces
     with monkeypatch.context() as patched:
         patched.setattr(
-            loop._Training, "pieces", lambda self: epochs.append((self.run.seed, self.epoch)) or pieces(self)
+            loop._Training,
+            "pieces",
+            lambda self: epochs.append((self.run.settings.seed, self.epoch)) or pieces(self),
         )
         again = trained(METHODS.build("erm"), FAST, "together")
     assert epochs == [(3, 0), (0, 1), (3, 1)]
@@ -185,7 +187,7 @@ def test_a_seed_that_diverges_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     def diverged(self: Any, *how: Any) -> Any:
         value = yield from step(self, *how)
         with torch.no_grad():
-            if self.run.seed == 3 and self.epoch == 1:
+            if self.run.settings.seed == 3 and self.epoch == 1:
                 next(self.model.parameters()).fill_(torch.nan)  # as a step that is too long leaves them
         return value
 

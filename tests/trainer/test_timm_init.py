@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.models import checkpoint, libraries, timm_2020, vit_resample
 from rbtools.models.libraries import import_timm
 from rbtools.models.load_weights import meta_init
@@ -48,7 +48,7 @@ def file(state: dict[str, Tensor], tmp_path: Path) -> Path:
 
 
 def trained(recipe: Recipe, arch: dict[str, Any] = ARCH, **options: Any) -> dict[str, Any]:
-    run = RunContext(
+    run = Run.of(
         tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, dataset="digits", **options
     )
     return train_model.train({"schema": 1, "arch": arch}, METHODS.build("erm"), recipe, run)

@@ -13,7 +13,7 @@ import torch
 
 from rbtools import datasets
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.measures.base import MeasureBatch
 from rbtools.measures.wci import WCI
 from rbtools.models import checkpoint
@@ -37,7 +37,7 @@ PGD = METHODS.build("pgd", attack_steps=1, eps=32 / 255, step_size=16 / 255)
 
 
 def go(how: Recipe, store: str = "rb-store", arch: Any = ARCH, method: Any = PGD, **options: Any) -> Record:
-    run = RunContext(tool="rb-train", store=Store(store), device="cpu", threads=1, **options)
+    run = Run.of(tool="rb-train", store=Store(store), device="cpu", threads=1, **options)
     return train({"schema": 1, "arch": arch}, method, how, run)
 
 
@@ -147,7 +147,7 @@ def test_measuring_is_not_in_the_seconds(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_found_in_the_store() -> None:
     def computed(how: Recipe) -> tuple[int, Record]:
         store = Store("rb-store")
-        run = RunContext(tool="rb-train", store=store, device="cpu", threads=1)
+        run = Run.of(tool="rb-train", store=store, device="cpu", threads=1)
         return (record := train({"schema": 1, "arch": ARCH}, PGD, how, run)) and store.computed, record
 
     (first, plain), (second, tracked) = computed(HOW), computed(TRACKED)

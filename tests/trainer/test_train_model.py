@@ -20,7 +20,7 @@ from rbtools import datasets, models
 from rbtools.errors import RbError
 from rbtools.evaluation.evaluate import run_task
 from rbtools.evaluation.tasks import AccuracyTask
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import loop, validation
@@ -48,12 +48,12 @@ FAST = Recipe(epochs=1, batch_size=721, lr=0.1)
 TWICE = dataclasses.replace(FAST, epochs=2)
 
 
-def run_in(folder: Path | str, **options: Any) -> RunContext:
-    return RunContext(tool="rb-train", store=Store(folder), device="cpu", threads=1, **options)
+def run_in(folder: Path | str, **options: Any) -> Run:
+    return Run.of(tool="rb-train", store=Store(folder), device="cpu", threads=1, **options)
 
 
 @pytest.fixture
-def run() -> RunContext:
+def run() -> Run:
     return run_in("rb-store")
 
 
@@ -130,7 +130,7 @@ def test_a_training_interrupted_in_an_epoch_ends_with_the_same_weights(
     assert losses["loss"] == whole["train"]["history"]["loss"] and len(losses["seconds"]) == 4
 
 
-def test_a_finished_training_is_found_and_leaves_no_state(run: RunContext, batches: list[list[int]]) -> None:
+def test_a_finished_training_is_found_and_leaves_no_state(run: Run, batches: list[list[int]]) -> None:
     how = dataclasses.replace(FAST, epochs=2)
     first = train(RECORD, METHODS.build("erm"), how, run)
     assert (run.store.computed, run.store.found) == (1, 0)
@@ -166,7 +166,7 @@ def test_whatever_decides_the_weights_makes_another_training(change: dict[str, A
     assert other["checkpoint"] != first["checkpoint"]
 
 
-def test_what_does_not_decide_the_weights_makes_none(run: RunContext) -> None:
+def test_what_does_not_decide_the_weights_makes_none(run: Run) -> None:
     first = train(RECORD, METHODS.build("erm"), FAST, run)
     renamed = {**RECORD, "arch": {**RECORD["arch"], "note": "mine"}, "other": 1}
     again = train(renamed, METHODS.build("erm"), FAST, run)
@@ -176,7 +176,7 @@ def test_what_does_not_decide_the_weights_makes_none(run: RunContext) -> None:
     assert elsewhere["checkpoint"] == first["checkpoint"]
 
 
-def test_one_step_on_all_images_is_that_of_a_plain_loop(run: RunContext) -> None:
+def test_one_step_on_all_images_is_that_of_a_plain_loop(run: Run) -> None:
     """Two steps of SGD on the whole training set, written out: order and draws do not matter then."""
     how = Recipe(
         epochs=2,
@@ -217,7 +217,7 @@ def test_one_step_on_all_images_is_that_of_a_plain_loop(run: RunContext) -> None
 
 
 def test_every_epoch_meets_every_image_once_in_an_order_of_its_own(
-    run: RunContext, batches: list[list[int]]
+    run: Run, batches: list[list[int]]
 ) -> None:
     train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=2, batch_size=131), run)
     per_epoch = math.ceil(TRAIN_IMAGES / 131) - 1  # 1442 = 11 * 131 + 1: the last one joins the others
@@ -271,7 +271,7 @@ def test_schedules_follow_their_formulas() -> None:
     assert rates(how) == pytest.approx([high / 25, *down], rel=1e-4)
 
 
-def test_the_record_says_how_the_training_went(run: RunContext) -> None:
+def test_the_record_says_how_the_training_went(run: Run) -> None:
     method = METHODS.build("trades", attack_steps=1, lambda_=3.0)
     record = train(RECORD, method, dataclasses.replace(FAST, epochs=3), run)
     told = record["train"]
@@ -290,7 +290,7 @@ def test_the_record_says_how_the_training_went(run: RunContext) -> None:
 
 
 @pytest.mark.parametrize("name", ["erm", "pgd"])
-def test_networks_learn(name: str, run: RunContext) -> None:
+def test_networks_learn(name: str, run: Run) -> None:
     """Small steps down the slope of all images at once: the loss falls with every one, from any start."""
     how = Recipe(epochs=6, batch_size=TRAIN_IMAGES, lr=0.02, schedule="constant", momentum=0.0, augment=())
     method = METHODS.build(name) if name == "erm" else METHODS.build(name, attack_steps=1, eps=2 / 255)
@@ -298,10 +298,10 @@ def test_networks_learn(name: str, run: RunContext) -> None:
     assert len(losses) == 6 and losses == sorted(losses, reverse=True) and losses[-1] < losses[0] - 0.005
 
 
-def test_no_epochs_give_the_initial_network_of_the_seed(run: RunContext) -> None:
+def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
     def initial(seed: int, method: str) -> Record:
         how = dataclasses.replace(FAST, epochs=0)
-        return train(RECORD, METHODS.build(method), how, dataclasses.replace(run, seed=seed))
+        return train(RECORD, METHODS.build(method), how, run.changed(seed=seed))
 
     torch.manual_seed(1)
     first = initial(0, "erm")
@@ -316,7 +316,7 @@ def test_no_epochs_give_the_initial_network_of_the_seed(run: RunContext) -> None
     assert run_task(first, AccuracyTask(), run)["metrics"]["acc"] < 0.5
 
 
-def test_the_checkpoint_holds_the_normalisation(run: RunContext) -> None:
+def test_the_checkpoint_holds_the_normalisation(run: Run) -> None:
     record = train(RECORD, METHODS.build("erm"), FAST, run)
     found = checkpoint.read(run.store.object(record["checkpoint"]))
     assert found.mean is not None and found.std is not None
@@ -324,8 +324,8 @@ def test_the_checkpoint_holds_the_normalisation(run: RunContext) -> None:
     assert record["train"]["config"]["normalize"] == [[0.3052], [0.376]]
 
 
-def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: RunContext, photos: Path) -> None:
-    run = dataclasses.replace(run, dataset=f"imagefolder:{photos}")
+def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: Run, photos: Path) -> None:
+    run = run.changed(dataset=f"imagefolder:{photos}")
     record = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, batch_size=10), run)
     assert record["train"]["config"]["augment"] == ["crop", "flip"]
     assert record["train"]["config"]["normalize"] is None
@@ -336,9 +336,9 @@ def test_photographs_are_cropped_and_flipped_and_need_no_normalisation(run: RunC
 # --- what was known of former weights -------------------------------------------------------------
 
 
-def test_training_anew_drops_what_belongs_to_former_weights(run: RunContext) -> None:
+def test_training_anew_drops_what_belongs_to_former_weights(run: Run) -> None:
     first = train(RECORD, METHODS.build("erm"), FAST, run)
-    known = run_task(first, AccuracyTask(), dataclasses.replace(run, n=20))
+    known = run_task(first, AccuracyTask(), run.changed(n=20))
     known["metrics"] |= {"ntk": 3.0, "score": 0.5, "by.hand": 1.0}
     known["evals"] += [
         {"tool": "rb-measure", "metric": "ntk", "value": 3.0},
@@ -353,7 +353,7 @@ def test_training_anew_drops_what_belongs_to_former_weights(run: RunContext) -> 
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut off"])
-def test_a_lost_checkpoint_is_trained_again(harm: str, run: RunContext) -> None:
+def test_a_lost_checkpoint_is_trained_again(harm: str, run: Run) -> None:
     first = train(RECORD, METHODS.build("erm"), FAST, run)
     path = run.store.object(first["checkpoint"])
     if harm == "gone":
@@ -424,13 +424,13 @@ def pull_after_an_epoch(batches: list[list[int]]) -> None:
 
 
 def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(
-    run: RunContext, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network without BatchNorm: pieces of 300, 300 and 121 images give the weights of 721 together."""
     monkeypatch.setattr(models, "build", lambda arch, **_: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     method = METHODS.build("pgd", attack_steps=2)
     said: list[str] = []
-    run.notify = said.append
+    run = run.changed(notify=said.append)
     whole = weights(train(RECORD, method, TWICE, run))
     pieces = weights(train(RECORD, method, dataclasses.replace(TWICE, micro_batch=300), run))
     assert not said and whole.keys() == pieces.keys()
@@ -438,9 +438,9 @@ def test_micro_batches_make_the_step_of_the_batch_without_batchnorm(
         torch.testing.assert_close(pieces[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_micro_batches_say_where_batchnorm_makes_them_differ(run: RunContext) -> None:
+def test_micro_batches_say_where_batchnorm_makes_them_differ(run: Run) -> None:
     said: list[str] = []
-    run.notify = said.append
+    run = run.changed(notify=said.append)
     found = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, micro_batch=300), run)
     assert len(said) == 1 and "has BatchNorm, which sees 300 images at a time instead of 721" in said[0]
     assert found["train"]["config"]["micro_batch"] == 300
@@ -450,7 +450,7 @@ def test_micro_batches_say_where_batchnorm_makes_them_differ(run: RunContext) ->
 
 
 def test_memory_that_runs_out_fails_the_record_with_what_to_do(
-    run: RunContext, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Any, ids: Tensor, totals: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -460,7 +460,7 @@ def test_memory_that_runs_out_fails_the_record_with_what_to_do(
         train(RECORD, METHODS.build("erm"), FAST, run)
 
 
-def test_a_loss_that_is_not_finite_says_where(run: RunContext) -> None:
+def test_a_loss_that_is_not_finite_says_where(run: Run) -> None:
     how = dataclasses.replace(FAST, epochs=3, lr=1e30, schedule="constant")
     with pytest.raises(RbError, match=r"diverged: the loss is (nan|inf) in epoch \d\. Lower .*\(--lr\)"):
         train(RECORD, METHODS.build("erm"), how, run)
@@ -476,7 +476,7 @@ class Cliff(ERM):
         return Loss(value + (value - value.detach()).abs().sqrt())
 
 
-def test_weights_that_are_not_finite_are_no_result(run: RunContext) -> None:
+def test_weights_that_are_not_finite_are_no_result(run: Run) -> None:
     how = dataclasses.replace(FAST, batch_size=TRAIN_IMAGES)
     with pytest.raises(RbError, match=r"diverged: weights are NaN or infinite in epoch 1\."):
         train(RECORD, Cliff(), how, run)
@@ -493,19 +493,19 @@ def test_weights_that_are_not_finite_are_no_result(run: RunContext) -> None:
         ({"schedule": "steps"}, r"schedule is 'steps'\. Choose from: onecycle"),
     ],
 )
-def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str, run: RunContext) -> None:
+def test_a_recipe_that_cannot_work_is_refused(change: dict[str, Any], message: str, run: Run) -> None:
     with pytest.raises(RbError, match=message):
         train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, **change), run)
 
 
-def test_an_architecture_that_is_none_is_refused(run: RunContext) -> None:
+def test_an_architecture_that_is_none_is_refused(run: Run) -> None:
     with pytest.raises(RbError, match=r"conv_9x9"):
         text = RECORD["arch"]["str"].replace("nor_conv_1x1", "conv_9x9")
         train({**RECORD, "arch": {**RECORD["arch"], "str": text}}, METHODS.build("erm"), FAST, run)
 
 
 def test_on_a_full_disk_a_training_fails_with_a_word_and_can_be_had_later(
-    run: RunContext, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=0), run)  # makes the store
     with monkeypatch.context() as full:
@@ -521,7 +521,7 @@ def test_on_a_full_disk_a_training_fails_with_a_word_and_can_be_had_later(
 
 
 def test_a_state_that_cannot_be_kept_does_not_stop_the_training(
-    run: RunContext, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace = os.replace
 
@@ -536,7 +536,7 @@ def test_a_state_that_cannot_be_kept_does_not_stop_the_training(
     assert run.store.trouble and "Disk quota exceeded" in run.store.trouble
 
 
-def test_records_of_trainings_are_json(run: RunContext) -> None:
+def test_records_of_trainings_are_json(run: Run) -> None:
     record = train(RECORD, METHODS.build("pgd", attack_steps=1), FAST, run)
     assert json.loads(json.dumps(record, allow_nan=False)) == record
 
@@ -621,7 +621,7 @@ def test_a_training_that_ends_at_chance_is_said_and_recorded(monkeypatch: pytest
     train(RECORD, METHODS.build("erm"), TWICE, run)  # too short to tell: it is not looked for
 
 
-def test_training_with_one_step_is_attacked_on_some_of_its_images(run: RunContext) -> None:
+def test_training_with_one_step_is_attacked_on_some_of_its_images(run: Run) -> None:
     once = train(RECORD, METHODS.build("n-fgsm"), FAST, run)["train"]
     assert len(once["history"]["pgd_acc"]) == 1
     assert "catastrophic_overfitting" not in once

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rbtools import datasets, models
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.rng.draws import Draws
 from rbtools.store import Store
@@ -50,8 +50,8 @@ FAST = Recipe(epochs=2, batch_size=721, lr=0.1)
 PGD = METHODS.build("pgd", attack_steps=1)
 
 
-def run_in(folder: str = "rb-store", **options: Any) -> RunContext:
-    return RunContext(tool="rb-train", store=Store(folder), device="cpu", threads=1, **options)
+def run_in(folder: str = "rb-store", **options: Any) -> Run:
+    return Run.of(tool="rb-train", store=Store(folder), device="cpu", threads=1, **options)
 
 
 def go(how: Recipe, method: Any = None, record: Record = RECORD, **options: Any) -> Record:
@@ -491,8 +491,8 @@ def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
         return step(self, ids, totals)
 
     monkeypatch.setattr(loop._Training, "_step", watched)
-    run = RunContext(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=False)
-    run.dataset = f"npz:{tmp_path / 'two.npz'}"
+    run = Run.of(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=False)
+    run = run.changed(dataset=f"npz:{tmp_path / 'two.npz'}")
     arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5, "inputs": "unit"}
     trained = train_model.train({"schema": 1, "arch": arch}, method, how, run)
     assert sorted(order) == list(range(13))
@@ -569,8 +569,8 @@ def test_a_drawn_output_is_the_weights_before_that_step(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5}
     how = Recipe(epochs=3, batch_size=4, output="random", augment=(), schedule="constant")
-    run = RunContext(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1)
-    run.dataset = f"npz:{tmp_path / 'two.npz'}"
+    run = Run.of(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1)
+    run = run.changed(dataset=f"npz:{tmp_path / 'two.npz'}")
 
     def weights(record: Any, store: str) -> Any:
         return checkpoint.read(Store(store).object(record["checkpoint"])).state
@@ -580,7 +580,7 @@ def test_a_drawn_output_is_the_weights_before_that_step(tmp_path: Path) -> None:
     for seed in range(50):
         if len(outputs) > 1 and any(step % 3 == 0 for step in outputs):
             break
-        run.seed = seed
+        run = run.changed(seed=seed)
         record = train_model.train({"schema": 1, "arch": arch}, METHODS.build("erm"), how, run)
         step = record["train"]["output"]["step"]
         outputs.add(step)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
-from rbtools.execution.context import RunContext
+from rbtools.execution.run import Run
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -183,24 +183,34 @@ def _ask(address: str) -> None:
         ) from None
 
 
-def share(ray: ModuleType, run: RunContext) -> Share:
+def share(ray: ModuleType, run: Run) -> Share:
     """The resources of a task. Raises RbError if no node of the cluster could ever run one."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)
     cards = sum(int(node.get("GPU", 0)) for node in nodes)
-    if re.fullmatch(r"cuda:\d+", run.device):
+    if re.fullmatch(r"cuda:\d+", run.placement.device):
         raise UsageError(
-            f"--device {run.device} names a GPU of one machine, but Ray chooses. Use --device cuda."
+            f"--device {run.placement.device} names a GPU of one machine, but Ray chooses. Use --device cuda."
         )
-    if run.device == "cuda" and not cards:
+    if run.placement.device == "cuda" and not cards:
         raise RbError("The Ray cluster has no GPU. Use --device cpu or auto, or start nodes with GPUs.")
-    if not cores or (run.threads or 1) > cores[-1]:
+    if not cores or (run.placement.threads or 1) > cores[-1]:
         most = f"at most {cores[-1]}" if cores else "none"
         raise RbError(
-            f"A task takes {run.threads or 1} cores of one node, but the nodes of the Ray cluster have"
-            f" {most}. Use fewer --threads, or start larger nodes."
+            f"A task takes {run.placement.threads or 1} cores of one node, but the nodes of the Ray cluster"
+            f" have {most}. Use fewer --threads, or start larger nodes."
         )
-    if cards and run.device in ("auto", "cuda"):
-        return Share("cuda", 1 / run.jobs_per_gpu, run.threads or 1, cards * run.jobs_per_gpu)
-    device = "cpu" if run.device == "auto" else run.device
-    return Share(device, 0.0, run.threads or cores[0], sum(count // (run.threads or 1) for count in cores))
+    if cards and run.placement.device in ("auto", "cuda"):
+        return Share(
+            "cuda",
+            1 / run.placement.jobs_per_gpu,
+            run.placement.threads or 1,
+            cards * run.placement.jobs_per_gpu,
+        )
+    device = "cpu" if run.placement.device == "auto" else run.placement.device
+    return Share(
+        device,
+        0.0,
+        run.placement.threads or cores[0],
+        sum(count // (run.placement.threads or 1) for count in cores),
+    )

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from rbtools import __version__
 from rbtools.errors import RbError
 from rbtools.execution import resources
-from rbtools.execution.context import RunContext
 from rbtools.execution.executor import Executor, Finished, Job, Notice, Progress
 from rbtools.execution.job import JobFunction, JobReport
 from rbtools.execution.ray import cluster
 from rbtools.execution.ray.worker import Answer, Inbox, RayTask, RunSpec, serve
+from rbtools.execution.run import Run
 from rbtools.plain_files import read_plain
 from rbtools.store import lease
 from rbtools.store.checksum import digest
@@ -71,7 +71,7 @@ class RayExecutor(Executor):
 
     own_capacity = True
 
-    def __init__(self, functions: Sequence[JobFunction], run: RunContext) -> None:
+    def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
         super().__init__(functions, run)
         self.store = run.store
         # Calls for the executor's thread, in order; None ends it.
@@ -84,7 +84,7 @@ class RayExecutor(Executor):
         self._ending = False
         self._lease: lease.Lease | None = None
         self._thread = threading.Thread(target=self._serve_calls, daemon=True)
-        self._membership = cluster.Membership(run.address)
+        self._membership = cluster.Membership(run.placement.address)
         self._hush = contextlib.ExitStack()
 
     def __enter__(self) -> RayExecutor:
@@ -103,9 +103,9 @@ class RayExecutor(Executor):
         ray = self._ray = self._membership.join()
         try:
             self._share = cluster.share(ray, self.run)
-            self.capacity = self.run.jobs or self._share.capacity
-            workers = self.run.workers or self.capacity
-            run = dataclasses.replace(self.run, device=self._share.device, jobs=1, workers=workers)
+            self.capacity = self.run.placement.jobs or self._share.capacity
+            workers = self.run.placement.workers or self.capacity
+            run = self.run.changed(device=self._share.device, jobs=1, workers=workers)
             spec = RunSpec(list(self.functions), run, os.getcwd(), self._claim_lease())
             self._spec = ray.put(pickle.dumps(spec))
             near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
@@ -168,7 +168,7 @@ class RayExecutor(Executor):
 
     def _limit(self) -> int:
         """The most tasks given to Ray at once. Without --jobs all, for nodes that join during the run."""
-        return self.run.jobs or 1 << 30
+        return self.run.placement.jobs or 1 << 30
 
     # --- tasks ------------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from rbtools import __version__
 from rbtools.errors import RbError
-from rbtools.execution.context import RunContext
 from rbtools.execution.job import JobFunction, JobReport, run_job
+from rbtools.execution.run import Run
 from rbtools.store import owner
 from rbtools.store.remote_proxy import File, NeedFiles, RemoteStoreProxy, is_name
 
@@ -42,7 +42,7 @@ class RunSpec(NamedTuple):
     """
 
     functions: Sequence[JobFunction]
-    run: RunContext
+    run: Run
     folder: str
     lease: str | None
 
@@ -126,13 +126,13 @@ class _Worker:
             os.chdir(self.spec.folder)
         run = self.spec.run
         self.proxy = None if sees(run, self.spec.lease) else _proxy(run)
-        self.run = run if self.proxy is None else dataclasses.replace(run, store=self.proxy, divide=False)
+        self.run = run if self.proxy is None else run.changed(store=self.proxy, divide=False)
 
     def serve(self, task: RayTask, inbox: Any) -> Answer:
         run = dataclasses.replace(
             self.run, helps=task.helps, threads=task.threads, progress=_progress_to(inbox)
         )
-        function = self.spec.functions[task.function].with_run(run)
+        function = self.spec.functions[task.function]
         if self.proxy is not None:
             self.proxy.begin(task.known, lambda *file: inbox.post.remote(task.number, *file))
         try:
@@ -162,7 +162,7 @@ def _worker(spec: bytes) -> _Worker:
     return _last
 
 
-def sees(run: RunContext, lease: str | None) -> bool:
+def sees(run: Run, lease: str | None) -> bool:
     """Whether the run's store is the same folder on this machine as on the driver's."""
     if run.store.folder is None:
         return True
@@ -175,7 +175,7 @@ def sees(run: RunContext, lease: str | None) -> bool:
     return path.exists()
 
 
-def _proxy(run: RunContext) -> RemoteStoreProxy:
+def _proxy(run: Run) -> RemoteStoreProxy:
     """A store for this process. Those of workers that were killed are removed."""
     for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         label = old.name.removeprefix(_PREFIX).partition("-")[0]

@@ -1,0 +1,125 @@
+"""A run: the options that all tools share, in parts that say what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from rbtools.execution import LOCAL
+from rbtools.report import Report
+from rbtools.settings import Settings
+from rbtools.store import Store
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which images and which weights.
+
+    n: the first so many examples of the split's fixed order; None is all of them. indices: a file's name, or
+    the examples themselves (datasets.indices.Indices). archive: a folder of corrupted images, used in place
+    of clean ones. weights: a folder of published weights; member: the name of one of several networks in a
+    file. allow_code: networks that are the user's own code may run; no record and no file can set it.
+    """
+
+    dataset: str | None = None
+    data_dir: str | None = None
+    class_map: str | None = None
+    download: bool = False
+    split: str = "test"
+    n: int | None = None
+    indices: Any = None
+    archive: str | None = None
+    weights: str | None = None
+    member: str | None = None
+    allow_code: bool = False
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and by whom work is done.
+
+    engine: the name of the executor (execution.ENGINES); address: of its cluster. jobs: workers; 0: as many
+    as the engine has room for (`Executor.own_capacity`). jobs_per_gpu: 1: as many as are measured to be
+    fastest, where `gpus` are measured. gpus: how many GPUs' workers are measured in the first minute (unless
+    `jobs_per_gpu` says it), and whether they are processes or jobs of one process in turn. worker: the number
+    of this worker, from 0 on. own_stream: compute on a CUDA stream of this thread, which takes turns with
+    others. divide: processes that share the store share the batches of an evaluation. workers: for how many
+    one evaluation is cut, not how many there are; 1 for several records, 0 where `jobs` is 0. helps: this
+    process computes batches of evaluations that others hold.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    engine: str = LOCAL
+    address: str | None = None
+    jobs: int = 1
+    jobs_per_gpu: int = 1
+    gpus: int = 0
+    worker: int = 0
+    own_stream: bool = False
+    divide: bool = False
+    workers: int = 1
+    helps: bool = False
+    unordered: bool = False
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether other processes do the jobs: several of them, or one for each GPU to begin with."""
+        return self.jobs != 1 or self.gpus > 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a job is given besides its record; no field changes after construction.
+
+    plan: of a dry run (execution.dry_run.DryRun): collects what the store lacks. name_as, replace: under
+    which name an entry is kept, and whether it takes the place of others.
+    """
+
+    tool: str = "rbtools"
+    store: Store = field(default_factory=lambda: Store(None))
+    settings: Settings = field(default_factory=Settings)
+    selection: Selection = field(default_factory=Selection)
+    placement: Placement = field(default_factory=Placement)
+    report: Report = field(default_factory=Report)
+    plan: Any = None
+    name_as: str | None = None
+    replace: bool = False
+
+    @classmethod
+    def of(cls, tool: str = "rbtools", store: Store | None = None, **options: Any) -> Run:
+        """A run with these options, each named as the field of the part that holds it.
+
+        Raises TypeError for the name of no option.
+        """
+        return cls(tool, Store(None) if store is None else store).changed(**options)
+
+    def changed(self, **options: Any) -> Run:
+        """The run with other values of some options, in whichever part they are."""
+        own = {name: value for name, value in options.items() if name in _OWN}
+        parts: dict[str, dict[str, Any]] = {}
+        for name, value in options.items():
+            if name not in own:
+                parts.setdefault(_part_of(name), {})[name] = value
+        changed = {part: replace(getattr(self, part), **values) for part, values in parts.items()}
+        return replace(self, **own, **changed)
+
+
+_OWN = {part.name for part in fields(Run)}
+_PART_OF: Mapping[str, str] = {
+    option.name: part
+    for part, kind in (
+        ("settings", Settings),
+        ("selection", Selection),
+        ("placement", Placement),
+        ("report", Report),
+    )
+    for option in fields(kind)
+}
+
+
+def _part_of(name: str) -> str:
+    if name not in _PART_OF:
+        raise TypeError(f"A run has no option {name!r}.")
+    return _PART_OF[name]

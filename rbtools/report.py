@@ -1,0 +1,98 @@
+"""Where messages, progress and interruptions of a long piece of work go."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def discard(text: str) -> None:
+    """Discard a message."""
+
+
+def _do_nothing() -> None:
+    """Check nothing."""
+
+
+def _count_nothing(images: int) -> None:
+    """Count no images."""
+
+
+def discard_event(event: dict[str, Any]) -> None:
+    """Discard an event."""
+
+
+class Clock:
+    """Seconds by stage of a job: what -v shows."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inner = 0.0  # seconds of nested stages, to subtract
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count the time of the block, excluding nested stages."""
+        outer, self._inner = self._inner, 0.0
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent - self._inner
+            self._inner = outer + spent
+
+
+class Pace:
+    """Rate and remaining time of `total` units of work, for the status line.
+
+    `done` of them were finished before the clock starts.
+    """
+
+    def __init__(self, total: int, done: int = 0, unit: str = "images") -> None:
+        self.total, self.first, self.unit = total, done, unit
+        self.start = time.monotonic()
+
+    def words(self, done: int) -> str:
+        """`1,234 images/s · 0:42 left`; empty before the first unit is done."""
+        seconds = time.monotonic() - self.start
+        if done <= self.first or seconds <= 0:
+            return ""
+        rate = (done - self.first) / seconds
+        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        return f"{shown} {self.unit}/s · {clock_time((self.total - done) / rate)} left"
+
+
+def clock_time(seconds: float) -> str:
+    """`0:42`, `1:02:03`."""
+    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Call-backs of a piece of work.
+
+    `progress` takes text for the status line, `event` the same for programs, `notify` messages for people and
+    `warn` warnings, a line each. `check_cancelled` is called between units of work and raises when the work
+    should stop (nobody reads the output any more), `after_batch` when so many images are done. `clock` counts
+    the seconds of its stages.
+    """
+
+    progress: Callable[[str], None] = discard
+    event: Callable[[dict[str, Any]], None] = discard_event
+    notify: Callable[[str], None] = discard
+    warn: Callable[[str], None] = discard
+    check_cancelled: Callable[[], None] = _do_nothing
+    after_batch: Callable[[int], None] = _count_nothing
+    clock: Clock = field(default_factory=Clock)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the call-backs, which belong to this process."""
+        return {**Report().__dict__, "clock": self.clock}
+
+
+SILENT = Report()
