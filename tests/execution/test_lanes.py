@@ -148,7 +148,7 @@ def test_the_way_that_is_fastest_is_chosen(quick: str, way: tuple[int, bool]) ->
 
 @pytest.mark.usefixtures("two_cores")
 def test_of_a_number_of_workers_that_is_given_only_the_way_is_measured() -> None:
-    run = dataclasses.replace(run_with(jobs_per_gpu=2), jobs=2)
+    run = run_with(jobs_per_gpu=2).changed(jobs=2)
     with LocalExecutor([Steps("in turn")], run) as executor:
         for place, name in enumerate(("first", "second")):
             executor.submit(Job(place, 0, {"name": name}))
@@ -159,7 +159,7 @@ def test_of_a_number_of_workers_that_is_given_only_the_way_is_measured() -> None
 
 def of_jobs(count: int, *records: dict[str, Any]) -> dict[int, JobReport]:
     """The reports of jobs that so many workers do in turn; they may end once the first report is there."""
-    run = dataclasses.replace(run_with(jobs_per_gpu=count), jobs=count)
+    run = run_with(jobs_per_gpu=count).changed(jobs=count)
     reports: dict[int, JobReport] = {}
     with LocalExecutor([Steps()], run) as executor:
         for place, record in enumerate(records):
@@ -204,7 +204,7 @@ def test_no_job_joins_the_process_of_one_that_is_tried_again(monkeypatch: pytest
     monkeypatch.setattr(
         LocalExecutor, "_started_server", lambda self: types.SimpleNamespace(is_alive=lambda: True)
     )
-    executor = LocalExecutor([Steps()], dataclasses.replace(run_with(jobs_per_gpu=2), jobs=2))
+    executor = LocalExecutor([Steps()], run_with(jobs_per_gpu=2).changed(jobs=2))
 
     def worker(number: int, tries: int) -> Any:
         return executor._worker(number, tries)
@@ -236,7 +236,7 @@ def test_a_gpu_that_takes_no_more_work_ends_the_process_and_its_message_is_kept(
 
 def test_jobs_that_are_given_back_are_done_next() -> None:
     """While others wait."""
-    run = dataclasses.replace(run_with(), notify=lambda text: None)
+    run = run_with().changed(notify=lambda text: None)
     names = ["first", "second", *(f"later{i}" for i in range(4))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers_per_gpu, "SECONDS", 0.3)
@@ -251,7 +251,7 @@ def test_jobs_that_are_given_back_are_done_next() -> None:
 
 def test_leaving_ends_every_job_at_its_next_step() -> None:
     count = 4
-    run = dataclasses.replace(run_with(jobs_per_gpu=count), jobs=count)
+    run = run_with(jobs_per_gpu=count).changed(jobs=count)
     names = [f"job{number}" for number in range(count)]
     with LocalExecutor([Steps()], run) as executor:
         for place, name in enumerate(names):

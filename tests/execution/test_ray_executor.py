@@ -297,7 +297,7 @@ def test_another_version_on_a_node_is_said(ray: FakeRay, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_jobs_is_how_many_tasks_run_at_once(ray: FakeRay, jobs: int) -> None:
-    run = dataclasses.replace(run_with(), jobs=jobs)
+    run = run_with().changed(jobs=jobs)
     assert len(reports(run, [Echo()], *[(0, {"number": number}) for number in range(20)])) == 20
     assert 1 <= ray.most <= jobs
 
@@ -319,7 +319,7 @@ class Workers(JobFunction):
 def test_one_evaluation_is_cut_for_all_that_the_cluster_has_room_for(
     ray: FakeRay, jobs: int, workers: int, wanted: int | None
 ) -> None:
-    run = dataclasses.replace(run_with(workers=workers), jobs=jobs)
+    run = run_with(workers=workers).changed(jobs=jobs)
     with RayExecutor([Workers(run)], run) as executor:
         executor.submit(Job(0, 0, {}))
         event = next(iter(executor.events()))

@@ -143,7 +143,7 @@ def test_a_stacked_step_waits_no_more_than_one_alone(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(stacked._Stack, "backward", counted)
         monkeypatch.setattr(loop._Training, "_reads_loss", lambda self, number: False)
-        run = dataclasses.replace(run_in("st"), device="cuda")
+        run = run_in("st").changed(device="cuda")
         train(RECORD, METHODS.build("pgd", attack_steps=1), FAST, run, SEEDS)
     assert len(waits) == 4 and waits[2:] == [{}, {}], waits
 

@@ -406,7 +406,7 @@ def test_a_whole_state_that_does_not_fit_is_not_resumed_from(spoil: str, batches
 
 def test_a_training_that_went_on_elsewhere_says_where_it_was(batches: list[list[int]]) -> None:
     pull_after_an_epoch(batches)
-    two = dataclasses.replace(run_in("rb-store"), threads=2)
+    two = run_in("rb-store").changed(threads=2)
     found = train(RECORD, METHODS.build("erm"), TWICE, two)["train"]
     assert found["trained_on"] == ["cpu, 1 thread", "cpu, 2 threads"] and found["threads"] == 2
 

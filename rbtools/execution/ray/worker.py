@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import pickle
 import re
@@ -129,9 +128,7 @@ class _Worker:
         self.run = run if self.proxy is None else run.changed(store=self.proxy, divide=False)
 
     def serve(self, task: RayTask, inbox: Any) -> Answer:
-        run = dataclasses.replace(
-            self.run, helps=task.helps, threads=task.threads, progress=_progress_to(inbox)
-        )
+        run = self.run.changed(helps=task.helps, threads=task.threads, progress=_progress_to(inbox))
         function = self.spec.functions[task.function]
         if self.proxy is not None:
             self.proxy.begin(task.known, lambda *file: inbox.post.remote(task.number, *file))
