@@ -269,7 +269,7 @@ def test_leaving_ends_every_job_at_its_next_step() -> None:
 def test_only_later_workers_of_a_process_have_streams_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     process = worker_process._WorkerProcess([Steps()], run_with())
     ours, theirs = multiprocessing.Pipe()
-    assert [worker_process._Lane(process, theirs, number).run.own_stream for number in (0, 1)] == [
+    assert [worker_process._Lane(process, theirs, number).run.placement.own_stream for number in (0, 1)] == [
         False,
         True,
     ]
