@@ -35,11 +35,11 @@ from torch import Tensor, nn
 
 from rbtools import datasets, units
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation import evaluate
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.jobs import evaluate_record
 from rbtools.models.torchvision_import import torchvision
 from rbtools.store import Store
 
@@ -183,7 +183,7 @@ def stored_verdicts(
     """The images that were met, and for clean and every distance which of them were right: bool (n,)."""
     task = KeptTask(method, distances)
     inputs = resolve_inputs(record, run)
-    evaluate.task_entries(inputs, task)
+    evaluate_record.task_entries(inputs, task)
     data = inputs.data
     positions = datasets.subset(data.load().labels, data.size, seed=0)[:n].tolist()
     return positions, [one.outcomes == 1 for one in task.kept]

@@ -30,8 +30,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from rbtools.evaluation import mean_interval, measurement
+from rbtools.evaluation import mean_interval
 from rbtools.evaluation.tasks import mean_over
+from rbtools.jobs import measurement
 from rbtools.measures.base import over_batches
 from rbtools.probabilistic.intervals import square_and_add, wilson
 from rbtools.scoring import bootstrap, correlate

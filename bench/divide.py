@@ -36,10 +36,10 @@ import torch
 from rbtools import models
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation.evaluate import run_task
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, record_of
+from rbtools.jobs.evaluate_record import run_task
 from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.store.content_store import unsealed

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rbtools.evaluation import adv_file
+from rbtools.jobs import adv_file
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -253,7 +253,7 @@ class Adversarial(Files):
     SHAPE = (3, 8, 8)
 
     def make(self, chance: Chance) -> bytes:
-        from rbtools.evaluation import adv_file
+        from rbtools.jobs import adv_file
         from rbtools.lazy import np
 
         count, pixels = chance.pick((2, 1, 4)), 192
@@ -280,7 +280,7 @@ class Adversarial(Files):
         return damaged(data, chance) if chance.integer(0, 1) else data
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.evaluation import adv_file
+        from rbtools.jobs import adv_file
 
         (folder / "x.adv").write_bytes(data)
         adv_file.header_of(folder / "x.adv")

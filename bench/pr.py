@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from rbtools.evaluation import fast_model, sampling
 from rbtools.evaluation.base import Batch
-from rbtools.evaluation.batches import batch_size
+from rbtools.evaluation.evaluate import batch_size
 from rbtools.execution import precision
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve

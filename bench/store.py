@@ -32,11 +32,11 @@ from unittest import mock
 import numpy as np
 
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation import evaluate
 from rbtools.evaluation.outcomes import encoded
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.jobs import evaluate_record
 from rbtools.records import dumps
 from rbtools.spaces import sized
 from rbtools.store import Store
@@ -79,7 +79,7 @@ def fill(folder: Path, count: int) -> None:
     sync, os.fsync = os.fsync, lambda handle: None  # a power cut would only cost the bench
     try:
         for record in models(count // 2):
-            evaluate.task_entries(resolve_inputs(record, run), question)
+            evaluate_record.task_entries(resolve_inputs(record, run), question)
     finally:
         os.fsync = sync
 

@@ -15,9 +15,9 @@ import json
 import numpy as np
 
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation import evaluate, screen_sources, screened_attack
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, record_of, resolve_inputs
+from rbtools.jobs import evaluate_record, screen_sources, screened_attack
 from rbtools.probabilistic import two_phase
 from rbtools.store import Store
 
@@ -61,12 +61,12 @@ def outcomes(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     inputs = resolve_inputs(record, run)
     known = screen_sources.ScreenSources(inputs)
     estimate = screened_attack.TwoPhaseEvaluation(inputs, request, request.eps[0], known)
-    evaluate.task_entries(estimate.inputs, estimate.screening)
+    evaluate_record.task_entries(estimate.inputs, estimate.screening)
     left = np.flatnonzero(estimate.margins >= 0)
     numbers, _ = estimate.order(left)
     sample = estimate.inputs.on(options.split, indices=numbers, n=len(left))
-    evaluate.task_entries(sample, estimate.task)
-    stands = next(iter(evaluate.stored_outcomes(sample, estimate.task).values()))
+    evaluate_record.task_entries(sample, estimate.task)
+    stands = next(iter(evaluate_record.stored_outcomes(sample, estimate.task).values()))
     places = estimate.inputs.data.order(estimate.inputs.data.load().labels)[: options.n].tolist()
     margin = dict(zip(places, estimate.margins, strict=True))
     return np.array([margin[number] for number in numbers.numbers]), stands

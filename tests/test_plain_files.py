@@ -21,7 +21,7 @@ from rbtools.cli import config
 from rbtools.commands import convert, rank, score
 from rbtools.datasets import classmap, content_hash, damage, indices, npy
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation import adv_file
+from rbtools.jobs import adv_file
 from rbtools.models import published, read_checkpoint
 from rbtools.records.lines import read
 from rbtools.spaces import prompts

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from rbtools import jobs
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import evaluate
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.probabilistic import NoiseTask
@@ -33,6 +32,7 @@ from rbtools.execution import turns
 from rbtools.execution.executor import Finished, Grown, Job
 from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
+from rbtools.jobs import evaluate_record
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.spaces import sized
@@ -95,7 +95,7 @@ def reference(
     found = {}
     for name, question in QUESTIONS.items():
         run = fresh(trained[0], tmp_path_factory.mktemp("plain"), n=N)
-        evaluate.run_task(trained[1], question, run)
+        evaluate_record.run_task(trained[1], question, run)
         found[name] = outcomes(run.store)
     return found
 
@@ -135,16 +135,16 @@ def test_outcomes_depend_on_the_example_alone(
     run = fresh(trained[0], tmp_path_factory.mktemp("way"), batch=way["batch"], n=N)
     record = trained[1]
     if way["before"] is not None:
-        evaluate.run_task(record, QUESTIONS[way["before"]], Run.of(tool="test", store=run.store, n=5))
+        evaluate_record.run_task(record, QUESTIONS[way["before"]], Run.of(tool="test", store=run.store, n=5))
     # The key of what is drawn for whole tiles has n: a smaller one is another question.
     if way["first"] is not None and name != "square by tiles":
         first = Run.of(tool="test", store=run.store, n=way["first"])
-        evaluate.run_task(record, QUESTIONS[name], first)
+        evaluate_record.run_task(record, QUESTIONS[name], first)
     if way["pulled"] is not None:
         pulled = run.changed(check_cancelled=pulling(way["pulled"]))
         with contextlib.suppress(Pulled):
-            evaluate.run_task(record, QUESTIONS[name], pulled)
-    evaluate.run_task(record, QUESTIONS[name], run)
+            evaluate_record.run_task(record, QUESTIONS[name], pulled)
+    evaluate_record.run_task(record, QUESTIONS[name], run)
     found, wanted = outcomes(run.store), reference[name]
     assert found.keys() >= wanted.keys()
     values = np.concatenate([found[key] for key in wanted])
@@ -225,7 +225,7 @@ def test_workers_give_the_records_of_one_process(
     (tmp_path / "pooled").mkdir()
     plain = fresh(trained[0], tmp_path / "plain", n=40)
     names = ["fgsm", "pr", "corrupt"]
-    wanted = [evaluate.run_task(trained[1], QUESTIONS[name], plain) for name in names]
+    wanted = [evaluate_record.run_task(trained[1], QUESTIONS[name], plain) for name in names]
     run = fresh(trained[0], tmp_path / "pooled", n=40, jobs=2, batch=7, **how)
     works = [jobs.EvaluateJob(QUESTIONS[name], run) for name in names]
     assert timeless(pooled(works, [trained[1]], run)) == timeless(wanted)
@@ -271,7 +271,7 @@ def test_evaluations_in_turn_give_the_records_of_those_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def ask(name: str) -> dict[str, Any]:
-        return evaluate.run_task(
+        return evaluate_record.run_task(
             trained[1], QUESTIONS[name], fresh(trained[0], tmp_path_factory.mktemp("one"), n=40)
         )
 

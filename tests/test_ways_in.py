@@ -27,8 +27,9 @@ from rbtools.cli import config
 from rbtools.commands.score import _of_file
 from rbtools.datasets import classmap, decode, fetch, indices, shards
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation import adv_file, outcomes
+from rbtools.evaluation import outcomes
 from rbtools.formats import stream
+from rbtools.jobs import adv_file
 from rbtools.models import read_checkpoint
 from rbtools.records.lines import parse
 from rbtools.store import archive

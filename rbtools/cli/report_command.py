@@ -50,7 +50,7 @@ def _latex(record: Mapping[str, Any]) -> str:
 def _with_images(
     record: Record, parts: model_report.ReportParts, adv: str | None, images: int, run: Run
 ) -> model_report.ReportParts:
-    from rbtools.evaluation.worst_images import summarize_adv
+    from rbtools.jobs.worst_images import summarize_adv
 
     with tempfile.TemporaryDirectory(prefix="rb-report-") as folder:
         path = adv or _attacked(record, str(Path(folder, "worst.adv")), run)

@@ -20,9 +20,9 @@ from rbtools.records import metric_name
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from rbtools.evaluation.measurement import MeasureRequest
     from rbtools.execution.run import Run
     from rbtools.execution.shell_pipe import ShellPipe
+    from rbtools.jobs.measurement import MeasureRequest
     from rbtools.search.driver import Algorithm, Rules
     from rbtools.search.executor_evaluator import ExecutorEvaluator
     from rbtools.search.objective import SearchObjective
@@ -271,7 +271,7 @@ def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
 
     Raises UsageError for a name that begins with no measure.
     """
-    from rbtools.evaluation.measurement import BY_GRADIENT, MeasureRequest, perturbing
+    from rbtools.jobs.measurement import BY_GRADIENT, MeasureRequest, perturbing
 
     parts = metric_name.parse(metric)
     name, *words = parts.words

@@ -121,8 +121,8 @@ def _two_phase(
     screen_steps: int,
 ) -> int:
     """Estimate the accuracy from a sample of the images that cheap attacks leave."""
-    from rbtools.evaluation.screened_attack import TwoPhaseRequest, screen_of
     from rbtools.jobs import TwoPhaseJob
+    from rbtools.jobs.screened_attack import TwoPhaseRequest, screen_of
 
     if size is not None and goal is not None:
         raise UsageError("Both --two-phase and --precision-goal are given. Fix the size, or the goal.")
@@ -216,8 +216,8 @@ def check(
     Examples:
       rb-attack check --eps 8 --n 100 trained.jsonl
     """
-    from rbtools.evaluation.gradient_masking import GradientMaskingTask
     from rbtools.jobs import GradientMaskingJob
+    from rbtools.jobs.gradient_masking import GradientMaskingTask
 
     distances = parse_units.distances(eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
@@ -326,7 +326,7 @@ def transfer(
     Examples:
       rb-attack transfer --from trained.jsonl --eps 8 --steps 10 --n 100 trained.jsonl
     """
-    from rbtools.evaluation.transfer import TransferTask
+    from rbtools.jobs.transfer import TransferTask
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     record = dumps(_model_of(origin, work.run)).decode()

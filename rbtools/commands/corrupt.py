@@ -103,11 +103,11 @@ def _made(
     if write is not None and severities != units.SEVERITIES:
         raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
     if show is not None:
-        from rbtools.evaluation import contact_sheet
+        from rbtools.jobs import contact_sheet
 
         work.screen.say(contact_sheet.draw(chosen, severities, Path(show), work.run))
     if write is not None:
-        from rbtools.evaluation import write_corrupted
+        from rbtools.jobs import write_corrupted
 
         for line in write_corrupted.write(chosen, Path(write), work.run):
             work.screen.clear()
@@ -125,7 +125,7 @@ def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | Non
 
 def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
     """The archive's folder, which has a file for each of these corruptions."""
-    from rbtools.evaluation import corruption_archive
+    from rbtools.jobs import corruption_archive
 
     if params:
         flag = "--" + next(iter(params)).replace("_", "-")

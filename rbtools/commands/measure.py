@@ -16,7 +16,7 @@ from rbtools.measures import MEASURES, presets
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from rbtools.evaluation.measurement import MeasureRequest
+    from rbtools.jobs.measurement import MeasureRequest
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _request(
     names: list[str], params: dict[str, Any], options: MeasureOptions, warn: Callable[[str], object]
 ) -> MeasureRequest:
     """The request that these options make. Raises UsageError."""
-    from rbtools.evaluation.measurement import MeasureRequest, perturbing
+    from rbtools.jobs.measurement import MeasureRequest, perturbing
 
     if options.preset is not None:
         options, params = _preset(options, params)

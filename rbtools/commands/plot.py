@@ -93,7 +93,7 @@ def corruptions(
       rb-plot corruptions fog,contrast --dataset digits -o corruptions.png
     """
     from rbtools.corruptions import CORRUPTIONS
-    from rbtools.evaluation import contact_sheet
+    from rbtools.jobs import contact_sheet
     from rbtools.plots.base import ENDINGS
     from rbtools.plots.sheet import ContactSheet
 

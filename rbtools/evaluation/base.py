@@ -88,6 +88,19 @@ class Batch:
         """Which of the unchanged images are classified correctly: bool (N,)."""
         return self.clean_logits.argmax(1).eq(self.labels)
 
+    def in_chunks(self, chunk_size: int) -> Batch:
+        """The same batch with another number of images that go through a model at once."""
+        return Batch(
+            self.model,
+            self.images,
+            self.labels,
+            self.ids,
+            seed=self.seed,
+            chunk_size=chunk_size,
+            fast_model=self.fast_model,
+            precomputed=self.precomputed,
+        )
+
     def take(self, rows: Tensor | slice) -> Batch:
         """The batch of some of the examples: where a mask is true, at positions, or a slice."""
         return Batch(

@@ -1,448 +1,336 @@
-"""Evaluation of an `EvalTask` on a record: its results from the store or computed.
+"""`evaluate`: which images a model classifies correctly under a task, and what that says of it.
 
-A task has a few `Output`s, each one whole number per example (whether it is still classified correctly; the
-number of its correct noisy copies). Outcomes are stored under a key that does not contain `n`, in one fixed
-order of the examples, so that more examples, another eps or an interrupted run continue from the stored
-outcomes. (The key of attacks that draw random numbers for the whole batch does contain `n`.)
+The loop cuts the examples into fixed batches, runs the task on each, and keeps the outcomes, one an image. It
+knows a model, images, labels and settings; who else computes batches (`share`) and where outcomes are kept
+(`Outcomes`) is behind two small objects.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from rbtools.errors import Pending, RbError
-from rbtools.evaluation import adv_file, batches, model_checks
-from rbtools.evaluation.base import EvalTask, Output
-from rbtools.evaluation.evidence import ENDING, EvidenceSaver, evidence_saver, logits_of
-from rbtools.evaluation.outcomes import Outcomes
-from rbtools.evaluation.save_images import Saver, saver
-from rbtools.evaluation.tasks import CleanOutput, right
-from rbtools.execution import device, precision
-from rbtools.execution.memoize import memoize
-from rbtools.execution.run import Run
-from rbtools.inputs import resolve
-from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.inputs.data import named_data
-from rbtools.inputs.resolve import Inputs
-from rbtools.records import metric_name, results
-from rbtools.rng import seed_fields
-from rbtools.spaces.identity import identity
-from rbtools.store import digest
+from rbtools.datasets import streaming
+from rbtools.errors import RbError
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.evaluation.outcomes import Outcomes, Part
+from rbtools.execution.device import environment, out_of_memory
+from rbtools.lazy import nn, np, torch
+from rbtools.report import SILENT, Pace, Report
+from rbtools.settings import Settings
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import nn
+    from torch import Tensor
+
+    from rbtools.evaluation.fast_model import FastModel
+
+# Examples that are attacked together, independent of the memory batch, for images of 32x32 and larger;
+# smaller images allow more. The size changes results through the rounding of kernels only, so it is fixed for
+# each kind of device and size of image.
+BATCH = {"cpu": 128, "cuda": 2048}
+# Images that go through the model at once: fewer than a batch, so that chunks stay full as examples drop out.
+CHUNK = {"cpu": 64, "cuda": 512}
+# If an attack draws for the whole batch (AutoAttack's own code), batches have the same size everywhere.
+REFERENCE_BATCH = 128
+# The smallest tile of an evaluation that several workers share, as a part of a batch. Less than a batch only
+# on a CPU, whose kernels give an image the same bits beside any others, if these are more than a few (3 of
+# 32x32 pixels, 13 of 8x8). 32 images take up to 4 % longer each than 64, and 16 up to 13 % (cell networks on
+# AMD EPYC). On a GPU kernels depend on how many images there are, and small batches leave it idle.
+TILES_OF_BATCH = {"cpu": 4}
+# The overhead of a call does not depend on the size of the images: 8x8 pixels take half the time each in
+# batches of 512 (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on
+# AMD EPYC).
+_PIXELS, _MOST = 32 * 32, 4
 
 
-Entry = dict[str, Any]
-Entries = list[Entry]
-
-VERSION = 2  # of the outcomes
-POSTPROCESSING = 2  # version of the computation of entries from outcomes
-NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
+def batch_size(device: torch.device, shape: Sequence[int]) -> int:
+    """How many images (C, H, W) of this shape are attacked together."""
+    return BATCH.get(device.type, BATCH["cpu"]) * min(_smaller(shape), _MOST)
 
 
-def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]:
-    """The record with the results of the task.
+def default_chunk_size(device: torch.device, shape: Sequence[int]) -> int:
+    """How many images (C, H, W) of this shape go through a model at once without --batch."""
+    return min(CHUNK.get(device.type, CHUNK["cpu"]) * _smaller(shape), batch_size(device, shape))
 
-    Raises RbError where the model or the data are not available, or the record has a result of that name
-    with another protocol.
+
+def _smaller(shape: Sequence[int]) -> int:
+    """How many images of this shape have as many pixels as one of 32x32; 1 for larger images."""
+    return max(_PIXELS // (shape[-2] * shape[-1]), 1)
+
+
+class Examples(NamedTuple):
+    """Images (M, C, H, W), uint8 levels or floats in [0, 1], with their labels, int64 (M,).
+
+    order: int64 (n,), the examples to evaluate; results have their order, and the prefix of a longer order
+    gives the same results. Random numbers belong to the position in `images`.
     """
-    inputs = resolve_inputs(record, run)
-    check_entries(inputs.record, expected_entries(inputs, task), run)
-    record, entries, implicit_entries = measured_entries(inputs, task)
-    for entry in implicit_entries:
-        record = results.add_implicit(record, entry)
-    return add_entries(record, entries, run)
+
+    images: Tensor | streaming.Streamed
+    labels: Tensor
+    order: Tensor
 
 
-def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], Entries, Entries]:
-    """The record with its data, and the entries of the task: (requested, implicit). Prints their warnings."""
-    entries, implicit_entries = task_entries(inputs, task)
-    model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
-    report_warnings(entries, inputs.run)
-    return inputs.record_with_data(), entries, implicit_entries
+class Share(Protocol):
+    """Which batches this process computes. workers: for how many the examples are cut."""
+
+    workers: int
+
+    def tiles(
+        self, tiles: Sequence[range], outcomes: Sequence[Outcomes], progress: Callable[[int], None]
+    ) -> Iterator[range]:
+        """The tiles to compute; the outcomes have all when they end. `progress` takes the number of examples
+        that are done, and raises when the work should stop."""
+
+    def add(self, tile: range, parts: Mapping[int, Part]) -> None:
+        """Take the outcomes of a tile, by the position of their output."""
 
 
-def report_warnings(entries: Sequence[Entry], run: Run) -> None:
-    """Print the warnings of the entries."""
-    for entry in entries:
-        for warning in entry.get("warnings", ()):
-            if warning == NO_FAST_MODEL:
-                continue  # reported once, with the reason, where the fast copy was refused
-            run.report.notify(f"{entry['metric']}: {warning}")
+class Alone:
+    """This process computes every batch."""
+
+    workers = 1
+
+    def tiles(
+        self, tiles: Sequence[range], outcomes: Sequence[Outcomes], progress: Callable[[int], None]
+    ) -> Iterator[range]:
+        self.outcomes = outcomes
+        for tile in tiles:
+            progress(tile.start)
+            yield tile
+
+    def add(self, tile: range, parts: Mapping[int, Part]) -> None:
+        for i, part in parts.items():
+            self.outcomes[i].extend(*part)
 
 
-def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> dict[str, Any]:
-    """Add entries under their names, or under `--as NAME`. Raises RbError as `check_entries` does."""
-    for entry in _renamed(entries, run):
-        record = results.add(record, entry, replace=run.replace)
-    return record
-
-
-def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> None:
-    """Raise RbError before the computation where `add_entries` would raise it afterwards."""
-    if (other := results.edited(record)) is not None:
-        run.report.notify(
-            f"warning: {other['metric']} of a record differs from its entry in evals."
-            " Measuring it again replaces it."
-        )
-    for entry in _renamed(entries, run):
-        if not run.replace:
-            results.refuse(record, entry)
-
-
-def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
-    if run.name_as is None:
-        return entries
-    if len(entries) != 1:
-        more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
-        names = ", ".join(entry["metric"] for entry in entries[:4]) + more
-        raise RbError(
-            f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
-        )
-    return [{**entries[0], "metric": run.name_as}]
-
-
-def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
-    """The entries of the task as far as they are known before the computation: without results.
-
-    Fields that only the computation determines are results.LATER: the number of correct images, a loss that
-    may replace another, whether the attack can run on the fast model.
-    """
-    nothing = {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
-    entries = []
-    for output in task.outputs():
-        precise = _arithmetic(output, inputs.run)["precision"] == "fp32"
-        common = {"precision": "fp32" if precise else results.LATER, **_common(output, inputs)}
-        for entry in output.entry_template() if not output.implicit else ():
-            number = results.LATER if entry.get("denominator") == "correct" else inputs.n
-            loss = {"loss": results.LATER} if "loss" in entry else {}
-            entries.append({**entry, "n": number, **nothing, **loss, **common})
-    entries += task.summarize(entries, [], dict)
-    return [_named_entry(entry, inputs) for entry in entries]
-
-
-def _common(output: Output, inputs: Inputs) -> Entry:
-    """The fields of an output's entries that describe its examples and its random numbers."""
-    seed = seed_fields(inputs.run.settings.seed) if output.random else {}
-    return {"split": inputs.data.split, **inputs.data.protocol(), **seed}
-
-
-def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
-    """The entries of a task on the split, from the store or computed: (requested, implicit)."""
-    run = inputs.run
-    try:
-        units = _cache_units(inputs, task)
-    except Pending:  # in a dry run, the network would first be trained
-        columns = [output.key_fields() for output in task.outputs()]
-        run.plan.untrained(task.title, inputs.record, columns, inputs.n)
-        raise
-    save = _to_save(task, units, inputs.record)  # the store holds no images: they are computed again
-    computed = memoize(
-        run,
-        [unit.outcomes_key for unit in units],
-        lambda: [_stored_entries(run, unit.entries_key) for unit in units],
-        lambda entries: _compute(inputs, task, units, entries, save),
-        plan=lambda entries: run.plan.evaluation(task.title, inputs.record, _lacking(units, entries, inputs)),
-        anew=save is not None,
-        help=None if save else lambda entries: _compute(inputs, task, units, entries, None, helping=True),
-    )
-    requested: Entries = []
-    implicit_entries: Entries = []
-    for unit, entries in zip(units, computed, strict=True):
-        (implicit_entries if unit.output.implicit else requested).extend(entries or [])
-    requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
-    return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
-
-
-def correct_images(inputs: Inputs, task: EvalTask) -> dict[tuple[str, int], np.ndarray]:
-    """Which images are classified correctly under each corruption and severity of a finished task: 1 or 0.
-
-    Outcomes that the store does not have are left out.
-    """
-    return _correct(_cache_units(inputs, task), inputs)
-
-
-def stored_outcomes(inputs: Inputs, task: EvalTask) -> dict[Output, np.ndarray]:
-    """The outcomes (n,) or rows (n, R) of each requested output of a task that was measured.
-
-    They come in the order of the evaluation. Those that the store has lost are computed again.
-    """
-    units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
-    if any(len(Outcomes(inputs.run.store, unit.outcomes_key)) < inputs.n for unit in units):
-        _compute(inputs, task, units, [None] * len(units), None)
-    return {unit.output: Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n) for unit in units}
-
-
-def outcome_fields(inputs: Inputs, output: Output) -> dict[str, Any]:
-    """The fields that determine the outcomes of an output, whose digest is their key in the store."""
-    return _cache_unit(inputs, output).outcomes_fields
-
-
-def inputs_fields(inputs: Inputs) -> dict[str, Any]:
-    """Those of these fields that name the model, the data and the version of the outcomes."""
-    return {
-        "version": VERSION,
-        "checkpoint": inputs.checkpoint,
-        "arch": identity(inputs.record["arch"]),
-        "data": inputs.data.fingerprint,
-        "split": inputs.data.split,
-    }
-
-
-def known_outcomes(inputs: Inputs, task: EvalTask) -> list[np.ndarray]:
-    """The outcomes (n,) or rows (n, R) of the requested outputs that the store has; nothing is computed."""
-    units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
-    stored = [Outcomes(inputs.run.store, unit.outcomes_key) for unit in units]
-    return [outcomes.values(inputs.n) for outcomes in stored if len(outcomes) >= inputs.n]
-
-
-def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int], np.ndarray]:
-    templates = [(unit, unit.output.entry_template()[0]) for unit in units if not unit.output.implicit]
-    return {
-        (entry["corruption"], entry["severity"]): right(
-            Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n), unit.output.detail
-        )
-        for unit, entry in templates
-    }
-
-
-def _cache_units(inputs: Inputs, task: EvalTask) -> list[_CacheUnit]:
-    return [_cache_unit(inputs, output) for output in task.outputs()]
-
-
-def _lacking(
-    units: Sequence[_CacheUnit], computed: Sequence[Any], inputs: Inputs
-) -> list[tuple[str, dict[str, Any], int]]:
-    """For each unit without entries: the key of its outcomes, its output, and how many images are missing."""
-    n, store = inputs.n, inputs.run.store
-    lacking = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
-    left = [n - min(len(Outcomes(store, unit.outcomes_key)), n) for unit in lacking]
-    return [
-        (unit.outcomes_key, unit.outcomes_fields["column"], images)
-        for unit, images in zip(lacking, left, strict=True)
-    ]
-
-
-def _stored_entries(run: Run, key: str) -> Entries | None:
-    """The entries that the store has, or None; a store of others may hold anything under the key."""
-    kept = run.store.result(key)
-    whole = isinstance(kept, list) and all(
-        isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry
-        for entry in kept
-    )
-    return kept if whole else None
-
-
-def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
-    """An entry as stored in the record: named for its split, with the tool that made it."""
-    data = inputs.data
-    named = {"tool": inputs.run.tool, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
-    if named_data(inputs.record, data.name) != data.name:
-        named["dataset"] = data.name
-    return named
-
-
-class _CacheUnit(NamedTuple):
-    """An output with the store keys of its outcomes and entries: the determining fields and their digests."""
-
-    output: Output
-    outcomes_fields: dict[str, Any]
-    outcomes_key: str
-    entries_fields: dict[str, Any]
-    entries_key: str
-
-
-def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
-    run = inputs.run
-    of_outcomes = {
-        "kind": "outcomes",
-        **inputs_fields(inputs),
-        **_arithmetic(output, run),
-        "column": output.key_fields(),
-    }
-    if output.random:
-        of_outcomes |= seed_fields(run.settings.seed)
-    if output.batch_dependent:
-        # n sets the size of the last batch, and the attack draws for whole batches.
-        of_outcomes["n"] = inputs.n
-    outcomes_key = digest(of_outcomes)
-    of_entries = {
-        "outcomes": outcomes_key,
-        "n": inputs.n,
-        "version": POSTPROCESSING,
-        **output.postprocess_key(),
-    }
-    return _CacheUnit(output, of_outcomes, outcomes_key, of_entries, digest(of_entries))
-
-
-def _arithmetic(output: Output, run: Run) -> dict[str, Any]:
-    """The numerical settings of the output's computation that could change an outcome."""
-    if not (run.settings.prepare and output.allow_fast_model):
-        return {"precision": "fp32"}
-    settings = {"precision": precision.resolve(run), "prepared": precision.PREPARED}
-    return settings | ({"compiled": True} if run.settings.compile else {})
-
-
-def _compute(
-    inputs: Inputs,
-    task: EvalTask,
-    units: Sequence[_CacheUnit],
-    computed: list[Any],
-    save: _Files | None,
-    *,
-    helping: bool = False,
-) -> None:
-    """Compute the entries that are None in `computed`, and store outcomes and entries.
-
-    With `save` the perturbed images are needed too, and everything is computed again. `helping`: compute
-    batches of outcomes for the process that holds the leases, and no entries.
-    """
-    n, run = inputs.n, inputs.run
-    missing = [i for i, entries in enumerate(computed) if entries is None]
-    if any(units[i].output.needs_other_outputs for i in missing):
-        missing = list(range(len(units)))
-    outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
-    checks = None
-    if any(len(stored) < n for stored in outcomes):
-        outputs = [units[i].output for i in missing]
-        checks = _run_batches(inputs, task, outputs, outcomes, save, helping=helping)
-    if helping:
-        return
-    labels = resolve.names(inputs.record, inputs.data)
-    for i, stored in zip(missing, outcomes, strict=True):
-        unit = units[i]
-        common = _common(unit.output, inputs)
-        cost = {"device": "+".join(stored.devices), **_arithmetic(unit.output, run)}
-        if len(stored.environments) == 1 and stored.environments[0]:
-            cost["environment"] = stored.environments[0]
-        warnings = []
-        if stored.fast_steps:
-            cost["prepared"] = stored.fast_steps
-        elif cost.pop("prepared", None) is not None:
-            cost["precision"] = "fp32"  # there was no fast copy of the model
-            warnings = [NO_FAST_MODEL]
-        sanity = {"sanity": checks} if checks is not None and isinstance(unit.output, CleanOutput) else {}
-        computed[i] = [
-            _with_warnings({**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}, warnings)
-            for entry in unit.output.entries(stored.values(n), stored.totals)
-        ]
-        about = {"kind": "evaluation", "of": unit.outcomes_fields, **labels}
-        run.store.keep_result(unit.entries_key, unit.entries_fields, computed[i], about)
-
-
-def _run_batches(
-    inputs: Inputs,
+def compute_outcomes(
+    model: nn.Module,
+    examples: Examples,
     task: EvalTask,
     outputs: Sequence[Output],
     outcomes: Sequence[Outcomes],
-    save: _Files | None,
     *,
-    helping: bool,
-) -> dict[str, Any] | None:
-    """Compute the missing outcomes; return the checks of the model if the clean accuracy is computed."""
-    # A missing file is reported before torch is imported.
-    resolve.checkpoint_of(inputs.record, inputs.run)
-    record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
-    checks = None
-    with device.taken(run, inputs.threads()) as chosen:
-        if helping and not batches.is_divided(outputs, n, chosen, data.about.shape, run):
-            return None
-        with run.report.clock.stage("model"):
-            model = inputs.load_model(chosen)
-        if not helping and any(isinstance(output, CleanOutput) for output in outputs):
-            with run.report.clock.stage("look"):
-                checks = model_checks.check_outputs(model, record, data, n, chosen, run)
-        with contextlib.ExitStack() as files:
-            take = None
-            if save:
-                take = files.enter_context(_saver(save, inputs, model, chosen)).add
-            with run.report.clock.stage(task.title):
-                batches.fill(model, data, task, outputs, outcomes, n, chosen, run, take, helping=helping)
-        if save and save.one_file:
-            run.report.notify(f"The adversarial images are in {save.folder}. rb-verify --adv judges them.")
-        elif save:
-            names = ", ".join(f"{name}.npz" for name in save.names.values())
-            run.report.notify(f"The adversarial images are in {save.folder}: {names}.")
-    return checks
+    settings: Settings,
+    device: torch.device,
+    report: Report = SILENT,
+    share: Share | None = None,
+    save: Callable[[Any, Tensor, Outcome], None] | None = None,
+) -> None:
+    """Compute the outcomes that are missing, batch by batch.
 
-
-def _saver(
-    save: _Files, inputs: Inputs, model: nn.Module, chosen: torch.device
-) -> contextlib.AbstractContextManager[Saver | EvidenceSaver]:
-    """What takes the adversarial images."""
-    if not save.one_file:
-        return saver(save.folder, save.names, inputs.data.load(), inputs.n)
-    ((output, key),) = save.names.items()
-
-    (entry,) = output.entry_template()
-    about = {
-        **_named_entry({**entry, **_common(output, inputs)}, inputs),
-        "checkpoint": inputs.checkpoint,
-        "data": inputs.data.fingerprint,
-        "key": key,
-    }
-    return evidence_saver(save.folder, inputs.data.load(), logits_of(model, chosen), about)
-
-
-def _with_warnings(entry: dict[str, Any], more: list[str]) -> dict[str, Any]:
-    """The entry with further warnings."""
-    return {**entry, "warnings": [*entry.get("warnings", ()), *more]} if more else entry
-
-
-class _Files(NamedTuple):
-    """A folder, and for some outputs the names of files in it, without ending; or one file FILE.adv."""
-
-    folder: str
-    names: dict[Any, str]
-
-    @property
-    def one_file(self) -> bool:
-        return self.folder.endswith(ENDING)
-
-
-def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]) -> _Files | None:
-    """The files for adversarial images, if they are requested and do not all exist.
-
-    A name contains the model, the metric and the key of the result, which identifies the contents.
+    model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K). outcomes: those of
+    each output, of a prefix of the order. Batches are consecutive pieces of the order, so that neither their
+    number nor the memory batch changes which examples share one. `save` receives an output, the ids of the
+    examples and the outcome wherever the outcome has images. Raises RbError where one image alone needs more memory than there is.
     """
-    folder = task.save
-    if folder is None:
-        return None
-    names: dict[Any, str] = {}
-    for unit in units:
-        output: Any = unit.output
-        if not output.implicit:
-            arch = re.sub(r"[^\w.-]+", "-", str(record["arch"].get("name", "model")))[:60]
-            names[output] = f"{arch}-{output.metric}-{unit.entries_key[:12]}"
-    if folder.endswith(ENDING):
-        return _file_to_save(folder, names, [unit for unit in units if unit.output in names])
-    there = all(os.path.exists(os.path.join(folder, f"{name}.npz")) for name in names.values())
-    return None if there else _Files(folder, names)
+    from rbtools.models import cuda_graphs  # imports torch
+
+    shape, n = tuple(examples.images.shape[1:]), len(examples.order)
+    pixels, labels = streaming.batchwise(examples.images, device), examples.labels.to(device)
+    chunk = default_chunk_size(device, shape) if settings.batch is None else settings.batch
+    chunk = min(chunk, together(outputs, device, shape) * _copies(outputs))
+    with report.clock.stage("preparation"):
+        fast = _searched(model, outputs, shape, settings, report)
+    place, share = environment(device), share or Alone()
+    title = f"{task.title} seed {settings.seed}" if any(output.random for output in outputs) else task.title
+    progress = _StatusLine(title, n, outputs, outcomes, report)
+    cuts = cut(outputs, n, device, shape, share.workers)
+    with (
+        _kept(outcomes),
+        cuda_graphs.released(fast.model),
+        closing(share.tiles(cuts, outcomes, progress)) as tiles,  # type: ignore[type-var]
+    ):
+        for tile in tiles:
+            if share.workers == 1:
+                streaming.prefetch(pixels, _following(outcomes, examples.order, tile))
+            parts: dict[int, Part] = {}
+            for begin, missing in _missing(outcomes, tile):
+                ids = examples.order[begin : tile.stop]
+                wanted = [outputs[i] for i in missing]
+                known = {
+                    outputs[i]: values for i, values in _known(outcomes, parts, begin, tile.stop, device)
+                }
+                start = time.perf_counter()
+                batch = _batch(model, fast.model, pixels, labels, ids, settings.seed, chunk, known)
+                while True:
+                    try:
+                        results = [_outcome(result) for result in task.run(batch, wanted)]
+                        break
+                    except RuntimeError as error:
+                        batch = _smaller(batch, error)
+                chunk = batch.chunk_size
+                arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
+                seconds = time.perf_counter() - start
+                report.after_batch(len(ids))
+                for i, result, values in zip(missing, results, arrays, strict=True):
+                    steps = fast.steps if outputs[i].allow_fast_model else ()
+                    totals = {"seconds": seconds, **result.totals}
+                    parts[i] = Part(values, totals, device.type, steps, place)
+                    if result.images is not None and save is not None:
+                        save(outputs[i], ids, result)
+            share.add(tile, parts)
 
 
-def _file_to_save(path: str, names: dict[Any, str], units: Sequence[_CacheUnit]) -> _Files | None:
-    """FILE.adv, unless it has these images; RbError where it has others, which it would replace."""
-    if len(units) != 1:
-        raise RbError(f"{path} holds the images of one distance. Give one --eps, or a folder to --save-adv.")
-    if os.path.exists(path):
-        if adv_file.header_of(path).get("key") == units[0].entries_key:
-            return None
-        raise RbError(f"{path} has other images already. Name another file with --save-adv, or remove it.")
-    return _Files(path, {units[0].output: units[0].entries_key})
+def cut(
+    outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], workers: int
+) -> list[range]:
+    """The first n examples cut into what a worker takes at once: the batches, or where their size shows in
+    no outcome, batches and smaller tiles towards the end.
+    """
+    batch = together(outputs, device, shape)
+    fixed = workers <= 1 or any(output.fixed_batches for output in outputs)
+    smallest = batch if fixed else max(batch // TILES_OF_BATCH.get(device.type, 1), 1)
+    tiles, start = [], 0
+    while start < n:
+        # Half of a worker's share of what is left, so that workers end at about the same time.
+        size = min(max((n - start) // (2 * max(workers, 1)), smallest), batch)
+        stop = n if n - start < min(batch, size + smallest // 2) else min(start + size, n)
+        tiles.append(range(start, stop))
+        start = stop
+    return tiles
 
 
-def _cost(outcomes: Outcomes, examples: int) -> dict[str, Any]:
-    """The cost fields of an entry: seconds, and passes through the model per image."""
-    totals = outcomes.totals
-    cost: Entry = {"seconds": round(totals.get("seconds", 0.0), 3)}
-    if "forward" in totals and examples:
-        cost["passes"] = {name: round(totals[name] / examples, 2) for name in ("forward", "backward")}
-    return cost
+def together(outputs: Sequence[Output], device: torch.device, shape: Sequence[int]) -> int:
+    """How many images (C, H, W) are attacked together."""
+    whole = any(output.batch_dependent for output in outputs)
+    return REFERENCE_BATCH if whole else max(batch_size(device, shape) // _copies(outputs), 1)
+
+
+def _copies(outputs: Sequence[Output]) -> int:
+    """How many copies of each image go through the network together."""
+    return max(output.copies_together for output in outputs)
+
+
+def _following(outcomes: Sequence[Outcomes], order: Tensor, tile: range) -> Tensor:
+    """The examples that the next batch will compute first; none if it lacks no outcome."""
+    following = range(tile.stop, min(tile.stop + len(tile), len(order)))
+    first = [begin for begin, _ in _missing(outcomes, following)][:1]
+    return order[first[0] if first else following.stop : following.stop]
+
+
+def _missing(outcomes: Sequence[Outcomes], tile: range) -> list[tuple[int, list[int]]]:
+    """The outputs that a batch lacks, grouped by the first missing example, the most complete group first.
+
+    Outputs that are equally complete are measured together; none is measured twice on an example, so that
+    sums over examples stay correct, and outputs that others need are measured before them.
+    """
+    groups: dict[int, list[int]] = {}
+    for i, known in enumerate(outcomes):
+        if len(known) < tile.stop:
+            groups.setdefault(max(len(known), tile.start), []).append(i)
+    return sorted(groups.items(), reverse=True)
+
+
+def _known(
+    outcomes: Sequence[Outcomes], parts: Mapping[int, Part], begin: int, stop: int, device: torch.device
+) -> Iterator[tuple[int, Tensor]]:
+    """The outputs whose outcomes of the examples from `begin` to `stop` are known, by their position."""
+    for i, known in enumerate(outcomes):
+        stored = known.values(stop)[begin:]
+        if len(known) < stop and i not in parts:
+            continue
+        if len(known) < stop:
+            stored = np.concatenate([stored, parts[i].values]) if len(stored) else parts[i].values
+        yield i, torch.from_numpy(stored).to(device)
+
+
+def _batch(
+    model: nn.Module,
+    fast_model: nn.Module,
+    pixels: Tensor | streaming.Streamed,
+    labels: Tensor,
+    ids: Tensor,
+    seed: int,
+    chunk_size: int,
+    precomputed: Mapping[Any, Tensor],
+) -> Batch:
+    images = pixels[ids].to(labels.device)
+    images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
+    ids = ids.to(labels.device)
+    return Batch(
+        model,
+        images,
+        labels[ids],
+        ids,
+        seed=seed,
+        chunk_size=chunk_size,
+        fast_model=fast_model,
+        precomputed=precomputed,
+    )
+
+
+def _outcome(result: Tensor | Outcome) -> Outcome:
+    return result if isinstance(result, Outcome) else Outcome(result, {})
+
+
+def _smaller(batch: Batch, error: RuntimeError) -> Batch:
+    """The batch in half as large chunks. Raises the error unless it says that memory ran out, and RbError
+    where a chunk is one image."""
+    from rbtools.models import cuda_graphs  # imports torch
+
+    if not out_of_memory(error):
+        raise error
+    if batch.chunk_size == 1:
+        raise RbError(
+            "Memory ran out with one image at a time. Use a larger device, or --device cpu."
+        ) from error
+    cuda_graphs.release(batch.fast_model)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return batch.in_chunks(max(batch.chunk_size // 2, 1))
+
+
+def _searched(
+    model: nn.Module,
+    outputs: Sequence[Output],
+    shape: tuple[int, int, int],
+    settings: Settings,
+    report: Report,
+) -> FastModel:
+    """The model that attacks run on: a fast copy where an output allows one."""
+    from rbtools.evaluation import fast_model
+
+    if not (settings.prepare and any(output.allow_fast_model for output in outputs)):
+        return fast_model.FastModel(model, ())
+    result = fast_model.make_fast_model(
+        model, settings.precision, shape, compiled=settings.compile, notify=report.notify
+    )
+    if result.refusal is not None:
+        report.notify(
+            f"warning: attacks run on the network itself, in float32, because {result.refusal}. They take"
+            " longer; the float32 decisions are the same."
+        )
+    if result.remark is not None:
+        report.notify(result.remark)
+    return result
+
+
+class _StatusLine:
+    """The status line: images done, the pace, and the accuracies so far."""
+
+    def __init__(
+        self, title: str, n: int, outputs: Sequence[Output], outcomes: Sequence[Outcomes], report: Report
+    ) -> None:
+        self.title, self.n, self.outputs, self.outcomes, self.report = title, n, outputs, outcomes, report
+        self.pace = Pace(n, min(map(len, outcomes)))
+
+    def __call__(self, done: int) -> None:
+        self.report.check_cancelled()
+        parts = [self.title, f"image {done}/{self.n}", self.pace.words(done)]
+        for output, known in zip(self.outputs, self.outcomes, strict=True):
+            if done and not output.implicit and output.metric is not None and len(known) >= done:
+                entry = output.entries(known.values(done), known.totals)[0]
+                parts.append(f"{entry['metric']} {entry['value']:.3f}")
+        self.report.progress(" · ".join(filter(None, parts)))
+
+
+@contextmanager
+def _kept(outcomes: Sequence[Outcomes]) -> Iterator[None]:
+    """Write the outcomes to the store at the end, also when the work is interrupted."""
+    try:
+        yield
+    finally:
+        for unsaved in outcomes:
+            unsaved.keep()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks.active_examples import check_schedule, uploaded
 from rbtools.evaluation.base import Batch
-from rbtools.evaluation.batches import batch_size
+from rbtools.evaluation.evaluate import batch_size
 from rbtools.lazy import torch
 from rbtools.probabilistic.sequential import Rule
 

@@ -27,9 +27,14 @@ def of_training(run: Run, shape: tuple[int, int, int]) -> str:
 
 def resolve(run: Run) -> str:
     """ "bf16" or "fp32": what `--precision` means for searches on this machine."""
-    if run.settings.precision != "auto":
-        return run.settings.precision
-    return "bf16" if _on_gpu(run) or _cpu_has_bf16() else "fp32"
+    return chosen(run.settings.precision, _on_gpu(run))
+
+
+def chosen(precision: str, on_gpu: bool) -> str:
+    """ "bf16" or "fp32": what "auto" means on a GPU or on this processor; others as they are."""
+    if precision != "auto":
+        return precision
+    return "bf16" if on_gpu or _cpu_has_bf16() else "fp32"
 
 
 def _on_gpu(run: Run) -> bool:

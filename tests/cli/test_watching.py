@@ -237,7 +237,7 @@ def test_the_status_line_has_pace_and_what_was_found(
 
     shown: list[str] = []
     monkeypatch.setattr(Terminal, "status", lambda self, text: shown.append(text))
-    monkeypatch.setattr("rbtools.evaluation.batches.batch_size", lambda device, shape: 128)
+    monkeypatch.setattr("rbtools.evaluation.evaluate.batch_size", lambda device, shape: 128)
     run("attack", "fgsm", "--n", "300", text=json.dumps(trained["erm"]))
     pace = r"[\d,.]+ images/s · \d+:\d\d left"
     assert re.fullmatch(rf"fgsm · image 256/300 · {pace} · fgsm\.8 0\.\d{{3}}", shown[-1])

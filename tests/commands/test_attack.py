@@ -786,7 +786,7 @@ TWO_PHASE = ["pgd", "--steps", "5", "--eps", "32", "--n", "120", "--screen-steps
 @pytest.fixture
 def weak_screen(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """One step of half the distance: the screen leaves images that PGD breaks."""
-    from rbtools.evaluation import screened_attack
+    from rbtools.jobs import screened_attack
 
     screen = (ATTACKS.build("pgd", steps=1, step_size=16 / 255, start="zero", eps=32 / 255),)
     monkeypatch.setattr(screened_attack, "screen_of", lambda method, steps: screen)
@@ -800,20 +800,20 @@ def two_phase(record: Record, *options: str) -> dict[str, Any]:
 
 def outcomes_of(record: Record, task: Any) -> np.ndarray:
     """The outcomes of the last output of a task on the first 120 images."""
-    from rbtools.evaluation import evaluate
     from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import resolve_inputs
+    from rbtools.jobs import evaluate_record
 
     inputs = resolve_inputs(record, Run.of("rb-attack", Store(Path("rb-store")), n=120, device="cpu"))
-    evaluate.task_entries(inputs, task)
-    values: np.ndarray = [*evaluate.stored_outcomes(inputs, task).values()][-1]
+    evaluate_record.task_entries(inputs, task)
+    values: np.ndarray = [*evaluate_record.stored_outcomes(inputs, task).values()][-1]
     return values
 
 
 def test_two_phases_on_all_survivors_are_exact(
     known: dict[str, Record], weak_screen: tuple[Any, ...]
 ) -> None:
-    from rbtools.evaluation.screened_attack import ScreenOutput, ScreenTask
+    from rbtools.jobs.screened_attack import ScreenOutput, ScreenTask
 
     entry = two_phase(known["erm"], "--two-phase", "all")
     method = ATTACKS.build("pgd", steps=5, eps=32 / 255)

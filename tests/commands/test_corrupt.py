@@ -18,8 +18,8 @@ from rbtools.commands import arch
 from rbtools.commands.corrupt import main
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import cifar
-from rbtools.evaluation.bootstrap_inputs import ImageOutcomes
 from rbtools.inputs import resolve
+from rbtools.jobs.bootstrap_inputs import ImageOutcomes
 from rbtools.models import checkpoint
 from rbtools.probabilistic.estimate import pr_d
 from rbtools.store import Store

@@ -18,10 +18,9 @@ from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import Pending, RbError
-from rbtools.evaluation import batches
+from rbtools.evaluation import evaluate as batches
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.certified import CertifiedTask
-from rbtools.evaluation.evaluate import run_task
 from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask
@@ -31,6 +30,7 @@ from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import EvaluateJob
+from rbtools.jobs.evaluate_record import run_task
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store, lease
@@ -131,7 +131,7 @@ def test_every_worker_has_tiles_and_they_become_smaller(
     monkeypatch.setattr(batches, "TILES_OF_BATCH", {"cpu": 4})
     run = run_in("rb-store", workers=workers)
     cuts = {
-        (task, device): batches._tiles(TASKS[task]().outputs(), n, torch.device(device), (3, 32, 32), run)
+        (task, device): batches.cut(TASKS[task]().outputs(), n, torch.device(device), (3, 32, 32), run.placement.workers)
         for task in TASKS
         for device in ("cpu", "cuda")
     }
@@ -147,7 +147,7 @@ def test_images_that_are_bounded_one_by_one_are_shared_also_where_records_come_i
 ) -> None:
     task = CertifiedTask(CERTIFIERS.build(certifier), (1 / 255,))
     run = run_in("rb-store", divide=True, workers=1)
-    tiles = batches._tiles(task.outputs(), 355, torch.device("cpu"), (1, 8, 8), run)
+    tiles = batches.cut(task.outputs(), 355, torch.device("cpu"), (1, 8, 8), run.placement.workers)
     assert (max(map(len, tiles)) <= 48 and len(tiles) > 8) == cut
 
 

@@ -24,20 +24,21 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation import evaluate, sampling
+from rbtools.evaluation import sampling
 from rbtools.evaluation.base import Batch, EvalTask
-from rbtools.evaluation.batches import BATCH, batch_size
-from rbtools.evaluation.evaluate import run_task
+from rbtools.evaluation.evaluate import BATCH, batch_size
 from rbtools.evaluation.outcomes import encoded
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
-from rbtools.evaluation.train_test_gap import ge
-from rbtools.evaluation.transfer import TransferTask
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
+from rbtools.jobs import evaluate_record
+from rbtools.jobs.evaluate_record import run_task
+from rbtools.jobs.train_test_gap import ge
+from rbtools.jobs.transfer import TransferTask
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.distributions import Uniform
 from rbtools.probabilistic.estimate import Estimator
@@ -786,4 +787,4 @@ def test_damaged_results_are_computed_again(
 )
 def test_a_stored_value_that_is_no_list_of_entries_counts_as_absent(kept: object, run: Run) -> None:
     run.store.keep_result(digest({}), {}, kept)
-    assert evaluate._stored_entries(run, digest({})) is None
+    assert evaluate_record._stored_entries(run, digest({})) is None

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 import rbtools
 from rbtools.commands.verify import main
 from rbtools.errors import RbError
-from rbtools.evaluation import adv_file
-from rbtools.evaluation.evidence import judge_evidence
 from rbtools.execution.run import Run
+from rbtools.jobs import adv_file
+from rbtools.jobs.evidence import judge_evidence
 from rbtools.store import Store
 
 Record = dict[str, Any]
@@ -216,7 +216,7 @@ def test_a_file_alone_says_no_more_than_its_name(attacked: Record, changes: dict
 
 
 def test_the_record_of_a_file_is_compared_with_itself(attacked: Record) -> None:
-    from rbtools.evaluation.evidence import verify_evidence
+    from rbtools.jobs.evidence import verify_evidence
 
     run = Run.of(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
     edited = {**attacked, "metrics": {**attacked["metrics"], "pgd3.24": 0.0125}}

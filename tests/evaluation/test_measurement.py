@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from rbtools.errors import Pending, RbError, UsageError
-from rbtools.evaluation import measure_batches
-from rbtools.evaluation.measurement import MeasureRequest, measure, perturbing
 from rbtools.execution import memoize
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
+from rbtools.jobs import measure_batches
+from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
 from rbtools.measures import MEASURES
 from rbtools.records import metric_name, results
 from rbtools.store import Store
@@ -136,7 +136,7 @@ def test_several_attacks_and_distances_stand_beside_each_other() -> None:
 def test_perturbed_images_keep_their_budget_and_the_second_attack_starts_where_the_first_ended() -> None:
     run, attack = run_in(), perturbing(("pgd",), (8 / 255,), 3, None)[0]
     data = data_of(FRESH, run, "train")
-    from rbtools.evaluation.measure_batches import MeasureItem
+    from rbtools.jobs.measure_batches import MeasureItem
 
     job = MeasureItem(MEASURES.build("ntk", kernel="twice"), attack, "init", data, (1, 5))
     work = measure_batches.Measuring(FRESH, 0, run, torch.device("cpu"))

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import rbtools
 from rbtools import datasets
 from rbtools.errors import RbError
-from rbtools.evaluation import adv_file
 from rbtools.inputs import resolve
+from rbtools.jobs import adv_file
 from rbtools.models.normalize import Normalized
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums, consistency

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from rbtools.commands import attack
-from rbtools.evaluation import adversarial, batches, outcomes
+from rbtools.evaluation import adversarial, outcomes
+from rbtools.evaluation import evaluate as batches
 from tests.runner import Record, invoke, one
 
 ASKED = "pgd --steps 5 --eps 2 --n 120 --screen-steps 1 --two-phase 40 --device cpu --jobs 1".split()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation.measurement import MeasureRequest, measure, perturbing
 from rbtools.execution.run import Run
+from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
 from rbtools.measures import MEASURES, batchnorm, derivatives, kernel
 from rbtools.measures.base import MeasureBatch, measured
 from rbtools.rng.draws import Draws

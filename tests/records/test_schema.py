@@ -16,7 +16,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.cli.docs import pages
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation import train_test_gap
+from rbtools.jobs import train_test_gap
 from rbtools.measures import MEASURES
 from rbtools.plots.board import page_content
 from rbtools.probabilistic import NOISES

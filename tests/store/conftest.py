@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation import evaluate
 from rbtools.evaluation.outcomes import encoded
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.run import Run
+from rbtools.jobs import evaluate_record
 from rbtools.spaces import sized
 from rbtools.store import Store
 from rbtools.trainer import train_model
@@ -68,7 +68,7 @@ class Filled:
         question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
         assert self.store.folder is not None
         run = Run.of(tool="rb-attack", store=Filling(self.store.folder), split=split, n=n)
-        made = evaluate.run_task(record, question, run)
+        made = evaluate_record.run_task(record, question, run)
         self.evaluated.append(made)
         return made
 

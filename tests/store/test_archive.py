@@ -86,15 +86,15 @@ def test_a_whole_store_arrives_as_it_was(whole: bytes, filled: Any, other: Store
 
 def test_what_arrived_is_found_by_the_tools(whole: bytes, filled: Any, other: Store) -> None:
     from rbtools.attacks import ATTACKS
-    from rbtools.evaluation import evaluate
     from rbtools.evaluation.tasks import AttackTask
     from rbtools.execution.run import Run
+    from rbtools.jobs import evaluate_record
 
     taken(other, whole)
     run = Run.of(tool="rb-attack", store=other)
     question = AttackTask(ATTACKS.build("fgsm", eps=8 / 255), (8 / 255,))
     for wrote, trained in zip(filled.evaluated, filled.trained, strict=True):
-        assert evaluate.run_task(trained, question, run) == wrote
+        assert evaluate_record.run_task(trained, question, run) == wrote
     assert (run.store.found, run.store.computed) == (2, 0)
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from rbtools import datasets, models
 from rbtools.errors import RbError
-from rbtools.evaluation.evaluate import run_task
 from rbtools.evaluation.tasks import AccuracyTask
 from rbtools.execution.run import Run
+from rbtools.jobs.evaluate_record import run_task
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import loop, validation

@@ -8,12 +8,12 @@ from typing import Any
 
 from rbtools.datasets import indices
 from rbtools.errors import RbError
-from rbtools.evaluation import model_checks
 from rbtools.evaluation.base import EvalTask
-from rbtools.evaluation.evaluate import add_entries, check_entries, expected_entries, task_entries
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
+from rbtools.jobs import model_checks
+from rbtools.jobs.evaluate_record import add_entries, check_entries, expected_entries, task_entries
 from rbtools.probabilistic.intervals import square_and_add
 from rbtools.records import metric_name, results, schema
 from rbtools.trainer.training_indices import trained_on

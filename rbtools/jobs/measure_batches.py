@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import spaces
 from rbtools.attacks import steps
 from rbtools.errors import RbError
-from rbtools.evaluation import divide
-from rbtools.evaluation.batches import CHUNK
+from rbtools.evaluation.evaluate import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.execution.device import out_of_memory
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data
+from rbtools.jobs import divide
 from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
 from rbtools.measures.base import MeasureBatch
@@ -109,19 +110,17 @@ class Measuring:
         """As `all`, together with other processes; nothing if `helping`. keys: of the items' results."""
         store, own = self.run.store, dict[MeasureTile, TileResult]()
         names = {tile: _part_key(tile, keys[tile.place]) for tile in divisible_tiles(items, self.chunk)}
-
-        def compute(tile: MeasureTile) -> None:
-            own[tile] = self._computed(tile, items[tile.place])
-            store.keep_part(names[tile], json.dumps(own[tile]).encode())
-
-        divide.work_off(
+        tiles = divide.free_tiles(
             {tile: [name] for tile, name in names.items()},
-            compute,
             lambda tile: helping and store.result(keys[tile.place]) is not None,
-            self.run,
+            store,
             lambda tile, left: self._progress(items[tile.place], tile),
             helping=helping,
         )
+        with contextlib.closing(tiles):  # type: ignore[type-var]
+            for tile in tiles:
+                own[tile] = self._computed(tile, items[tile.place])
+                store.keep_part(names[tile], json.dumps(own[tile]).encode())
         if helping:
             return
         results = {tile: own.get(tile) or _stored(store.state(name)) for tile, name in names.items()}

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rbtools.evaluation import adversarial, evaluate
+from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.jobs import evaluate_record
 from rbtools.records import metric_name, results
 
 if TYPE_CHECKING:
@@ -95,13 +96,13 @@ def _bits(outcome: Tensor | Outcome) -> Tensor:
 def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run: Run) -> dict[str, Any]:
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
     inputs = resolve_inputs(record, run)
-    expected = evaluate.expected_entries(inputs, task)
-    evaluate.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)
-    record, requested, implicit_entries = evaluate.measured_entries(inputs, task)
+    expected = evaluate_record.expected_entries(inputs, task)
+    evaluate_record.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)
+    record, requested, implicit_entries = evaluate_record.measured_entries(inputs, task)
     for entry in implicit_entries:
         if entry["metric"] == "acc":
             record = results.add_implicit(record, entry)
-    record = evaluate.add_entries(record, requested, run)
+    record = evaluate_record.add_entries(record, requested, run)
     missed = next(entry for entry in implicit_entries if entry["metric"].endswith("obfuscation.missed"))
     values = {entry["metric"]: entry["value"] for entry in requested}
     tests = list(_tests(task, values, missed["value"], run.selection.split))

@@ -20,13 +20,14 @@ import orjson
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.apgd_margin import APGDMargin
 from rbtools.datasets import indices
-from rbtools.evaluation import adversarial, evaluate
+from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.sampling import margin
-from rbtools.evaluation.screen_sources import ScreenSource, ScreenSources
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.jobs import evaluate_record
+from rbtools.jobs.screen_sources import ScreenSource, ScreenSources
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
 from rbtools.records import dumps, results
@@ -142,7 +143,7 @@ class TwoPhaseRequest:
 def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str, Any]:
     """The record with the estimated accuracy under the screen and the attack together, at each eps.
 
-    Raises RbError as `evaluate.run_task` does.
+    Raises RbError as `evaluate_record.run_task` does.
     """
     if run.store.folder is not None or run.plan is not None:
         return _run(record, request, run)
@@ -159,18 +160,18 @@ def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str
     known = ScreenSources(inputs)
     estimates = [TwoPhaseEvaluation(inputs, request, eps, known) for eps in request.eps]
     expected = [estimate.expected() for estimate in estimates]
-    evaluate.check_entries(inputs.record, expected, run)
+    evaluate_record.check_entries(inputs.record, expected, run)
     if run.plan is not None:
         run.plan.each([call for estimate in estimates for call in estimate.calls()])
     record = inputs.record
     entries = []
     for estimate in estimates:
-        record, _, implicit_entries = evaluate.measured_entries(inputs, estimate.screening)
+        record, _, implicit_entries = evaluate_record.measured_entries(inputs, estimate.screening)
         for entry in implicit_entries:
             record = results.add_implicit(record, entry)
         entries.append(_finer(record, estimate.entry(), run))
-    evaluate.report_warnings(entries, run)
-    return evaluate.add_entries(record, entries, run)
+    evaluate_record.report_warnings(entries, run)
+    return evaluate_record.add_entries(record, entries, run)
 
 
 def _finer(record: dict[str, Any], entry: Entry, run: Run) -> Entry:
@@ -251,22 +252,24 @@ class TwoPhaseEvaluation:
 
     def calls(self) -> list[Callable[[], Any]]:
         """Both phases, for a dry run."""
-        return [lambda: evaluate.task_entries(self.inputs, self.screening), self._second]
+        return [lambda: evaluate_record.task_entries(self.inputs, self.screening), self._second]
 
     def _second(self) -> None:
         """The second phase of a dry run: on its own images once the screen is stored, else on as many."""
-        if evaluate.known_outcomes(self.inputs, self.screening):
+        if evaluate_record.known_outcomes(self.inputs, self.screening):
             self.entry()
             return
         n = self.inputs.n
         size = min(self.request.size or n, n) if self.request.goal is None else two_phase.looks(n)[0]
         numbers = self.inputs.data.order(self.inputs.data.load().labels)[:n]
         chosen = indices.of(numbers.tolist(), in_order=True)  # the key is of no other evaluation
-        evaluate.task_entries(self.inputs.on(self.inputs.data.split, indices=chosen, n=size), self.task)
+        evaluate_record.task_entries(
+            self.inputs.on(self.inputs.data.split, indices=chosen, n=size), self.task
+        )
 
     def expected(self) -> Entry:
         """The entry as far as it is known before the work."""
-        (entry,) = evaluate.expected_entries(self.inputs, self.task)
+        (entry,) = evaluate_record.expected_entries(self.inputs, self.task)
         attacks = [attack.stem for attack in self.attacks]
         names = dict.fromkeys([*attacks, *(source.metric for source in self.sources)])
         drawn = seed_fields(self.inputs.run.settings.seed)  # the sample, whatever the attack
@@ -275,7 +278,7 @@ class TwoPhaseEvaluation:
     @cached_property
     def margins(self) -> np.ndarray:
         """The margin of each image (n,) under the screen, in the order of the evaluation; -1 if broken."""
-        values = evaluate.stored_outcomes(self.inputs, self.screening)[self.screening.screen]
+        values = evaluate_record.stored_outcomes(self.inputs, self.screening)[self.screening.screen]
         margins: np.ndarray = values[:, 0].copy()
         for source in self.sources:
             if source.margins is not None:
@@ -303,14 +306,17 @@ class TwoPhaseEvaluation:
         outputs = {"attack": self.task.outputs()[0], "screen": self.screening.screen}
         return {
             "kind": "two-phase",
-            **evaluate.inputs_fields(inputs),
-            **{name: digest(evaluate.outcome_fields(inputs, output)) for name, output in outputs.items()},
+            **evaluate_record.inputs_fields(inputs),
+            **{
+                name: digest(evaluate_record.outcome_fields(inputs, output))
+                for name, output in outputs.items()
+            },
             **seed_fields(inputs.run.settings.seed),
             "sources": [source.described() for source in self.sources],
             "screen_steps": getattr(request.screen[0], "steps", None),
             "n": inputs.n,
             **({"size": request.size} if request.goal is None else {"goal": request.goal}),
-            "estimate": [VERSION, two_phase.VERSION, evaluate.POSTPROCESSING],
+            "estimate": [VERSION, two_phase.VERSION, evaluate_record.POSTPROCESSING],
         }
 
     def _measured(self) -> Entry:
@@ -323,8 +329,8 @@ class TwoPhaseEvaluation:
         parts = two_phase.strata(0, stratum[:0], stratum[:0])
         for size in self._sizes(len(left)):
             sample = inputs.on(inputs.data.split, indices=order, n=size)
-            of_sample, _ = evaluate.task_entries(sample, self.task)
-            stands = next(iter(evaluate.stored_outcomes(sample, self.task).values()))
+            of_sample, _ = evaluate_record.task_entries(sample, self.task)
+            stands = next(iter(evaluate_record.stored_outcomes(sample, self.task).values()))
             parts = two_phase.strata(len(left), stratum[:size], stands)
             low, high = two_phase.estimate(parts, confidence).interval
             if self.request.goal is not None and (high - low) / 2 / n <= self.request.goal:
@@ -377,7 +383,7 @@ class TwoPhaseEvaluation:
 
     def _cost(self, of_sample: Sequence[Entry]) -> Entry:
         """Time, precision and warnings: of the attack on the sample, and the time of the screen."""
-        (screened,), _ = evaluate.task_entries(self.inputs, self.screening)
+        (screened,), _ = evaluate_record.task_entries(self.inputs, self.screening)
         entries = [screened, *of_sample]
         fields = {name: value for entry in entries for name, value in entry.items() if name in _OF_SAMPLE}
         passes = {

@@ -6,11 +6,11 @@ import heapq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.evaluation import adv_file
-from rbtools.evaluation.evidence import Scale, logits_of
 from rbtools.execution import device
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.jobs import adv_file
+from rbtools.jobs.evidence import Scale, logits_of
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:

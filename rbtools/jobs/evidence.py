@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
-from rbtools.evaluation import adv_file
 from rbtools.evaluation.base import Outcome
 from rbtools.execution import device
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
+from rbtools.jobs import adv_file
 from rbtools.lazy import nn, np, torch
 from rbtools.records import consistency, metric_name
 

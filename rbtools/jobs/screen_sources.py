@@ -20,9 +20,9 @@ from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import CurveAttack
 from rbtools.errors import RbError
-from rbtools.evaluation import evaluate
 from rbtools.evaluation.outcomes import Outcomes
 from rbtools.evaluation.tasks import AttackOutput, right
+from rbtools.jobs import evaluate_record
 from rbtools.lazy import np
 from rbtools.plain_files import read_plain
 from rbtools.store import Store, digest, index, listing, stamps
@@ -168,7 +168,7 @@ def _of_record(inputs: Inputs) -> Iterator[StoredEvaluation]:
         of_seed = inputs.on(inputs.data.split, seed=seed) if isinstance(seed, int) else inputs
         for detail in (False, True):
             output = AttackOutput(method, tuple(ladder), detail)
-            yield StoredEvaluation(str(entry["metric"]), evaluate.outcome_fields(of_seed, output))
+            yield StoredEvaluation(str(entry["metric"]), evaluate_record.outcome_fields(of_seed, output))
 
 
 def _method_of(entry: Entry) -> Attack | None:
@@ -198,7 +198,7 @@ def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
     store = inputs.run.store
     if isinstance(store, RemoteStoreProxy) or store.folder is None or not store.folder.exists():
         return
-    wanted = evaluate.inputs_fields(inputs)
+    wanted = evaluate_record.inputs_fields(inputs)
     for folder, stamp in _folders(store):
         for checkpoint, key, metric in _attacks_in(str(store.folder), folder, stamp):
             what = _key_fields(store, key) if checkpoint == inputs.checkpoint else None

@@ -39,7 +39,7 @@ class EvaluateJob(_RunJob):
         return bool(self.task.in_turn)
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.evaluation.evaluate import run_task
+        from rbtools.jobs.evaluate_record import run_task
 
         return run_task(record, self.task, self.run)
 
@@ -56,7 +56,7 @@ class ArchiveJob(_RunJob):
     detail: bool = False
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.evaluation.corruption_archive import run_archive
+        from rbtools.jobs.corruption_archive import run_archive
 
         return run_archive(
             record, self.folder, self.names, self.severities, self.reference, self.run, self.detail
@@ -76,7 +76,7 @@ class EvidenceJob(_RunJob):
     hints: Any = None  # CheckpointHints
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.evaluation.evidence import verify_evidence
+        from rbtools.jobs.evidence import verify_evidence
 
         return verify_evidence(record, self.path, self.run, self.file, self.hints)
 
@@ -94,7 +94,7 @@ class EvaluateAllJob(_RunJob):
         return bool(all(task.in_turn for task in self.tasks))
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.evaluation.evaluate import run_task
+        from rbtools.jobs.evaluate_record import run_task
 
         if self.run.plan is not None:
             self.run.plan.each([partial(run_task, record, task, self.run) for task in self.tasks])
@@ -112,7 +112,7 @@ class TwoPhaseJob(_RunJob):
     run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.evaluation.screened_attack import run_two_phase
+        from rbtools.jobs.screened_attack import run_two_phase
 
         return run_two_phase(record, self.request, self.run)
 
@@ -125,7 +125,7 @@ class GradientMaskingJob(_RunJob):
     run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.evaluation.gradient_masking import run_gradient_masking
+        from rbtools.jobs.gradient_masking import run_gradient_masking
 
         return run_gradient_masking(record, self.task, self.run)
 
@@ -141,7 +141,7 @@ class TrainTestGapJob(_RunJob):
     more: tuple[Any, ...] = ()
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.evaluation.train_test_gap import ge
+        from rbtools.jobs.train_test_gap import ge
 
         tasks = (self.task, *self.more)
         if self.more and self.run.plan is not None:
@@ -183,6 +183,6 @@ class MeasureJob(_RunJob):
     run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.evaluation.measurement import measure
+        from rbtools.jobs.measurement import measure
 
         return measure(record, self.asked, self.run)

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation import mean_interval, measure_batches
-from rbtools.evaluation.evaluate import add_entries
-from rbtools.evaluation.measure_batches import MeasureItem, arch_of
+from rbtools.evaluation import mean_interval
 from rbtools.execution import device, resources
 from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoize
@@ -25,6 +23,9 @@ from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import Data, data_of, named_data
+from rbtools.jobs import measure_batches
+from rbtools.jobs.evaluate_record import add_entries
+from rbtools.jobs.measure_batches import MeasureItem, arch_of
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name, results, schema
 from rbtools.rng import seed_fields

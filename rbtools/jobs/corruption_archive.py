@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy
 from rbtools.errors import RbError
-from rbtools.evaluation import evaluate
 from rbtools.evaluation.base import EvalTask, Output
 from rbtools.evaluation.tasks import CleanOutput, accuracy_entries, mean_over, rows_key, rows_of
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import ArchiveDataset, Data
+from rbtools.jobs import evaluate_record
 from rbtools.lazy import np, torch
 from rbtools.records import metric_name, results
 from rbtools.scoring import corruptions as sums
@@ -142,9 +142,11 @@ def run_archive(
         _check_images(path, data)
     _check_labels(folder / "labels.npy", data)
     unread = [ArchiveTask(path, "", severities, _whole(data), False) for path in paths]
-    expected = [entry for task in unread for entry in evaluate.expected_entries(inputs, task)]
+    expected = [entry for task in unread for entry in evaluate_record.expected_entries(inputs, task)]
     expected += _sums(expected, None, reference, data, {})
-    evaluate.check_entries(inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run)
+    evaluate_record.check_entries(
+        inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run
+    )
     computed_before, found_before = run.store.computed, run.store.found
     entries: list[dict[str, Any]] = []
     implicit_entries: list[dict[str, Any]] = []
@@ -158,16 +160,16 @@ def run_archive(
             has_clean and not implicit_entries,
             detail,
         )
-        of_file, clean = evaluate.task_entries(inputs, task)
+        of_file, clean = evaluate_record.task_entries(inputs, task)
         entries, implicit_entries = entries + of_file, implicit_entries + clean
-        correct |= evaluate.correct_images(inputs, task)
+        correct |= evaluate_record.correct_images(inputs, task)
     anything = run.store.computed > computed_before  # a record counts once, not once per file
     run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
     entries += _sums(entries, implicit_entries[0] if implicit_entries else None, reference, data, correct)
     record = inputs.record_with_data()
     for entry in implicit_entries:
         record = results.add_implicit(record, entry)
-    return evaluate.add_entries(record, entries, run)
+    return evaluate_record.add_entries(record, entries, run)
 
 
 def _sums(

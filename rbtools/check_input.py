@@ -1,0 +1,114 @@
+"""What a caller gives in memory, checked: images, labels, a model and its logits.
+
+Each function raises RbError with what was found, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rbtools.errors import RbError
+from rbtools.lazy import nn, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CHANNELS = (1, 3, 4)
+# Modules that compute something else in training.
+_BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
+
+
+def check_images(images: Tensor) -> None:
+    """Images (N, C, H, W): floats in [0, 1], or uint8."""
+    shape = tuple(images.shape)
+    if images.dim() != 4:
+        raise RbError(
+            f"The images have the shape {shape}. Expected (N, C, H, W); add a dimension with images[None]."
+        )
+    if shape[3] in _CHANNELS and shape[1] not in _CHANNELS:
+        raise RbError(
+            f"The images have the shape {shape}, with channels last. Expected (N, C, H, W):"
+            " images.permute(0, 3, 1, 2)."
+        )
+    if images.dtype == torch.uint8:
+        return
+    if not images.is_floating_point():
+        raise RbError(
+            f"The images are of type {images.dtype}. Expected floats in [0, 1], or torch.uint8 from 0 to 255."
+        )
+    if not len(images):
+        return
+    low, high = float(images.min()), float(images.max())
+    if low >= 0 and high <= 1:
+        return
+    if low >= 0 and 1 < high <= 255:
+        advice = "Divide them by 255."
+    else:
+        advice = "Undo the normalisation: it belongs into the model, as its first layer."
+    raise RbError(f"The images have values from {low:.4g} to {high:.4g}. Expected [0, 1]. {advice}")
+
+
+def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
+    """Class numbers (n,) from 0 to `classes` - 1."""
+    shape = tuple(labels.shape)
+    if labels.dim() == 2 and shape[0] == n and shape[1] > 1:
+        raise RbError(
+            f"The labels have the shape {shape}, as if they were one-hot. Expected class numbers ({n},):"
+            " labels.argmax(1)."
+        )
+    if shape != (n,):
+        raise RbError(f"The labels have the shape {shape}. Expected ({n},), one for each image.")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise RbError(f"The labels are of type {labels.dtype}. Expected class numbers: labels.long().")
+    if not n:
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or (classes is not None and high >= classes):
+        expected = "0 or more" if classes is None else f"0 to {classes - 1}, the classes of the model"
+        raise RbError(f"The labels are from {low} to {high}. Expected {expected}.")
+
+
+def check_model(model: Any) -> None:
+    """A callable; a module whose layers compute the same for every batch (eval mode)."""
+    if not callable(model):
+        raise RbError(
+            f"The model is of type {type(model).__name__}. Expected a module or a function from images in"
+            " [0, 1] to logits."
+        )
+    if not isinstance(model, nn.Module):
+        return
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if module.training and any(word in kind for word in _BY_MODE):
+            raise RbError(
+                f"The model is in training mode, in which its {kind} ({name}) depends on the batch or on"
+                " chance. Call model.eval() first."
+            )
+
+
+def check_device(model: Any, device: torch.device, whose: str = "The images are") -> None:
+    """A module whose parameters are on this device."""
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    if first is not None and first.device != device:
+        raise RbError(
+            f"{whose} on {device}, the model is on {first.device}. Expected one device: model.to('{device}')."
+        )
+
+
+def check_logits(logits: Any, n: int) -> None:
+    """Logits (n, K) of n images: floats, and not the probabilities of a softmax."""
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != n or logits.shape[1] < 2:
+        found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise RbError(
+            f"The model gives {found} for {n} images. Expected logits ({n}, classes): wrap it in a module that"
+            " returns them."
+        )
+    if not logits.is_floating_point():
+        raise RbError(
+            f"The model gives values of type {logits.dtype}. Expected logits as floats, not predictions."
+        )
+    if n and bool(((logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-4)).all()):
+        raise RbError(
+            "The model gives probabilities: each row is not negative and sums to 1. Expected logits: leave out"
+            " the softmax, whose gradient vanishes, so that attacks look weak."
+        )

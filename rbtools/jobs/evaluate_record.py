@@ -1,0 +1,477 @@
+"""Evaluation of an `EvalTask` on a record: its results from the store or computed.
+
+A task has a few `Output`s, each one whole number per example (whether it is still classified correctly; the
+number of its correct noisy copies). Outcomes are stored under a key that does not contain `n`, in one fixed
+order of the examples, so that more examples, another eps or an interrupted run continue from the stored
+outcomes. (The key of attacks that draw random numbers for the whole batch does contain `n`.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.errors import Pending, RbError
+from rbtools.evaluation.base import EvalTask, Output
+from rbtools.evaluation.evaluate import Examples, compute_outcomes
+from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.tasks import CleanOutput, right
+from rbtools.execution import device, precision
+from rbtools.execution.memoize import memoize
+from rbtools.execution.run import Run
+from rbtools.inputs import resolve
+from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.data import named_data
+from rbtools.inputs.resolve import Inputs
+from rbtools.jobs import adv_file, divide, model_checks
+from rbtools.jobs.evidence import ENDING, EvidenceSaver, evidence_saver, logits_of
+from rbtools.jobs.save_images import Saver, saver
+from rbtools.records import metric_name, results
+from rbtools.rng import seed_fields
+from rbtools.spaces.identity import identity
+from rbtools.store import digest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import nn
+
+
+Entry = dict[str, Any]
+Entries = list[Entry]
+
+VERSION = 2  # of the outcomes
+POSTPROCESSING = 2  # version of the computation of entries from outcomes
+NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
+
+
+def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]:
+    """The record with the results of the task.
+
+    Raises RbError where the model or the data are not available, or the record has a result of that name
+    with another protocol.
+    """
+    inputs = resolve_inputs(record, run)
+    check_entries(inputs.record, expected_entries(inputs, task), run)
+    record, entries, implicit_entries = measured_entries(inputs, task)
+    for entry in implicit_entries:
+        record = results.add_implicit(record, entry)
+    return add_entries(record, entries, run)
+
+
+def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], Entries, Entries]:
+    """The record with its data, and the entries of the task: (requested, implicit). Prints their warnings."""
+    entries, implicit_entries = task_entries(inputs, task)
+    model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
+    report_warnings(entries, inputs.run)
+    return inputs.record_with_data(), entries, implicit_entries
+
+
+def report_warnings(entries: Sequence[Entry], run: Run) -> None:
+    """Print the warnings of the entries."""
+    for entry in entries:
+        for warning in entry.get("warnings", ()):
+            if warning == NO_FAST_MODEL:
+                continue  # reported once, with the reason, where the fast copy was refused
+            run.report.notify(f"{entry['metric']}: {warning}")
+
+
+def add_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> dict[str, Any]:
+    """Add entries under their names, or under `--as NAME`. Raises RbError as `check_entries` does."""
+    for entry in _renamed(entries, run):
+        record = results.add(record, entry, replace=run.replace)
+    return record
+
+
+def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) -> None:
+    """Raise RbError before the computation where `add_entries` would raise it afterwards."""
+    if (other := results.edited(record)) is not None:
+        run.report.notify(
+            f"warning: {other['metric']} of a record differs from its entry in evals."
+            " Measuring it again replaces it."
+        )
+    for entry in _renamed(entries, run):
+        if not run.replace:
+            results.refuse(record, entry)
+
+
+def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
+    if run.name_as is None:
+        return entries
+    if len(entries) != 1:
+        more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
+        names = ", ".join(entry["metric"] for entry in entries[:4]) + more
+        raise RbError(
+            f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
+        )
+    return [{**entries[0], "metric": run.name_as}]
+
+
+def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
+    """The entries of the task as far as they are known before the computation: without results.
+
+    Fields that only the computation determines are results.LATER: the number of correct images, a loss that
+    may replace another, whether the attack can run on the fast model.
+    """
+    nothing = {"value": 0.0, "ci95": (0.0, 1.0), "seconds": 0.0}
+    entries = []
+    for output in task.outputs():
+        precise = _arithmetic(output, inputs.run)["precision"] == "fp32"
+        common = {"precision": "fp32" if precise else results.LATER, **_common(output, inputs)}
+        for entry in output.entry_template() if not output.implicit else ():
+            number = results.LATER if entry.get("denominator") == "correct" else inputs.n
+            loss = {"loss": results.LATER} if "loss" in entry else {}
+            entries.append({**entry, "n": number, **nothing, **loss, **common})
+    entries += task.summarize(entries, [], dict)
+    return [_named_entry(entry, inputs) for entry in entries]
+
+
+def _common(output: Output, inputs: Inputs) -> Entry:
+    """The fields of an output's entries that describe its examples and its random numbers."""
+    seed = seed_fields(inputs.run.settings.seed) if output.random else {}
+    return {"split": inputs.data.split, **inputs.data.protocol(), **seed}
+
+
+def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
+    """The entries of a task on the split, from the store or computed: (requested, implicit)."""
+    run = inputs.run
+    try:
+        units = _cache_units(inputs, task)
+    except Pending:  # in a dry run, the network would first be trained
+        columns = [output.key_fields() for output in task.outputs()]
+        run.plan.untrained(task.title, inputs.record, columns, inputs.n)
+        raise
+    save = _to_save(task, units, inputs.record)  # the store holds no images: they are computed again
+    computed = memoize(
+        run,
+        [unit.outcomes_key for unit in units],
+        lambda: [_stored_entries(run, unit.entries_key) for unit in units],
+        lambda entries: _compute(inputs, task, units, entries, save),
+        plan=lambda entries: run.plan.evaluation(task.title, inputs.record, _lacking(units, entries, inputs)),
+        anew=save is not None,
+        help=None if save else lambda entries: _compute(inputs, task, units, entries, None, helping=True),
+    )
+    requested: Entries = []
+    implicit_entries: Entries = []
+    for unit, entries in zip(units, computed, strict=True):
+        (implicit_entries if unit.output.implicit else requested).extend(entries or [])
+    requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
+    return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
+
+
+def correct_images(inputs: Inputs, task: EvalTask) -> dict[tuple[str, int], np.ndarray]:
+    """Which images are classified correctly under each corruption and severity of a finished task: 1 or 0.
+
+    Outcomes that the store does not have are left out.
+    """
+    return _correct(_cache_units(inputs, task), inputs)
+
+
+def stored_outcomes(inputs: Inputs, task: EvalTask) -> dict[Output, np.ndarray]:
+    """The outcomes (n,) or rows (n, R) of each requested output of a task that was measured.
+
+    They come in the order of the evaluation. Those that the store has lost are computed again.
+    """
+    units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
+    if any(len(Outcomes(inputs.run.store, unit.outcomes_key)) < inputs.n for unit in units):
+        _compute(inputs, task, units, [None] * len(units), None)
+    return {unit.output: Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n) for unit in units}
+
+
+def outcome_fields(inputs: Inputs, output: Output) -> dict[str, Any]:
+    """The fields that determine the outcomes of an output, whose digest is their key in the store."""
+    return _cache_unit(inputs, output).outcomes_fields
+
+
+def inputs_fields(inputs: Inputs) -> dict[str, Any]:
+    """Those of these fields that name the model, the data and the version of the outcomes."""
+    return {
+        "version": VERSION,
+        "checkpoint": inputs.checkpoint,
+        "arch": identity(inputs.record["arch"]),
+        "data": inputs.data.fingerprint,
+        "split": inputs.data.split,
+    }
+
+
+def known_outcomes(inputs: Inputs, task: EvalTask) -> list[np.ndarray]:
+    """The outcomes (n,) or rows (n, R) of the requested outputs that the store has; nothing is computed."""
+    units = [unit for unit in _cache_units(inputs, task) if not unit.output.implicit]
+    stored = [Outcomes(inputs.run.store, unit.outcomes_key) for unit in units]
+    return [outcomes.values(inputs.n) for outcomes in stored if len(outcomes) >= inputs.n]
+
+
+def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int], np.ndarray]:
+    templates = [(unit, unit.output.entry_template()[0]) for unit in units if not unit.output.implicit]
+    return {
+        (entry["corruption"], entry["severity"]): right(
+            Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n), unit.output.detail
+        )
+        for unit, entry in templates
+    }
+
+
+def _cache_units(inputs: Inputs, task: EvalTask) -> list[_CacheUnit]:
+    return [_cache_unit(inputs, output) for output in task.outputs()]
+
+
+def _lacking(
+    units: Sequence[_CacheUnit], computed: Sequence[Any], inputs: Inputs
+) -> list[tuple[str, dict[str, Any], int]]:
+    """For each unit without entries: the key of its outcomes, its output, and how many images are missing."""
+    n, store = inputs.n, inputs.run.store
+    lacking = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
+    left = [n - min(len(Outcomes(store, unit.outcomes_key)), n) for unit in lacking]
+    return [
+        (unit.outcomes_key, unit.outcomes_fields["column"], images)
+        for unit, images in zip(lacking, left, strict=True)
+    ]
+
+
+def _stored_entries(run: Run, key: str) -> Entries | None:
+    """The entries that the store has, or None; a store of others may hold anything under the key."""
+    kept = run.store.result(key)
+    whole = isinstance(kept, list) and all(
+        isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry
+        for entry in kept
+    )
+    return kept if whole else None
+
+
+def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
+    """An entry as stored in the record: named for its split, with the tool that made it."""
+    data = inputs.data
+    named = {"tool": inputs.run.tool, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
+    if named_data(inputs.record, data.name) != data.name:
+        named["dataset"] = data.name
+    return named
+
+
+class _CacheUnit(NamedTuple):
+    """An output with the store keys of its outcomes and entries: the determining fields and their digests."""
+
+    output: Output
+    outcomes_fields: dict[str, Any]
+    outcomes_key: str
+    entries_fields: dict[str, Any]
+    entries_key: str
+
+
+def _cache_unit(inputs: Inputs, output: Output) -> _CacheUnit:
+    run = inputs.run
+    of_outcomes = {
+        "kind": "outcomes",
+        **inputs_fields(inputs),
+        **_arithmetic(output, run),
+        "column": output.key_fields(),
+    }
+    if output.random:
+        of_outcomes |= seed_fields(run.settings.seed)
+    if output.batch_dependent:
+        # n sets the size of the last batch, and the attack draws for whole batches.
+        of_outcomes["n"] = inputs.n
+    outcomes_key = digest(of_outcomes)
+    of_entries = {
+        "outcomes": outcomes_key,
+        "n": inputs.n,
+        "version": POSTPROCESSING,
+        **output.postprocess_key(),
+    }
+    return _CacheUnit(output, of_outcomes, outcomes_key, of_entries, digest(of_entries))
+
+
+def _arithmetic(output: Output, run: Run) -> dict[str, Any]:
+    """The numerical settings of the output's computation that could change an outcome."""
+    if not (run.settings.prepare and output.allow_fast_model):
+        return {"precision": "fp32"}
+    settings = {"precision": precision.resolve(run), "prepared": precision.PREPARED}
+    return settings | ({"compiled": True} if run.settings.compile else {})
+
+
+def _compute(
+    inputs: Inputs,
+    task: EvalTask,
+    units: Sequence[_CacheUnit],
+    computed: list[Any],
+    save: _Files | None,
+    *,
+    helping: bool = False,
+) -> None:
+    """Compute the entries that are None in `computed`, and store outcomes and entries.
+
+    With `save` the perturbed images are needed too, and everything is computed again. `helping`: compute
+    batches of outcomes for the process that holds the leases, and no entries.
+    """
+    n, run = inputs.n, inputs.run
+    missing = [i for i, entries in enumerate(computed) if entries is None]
+    if any(units[i].output.needs_other_outputs for i in missing):
+        missing = list(range(len(units)))
+    outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
+    checks = None
+    if any(len(stored) < n for stored in outcomes):
+        outputs = [units[i].output for i in missing]
+        checks = _run_batches(inputs, task, outputs, outcomes, save, helping=helping)
+    if helping:
+        return
+    labels = resolve.names(inputs.record, inputs.data)
+    for i, stored in zip(missing, outcomes, strict=True):
+        unit = units[i]
+        common = _common(unit.output, inputs)
+        cost = {"device": "+".join(stored.devices), **_arithmetic(unit.output, run)}
+        if len(stored.environments) == 1 and stored.environments[0]:
+            cost["environment"] = stored.environments[0]
+        warnings = []
+        if stored.fast_steps:
+            cost["prepared"] = stored.fast_steps
+        elif cost.pop("prepared", None) is not None:
+            cost["precision"] = "fp32"  # there was no fast copy of the model
+            warnings = [NO_FAST_MODEL]
+        sanity = {"sanity": checks} if checks is not None and isinstance(unit.output, CleanOutput) else {}
+        computed[i] = [
+            _with_warnings({**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}, warnings)
+            for entry in unit.output.entries(stored.values(n), stored.totals)
+        ]
+        about = {"kind": "evaluation", "of": unit.outcomes_fields, **labels}
+        run.store.keep_result(unit.entries_key, unit.entries_fields, computed[i], about)
+
+
+def _run_batches(
+    inputs: Inputs,
+    task: EvalTask,
+    outputs: Sequence[Output],
+    outcomes: Sequence[Outcomes],
+    save: _Files | None,
+    *,
+    helping: bool,
+) -> dict[str, Any] | None:
+    """Compute the missing outcomes; return the checks of the model if the clean accuracy is computed."""
+    # A missing file is reported before torch is imported.
+    resolve.checkpoint_of(inputs.record, inputs.run)
+    record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
+    checks = None
+    with device.taken(run, inputs.threads()) as chosen:
+        divided = divide.is_divided(outputs, n, chosen, data.about.shape, run)
+        if helping and not divided:
+            return None
+        with run.report.clock.stage("model"):
+            model = inputs.load_model(chosen)
+        if not helping and any(isinstance(output, CleanOutput) for output in outputs):
+            with run.report.clock.stage("look"):
+                checks = model_checks.check_outputs(model, record, data, n, chosen, run)
+        with contextlib.ExitStack() as files:
+            take = share = None
+            if save:
+                take = files.enter_context(_saver(save, inputs, model, chosen)).add
+            elif divided:
+                share = divide.Shared(run.store, run.placement.workers, helping=helping)
+            elif run.placement.divide and run.placement.workers > 1 and _draw_for_batches(outputs):
+                run.report.notify(
+                    f"{task.title} draws its random numbers for a whole batch, so one process computes all of"
+                    " it."
+                )
+            with run.report.clock.stage(task.title):
+                dataset = data.load()
+                examples = Examples(dataset.images, dataset.labels, data.order(dataset.labels)[:n])
+                settings = replace(run.settings, precision=precision.resolve(run))
+                compute_outcomes(
+                    model,
+                    examples,
+                    task,
+                    outputs,
+                    outcomes,
+                    settings=settings,
+                    device=chosen,
+                    report=run.report,
+                    share=share,
+                    save=take,
+                )
+        if save and save.one_file:
+            run.report.notify(f"The adversarial images are in {save.folder}. rb-verify --adv judges them.")
+        elif save:
+            names = ", ".join(f"{name}.npz" for name in save.names.values())
+            run.report.notify(f"The adversarial images are in {save.folder}: {names}.")
+    return checks
+
+
+def _draw_for_batches(outputs: Sequence[Output]) -> bool:
+    """Whether random numbers depend on the batch, which then is not divided."""
+    return any(output.batch_dependent for output in outputs)
+
+
+def _saver(
+    save: _Files, inputs: Inputs, model: nn.Module, chosen: torch.device
+) -> contextlib.AbstractContextManager[Saver | EvidenceSaver]:
+    """What takes the adversarial images."""
+    if not save.one_file:
+        return saver(save.folder, save.names, inputs.data.load(), inputs.n)
+    ((output, key),) = save.names.items()
+
+    (entry,) = output.entry_template()
+    about = {
+        **_named_entry({**entry, **_common(output, inputs)}, inputs),
+        "checkpoint": inputs.checkpoint,
+        "data": inputs.data.fingerprint,
+        "key": key,
+    }
+    return evidence_saver(save.folder, inputs.data.load(), logits_of(model, chosen), about)
+
+
+def _with_warnings(entry: dict[str, Any], more: list[str]) -> dict[str, Any]:
+    """The entry with further warnings."""
+    return {**entry, "warnings": [*entry.get("warnings", ()), *more]} if more else entry
+
+
+class _Files(NamedTuple):
+    """A folder, and for some outputs the names of files in it, without ending; or one file FILE.adv."""
+
+    folder: str
+    names: dict[Any, str]
+
+    @property
+    def one_file(self) -> bool:
+        return self.folder.endswith(ENDING)
+
+
+def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]) -> _Files | None:
+    """The files for adversarial images, if they are requested and do not all exist.
+
+    A name contains the model, the metric and the key of the result, which identifies the contents.
+    """
+    folder = task.save
+    if folder is None:
+        return None
+    names: dict[Any, str] = {}
+    for unit in units:
+        output: Any = unit.output
+        if not output.implicit:
+            arch = re.sub(r"[^\w.-]+", "-", str(record["arch"].get("name", "model")))[:60]
+            names[output] = f"{arch}-{output.metric}-{unit.entries_key[:12]}"
+    if folder.endswith(ENDING):
+        return _file_to_save(folder, names, [unit for unit in units if unit.output in names])
+    there = all(os.path.exists(os.path.join(folder, f"{name}.npz")) for name in names.values())
+    return None if there else _Files(folder, names)
+
+
+def _file_to_save(path: str, names: dict[Any, str], units: Sequence[_CacheUnit]) -> _Files | None:
+    """FILE.adv, unless it has these images; RbError where it has others, which it would replace."""
+    if len(units) != 1:
+        raise RbError(f"{path} holds the images of one distance. Give one --eps, or a folder to --save-adv.")
+    if os.path.exists(path):
+        if adv_file.header_of(path).get("key") == units[0].entries_key:
+            return None
+        raise RbError(f"{path} has other images already. Name another file with --save-adv, or remove it.")
+    return _Files(path, {units[0].output: units[0].entries_key})
+
+
+def _cost(outcomes: Outcomes, examples: int) -> dict[str, Any]:
+    """The cost fields of an entry: seconds, and passes through the model per image."""
+    totals = outcomes.totals
+    cost: Entry = {"seconds": round(totals.get("seconds", 0.0), 3)}
+    if "forward" in totals and examples:
+        cost["passes"] = {name: round(totals[name] / examples, 2) for name in ("forward", "backward")}
+    return cost
