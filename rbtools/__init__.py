@@ -20,6 +20,7 @@ _API = (
     "certify",
     "check",
     "curve",
+    "evaluate",
     "convert",
     "corr",
     "corrupt",
@@ -39,6 +40,10 @@ _ROOMS = ("datasets", "models", "records")
 
 def __getattr__(name: str) -> Any:
     # Imported on use: tools do not need what is for notebooks.
+    if name in ("evaluate", "Result"):
+        from rbtools.evaluation import evaluate
+
+        return evaluate.evaluate if name == "evaluate" else evaluate.Result
     if name in _API:
         from rbtools import api
 

@@ -13,6 +13,7 @@ from rbtools.lazy import nn, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+PROBED = 4  # images that show whether a model gives logits
 _CHANNELS = (1, 3, 4)
 # Modules that compute something else in training.
 _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
@@ -95,13 +96,26 @@ def check_device(model: Any, device: torch.device, whose: str = "The images are"
         )
 
 
+def checked(model: Any, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both right for the model."""
+    check_images(images)
+    check_device(model, images.device)
+    images = images.detach().float().div(255 if images.dtype == torch.uint8 else 1)
+    labels = labels.to(images.device)
+    with torch.no_grad():
+        logits = model(images[:PROBED])
+    check_logits(logits, len(images[:PROBED]))
+    check_labels(labels, len(images), logits.shape[1])
+    return images, labels.long()
+
+
 def check_logits(logits: Any, n: int) -> None:
     """Logits (n, K) of n images: floats, and not the probabilities of a softmax."""
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != n or logits.shape[1] < 2:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(
-            f"The model gives {found} for {n} images. Expected logits ({n}, classes): wrap it in a module that"
-            " returns them."
+            f"The model gives {found} for {n} images. Expected logits ({n}, classes): wrap it in a module"
+            " that returns them."
         )
     if not logits.is_floating_point():
         raise RbError(
@@ -109,6 +123,6 @@ def check_logits(logits: Any, n: int) -> None:
         )
     if n and bool(((logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-4)).all()):
         raise RbError(
-            "The model gives probabilities: each row is not negative and sums to 1. Expected logits: leave out"
-            " the softmax, whose gradient vanishes, so that attacks look weak."
+            "The model gives probabilities: each row is not negative and sums to 1. Expected logits: leave"
+            " out the softmax, whose gradient vanishes, so that attacks look weak."
         )

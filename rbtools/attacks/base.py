@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rbtools import check_input
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.registry import Registered, param
 
 if TYPE_CHECKING:
@@ -131,7 +133,20 @@ class SequentialAttack(Attack):
         """The stages for a model of that many classes (0 without a clean pass)."""
         raise NotImplementedError
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def __call__(
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws | None = None, *, seed: int = 0
+    ) -> Tensor:
+        """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as the base class says.
+
+        Without `draws` the random numbers are those that the command has under `seed` for the first N images
+        of a split, and what was given is checked: RbError says what is wrong with it.
+        """
+        if draws is None:
+            from rbtools.rng.draws import Draws
+
+            check_input.check_model(model)
+            images, labels = check_input.checked(model, images, labels)
+            draws = Draws(seed, f"attack.{self.name}", torch.arange(len(images), device=images.device))
         return self.run(model, images, labels, draws)[0]
 
     def run(

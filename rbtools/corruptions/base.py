@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from rbtools import check_input
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import Registered, param
@@ -77,8 +78,17 @@ class Corruption(Registered):
         """The corruption as a function of images, severity and draws, with its photographs loaded."""
         return self
 
-    def __call__(self, images: Tensor, severity: int, draws: Draws) -> Tensor:
-        """Corrupt a batch. Raises RbError for a severity other than 1 to 5, or too small images."""
+    def __call__(self, images: Tensor, severity: int, draws: Draws | None = None, *, seed: int = 0) -> Tensor:
+        """Corrupt a batch. Without `draws` they are those that the command has under `seed` for the first N
+        images of a split. Raises RbError for a severity other than 1 to 5, too small images, and images in
+        another form."""
+        if draws is None:
+            check_input.check_images(images)
+            from rbtools.rng.draws import Draws
+
+            draws = Draws(seed, f"corruption.{self.name}", torch.arange(len(images), device=images.device))
+            images = images.detach().float().div(255 if images.dtype == torch.uint8 else 1)
+            return self.resolved().with_textures()(images, severity, draws)
         return self.applied(self.corrupt_levels, images, severity, draws)
 
     def applied(

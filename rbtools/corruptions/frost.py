@@ -78,9 +78,17 @@ class Frost(Corruption):
         return partial(corruption, photographs=_photographs())
 
     def __call__(
-        self, images: Tensor, severity: int, draws: Draws, photographs: Sequence[Tensor] | None = None
+        self,
+        images: Tensor,
+        severity: int,
+        draws: Draws | None = None,
+        photographs: Sequence[Tensor] | None = None,
+        *,
+        seed: int = 0,
     ) -> Tensor:
         """Corrupt a batch. Raises RbError where photographs are requested and none are given."""
+        if draws is None:
+            return super().__call__(images, severity, seed=seed)
         if photographs is None and self.textures == "imagecorruptions":
             raise RbError("Photographs of frost are asked for, but none are given. Use textures=generated.")
         if photographs is None or self.textures == "generated":

@@ -188,6 +188,11 @@ class Output:
         """The fields that determine the entries besides the outcomes."""
         return {}
 
+    def correct(self, outcomes: np.ndarray) -> np.ndarray:
+        """Which examples (n,) are classified correctly, from their outcomes or rows: bool."""
+        correct: np.ndarray = outcomes[:, 1:].argmax(1) == outcomes[:, 0] if self.detail else outcomes > 0
+        return correct
+
     def entry_template(self) -> list[dict[str, Any]]:
         """The fields of each entry that do not depend on outcomes: its metric and its settings."""
         raise NotImplementedError

@@ -74,6 +74,11 @@ class CertifiedOutput(Output):
         """The name of its result."""
         return metric_name.cert_name(self.method.eps, self.method.norm)
 
+    def correct(self, outcomes: np.ndarray) -> np.ndarray:
+        """Which examples are certified."""
+        correct: np.ndarray = outcomes[:, 0] > 0
+        return correct
+
     def entry_template(self) -> list[dict[str, Any]]:
         return [{"metric": self.metric, "certificate": self.method.name, **registry.config(self.method)}]
 

@@ -13,13 +13,17 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rbtools.datasets import streaming
+from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.outcomes import Outcomes, Part
+from rbtools.evaluation.result import Result, result_of
+from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, out_of_memory
 from rbtools.lazy import nn, np, torch
 from rbtools.report import SILENT, Pace, Report
 from rbtools.settings import Settings
+from rbtools.store import Store
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,6 +109,73 @@ class Alone:
             self.outcomes[i].extend(*part)
 
 
+def evaluate(
+    model: Any,
+    data: Any,
+    task: Any,
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    batch: int | None = None,
+    precision: str = "auto",
+    store: Any = None,
+    keep_images: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Any:
+    """Measure a model in memory; see `Result`. A list of tasks gives a list of results.
+
+    model: a module or function, images float32 (N, C, H, W) in [0, 1] -> logits (N, K), in eval mode; it is
+    not changed. data: (images, labels) as tensors or arrays, uint8 or floats in [0, 1]; a torch Dataset or
+    DataLoader of such pairs; or the name of a data set ("cifar10"). task: an attack (`PGD(eps=8 / 255)`), a
+    corruption with its severity (`(Fog(), 3)`), a noise with its radius (`(Uniform(), 0.1)`), a certification
+    method, "acc", or a list of these.
+
+    n: so many images, balanced over the classes. seed: of all random numbers, which belong to the image and
+    its position in the data. device: "auto" is that of the model. batch: images at a time; changes memory,
+    not results. precision: of attack searches ("fp32", "bf16"); the model itself decides in float32. store: a
+    folder in which outcomes are kept, and found again by weights and class of the model; without it nothing
+    is written. keep_images: results have the images that the attack left. progress: takes a line of text.
+
+    Raises RbError for input in another form, with what was found and what to do.
+    """
+    from rbtools.evaluation import arguments  # imports torch, which outcomes in a store do not need
+
+    report = SILENT if progress is None else Report(progress=progress)
+    given = arguments.data_of(data, kept=store is not None)
+    network, place = arguments.model_of(model, given, device)
+    order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
+    chosen = precisions.chosen(precision, place.type == "cuda")
+    settings = Settings(seed=seed, batch=batch, precision=chosen)
+    cache = arguments.Cache(store, network, given) if store is not None else None
+    results: list[Result] = []
+    for todo in map(arguments.task_of, task if isinstance(task, list) else [task]):
+        outputs = todo.outputs()
+        outcomes = [
+            Outcomes(Store(None), "")
+            if cache is None
+            else Outcomes(cache.store, cache.key(output, settings, len(order)), anew=keep_images)
+            for output in outputs
+        ]
+        images = arguments.KeptImages() if keep_images else None
+        if any(len(known) < len(order) for known in outcomes):
+            compute_outcomes(
+                network,
+                Examples(given.images, given.labels, order),
+                todo,
+                outputs,
+                outcomes,
+                settings=settings,
+                device=place,
+                report=report,
+                save=images,
+            )
+        for output, known in zip(outputs, outcomes, strict=True):
+            if not output.implicit:
+                results.append(result_of(output, known, order, settings, images))
+    return results if isinstance(task, list) or len(results) > 1 else results[0]
+
+
 def compute_outcomes(
     model: nn.Module,
     examples: Examples,
@@ -123,11 +194,13 @@ def compute_outcomes(
     model: eval mode, on `device`, images float32 (N, C, H, W) in [0, 1] -> logits (N, K). outcomes: those of
     each output, of a prefix of the order. Batches are consecutive pieces of the order, so that neither their
     number nor the memory batch changes which examples share one. `save` receives an output, the ids of the
-    examples and the outcome wherever the outcome has images. Raises RbError where one image alone needs more memory than there is.
+    examples and the outcome wherever the outcome has images. Raises RbError where one image alone needs more
+    memory than there is.
     """
     from rbtools.models import cuda_graphs  # imports torch
 
-    shape, n = tuple(examples.images.shape[1:]), len(examples.order)
+    n, channels, height, width = len(examples.order), *examples.images.shape[1:]
+    shape = (channels, height, width)
     pixels, labels = streaming.batchwise(examples.images, device), examples.labels.to(device)
     chunk = default_chunk_size(device, shape) if settings.batch is None else settings.batch
     chunk = min(chunk, together(outputs, device, shape) * _copies(outputs))
@@ -159,7 +232,7 @@ def compute_outcomes(
                         results = [_outcome(result) for result in task.run(batch, wanted)]
                         break
                     except RuntimeError as error:
-                        batch = _smaller(batch, error)
+                        batch = _in_smaller_chunks(batch, error)
                 chunk = batch.chunk_size
                 arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
                 seconds = time.perf_counter() - start
@@ -265,7 +338,7 @@ def _outcome(result: Tensor | Outcome) -> Outcome:
     return result if isinstance(result, Outcome) else Outcome(result, {})
 
 
-def _smaller(batch: Batch, error: RuntimeError) -> Batch:
+def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     """The batch in half as large chunks. Raises the error unless it says that memory ran out, and RbError
     where a chunk is one image."""
     from rbtools.models import cuda_graphs  # imports torch

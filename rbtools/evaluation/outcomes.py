@@ -13,6 +13,7 @@ from rbtools.datasets import npy
 from rbtools.lazy import np
 from rbtools.store import Store
 
+VERSION = 2  # of the computation of outcomes
 _SECONDS_BETWEEN_WRITES = 2.0
 
 

@@ -57,6 +57,11 @@ class NoisyCopiesOutput(Output):
             for template, own in zip(self.entry_template(), findings, strict=True)
         ]
 
+    def correct(self, outcomes: np.ndarray) -> np.ndarray:
+        """Which examples are classified correctly in every copy."""
+        correct: np.ndarray = outcomes == self.samples
+        return correct
+
     def outcome(self, copies: Copies) -> Outcome:
         """The outcomes of a batch."""
         return Outcome(copies.right, copies.totals)

@@ -6,18 +6,26 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rbtools.lazy import torch
+from rbtools.rng import seed_fields
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.evaluation.arguments import KeptImages
+    from rbtools.evaluation.base import Output
+    from rbtools.evaluation.outcomes import Outcomes
+    from rbtools.settings import Settings
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
     """What `rbtools.evaluate` found for one task.
 
-    metric: its name in records ("pgd20.8"); value: a share of the images in [0, 1]; ci95: its interval; n: the
-    number of images. ids: int64 (n,), their positions in the data, ascending. correct: bool (n,), whether
-    each is classified correctly under the task (with noise: in every copy). outcomes: what is counted of each:
-    (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of the
+    metric: its name in records ("pgd20.8"); value: a share of the images in [0, 1]; ci95: its interval; n:
+    the number of images. ids: int64 (n,), their positions in the data, ascending. correct: bool (n,), whether
+    each is classified correctly under the task (with noise: in every copy). outcomes: what is counted of
+    each, (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of the
     computation; entry: what a record would say.
     """
 
@@ -49,7 +57,29 @@ class Result:
             "images": f"{self.n:,}",
             "seconds": f"{self.seconds:.1f}",
         }
-        cells = "".join(
-            f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items()
-        )
-        return f"<table>{cells}</table>"
+        lines = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<table>{''.join(lines)}</table>"
+
+
+def result_of(
+    output: Output, known: Outcomes, order: Tensor, settings: Settings, images: KeptImages | None
+) -> Result:
+    """The result of an output from the outcomes of the examples in `order` (n,)."""
+    outcomes = known.values(len(order))
+    entry = output.entries(outcomes, known.totals)[0]
+    seed = seed_fields(settings.seed) if output.random else {}
+    seconds = round(known.totals.get("seconds", 0.0), 3)
+    back = order.argsort().numpy()
+    low, high = entry["ci95"]
+    return Result(
+        metric=entry["metric"],
+        value=entry["value"],
+        ci95=(low, high),
+        n=len(order),
+        ids=order.sort().values,
+        correct=torch.from_numpy(output.correct(outcomes)[back]),
+        outcomes=torch.from_numpy(outcomes[back]),
+        images=None if images is None else images.of(output),
+        seconds=seconds,
+        entry={**entry, **seed, "seconds": seconds},
+    )

@@ -90,6 +90,11 @@ class SmoothingOutput(Output):
             for radius in self.radii
         ]
 
+    def correct(self, outcomes: np.ndarray) -> np.ndarray:
+        """Which examples are certified at the first radius; NaN is none."""
+        correct: np.ndarray = (outcomes[:, 1] == 1) & (self.certified(outcomes) >= self.radii[0])
+        return correct
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         n, right = len(outcomes), outcomes[:, 1] == 1
         certified = self.certified(outcomes)

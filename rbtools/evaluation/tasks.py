@@ -230,7 +230,7 @@ class AttackTask(EvalTask):
         values = result.survived.int()
         if self.detail:
             values = rows_of(batch, result.logits, self.detail)
-        return Outcome(values, result.totals, result.images if self.save else None)
+        return Outcome(values, result.totals, result.images)
 
 
 def _distance(output: Output) -> float:

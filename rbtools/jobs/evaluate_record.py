@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools.errors import Pending, RbError
 from rbtools.evaluation.base import EvalTask, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
-from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.outcomes import VERSION, Outcomes
 from rbtools.evaluation.tasks import CleanOutput, right
 from rbtools.execution import device, precision
 from rbtools.execution.memoize import memoize
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 Entries = list[Entry]
 
-VERSION = 2  # of the outcomes
 POSTPROCESSING = 2  # version of the computation of entries from outcomes
 NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from rbtools import check_input
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -58,6 +59,17 @@ class Noise:
     def settings(self) -> dict[str, Any]:
         """The fields of a record's entry that describe the noise."""
         return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
+
+    def __call__(self, images: Tensor, gamma: float, *, draw: int = 0, seed: int = 0) -> Tensor:
+        """Noisy copies number `draw` of images (N, C, H, W) in [0, 1] or uint8, float32: those that the
+        command draws under `seed` for the first N images of a split. Raises RbError for images in another
+        form."""
+        from rbtools.rng.draws import Draws
+
+        check_input.check_images(images)
+        images = images.detach().float().div(255 if images.dtype == torch.uint8 else 1)
+        draws = Draws(seed, f"noise.{self.stem}", torch.arange(len(images), device=images.device))
+        return self.apply(images, self.unit(draws, tuple(images.shape[1:]), draw), gamma)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
         """The draw-th draw of each example at radius 1: float32 (N, *shape)."""

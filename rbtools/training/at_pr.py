@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CLOSE = 4  # decimals to which distances in equal steps are compared, since they are rounded
 
 
-class Settings(NamedTuple):
+class Candidate(NamedTuple):
     """A candidate's step size and radius, each (N, 1, 1, 1), and its number of steps, (N,) on the CPU."""
 
     size: Tensor
@@ -109,7 +109,7 @@ class ATPR(Method["Solution"]):
     )
     first: str = param(
         "drawn",
-        "Settings of the first candidate: drawn (text), or --plain-step and --plain-steps, plain (PRBench's"
+        "Candidate of the first candidate: drawn (text), or --plain-step and --plain-steps, plain (PRBench's"
         " code).",
         choices=("drawn", "plain"),
         optional=True,
@@ -235,7 +235,7 @@ class ATPR(Method["Solution"]):
         # Any depth is better than none (-inf); while no candidate is misclassified, the loss decides.
         return (deep > deepest) | ((deep == -torch.inf) & (deepest == -torch.inf) & (walk.loss > loss))
 
-    def drawn(self, images: Tensor, draws: Draws, number: int) -> Settings:
+    def drawn(self, images: Tensor, draws: Draws, number: int) -> Candidate:
         """The settings of the candidate of that number, one entry per image."""
 
         def broadcast(value: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ class ATPR(Method["Solution"]):
         if number == 0 and self.first == "plain":
             count = torch.full((len(images),), self.plain_steps)
             plain, full = images.new_full((), self.plain_step), images.new_full((), self.eps)
-            return Settings(broadcast(plain), broadcast(full), count)
+            return Candidate(broadcast(plain), broadcast(full), count)
         if self.settings == "batch":  # as they are drawn for its first image
             draws = draws.take(torch.zeros(1, dtype=torch.int64))
         eps = images.new_full((), self.eps)
@@ -255,10 +255,10 @@ class ATPR(Method["Solution"]):
         # On the CPU: which images continue is then known without waiting for a GPU at each step.
         own = draws.child("steps").on_host()
         count = self.steps_min + own.integers(self.steps_max - self.steps_min + 1)
-        return Settings(broadcast(size), broadcast(eps), count.expand(len(images)))
+        return Candidate(broadcast(size), broadcast(eps), count.expand(len(images)))
 
     def attacked(
-        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, chosen: Settings
+        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, chosen: Candidate
     ) -> Tensor:
         """The last iterate of each image's attack; an image with fewer steps keeps its last one. In train
         mode it still goes through the network with the others, since BatchNorm uses the whole batch. In eval

@@ -18,7 +18,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import Pending, RbError
-from rbtools.evaluation import evaluate as batches
+from rbtools.evaluation import evaluate
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.certified import CertifiedTask
 from rbtools.evaluation.outcomes import Outcomes, Part
@@ -46,8 +46,8 @@ TASKS: dict[str, Callable[[], EvalTask]] = {
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits come in batches of 4 x 16: six of the test split, which are not cut further."""
-    monkeypatch.setattr(batches, "BATCH", {"cpu": 16, "cuda": 128})
-    monkeypatch.setattr(batches, "TILES_OF_BATCH", {})
+    monkeypatch.setattr(evaluate, "BATCH", {"cpu": 16, "cuda": 128})
+    monkeypatch.setattr(evaluate, "TILES_OF_BATCH", {})
     monkeypatch.setattr(memoize, "_SECONDS_FOR_OTHERS", 0.0)
 
 
@@ -55,13 +55,13 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each batch had that was computed."""
     sizes: list[int] = []
-    measured = batches._measured
+    made = evaluate._batch
 
-    def counted(task: Any, outputs: Any, batch: Any, chunk_size: int, fast: Any) -> Any:
-        sizes.append(len(batch(chunk_size).ids))
-        return measured(task, outputs, batch, chunk_size, fast)
+    def counted(model: Any, fast: Any, pixels: Any, labels: Any, ids: Any, *more: Any) -> Any:
+        sizes.append(len(ids))
+        return made(model, fast, pixels, labels, ids, *more)
 
-    monkeypatch.setattr(batches, "_measured", counted)
+    monkeypatch.setattr(evaluate, "_batch", counted)
     return sizes
 
 
@@ -127,11 +127,10 @@ def test_divided_is_as_of_one_process(
 def test_every_worker_has_tiles_and_they_become_smaller(
     n: int, workers: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BATCH", {"cpu": 128, "cuda": 128})
-    monkeypatch.setattr(batches, "TILES_OF_BATCH", {"cpu": 4})
-    run = run_in("rb-store", workers=workers)
+    monkeypatch.setattr(evaluate, "BATCH", {"cpu": 128, "cuda": 128})
+    monkeypatch.setattr(evaluate, "TILES_OF_BATCH", {"cpu": 4})
     cuts = {
-        (task, device): batches.cut(TASKS[task]().outputs(), n, torch.device(device), (3, 32, 32), run.placement.workers)
+        (task, device): evaluate.cut(TASKS[task]().outputs(), n, torch.device(device), (3, 32, 32), workers)
         for task in TASKS
         for device in ("cpu", "cuda")
     }
@@ -147,14 +146,14 @@ def test_images_that_are_bounded_one_by_one_are_shared_also_where_records_come_i
 ) -> None:
     task = CertifiedTask(CERTIFIERS.build(certifier), (1 / 255,))
     run = run_in("rb-store", divide=True, workers=1)
-    tiles = batches.cut(task.outputs(), 355, torch.device("cpu"), (1, 8, 8), run.placement.workers)
+    tiles = evaluate.cut(task.outputs(), 355, torch.device("cpu"), (1, 8, 8), run.placement.workers)
     assert (max(map(len, tiles)) <= 48 and len(tiles) > 8) == cut
 
 
 def test_fewer_images_than_a_batch_are_divided_too(
     trained: dict[str, Record], tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "TILES_OF_BATCH", {"cpu": 4})
+    monkeypatch.setattr(evaluate, "TILES_OF_BATCH", {"cpu": 4})
     alone, shared = copies(tmp_path)
     task = CorruptionTask(tuple(CORRUPTIONS.build(name) for name in ("fog", "gaussian_noise")), (1, 5))
     expected = run_task(trained["erm"], task, run_in(alone, n=50))
@@ -283,7 +282,7 @@ def test_errors_of_a_batch_leave_its_lease(
     def broken(*arguments: Any) -> Any:
         raise RbError("no memory")
 
-    monkeypatch.setattr(batches, "_measured", broken)
+    monkeypatch.setattr(evaluate, "_batch", broken)
     with pytest.raises(RbError, match="no memory"):
         run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True))
     assert not list(Store("rb-store").files("leases"))

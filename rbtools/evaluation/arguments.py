@@ -1,0 +1,220 @@
+"""What may be given to `evaluate`: images and labels in any of their forms, and what to measure."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools import check_input
+from rbtools.attacks.base import Attack
+from rbtools.certification.base import Certifier
+from rbtools.certification.smooth import Smooth
+from rbtools.corruptions.base import Corruption
+from rbtools.errors import RbError
+from rbtools.evaluation import tasks
+from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.outcomes import VERSION
+from rbtools.lazy import nn, np, torch
+from rbtools.probabilistic.distributions import Noise
+from rbtools.settings import Settings
+from rbtools.store import Store, digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.datasets.streaming import Streamed
+
+_TASKS = (
+    "an attack such as PGD(eps=8 / 255), a corruption with its severity such as (Fog(), 3), a noise with its"
+    " radius such as (Uniform(), 0.1),"
+    " a certification method such as IBP(eps=2 / 255) or (Smooth(), 0.5), or 'acc'"
+)
+
+
+class GivenData(NamedTuple):
+    """Images (N, C, H, W), uint8 or floats in [0, 1], labels int64 (N,), and the hash of named data."""
+
+    images: Tensor | Streamed
+    labels: Tensor
+    fingerprint: str | None = None
+
+    def hashed(self) -> str:
+        """A hash of the images and labels."""
+        return self.fingerprint or _hash(self.images, self.labels)
+
+
+def data_of(given: Any, *, kept: bool) -> GivenData:
+    """The images and labels of what was given: (images, labels), a Dataset or DataLoader of such pairs, or
+    the name of a data set.
+
+    kept: results are kept in a store, so that the order of the images has to be the same every time. Raises
+    RbError for images or labels in another form.
+    """
+    if isinstance(given, str):
+        return _named(given)
+    if isinstance(given, torch.utils.data.DataLoader):
+        if kept and not isinstance(given.sampler, torch.utils.data.SequentialSampler):
+            raise RbError(
+                "The loader shuffles its images, so their order, which results in a store are kept by, is"
+                " another each time. Give one with shuffle=False, or leave out store."
+            )
+        images, labels = _joined(list(given))
+    elif isinstance(given, torch.utils.data.Dataset):
+        size: int = len(given)  # type: ignore[arg-type]
+        pairs = map(given.__getitem__, range(size))
+        images, labels = _joined(
+            [(_tensor(image)[None], torch.tensor([int(label)])) for image, label in pairs]
+        )
+    elif isinstance(given, Sequence) and len(given) == 2:
+        images, labels = _tensor(given[0]), _tensor(given[1])
+    else:
+        raise RbError(
+            f"The data are of type {type(given).__name__}. Expected (images, labels), a torch Dataset or"
+            " DataLoader of such pairs, or the name of a data set such as 'cifar10'."
+        )
+    check_input.check_images(images)
+    check_input.check_labels(labels, len(images))
+    return GivenData(images, labels.long())
+
+
+def task_of(given: Any) -> EvalTask:
+    """The task of what was given. Raises RbError for what cannot be measured."""
+    method, strength = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if isinstance(given, EvalTask):
+        return given
+    if given == "acc":
+        return tasks.AccuracyTask()
+    if isinstance(method, Attack) and strength is None:
+        return tasks.AttackTask(method, (method.eps,))
+    if isinstance(method, Corruption) and isinstance(strength, int):
+        return tasks.CorruptionTask((method,), (strength,))
+    if isinstance(method, Noise) and isinstance(strength, int | float):
+        from rbtools.evaluation.probabilistic import NoiseTask
+        from rbtools.probabilistic.estimate import Estimator
+
+        return NoiseTask(method, (float(strength),), Estimator(), samples=100)
+    radius = method.eps if isinstance(method, Certifier) and strength is None else strength
+    if isinstance(method, Certifier | Smooth) and isinstance(radius, int | float):
+        from rbtools.evaluation import certified
+
+        return certified.certification_task(method, (float(radius),), warnings.warn)
+    raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
+
+
+def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
+    """The model as a module, and the device that it is on. Raises RbError for one in another form."""
+    check_input.check_model(given)
+    network = given if isinstance(given, nn.Module) else _Function(given)
+    first = next(network.parameters(), None)
+    place = torch.device("cpu") if first is None else first.device
+    if device != "auto":
+        wanted = torch.device(device)
+        if first is not None:
+            check_input.check_device(network, torch.empty(0, device=wanted).device, "The evaluation is")
+        place = wanted
+    check_input.checked(
+        network, data.images[: check_input.PROBED].to(place), data.labels[: check_input.PROBED]
+    )
+    return network, place
+
+
+class _Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.function(images)
+        return logits
+
+
+class Cache:
+    """Outcomes of a model and its data in a store, by the hash of both."""
+
+    def __init__(self, store: Any, model: nn.Module, data: GivenData) -> None:
+        self.store = store if isinstance(store, Store) else Store(store)
+        self.fields = {
+            "kind": "outcomes",
+            "version": VERSION,
+            "model": weights_hash(model),
+            "data": data.hashed(),
+        }
+
+    def key(self, output: Output, settings: Settings, n: int) -> str:
+        """The key of the outcomes of an output."""
+        arithmetic = {"precision": settings.precision if output.allow_fast_model else "fp32"}
+        seed = {"seed": settings.seed} if output.random else {}
+        whole = {"n": n} if output.batch_dependent else {}
+        return digest({**self.fields, **arithmetic, **seed, **whole, "column": output.key_fields()})
+
+
+class KeptImages:
+    """The images that a task left, by output."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+
+    def __call__(self, output: Any, ids: Tensor, outcome: Outcome) -> None:
+        assert outcome.images is not None
+        self.parts.setdefault(output, []).append((ids.cpu(), outcome.images.cpu()))
+
+    def of(self, output: Any) -> Tensor | None:
+        """The images (n, C, H, W) by their position in the data; None of a task that leaves none."""
+        if output not in self.parts:
+            return None
+        ids, images = zip(*self.parts[output], strict=True)
+        return torch.cat(images)[torch.cat(ids).argsort()]
+
+
+def weights_hash(model: Any) -> dict[str, Any]:
+    """What the outcomes of a module are kept by: its class, its layers and its weights. Raises RbError for a
+    function, which has none."""
+    if not isinstance(model, nn.Module):
+        raise RbError(
+            f"The model is of type {type(model).__name__}, without weights that its results could be kept by."
+            " Give an nn.Module, or leave out store."
+        )
+    kind = type(model)
+    digest = hashlib.sha256(repr(model).encode())
+    for name, value in model.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", "weights": digest.hexdigest()}
+
+
+def _named(name: str) -> GivenData:
+    from rbtools.execution.run import Run
+    from rbtools.inputs import data
+
+    named = data.data_of({}, Run.of(dataset=name))
+    dataset = named.load()
+    return GivenData(dataset.images, dataset.labels, named.fingerprint)
+
+
+def _tensor(values: Any) -> Tensor:
+    if isinstance(values, torch.Tensor):
+        return values.detach()
+    try:
+        return torch.from_numpy(np.ascontiguousarray(values))
+    except TypeError as wrong:
+        raise RbError(
+            f"The data hold {type(values).__name__} ({wrong}). Expected tensors or arrays."
+        ) from None
+
+
+def _joined(pairs: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    if not pairs:
+        raise RbError("The data hold no images. Expected one or more.")
+    return torch.cat([_tensor(pair[0]) for pair in pairs]), torch.cat([_tensor(pair[1]) for pair in pairs])
+
+
+def _hash(images: Any, labels: Tensor) -> str:
+    digest = hashlib.sha256(f"{images.dtype} {tuple(images.shape)}".encode())
+    for part in images.split(1024):
+        digest.update(part.cpu().contiguous().numpy().tobytes())
+    digest.update(labels.cpu().numpy().tobytes())
+    return digest.hexdigest()
