@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from rbtools.attacks import ATTACKS
 from rbtools.evaluation import adversarial
-from rbtools.evaluation.base import Batch
-from rbtools.evaluation.evaluate import batch_size, default_chunk_size
+from rbtools.evaluation.base import Batch, batch_size, default_chunk_size
 from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.execution import precision
 from rbtools.execution.run import Run

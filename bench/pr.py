@@ -26,8 +26,7 @@ from cifar_resnet18 import chosen_images, image_folder, reference_model
 from torch import Tensor, nn
 
 from rbtools.evaluation import fast_model, sampling
-from rbtools.evaluation.base import Batch
-from rbtools.evaluation.evaluate import batch_size
+from rbtools.evaluation.base import Batch, batch_size
 from rbtools.execution import precision
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve

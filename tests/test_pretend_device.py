@@ -29,6 +29,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.certified import CertifiedTask
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
+from rbtools.evaluation.fast_model import CountingModel
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
@@ -236,21 +237,17 @@ def test_broken_examples_that_leave_late_end_at_the_same_points(
     torch.testing.assert_close(attacked(attack, 12, None), wanted, rtol=0, atol=1e-5)
 
 
-class Coarse(nn.Module):
+class Coarse(CountingModel):
     """A fast model that prefers later classes, and the exact one that confirms what it finds."""
 
     def __init__(self, exact: nn.Module) -> None:
-        super().__init__()
-        self.exact, self.refused = exact, 0
+        super().__init__(lambda images: exact(images) + torch.linspace(-0.02, 0.02, 10), decides=exact)  # type: ignore[arg-type]
+        self.refused = 0
 
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.exact(images) + torch.linspace(-0.02, 0.02, 10)
-        return logits
-
-    def confirm(self, points: Tensor, labels: Tensor) -> Tensor:
-        wrong: Tensor = self.exact(points).argmax(1) != labels
-        self.refused += int((~wrong).sum())
-        return wrong
+    def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
+        correct = super().verdict(points, labels)
+        self.refused += int(correct.sum())
+        return correct
 
 
 @pytest.mark.parametrize("name", ["pgd", "apgd-ce", "noise"])

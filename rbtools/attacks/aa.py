@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
 VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
@@ -139,7 +139,7 @@ class AutoAttack(ReferenceBackend):
         attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
         return {"broken_by": torch.where(by < 0, by, attacks)}
 
-    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         names = [name for name, _ in self.plan]
 
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -187,7 +187,7 @@ def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
 
 
 def _with_draws_of(
-    name: str, run: Stage, model: Model, batch: AttackBatch, more: bool
+    name: str, run: Stage, model: Network, batch: AttackBatch, more: bool
 ) -> tuple[Tensor, Tensor]:
     """Run a stage with the random numbers of its attack; the stage also decides which examples are broken."""
     import dataclasses

@@ -8,7 +8,7 @@ of an example is its own and its computation does not depend on others, so both 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.lazy import torch
 
@@ -89,6 +89,14 @@ class ActiveExamples:
         self.row = self.row[on]
         return on
 
+    def drop(self, fooled: Tensor, points: Tensor, *rows: Any) -> tuple[Any, ...]:
+        """`mark_broken`, and the points and rows (M, ...) to go on with: tensors, or objectives."""
+        return _kept(self.mark_broken(fooled, points), points, *rows)
+
+    def shrink(self, step: int, *rows: Any) -> tuple[Any, ...]:
+        """`compact`, and the rows to go on with."""
+        return _kept(self.compact(step), *rows)
+
     def compact(self, step: int) -> Tensor | None:
         """After a step, counted from 0: the rows to go on with, int64 (M,), or None to go on with all."""
         if self.schedule.each_step or not self.schedule.due(step):
@@ -116,6 +124,12 @@ class ActiveExamples:
         others = self.result[self.row] if points is None else points
         self.result[self.row] = torch.where(wide(self._done, others), self._first, others)
         self.broken[self.row] = self._done
+
+
+def _kept(on: Tensor | None, *rows: Any) -> tuple[Any, ...]:
+    if on is None:
+        return rows
+    return tuple(row[on] if isinstance(row, torch.Tensor) else row.take(on) for row in rows)
 
 
 def uploaded(index: Tensor, device: torch.device) -> Tensor:

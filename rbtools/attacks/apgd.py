@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 from rbtools.attacks import active_batch, apgd_ascent, apgd_l1, steps
 from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.target import Mean
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.attacks.target import Network
 
 
 MOMENTUM = 0.75  # weight of the new step relative to the last move
@@ -100,7 +103,7 @@ class HalvingAscent(apgd_ascent.Ascent):
 
 
 def apgd(
-    model: steps.Model,
+    model: Network,
     batch: active_batch.AttackBatch,
     goal: AttackObjective,
     *,
@@ -115,19 +118,21 @@ def apgd(
 
     eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
     dropped; unbroken examples are returned unchanged, or with `keep_best` as their points of largest loss.
-    `draw` numbers the random start; `passes`: see
-    `active_batch.loss_and_gradient`. In L1 the first steps are within larger balls, and nothing they reach
+    `draw` numbers the random start; `passes`: of a randomised model, whose mean counts.
+
+    In L1 the first steps are within larger balls, and nothing they reach
     counts; the last ball's start is the projection of their best point.
     """
+    model = Mean(model, passes) if passes > 1 else model
     radii = apgd_l1.radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, radii[0][0], norm, draw)
     for (radius, number), (smaller, _) in itertools.pairwise(radii):
         new = _new(radius, norm, number)
-        best = apgd_ascent.highest(model, batch, goal, start, new, number, passes)
+        best = apgd_ascent.highest(model, batch, goal, start, new, number)
         start = steps.project(best, batch.images, smaller, norm)
     last = radii[-1][1]
     new = _new(eps, norm, last)
-    return apgd_ascent.until_broken(model, batch, goal, start, new, last, passes, keep_best=keep_best)
+    return apgd_ascent.until_broken(model, batch, goal, start, new, last, keep_best=keep_best)
 
 
 def _new(eps: float, norm: str, count: int) -> apgd_ascent.NewAscent:

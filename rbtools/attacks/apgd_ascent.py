@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rbtools.attacks import active_batch, steps
+from rbtools.attacks import active_batch
 from rbtools.attacks.active_examples import ActiveExamples
 from rbtools.attacks.losses import AttackObjective
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.attacks.target import Network
 
     # From images, their objective, their start, and the loss and gradient there to the state of a run.
     NewAscent = Callable[[Tensor, AttackObjective, Tensor, Tensor, Tensor], "Ascent"]
@@ -61,13 +63,12 @@ class Ascent:
 
 
 def until_broken(
-    model: steps.Model,
+    model: Network,
     batch: active_batch.AttackBatch,
     goal: AttackObjective,
     start: Tensor,
     new: NewAscent,
     count: int,
-    passes: int,
     *,
     keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -77,7 +78,7 @@ def until_broken(
     with `keep_best` as their points of largest loss, the last iterate aside.
     """
     loop, everyone = ActiveExamples(batch.images, batch.schedule), not batch.schedule.each_step
-    seen = active_batch.loss_and_gradient(model, start, goal, passes=passes, everyone=everyone)
+    seen = model.loss_and_gradient(start, goal, everyone=everyone)
     on, images = loop.mark_broken(~seen.still_correct, start), batch.images
     if on is not None:
         images, goal, start = images[on], goal.take(on), start[on]
@@ -87,12 +88,12 @@ def until_broken(
             break
         point = state.move(number)
         if number == count:  # the last iterate needs no gradient
-            fooled = active_batch.misclassified(model, point, state.goal.labels, passes=passes)
+            fooled = ~model.still_correct(point, state.goal.labels)
             on = loop.mark_broken(fooled, point)
             if on is not None:
                 active_batch.keep_rows(state, on)
             break
-        seen = active_batch.loss_and_gradient(model, point, state.goal, passes=passes, everyone=everyone)
+        seen = model.loss_and_gradient(point, state.goal, everyone=everyone)
         state.point = point
         on = loop.mark_broken(~seen.still_correct, point)
         if on is not None:
@@ -106,20 +107,19 @@ def until_broken(
 
 
 def highest(
-    model: steps.Model,
+    model: Network,
     batch: active_batch.AttackBatch,
     goal: AttackObjective,
     start: Tensor,
     new: NewAscent,
     count: int,
-    passes: int,
 ) -> Tensor:
     """The points (N, C, H, W) of highest loss in `count` steps, whether they fool the model or not."""
-    seen = active_batch.loss_and_gradient(model, start, goal, passes=passes, everyone=True)
+    seen = model.loss_and_gradient(start, goal, everyone=True)
     state = new(batch.images, goal, start, seen.loss, seen.gradient)
     for number in range(1, count + 1):
         state.point = state.move(number)
-        seen = active_batch.loss_and_gradient(model, state.point, goal, passes=passes, everyone=True)
+        seen = model.loss_and_gradient(state.point, goal, everyone=True)
         state.note(seen.loss, seen.gradient)
         state.check(number)
     return state.best_point

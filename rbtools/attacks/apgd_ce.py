@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
 
@@ -47,7 +47,7 @@ class APGDCE(ReferenceBackend):
     def stages(self, classes: int) -> list[Stage]:
         return [functools.partial(self._climb, restart) for restart in range(self.restarts)]
 
-    def _climb(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def _climb(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
         loss = losses.LOSSES[self.loss_for(batch.logits.shape[1])]
         return apgd.apgd(
@@ -61,7 +61,7 @@ class APGDCE(ReferenceBackend):
             passes=self.eot,
         )
 
-    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.autopgd_base import APGDAttack
 

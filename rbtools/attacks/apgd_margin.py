@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_batch import AttackBatch
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class APGDMargin(APGDCE):
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "margin"
 
-    def _climb(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def _climb(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         return apgd.apgd(
             model,
             batch,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
 
@@ -53,7 +53,7 @@ class APGDT(ReferenceBackend):
         ]
 
     def _climb(
-        self, restart: int, rank: int, model: Model, batch: AttackBatch, more: bool
+        self, restart: int, rank: int, model: Network, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
         loss = losses.LOSSES[self.loss_for(batch.logits.shape[1])]
@@ -68,7 +68,7 @@ class APGDT(ReferenceBackend):
             draw=restart * self.targets + rank,
         )
 
-    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.autopgd_base import APGDAttack_targeted
 

@@ -16,8 +16,8 @@ from rbtools.registry import Registered, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import Stage
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.active_batch import AttackBatch, Stage
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
 # A loss that needs more classes than the model has is replaced by its numerator, the margin, which increases
@@ -101,7 +101,7 @@ class Attack(Registered):
         """The loss in use for a model of that many classes."""
         return self.loss
 
-    def __call__(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb `images`.
 
         Shape: images float32 (N, C, H, W) in [0, 1]; labels int64 (N,); the result is as images.
@@ -111,7 +111,7 @@ class Attack(Registered):
         raise NotImplementedError
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
+        self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Perturb images; also return further results of each example, by name (N,):
         `broken_by` of aa (a number in its `parts`), `distance` of cw-l2, fmn and ddn.
@@ -134,7 +134,7 @@ class SequentialAttack(Attack):
         raise NotImplementedError
 
     def __call__(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws | None = None, *, seed: int = 0
+        self, model: Network, images: Tensor, labels: Tensor, draws: Draws | None = None, *, seed: int = 0
     ) -> Tensor:
         """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as the base class says.
 
@@ -150,16 +150,58 @@ class SequentialAttack(Attack):
         return self.run(model, images, labels, draws)[0]
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
+        self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run the stages one after another on the examples that are still classified correctly."""
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
-        from rbtools.attacks import active_batch  # --help does not need it
+        from rbtools.attacks.active_batch import CLEAN, STILL_CORRECT, AttackBatch  # --help does not need it
+        from rbtools.attacks.target import as_target
 
-        perturbed, by, classes = active_batch.run_stages(
-            model, active_batch.AttackBatch(images, labels, draws), self.stages, clean_pass=self.clean_pass
-        )
+        target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
+        perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
+        left = torch.arange(len(batch), device=labels.device)
+        with torch.no_grad():
+            if self.clean_pass:
+                logits = target.logits(images)
+                classes, correct = logits.shape[1], target.still_correct(images, labels, logits)
+                by[~correct] = CLEAN
+                left = correct.nonzero()[:, 0]
+                batch = AttackBatch(images, labels, draws, logits).take(left)
+            stages = self.stages(classes)
+            for number, stage in enumerate(stages):
+                if not len(batch):
+                    break
+                more = number + 1 < len(stages)
+                alone = None if batch.schedule.each_step else target.undecided()
+                points, broken = stage(alone or target, batch, more)
+                if alone is not None:
+                    self._confirm(points, broken, stage, target, batch, more)
+                perturbed[left] = points
+                by[left] = torch.where(broken, number, STILL_CORRECT)
+                on = (~broken).nonzero()[:, 0]
+                if len(on) < len(left):
+                    left, batch = left[on], batch.take(on)
         return perturbed, self.findings(by, classes)
+
+    def _confirm(
+        self, points: Tensor, broken: Tensor, stage: Stage, target: Network, batch: AttackBatch, more: bool
+    ) -> None:
+        """Confirm what a stage found on the fast copy alone, as loops do that check seldom.
+
+        Examples on which the model disagrees are attacked again with a confirmation at each step, so that
+        their points are those of a loop that checks at each step.
+        """
+        from dataclasses import replace
+
+        from rbtools.attacks.active_examples import CheckSchedule
+
+        rows = broken.nonzero()[:, 0]
+        if len(rows):
+            doubtful = rows[target.verdict(points[rows], batch.labels[rows])]
+            if len(doubtful):
+                again = replace(batch.take(doubtful), checks=CheckSchedule(1))
+                points[doubtful], broken[doubtful] = stage(target, again, more)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """The further results of `run`, from the number of the stage that broke each example (N,)."""
@@ -176,15 +218,17 @@ class ReferenceBackend(SequentialAttack):
         """Whether the random numbers are drawn for the batch as a whole, as AutoAttack's code does."""
         return self.backend == "pyautoattack"
 
-    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb images by AutoAttack's own code."""
         raise NotImplementedError
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
+        self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.backend == "pyautoattack":
-            return self.run_reference(model, images, labels, draws), {}
+            from rbtools.attacks.target import as_target
+
+            return self.run_reference(as_target(model), images, labels, draws), {}
         return super().run(model, images, labels, draws)
 
 

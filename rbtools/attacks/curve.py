@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import cw_l2, ddn, fmn, losses, minimal_norm, steps
+from rbtools.attacks import cw_l2, ddn, fmn, losses, minimal_norm
 from rbtools.attacks.base import norm_param
 from rbtools.attacks.minimal_norm import MinimalNormAttack
 from rbtools.errors import unknown
@@ -17,7 +17,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
 
 # Shares of the steps: of the searches towards the most likely classes, and of the refinement from what was
 # reached. Of the rest, DDN's share in L2.
@@ -52,9 +52,9 @@ class CurveAttack(MinimalNormAttack):
     norm: str = norm_param("l1")
     queries: int = param(2000, "Passes through the network for each image at most.", check="positive")
 
-    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         budget = max((self.queries - _HALVINGS - _LOOKS) // 2, 1)
-        classes = losses.ranked_targets(steps.logits_of(model, images), labels)[:, :_TARGETS].unbind(1)
+        classes = losses.ranked_targets(model.logits(images), labels)[:, :_TARGETS].unbind(1)
         targeted = int(_TARGETED * budget / _TARGETS) if budget >= _MANY else 0
         refined = int(_REFINED * budget)
         first = max(budget - len(classes) * targeted - refined, 1)
@@ -72,7 +72,7 @@ class CurveAttack(MinimalNormAttack):
         return self._bisect(model, images, labels, *best)
 
     def _towards(
-        self, attack: fmn.FMN, model: Model, images: Tensor, labels: Tensor, targets: Tensor
+        self, attack: fmn.FMN, model: Network, images: Tensor, labels: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor]:
         """FMN from the images towards the classes `targets` (N,); any wrong class counts."""
         radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
@@ -81,10 +81,10 @@ class CurveAttack(MinimalNormAttack):
         return minimal_norm.nearest(model, images, objective, self.norm, attack.steps, move)
 
     def _refine(
-        self, model: Model, images: Tensor, labels: Tensor, points: Tensor, count: int
+        self, model: Network, images: Tensor, labels: Tensor, points: Tensor, count: int
     ) -> tuple[Tensor, Tensor]:
         """FMN from the points, towards their classes, with the small steps and radii of its end."""
-        targets = steps.logits_of(model, points).argmax(1)
+        targets = model.logits(points).argmax(1)
         attack = fmn.FMN(norm=self.norm, steps=count, step_size=0.1, last_step_size=0.001, gamma=0.01)
         radius = minimal_norm.distances(points, images, self.norm).view(-1, 1, 1, 1)
         objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
@@ -92,14 +92,14 @@ class CurveAttack(MinimalNormAttack):
         return minimal_norm.nearest(model, images, objective, self.norm, count, move, points)
 
     def _bisect(
-        self, model: Model, images: Tensor, labels: Tensor, points: Tensor, distance: Tensor
+        self, model: Network, images: Tensor, labels: Tensor, points: Tensor, distance: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Halve the segments from the images to the points: the nearest points that fool the model."""
         low, high = torch.zeros_like(distance), torch.ones_like(distance)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             tried = images + middle.view(-1, 1, 1, 1) * (points - images)
-            fooled = steps.fooled(model, tried, steps.logits_of(model, tried), labels) & distance.isfinite()
+            fooled = ~model.still_correct(tried, labels) & distance.isfinite()
             high, low = torch.where(fooled, middle, high), torch.where(fooled, low, middle)
         nearest = images + high.view(-1, 1, 1, 1) * (points - images)
         nearest = torch.where((high < 1).view(-1, 1, 1, 1), nearest, points)

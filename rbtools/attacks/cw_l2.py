@@ -12,7 +12,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class CWL2(MinimalNormAttack):
     def stem(self) -> str:
         return self.name
 
-    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return cw_search.cw_search(
             model,
             images,

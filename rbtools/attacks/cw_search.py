@@ -6,12 +6,15 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rbtools.attacks import active_batch, losses, steps
+from rbtools.attacks import active_batch, losses
 from rbtools.attacks.active_examples import check_schedule, wide
+from rbtools.attacks.target import need_constant
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.attacks.target import Network
 
 
 BETAS = (0.9, 0.999)
@@ -36,7 +39,7 @@ class _CWState:
 
 
 def cw_search(
-    model: steps.Model,
+    model: Network,
     images: Tensor,
     labels: Tensor,
     *,
@@ -48,7 +51,7 @@ def cw_search(
 ) -> tuple[Tensor, Tensor]:
     """(the nearest adversarial example (N, C, H, W), its distance (N,)); the image and infinity if none."""
     best, distance = images.clone(), torch.full_like(images.flatten(1)[:, 0], torch.inf)
-    clean_wrong = active_batch.misclassified(model, images, labels)
+    clean_wrong = ~model.still_correct(images, labels)
     distance[clean_wrong] = 0.0
     left = (~clean_wrong).nonzero()[:, 0]
     low, high = torch.zeros_like(distance), torch.full_like(distance, torch.inf)
@@ -68,7 +71,7 @@ def cw_search(
 
 
 def _descend(
-    model: steps.Model, images: Tensor, labels: Tensor, c: Tensor, count: int, rate: float, kappa: float
+    model: Network, images: Tensor, labels: Tensor, c: Tensor, count: int, rate: float, kappa: float
 ) -> tuple[Tensor, Tensor]:
     """One run of Adam: (nearest fooling point, its distance); infinity if no point fools the model."""
     nearest, distance = images.clone(), torch.full_like(c, torch.inf)
@@ -88,15 +91,15 @@ def _descend(
     schedule = check_schedule(images.device)
     for number in range(1, count + 1):
         find = functools.partial(_value, model, state, kappa)
-        logits, total, gap, size, gradient = active_batch.in_chunks(model, len(state.row), find)
+        logits, total, gap, size, gradient = model.in_chunks(len(state.row), find)
         good = (gap >= kappa if kappa > 0 else gap > 0) & (size < distance[state.row]) & state.going
         point = (torch.tanh(state.w) + 1) / 2
         if schedule.each_step:
             if good.any():
-                good[good.clone()] = steps.fooled(model, point[good], logits[good], state.goal.labels[good])
+                good[good.clone()] = ~model.still_correct(point[good], state.goal.labels[good], logits[good])
             nearest[state.row[good]], distance[state.row[good]] = point[good], size[good]
         else:
-            good &= steps.fooled(model, point, logits, state.goal.labels)
+            good &= ~model.still_correct(point, state.goal.labels, logits)
             nearest[state.row] = torch.where(wide(good, point), point, nearest[state.row])
             distance[state.row] = torch.where(good, size, distance[state.row])
         _adam(state, gradient, number, rate)
@@ -111,14 +114,14 @@ def _descend(
     return nearest, distance
 
 
-def _value(model: steps.Model, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
+def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[Tensor, ...]:
     """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), of `rows`."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
         point = (torch.tanh(w) + 1) / 2
-        logits = steps.logits_of(model, point)
+        logits = model.logits(point)
         if not logits.requires_grad:
-            steps.need_constant(model, point, logits)
+            need_constant(model, point, logits)
         gap = state.goal.take(rows)(logits)
         squared = (point - state.images[rows]).square().flatten(1).sum(1)
         total = squared + state.c[rows] * (-gap).clamp_min(-kappa)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.minimal_norm import Search
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
 
 _LAST_STEP = 0.01  # the length of the last step, as in the paper
 
@@ -45,7 +45,7 @@ class DDN(MinimalNormAttack):
     first_norm: float = param(1.0, "Norm of the perturbation in the first step.", check="positive")
     step_size: float = param(1.0, "Length of the first step.", check="positive")
 
-    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         farthest = torch.linalg.vector_norm(torch.maximum(images, 1 - images), dim=(1, 2, 3), keepdim=True)
         radius = torch.full_like(farthest, self.first_norm)
         move = functools.partial(self._move, radius, farthest)

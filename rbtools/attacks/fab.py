@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
 
@@ -51,14 +51,14 @@ class FAB(ReferenceBackend):
         return [functools.partial(self._walk, restart, None) for restart in range(self.restarts)]
 
     def _walk(
-        self, restart: int, rank: int | None, model: Model, batch: AttackBatch, more: bool
+        self, restart: int, rank: int | None, model: Network, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
         return fab_steps.fab(model, batch, targets, eps=self.eps, norm=self.norm, count=self.steps, draw=draw)
 
-    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.fab_pt import FABAttack_PT
 

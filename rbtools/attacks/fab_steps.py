@@ -6,12 +6,15 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rbtools.attacks import active_batch, apgd, losses, steps
+from rbtools.attacks import active_batch, apgd, losses
 from rbtools.attacks.active_examples import ActiveExamples, check_schedule, wide
+from rbtools.attacks.target import differentiate
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.attacks.target import Network
 
 
 ALPHA_MAX = 0.1  # the largest weight of the projection of the image
@@ -28,7 +31,7 @@ class _FABState:
 
 
 def fab(
-    model: steps.Model,
+    model: Network,
     batch: active_batch.AttackBatch,
     targets: Tensor | None,
     *,
@@ -58,16 +61,16 @@ def fab(
             find = functools.partial(_nearest_boundary, model, state, norm)
         else:
             find = functools.partial(_boundary, model, state)
-        value, normal = active_batch.in_chunks(model, len(loop), find)
+        value, normal = model.in_chunks(len(loop), find)
         state.point = _step(state, value.to(normal), normal, norm)
-        logits = steps.logits_of(model, state.point)
+        logits = model.logits(state.point)
         over = logits.argmax(1) != state.labels
         if loop.schedule.each_step and not over.any():
             continue
         points, offset = state.point, state.point - state.images
         near = over & (length(offset, norm) <= eps)
         if loop.schedule.each_step:
-            near[near.clone()] = steps.fooled(model, points[near], logits[near], state.labels[near])
+            near[near.clone()] = ~model.still_correct(points[near], state.labels[near], logits[near])
         state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
         for on in (loop.mark_broken(near, points), loop.compact(number)):
             if on is not None:
@@ -99,27 +102,27 @@ def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
     return moved.clamp_(0, 1).view_as(state.point)
 
 
-def _boundary(model: steps.Model, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
+def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
     """z_t - z_y (N,) and its gradient (N, C, H, W), of some of the examples."""
     goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
-        logits = steps.logits_of(model, inputs)
-    return steps.differentiate(model, inputs, logits, goal)
+        logits = model.logits(inputs)
+    return differentiate(model, inputs, logits, goal)
 
 
-def _nearest_boundary(model: steps.Model, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
+def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
     """The same for the wrong class whose linearised boundary is nearest."""
     labels = state.labels[rows]
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
-        logits = steps.logits_of(model, inputs)
+        logits = model.logits(inputs)
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
     dual = {"linf": 1, "l2": 2, "l1": torch.inf}[norm]
     for kind in range(logits.shape[1]):
         goal = losses.AttackObjective(losses.targeted_margin, labels, torch.full_like(labels, kind))
-        one, slope = steps.differentiate(model, inputs, logits, goal, again=True)
+        one, slope = differentiate(model, inputs, logits, goal, again=True)
         away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=dual, dim=1) + 1e-12)
         nearer = (away < least) & (labels != kind)
         least = torch.where(nearer, away, least)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import active_batch, losses, steps
+from rbtools.attacks import losses, steps
 from rbtools.attacks.base import SequentialAttack
 from rbtools.lazy import torch
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,9 @@ class FGSM(SequentialAttack):
     def stages(self, classes: int) -> list[Stage]:
         return [self._step]
 
-    def _step(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        seen = active_batch.loss_and_gradient(
-            model, batch.images, batch.goal(losses.cross_entropy), everyone=True
-        )
+    def _step(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+        seen = model.loss_and_gradient(batch.images, batch.goal(losses.cross_entropy), everyone=True)
         moved = steps.ascend(batch.images, seen.gradient, self.eps, "linf").clamp_(0, 1)
         if more:
-            return moved, active_batch.misclassified(model, moved, batch.labels)
+            return moved, ~model.still_correct(moved, batch.labels)
         return moved, torch.zeros_like(seen.still_correct)

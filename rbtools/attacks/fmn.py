@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.minimal_norm import Search
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
 
 _DUAL = {"linf": 1, "l2": 2, "l1": math.inf}  # the norm of the gradient that bounds the change of the loss
 _TINY = 1e-12
@@ -52,7 +52,7 @@ class FMN(MinimalNormAttack):
     gamma: float = param(0.05, "Relative change of the radius in the first step.", check="positive")
     last_gamma: float = param(0.001, "Relative change of the radius in the last step.", check="positive")
 
-    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         move = functools.partial(
             self.move, torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
         )

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import active_batch, steps
 from rbtools.attacks.active_examples import check_schedule, wide
 from rbtools.attacks.base import SequentialAttack
+from rbtools.attacks.target import as_target, differentiate
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.losses import AttackObjective
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
     # From the search, the objective's gradient (N, C, H, W) and value (N,) at its points, and the number of
@@ -34,31 +34,31 @@ class MinimalNormAttack(SequentialAttack):
 
     random: ClassVar[bool] = False
 
-    def search(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off."""
         raise NotImplementedError
 
     def run(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws
+        self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         with torch.no_grad():
-            points, distance = self._confirmed(model, images, labels)
+            points, distance = self._confirmed(as_target(model), images, labels)
             within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
             return torch.where(within, points, images), {"distance": distance}
 
-    def _confirmed(self, model: Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _confirmed(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The result of `search`. On a GPU the fast model alone decides in it, and the exact model confirms
         the points at the end; images whose points it does not confirm are searched again, with a confirmation
         at each step.
         """
-        confirm = getattr(model, "confirm", None)
-        if confirm is None or check_schedule(images.device).each_step:
+        alone = None if check_schedule(images.device).each_step else model.undecided()
+        if alone is None:
             return self.search(model, images, labels)
-        points, distance = self.search(active_batch.Unconfirmed(model), images, labels)
+        points, distance = self.search(alone, images, labels)
         rows = distance.isfinite().nonzero()[:, 0]
-        doubtful = rows[~confirm(points[rows], labels[rows])] if len(rows) else rows
+        doubtful = rows[model.verdict(points[rows], labels[rows])] if len(rows) else rows
         if len(doubtful):
             points[doubtful], distance[doubtful] = self.search(model, images[doubtful], labels[doubtful])
         return points, distance
@@ -80,7 +80,7 @@ class Search:
 
 
 def nearest(
-    model: Model,
+    model: Network,
     images: Tensor,
     objective: AttackObjective,
     norm: str,
@@ -97,11 +97,11 @@ def nearest(
     search = Search(images, points, distances(points, images, norm), unknown.isnan(), images.clone(), unknown)
     for number in range(count):
         find = _Gradient(model, search.points, objective)
-        logits, value, gradient = active_batch.in_chunks(model, len(images), find)
+        logits, value, gradient = model.in_chunks(len(images), find)
         _look(model, search, logits, objective.labels)
         search.points = move(search, gradient, value, number)
         search.length = distances(search.points, images, norm)
-    _look(model, search, steps.logits_of(model, search.points), objective.labels)
+    _look(model, search, model.logits(search.points), objective.labels)
     return search.nearest, search.distance
 
 
@@ -120,20 +120,20 @@ def cosine(first: float, last: float, number: int, count: int) -> float:
 class _Gradient:
     """The logits, the objective and its gradient at some of the points."""
 
-    model: Model
+    model: Network
     points: Tensor
     objective: AttackObjective
 
     def __call__(self, rows: slice) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             points = self.points[rows].detach().requires_grad_(True)
-            logits = steps.logits_of(self.model, points)
-        return logits.detach(), *steps.differentiate(self.model, points, logits, self.objective.take(rows))
+            logits = self.model.logits(points)
+        return logits.detach(), *differentiate(self.model, points, logits, self.objective.take(rows))
 
 
-def _look(model: Model, search: Search, logits: Tensor, labels: Tensor) -> None:
+def _look(model: Network, search: Search, logits: Tensor, labels: Tensor) -> None:
     """Keep the points that fool the model and are nearer than those before."""
-    search.adversarial = steps.fooled(model, search.points, logits, labels)
+    search.adversarial = ~model.still_correct(search.points, labels, logits)
     nearer = search.adversarial & (search.length < search.distance)
     search.nearest = torch.where(wide(nearer, search.points), search.points, search.nearest)
     search.distance = torch.where(nearer, search.length, search.distance)

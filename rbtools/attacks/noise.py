@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +44,16 @@ class NoiseAttack(SequentialAttack):
     def stages(self, classes: int) -> list[Stage]:
         return [self._sample]
 
-    def _sample(self, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def _sample(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         loop, best_point = ActiveExamples(batch.images, batch.schedule), batch.images
         best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
         for sample in range(self.samples):
             if not len(loop):
                 break
             points = steps.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=sample)
-            logits = steps.widen(model(points))
+            logits = model.logits(points)
             value = losses.margin(logits, batch.labels, batch.labels).to(best)
-            fooled = steps.fooled(model, points, logits, batch.labels)
+            fooled = ~model.still_correct(points, batch.labels, logits)
             better = value > best
             best_point = torch.where(wide(better, points), points, best_point)
             best = torch.where(better, value, best)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import active_batch, losses, steps
+from rbtools.attacks import losses, steps
 from rbtools.attacks.active_examples import ActiveExamples
 from rbtools.attacks.base import SequentialAttack, need_random_start, norm_param
 from rbtools.errors import RbError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.losses import AttackObjective
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class PGD(SequentialAttack):
             )
         return batch.goal(losses.targeted_cross_entropy, batch.labels.new_full((len(batch),), target))
 
-    def _run(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def _run(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """One run: (an iterate of each example, which of them are known to fool the model)."""
         images, goal = batch.images, self.goal(batch)
         current = images
@@ -156,20 +156,15 @@ class PGD(SequentialAttack):
         loop, any_counts = ActiveExamples(images, batch.schedule), self.iterate == "any"
         everyone = not any_counts or not batch.schedule.each_step
         for step in range(self.steps):
-            seen = active_batch.loss_and_gradient(model, current, goal, everyone=everyone)
-            on = loop.mark_broken(~seen.still_correct, current) if any_counts else None
-            if on is not None:
-                images, current, goal = images[on], current[on], goal.take(on)
-                if not len(loop):
-                    break
+            seen = model.loss_and_gradient(current, goal, everyone=everyone)
+            if any_counts:
+                current, images, goal = loop.drop(~seen.still_correct, current, images, goal)
+            if not len(loop):
+                break
             moved = steps.ascend(current, seen.gradient, self.step_at(step), self.norm)
             current = steps.project(moved, images, self.eps, self.norm)
-            on = loop.compact(step) if any_counts else None
-            if on is not None:
-                images, current, goal = images[on], current[on], goal.take(on)
-                if not len(loop):
-                    break
+            if any_counts:
+                current, images, goal = loop.shrink(step, current, images, goal)
         if more and len(loop):  # the caller evaluates the last iterate of the last run
-            on = loop.mark_broken(active_batch.misclassified(model, current, goal.labels), current)
-            current = current if on is None else current[on]
+            (current,) = loop.drop(~model.still_correct(current, goal.labels), current)
         return loop.finish(current)

@@ -15,14 +15,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rbtools.attacks.steps import widen
 from rbtools.errors import RbError
 from rbtools.lazy import nn, np, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
 
@@ -30,7 +29,7 @@ NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 def run(
-    model: Model,
+    model: Network,
     images: Tensor,
     labels: Tensor,
     draws: Draws,
@@ -61,9 +60,9 @@ class TameModel:
     model; logits that do not depend on the images have a zero gradient, not an error.
     """
 
-    def __init__(self, model: Model, image: Tensor) -> None:
+    def __init__(self, model: Network, image: Tensor) -> None:
         self.model = model
-        self.classes: int = model(image).shape[1]
+        self.classes: int = model.logits(image).shape[1]
 
     def __call__(self, images: Tensor) -> Tensor:
         if len(images) == 0:
@@ -72,7 +71,7 @@ class TameModel:
         if images.requires_grad and torch.is_grad_enabled():
             inputs = images.view_as(images)
             inputs.register_hook(lambda gradient: gradient.contiguous())
-        logits = widen(self.model(inputs)).clone(memory_format=torch.contiguous_format)
+        logits = self.model.logits(inputs).clone(memory_format=torch.contiguous_format)
         if inputs is not images:
             logits = logits + 0.0 * inputs.flatten(1)[:, :1]  # adds exactly 0, and a path for the gradient
         return logits
@@ -139,11 +138,12 @@ if not logger.filters:
 
 
 @contextlib.contextmanager
-def _guarded(model: Model) -> Iterator[None]:
+def _guarded(model: Network) -> Iterator[None]:
     """Restore stdout, random generators, tracing and the model's parameters afterwards."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, legacy, tracer = random.getstate(), np.random.get_state(), sys.gettrace()
-    frozen = [p for p in model.parameters() if p.requires_grad] if isinstance(model, nn.Module) else []
+    network = model if isinstance(model, nn.Module) else model.model
+    frozen = [p for p in network.parameters() if p.requires_grad] if isinstance(network, nn.Module) else []
     for parameter in frozen:  # FAB calls backward(), which would fill their .grad
         parameter.requires_grad_(False)
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_batch import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.steps import Model
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -74,7 +74,7 @@ class Square(ReferenceBackend):
             side = max(side, 3) | 1
         return min(side, height, width)
 
-    def _search(self, restart: int, model: Model, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+    def _search(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         return square_search.square_search(
             model,
             batch,
@@ -84,7 +84,7 @@ class Square(ReferenceBackend):
             restart=restart,
         )
 
-    def run_reference(self, model: Model, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
             from pyautoattack.square import SquareAttack
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
     # From the state, words (N, 5) and the side in pixels to a patch of each image.
@@ -58,7 +59,7 @@ class _SquareState:
 
 
 def square_search(
-    model: steps.Model,
+    model: Network,
     batch: active_batch.AttackBatch,
     *,
     eps: float,
@@ -168,7 +169,7 @@ class _Patch:
     values: Tensor
 
 
-def _try(model: steps.Model, state: _SquareState, propose: Propose, side: int, each: bool) -> Tensor:
+def _try(model: Network, state: _SquareState, propose: Propose, side: int, each: bool) -> Tensor:
     """Put each image's next patch into its best image if that lowers the margin; return which examples it
     fools (N,). `each`: see first which images change, and ask the model about these alone.
     """
@@ -197,10 +198,10 @@ def _try(model: steps.Model, state: _SquareState, propose: Propose, side: int, e
     return fooled
 
 
-def _ask(model: steps.Model, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _ask(model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(z_y - the largest other logit (N,), which images are misclassified (N,))."""
-    logits = steps.widen(model(images))
-    wrong = steps.fooled(model, images, logits, labels)
+    logits = model.logits(images)
+    wrong = ~model.still_correct(images, labels, logits)
     return of_class(logits, labels) - best_other(logits, labels), wrong
 
 

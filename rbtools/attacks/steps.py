@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rbtools.attacks.active_examples import check_schedule
-from rbtools.errors import RbError
 from rbtools.lazy import F, torch
 
 if TYPE_CHECKING:
@@ -36,69 +35,6 @@ def widen(logits: Tensor) -> Tensor:
 def cross_entropy(labels: Tensor) -> Objective:
     """The cross-entropy with `labels` (N,) as an objective."""
     return lambda logits: F.cross_entropy(logits, labels, reduction="none")
-
-
-def logits_of(model: Model, images: Tensor) -> Tensor:
-    """The logits of images (N, K), at least in float32.
-
-    Raises RbError for a model that does not accept images that require a gradient.
-    """
-    try:
-        return widen(model(images))
-    except RuntimeError as error:
-        if images.requires_grad and "requires grad" in str(error):
-            raise not_differentiable() from error
-        raise
-
-
-def fooled(model: Model, points: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Which points, with these logits, are misclassified: bool (N,).
-
-    A fast model has a method `confirm(points, labels)`: whether the exact model misclassifies points that the
-    fast model misclassifies, bool (N,). Unconfirmed points count as classified correctly.
-    """
-    wrong = logits.detach().argmax(1) != labels
-    confirm = getattr(model, "confirm", None)
-    if confirm is not None and wrong.any():
-        wrong[wrong.clone()] = confirm(points[wrong].detach(), labels[wrong])
-    return wrong
-
-
-def not_differentiable() -> RbError:
-    """The error for an attack by gradients on a model that has none."""
-    return RbError(
-        "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
-        " Only the attacks 'square' and 'noise' apply: they use outputs alone."
-    )
-
-
-def differentiate(
-    model: Model, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
-) -> tuple[Tensor, Tensor]:
-    """(objective (N,), its gradient with respect to `images`), through logits that were computed from them.
-
-    `again`: another gradient of the same logits will be needed.
-
-    If the logits do not depend on the images (an architecture without a live path), the gradient is zero.
-    Raises RbError if they do depend on them, but are not differentiable.
-    """
-    with torch.enable_grad():
-        value = objective(logits)
-        total = value.sum()  # with grad_outputs, torch would import sympy to compare shapes: 0.5 s
-    gradient = None
-    if value.requires_grad:
-        (gradient,) = torch.autograd.grad(total, images, retain_graph=again, allow_unused=True)
-    if gradient is None:
-        need_constant(model, images, logits)
-        gradient = torch.zeros_like(images)
-    return value.detach(), gradient
-
-
-def need_constant(model: Model, images: Tensor, logits: Tensor) -> None:
-    """Raise RbError if logits without a gradient do depend on their images."""
-    with torch.no_grad():
-        if not torch.equal(widen(model(1 - images)), logits):
-            raise not_differentiable()
 
 
 def input_gradient(model: Model, images: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:

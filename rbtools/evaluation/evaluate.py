@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.evaluation.base import (
+    REFERENCE_BATCH,
+    Batch,
+    EvalTask,
+    Outcome,
+    Output,
+    batch_size,
+    default_chunk_size,
+)
 from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.evaluation.result import Result, result_of
 from rbtools.execution import precision as precisions
@@ -30,38 +38,11 @@ if TYPE_CHECKING:
 
     from rbtools.evaluation.fast_model import FastModel
 
-# Examples that are attacked together, independent of the memory batch, for images of 32x32 and larger;
-# smaller images allow more. The size changes results through the rounding of kernels only, so it is fixed for
-# each kind of device and size of image.
-BATCH = {"cpu": 128, "cuda": 2048}
-# Images that go through the model at once: fewer than a batch, so that chunks stay full as examples drop out.
-CHUNK = {"cpu": 64, "cuda": 512}
-# If an attack draws for the whole batch (AutoAttack's own code), batches have the same size everywhere.
-REFERENCE_BATCH = 128
 # The smallest tile of an evaluation that several workers share, as a part of a batch. Less than a batch only
 # on a CPU, whose kernels give an image the same bits beside any others, if these are more than a few (3 of
 # 32x32 pixels, 13 of 8x8). 32 images take up to 4 % longer each than 64, and 16 up to 13 % (cell networks on
 # AMD EPYC). On a GPU kernels depend on how many images there are, and small batches leave it idle.
 TILES_OF_BATCH = {"cpu": 4}
-# The overhead of a call does not depend on the size of the images: 8x8 pixels take half the time each in
-# batches of 512 (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on
-# AMD EPYC).
-_PIXELS, _MOST = 32 * 32, 4
-
-
-def batch_size(device: torch.device, shape: Sequence[int]) -> int:
-    """How many images (C, H, W) of this shape are attacked together."""
-    return BATCH.get(device.type, BATCH["cpu"]) * min(_smaller(shape), _MOST)
-
-
-def default_chunk_size(device: torch.device, shape: Sequence[int]) -> int:
-    """How many images (C, H, W) of this shape go through a model at once without --batch."""
-    return min(CHUNK.get(device.type, CHUNK["cpu"]) * _smaller(shape), batch_size(device, shape))
-
-
-def _smaller(shape: Sequence[int]) -> int:
-    """How many images of this shape have as many pixels as one of 32x32; 1 for larger images."""
-    return max(_PIXELS // (shape[-2] * shape[-1]), 1)
 
 
 class Examples(NamedTuple):

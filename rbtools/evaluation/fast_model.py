@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rbtools.attacks.target import Network
 from rbtools.execution import turns
 from rbtools.models import cuda_graphs, folding
 from rbtools.models.compiled import compile_network, seconds_of_a_pass, undo, undone
@@ -159,13 +160,13 @@ def _folded(network: nn.Module, shape: tuple[int, int, int], *, blocks: bool) ->
     return folded
 
 
-class CountingModel(nn.Module):
+class CountingModel(nn.Module, Network):
     """A model that counts the images that go forward through it and backward, and zero gradients.
 
     `zero_gradients` are counted in the first backward pass of each example (`begin`): an example with zero
     gradient at its start does not move, which looks like robustness. `chunk_size`: images that go through at
     once; attacks split larger batches, and without gradients this class does. `decides`: the exact model if
-    `model` is its fast copy; `confirm` evaluates points on it.
+    `model` is its fast copy: points that the copy misclassifies count only where it does so too.
     """
 
     def __init__(
@@ -176,11 +177,6 @@ class CountingModel(nn.Module):
         self.forwards = self.backwards = 0
         self._left = 0
         self._zeros: list[Tensor] = []  # numbers on the device: to read one makes the host wait
-
-    @property
-    def confirm(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """Which points the exact model misclassifies, too; None without one."""
-        return None if self.decides is None else self._confirmed
 
     def begin(self, count: int) -> None:
         """Start counting a new batch of `count` examples."""
@@ -197,19 +193,29 @@ class CountingModel(nn.Module):
         logits: Tensor = self.model(inputs)
         return logits
 
-    def discount(self, forwards: int, backwards: int) -> None:
-        """Take so many passes of an image back from the count."""
-        self.forwards -= forwards
-        self.backwards -= backwards
+    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Which points are classified correctly, by the copy or by the exact model: bool (N,)."""
+        correct = super().still_correct(points, labels, logits)
+        if self.decides is not None and not correct.all():
+            wrong = ~correct
+            correct[wrong] = self.verdict(points[wrong].detach(), labels[wrong])
+        return correct
 
-    def _confirmed(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Which points (N, ...) the exact model misclassifies, too: bool (N,)."""
-        assert self.decides is not None
+    def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
+        if self.decides is None:
+            return super().verdict(points, labels)
         self.forwards += len(points)
         with torch.no_grad():
             pieces = points.split(self.chunk_size or max(len(points), 1))
-            wrong: Tensor = torch.cat([self.decides(piece).argmax(1) for piece in pieces]) != labels
-        return wrong
+            predictions = torch.cat([self.decides(piece).argmax(1) for piece in pieces])
+        return predictions.eq(labels)
+
+    def undecided(self) -> Network | None:
+        return None if self.decides is None else Network(self, self.chunk_size)
+
+    def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
+        self.forwards -= forwards
+        self.backwards -= backwards
 
     def _seen(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)

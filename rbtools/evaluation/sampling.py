@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.attacks.active_examples import check_schedule, uploaded
-from rbtools.evaluation.base import Batch
-from rbtools.evaluation.evaluate import batch_size
+from rbtools.evaluation.base import Batch, batch_size
 from rbtools.lazy import torch
 from rbtools.probabilistic.sequential import Rule
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import spaces
 from rbtools.attacks import steps
 from rbtools.errors import RbError
-from rbtools.evaluation.evaluate import CHUNK
+from rbtools.evaluation.base import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.execution.device import out_of_memory
 from rbtools.execution.run import Run

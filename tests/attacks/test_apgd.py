@@ -8,6 +8,7 @@ import torch
 from rbtools.attacks import ATTACKS, apgd, apgd_l1, losses, steps
 from rbtools.attacks.active_batch import AttackBatch
 from rbtools.attacks.apgd_margin import APGDMargin
+from rbtools.attacks.target import Network
 from rbtools.rng.draws import Draws
 
 
@@ -70,7 +71,7 @@ def climb(loss, count, *, start, eps=0.2, images=0.5):
     original = apgd.border_start
     apgd.border_start = lambda *_: torch.full((1, 1, 1, 1), images + start * eps)
     try:
-        apgd.apgd(path, batch, goal, eps=eps, norm="linf", count=count, draw=0)
+        apgd.apgd(Network(path), batch, goal, eps=eps, norm="linf", count=count, draw=0)
     finally:
         apgd.border_start = original
     return [round(float(point), 5) for point in path.points]
@@ -178,7 +179,7 @@ def test_the_first_steps_in_l1_are_in_larger_balls():
     images = torch.full((1, 1, 4, 4), 0.5)
     batch = AttackBatch(images, torch.zeros(1).long(), Draws(0, "test", torch.arange(1)))
     goal = batch.goal(losses.margin)
-    points, broken = apgd.apgd(model, batch, goal, eps=0.2, norm="l1", count=10, draw=0)
+    points, broken = apgd.apgd(Network(model), batch, goal, eps=0.2, norm="l1", count=10, draw=0)
     sizes = torch.cat(seen)
     assert len(sizes) == 4 + 4 + 5 and not broken.any() and torch.equal(points, images)
     assert sizes[:4].max() <= 0.6 + 1e-5 and sizes[4:8].max() <= 0.4 + 1e-5 and sizes[8:].max() <= 0.2 + 1e-5

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rbtools.attacks import ATTACKS, active_batch, square_search
+from rbtools.attacks.target import Network
 from rbtools.errors import RbError
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.rng.draws import Draws
@@ -68,7 +69,7 @@ def test_pixels_are_at_the_border_of_the_ball_and_squares_differ_between_images(
         asked.append(points.clone())
         return 1e-3 * model(points) + torch.nn.functional.one_hot(batch.labels, 4)[: len(points)]
 
-    square_search.square_search(watched, batch, eps=eps, norm="linf", sides=sides, restart=0)
+    square_search.square_search(Network(watched), batch, eps=eps, norm="linf", sides=sides, restart=0)
     for points in asked:
         if len(points) == 6:
             torch.testing.assert_close(
@@ -99,7 +100,7 @@ def test_margin_never_rises():
         square_search._try = tried
         try:
             square_search.square_search(
-                model,
+                Network(model),
                 batch,
                 eps=0.02,
                 norm="linf",

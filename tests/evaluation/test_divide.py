@@ -18,7 +18,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import Pending, RbError
-from rbtools.evaluation import evaluate
+from rbtools.evaluation import base, evaluate
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.certified import CertifiedTask
 from rbtools.evaluation.outcomes import Outcomes, Part
@@ -46,7 +46,7 @@ TASKS: dict[str, Callable[[], EvalTask]] = {
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits come in batches of 4 x 16: six of the test split, which are not cut further."""
-    monkeypatch.setattr(evaluate, "BATCH", {"cpu": 16, "cuda": 128})
+    monkeypatch.setattr(base, "BATCH", {"cpu": 16, "cuda": 128})
     monkeypatch.setattr(evaluate, "TILES_OF_BATCH", {})
     monkeypatch.setattr(memoize, "_SECONDS_FOR_OTHERS", 0.0)
 
@@ -127,7 +127,7 @@ def test_divided_is_as_of_one_process(
 def test_every_worker_has_tiles_and_they_become_smaller(
     n: int, workers: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate, "BATCH", {"cpu": 128, "cuda": 128})
+    monkeypatch.setattr(base, "BATCH", {"cpu": 128, "cuda": 128})
     monkeypatch.setattr(evaluate, "TILES_OF_BATCH", {"cpu": 4})
     cuts = {
         (task, device): evaluate.cut(TASKS[task]().outputs(), n, torch.device(device), (3, 32, 32), workers)

@@ -25,8 +25,7 @@ from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import sampling
-from rbtools.evaluation.base import Batch, EvalTask
-from rbtools.evaluation.evaluate import BATCH, batch_size
+from rbtools.evaluation.base import BATCH, Batch, EvalTask, batch_size
 from rbtools.evaluation.outcomes import encoded
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.attacks import ATTACKS, active_batch, losses
+from rbtools.attacks import ATTACKS, losses
 from rbtools.commands import attack
 from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import Batch
@@ -149,7 +149,7 @@ def test_an_image_has_the_same_passes_in_every_batch(broken: int) -> None:
     def passes(size: int) -> tuple[int, int]:
         metered = CountingModel(model, chunk_size=size)
         goal = losses.AttackObjective(losses.cross_entropy, labels, labels)
-        active_batch.loss_and_gradient(metered, images, goal)
+        metered.loss_and_gradient(images, goal)
         return metered.forwards, metered.backwards
 
     assert passes(8) == passes(3) == passes(1) == (8, 8 - broken)

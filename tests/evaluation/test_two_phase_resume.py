@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from rbtools.commands import attack
-from rbtools.evaluation import adversarial, outcomes
-from rbtools.evaluation import evaluate as batches
+from rbtools.evaluation import adversarial, base, outcomes
 from tests.runner import Record, invoke, one
 
 ASKED = "pgd --steps 5 --eps 2 --n 120 --screen-steps 1 --two-phase 40 --device cpu --jobs 1".split()
@@ -41,7 +40,7 @@ def watch(patch: Callable[..., None], before: Callable[[int], object]) -> None:
         return run_attack(*positional, **named)
 
     patch(adversarial, "run_attack", counted)
-    patch(batches, "BATCH", {"cpu": 4})
+    patch(base, "BATCH", {"cpu": 4})
     patch(outcomes, "_SECONDS_BETWEEN_WRITES", 0.0)
 
 

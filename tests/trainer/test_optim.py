@@ -59,12 +59,12 @@ def test_a_recipe_sets_what_its_optimiser_takes():
 def test_neither_a_training_step_nor_an_attack_imports_the_compiler():
     code = """
 import sys, torch
-from rbtools.attacks import steps
+from rbtools.attacks import target
 from rbtools.trainer import optim
 model = torch.nn.Linear(4, 2)
 optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 images = torch.rand(3, 4, requires_grad=True)
-steps.differentiate(model, images, model(images), lambda logits: logits.square().sum(1))
+target.differentiate(target.Network(model), images, model(images), lambda logits: logits.square().sum(1))
 model(images).sum().backward()
 optimizer.step()
 optimizer.load_state_dict(optimizer.state_dict())

@@ -1,0 +1,223 @@
+"""What an attack sees of a model: logits, the gradient of an objective, and whether a point fools it.
+
+The plain network, the fast copy whose decisions another network confirms, the mean over draws of a randomised
+model, a defence with a backward pass of its own: each is a `Target`, or a `Network` of which one method is
+written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from rbtools.errors import RbError
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.losses import AttackObjective
+    from rbtools.attacks.steps import Objective
+
+
+class Evaluated(NamedTuple):
+    """The result at some points: which are still classified correctly (N,) and, for these only (with
+    `everyone` for all), the value (S,) and the gradient (S, C, H, W) of the loss."""
+
+    still_correct: Tensor
+    loss: Tensor
+    gradient: Tensor
+
+
+@runtime_checkable
+class Target(Protocol):
+    """A model under attack. Images are float32 (N, C, H, W) in [0, 1], labels int64 (N,)."""
+
+    @property
+    def gives(self) -> Literal["gradients", "logits", "labels"]:
+        """What attacks may use of it."""
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits (N, K), at least float32; they carry a graph where the images require a gradient."""
+
+    def loss_and_gradient(
+        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
+    ) -> Evaluated:
+        """The objective and its gradient with respect to the points, for those still classified correctly."""
+
+    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Which points the model itself classifies correctly: bool (N,). `logits`: if they are known."""
+
+
+# If most examples of a graph are broken, it is discarded: a second forward pass on the rest costs less than a
+# backward pass through all (a backward pass to the images costs between one and two forward passes).
+_WORTH_A_SECOND_FORWARD = 0.5
+
+
+class Network:
+    """A model as it is. chunk_size: images that go through it at once; None: all."""
+
+    gives: Literal["gradients", "logits", "labels"] = "gradients"
+
+    def __init__(self, model: Callable[[Tensor], Tensor], chunk_size: int | None = None) -> None:
+        self.model, self.chunk_size = model, chunk_size
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """The model's own logits."""
+        return self.model(images)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """See `Target`. Raises RbError for a model that does not accept images that require a gradient."""
+        try:
+            logits = self(images)
+        except RuntimeError as error:
+            if images.requires_grad and "requires grad" in str(error):
+                raise not_differentiable() from error
+            raise
+        # In half precision a loss is coarse and its gradient underflows early, which looks like robustness.
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+    def loss_and_gradient(
+        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
+    ) -> Evaluated:
+        """One forward pass, and one backward pass for the examples that are still classified correctly.
+
+        `everyone`: broken examples get a gradient, too.
+        """
+        parts = []
+        for rows in self.chunks(len(points)):
+            some, goal = points[rows], objective.take(rows)
+            with torch.enable_grad():
+                inputs = some.detach().requires_grad_(True)
+                logits = self.logits(inputs)
+            if everyone:
+                correct = logits.detach().argmax(1) == goal.labels
+            else:
+                correct = self.still_correct(some, goal.labels, logits)
+            count = len(correct) if everyone else int(correct.sum())
+            if count == 0:
+                parts.append(Evaluated(correct, logits.detach()[:0, 0], some[:0]))
+                continue
+            second = count < _WORTH_A_SECOND_FORWARD * len(correct)
+            if second:
+                del logits
+                goal = goal.take(correct)
+                with torch.enable_grad():
+                    inputs = some[correct].detach().requires_grad_(True)
+                    logits = self.logits(inputs)
+                self.discount(forwards=count)
+            loss, gradient = differentiate(self, inputs, logits, goal)
+            if count < len(correct) and not second:
+                self.discount(backwards=len(correct) - count)
+                loss, gradient = loss[correct], gradient[correct]
+            parts.append(Evaluated(correct, loss, gradient))
+        return parts[0] if len(parts) == 1 else Evaluated(*map(torch.cat, zip(*parts, strict=True)))
+
+    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        if logits is None:
+            with torch.no_grad():
+                logits = self.logits(points)
+        return logits.detach().argmax(1) == labels
+
+    def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
+        """Which points the model that decides classifies correctly, whatever a fast copy says: bool (N,)."""
+        return self.still_correct(points, labels)
+
+    def undecided(self) -> Network | None:
+        """The fast copy alone, whose decisions nothing confirms; None of a network that decides itself."""
+        return None
+
+    def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
+        """Take back from a count of passes what an image had only because of the others in its batch."""
+
+    def chunks(self, count: int) -> Iterator[slice]:
+        """The rows of `count` examples that go through the model at once.
+
+        An attack gets more examples than a chunk holds, so that chunks stay full as broken examples leave.
+        """
+        size = self.chunk_size or max(count, 1)
+        if count <= size:
+            yield slice(None)
+            return
+        for start in range(0, count, size):
+            yield slice(start, start + size)
+
+    def in_chunks(self, count: int, part: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """The results of `part` for all rows of `count` examples."""
+        results = [part(rows) for rows in self.chunks(count)]
+        return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
+
+
+class Mean(Network):
+    """A randomised model: gradient, loss and classification are the mean over so many passes."""
+
+    def __init__(self, target: Network, passes: int) -> None:
+        super().__init__(target, target.chunk_size)
+        self.target, self.passes = target, passes
+
+    def loss_and_gradient(
+        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
+    ) -> Evaluated:
+        parts = []
+        for rows in self.chunks(len(points)):
+            some, goal = points[rows], objective.take(rows)
+            logits = loss = gradient = torch.zeros((), device=points.device)
+            for _ in range(self.passes):
+                with torch.enable_grad():
+                    inputs = some.detach().requires_grad_(True)
+                    own = self.target.logits(inputs)
+                value, slope = differentiate(self.target, inputs, own, goal)
+                logits, loss, gradient = logits + own.detach(), loss + value, gradient + slope
+            correct = logits.argmax(1) == goal.labels
+            kept = slice(None) if everyone else correct
+            parts.append(Evaluated(correct, loss[kept] / self.passes, gradient[kept] / self.passes))
+        return parts[0] if len(parts) == 1 else Evaluated(*map(torch.cat, zip(*parts, strict=True)))
+
+    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            total = self.target.logits(points)
+            for _ in range(self.passes - 1):
+                total = total + self.target.logits(points)
+        return total.argmax(1) == labels
+
+
+def as_target(model: Any) -> Any:
+    """A target as it is, and any other callable from images to logits as a `Network`."""
+    return model if isinstance(model, Target) else Network(model)
+
+
+def not_differentiable() -> RbError:
+    """The error for an attack by gradients on a model that has none."""
+    return RbError(
+        "The model's output has no gradient with respect to the image, so attacks by gradients cannot run."
+        " Only the attacks 'square' and 'noise' apply: they use outputs alone."
+    )
+
+
+def differentiate(
+    target: Target, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(objective (N,), its gradient with respect to `images`), through logits that were computed from them.
+
+    `again`: another gradient of the same logits will be needed.
+
+    If the logits do not depend on the images (an architecture without a live path), the gradient is zero.
+    Raises RbError if they do depend on them, but are not differentiable.
+    """
+    with torch.enable_grad():
+        value = objective(logits)
+        total = value.sum()  # with grad_outputs, torch would import sympy to compare shapes: 0.5 s
+    gradient = None
+    if value.requires_grad:
+        (gradient,) = torch.autograd.grad(total, images, retain_graph=again, allow_unused=True)
+    if gradient is None:
+        need_constant(target, images, logits)
+        gradient = torch.zeros_like(images)
+    return value.detach(), gradient
+
+
+def need_constant(target: Target, images: Tensor, logits: Tensor) -> None:
+    """Raise RbError if logits without a gradient do depend on their images."""
+    with torch.no_grad():
+        if not torch.equal(target.logits(1 - images), logits):
+            raise not_differentiable()
