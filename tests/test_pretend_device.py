@@ -9,7 +9,6 @@ import pkgutil
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -660,7 +659,7 @@ def waits_of_a_batch(run: Callable[[Run], Any], size: int, monkeypatch: Any) -> 
         def run_of(device: str, **options: Any) -> Run:
             store = Store(Path(shutil.copytree("rb-store", mkdtemp(dir="."), dirs_exist_ok=True)))
             more = {"n": number * size, "batch": size, "store": store}  # noqa: B023
-            return replace(given(device), **{**options, **more})
+            return given(device).changed(**{**options, **more})
 
         monkeypatch.setitem(globals(), "run_on", run_of)
         with PretendDevice() as device:
