@@ -44,6 +44,17 @@ class TrainingTask(NamedTuple):
     prepare: bool = True
     track: tracking.Tracking | None = None
 
+    @property
+    def arch(self) -> dict[str, Any]:
+        """The record's architecture."""
+        arch: dict[str, Any] = self.record["arch"]
+        return arch
+
+    @property
+    def name(self) -> str:
+        """The architecture's name, for messages."""
+        return str(self.arch.get("name", "The network"))
+
 
 def train(
     record: dict[str, Any], method: Method, recipe: Recipe, run: Run, seeds: Sequence[int] = ()
@@ -286,12 +297,13 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """CPU threads of each process of a training on this machine: what the user says; else those that it began
     with, since another number rounds otherwise; else those that pay for its network.
     """
-    from rbtools.trainer import init, saved_state  # torch, which a stored training does not need
+    from rbtools.trainer import init
+    from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
 
     arch, here = task.record["arch"], distributed.here()
     began = None
     if run.placement.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
-        began = saved_state.threads(state)
+        began = threads_of(state)
     if began is not None:
         return max(min(began, cores.count() // here), 1)
     trial = Trial(identity(arch), task.data.about.shape, lambda: init.network(task, run))
