@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.models import folding
 from rbtools.trainer import (
     carried,
@@ -31,7 +32,6 @@ from rbtools.trainer.step import loss_of
 from rbtools.training.chen_lee import ChenLee
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
 
     from rbtools.datasets.base import Description
@@ -66,7 +66,9 @@ class Examples:
                 " nothing to learn. Expected images of two classes or more."
             )
         ids, held = validation.split(dataset.labels, held_out(recipe, len(dataset.labels)))
-        images = streaming.placed(dataset.images, device)
+        images = dataset.images
+        in_bytes = images.dtype == torch.uint8  # others are in memory, as a user gave them
+        images = streaming.placed(images, device) if in_bytes else images.to(device)
         return cls(images, dataset.labels.to(device), ids, held, data.about)
 
 

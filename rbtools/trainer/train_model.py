@@ -74,7 +74,7 @@ def train(
     # Drop the fields of an architecture that describe a weights file.
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
-    data, recipe = _settled(data, method, recipe)
+    data, recipe = settled(data, method, recipe)
     arithmetic = precision.of_training(run, data.about.shape)
     start = _start(former, recipe, run)
     what = {
@@ -173,7 +173,7 @@ def _joined(plain: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return {**plain, "history": {**plain["history"], **more["tracked"]}, "tracking": more["tracking"]}
 
 
-def _settled(data: Data, method: Method, recipe: Recipe) -> tuple[Data, Recipe]:
+def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
     """Data and recipe with the defaults that depend on the data set or the method."""
     if recipe.normalize is not None:
         mean, std = (
