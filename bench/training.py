@@ -202,11 +202,11 @@ def methods(name: str, batch: int, rounds: int) -> None:
     forward_cpu = measured({"forward": forward}, rounds)["forward"][1]
     backward_cpu = found["erm"][1] - forward_cpu
     for one, (_, cpu) in found.items():
-        training = works[one].training
-        with training.passes:
-            training.passes.totals = dict.fromkeys(training.passes.totals, 0)
+        counter = works[one].setup.networks.passes
+        with counter:
+            counter.totals.update(dict.fromkeys(counter.totals, 0))
             works[one]()
-        passes = training.passes.an_image()
+        passes = counter.an_image()
         unit = passes["forward"] * forward_cpu + passes["backward"] * backward_cpu
         say(figure="step over passes", network=name, method=one, ratio=round(cpu / unit, 2), **passes)
 
