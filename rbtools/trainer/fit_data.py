@@ -60,16 +60,18 @@ def _pair(data: Any) -> tuple[Tensor, Tensor]:
     """The images and labels of data in any form but a name."""
     if isinstance(data, tuple | list) and len(data) == 2:
         return _tensor(data[0]), _tensor(data[1])
-    if isinstance(data, torch.utils.data.DataLoader):
-        batches = [(_tensor(images), _tensor(labels)) for images, labels in data]
-        if batches:
-            images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-            return images, labels
-    elif isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, dict):
-        pairs = [data[number] for number in range(len(data))]
-        if pairs and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-            both = zip(*([_tensor(value) for value in pair] for pair in pairs), strict=True)
-            images, labels = (torch.stack(values) for values in both)
+    in_batches = isinstance(data, torch.utils.data.DataLoader)
+    if in_batches or (isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, dict)):
+        entries = list(data) if in_batches else [data[number] for number in range(len(data))]
+        if entries and all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries):
+            both = zip(*([_tensor(value) for value in entry] for entry in entries), strict=True)
+            try:
+                images, labels = (torch.cat(one) if in_batches else torch.stack(one) for one in both)
+            except RuntimeError as wrong:
+                raise RbError(
+                    f"The images of the {type(data).__name__} do not have one size ({shown(str(wrong), 100)})."
+                    " Resize or crop them to one."
+                ) from wrong
             return images, labels
     raise RbError(
         f"The data are {_described(data)}. Expected a pair (images, labels) of tensors or arrays, a torch"

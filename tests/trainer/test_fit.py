@@ -201,6 +201,8 @@ IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
         ((IMAGES, LABELS * 0), "of one class"),
         (IMAGES, "type Tensor of length 40"),
         (3, "type int"),
+        (DataLoader(TensorDataset(IMAGES, LABELS, LABELS)), "type DataLoader of length 40"),
+        ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not have one size"),
         ((["a", "b"], LABELS), "str|<U1"),
         ("digitz", "Did you mean 'digits'"),
     ],
