@@ -61,7 +61,8 @@ def _pair(data: Any) -> tuple[Tensor, Tensor]:
     if isinstance(data, tuple | list) and len(data) == 2:
         return _tensor(data[0]), _tensor(data[1])
     in_batches = isinstance(data, torch.utils.data.DataLoader)
-    if in_batches or (isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, dict)):
+    in_order = isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, dict)
+    if in_batches or in_order:
         entries = list(data) if in_batches else [data[number] for number in range(len(data))]
         if entries and all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries):
             both = zip(*([_tensor(value) for value in entry] for entry in entries), strict=True)
@@ -69,8 +70,8 @@ def _pair(data: Any) -> tuple[Tensor, Tensor]:
                 images, labels = (torch.cat(one) if in_batches else torch.stack(one) for one in both)
             except RuntimeError as wrong:
                 raise RbError(
-                    f"The images of the {type(data).__name__} do not have one size ({shown(str(wrong), 100)})."
-                    " Resize or crop them to one."
+                    f"The images of the {type(data).__name__} do not have one size"
+                    f" ({shown(str(wrong), 100)}). Resize or crop them to one."
                 ) from wrong
             return images, labels
     raise RbError(
