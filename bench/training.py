@@ -21,8 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from rbtools import datasets, models, spaces
 from rbtools.execution.run import Run
-from rbtools.trainer import recipe
-from rbtools.trainer.loop import _Training
+from rbtools.trainer import begin, recipe, step
 from rbtools.trainer.metrics import Totals
 from rbtools.trainer.train_model import TrainingTask
 from rbtools.training import METHODS
@@ -71,12 +70,16 @@ class Ours:
         how = recipe.Recipe(batch_size=len(labels), augment=())
         task = TrainingTask({"arch": arch_of(name)}, {}, method, method, how, arithmetic)
         task = task._replace(data=data, recipe=how)  # type: ignore[arg-type]
-        self.training = _Training(task, Run.of(tool="bench"), torch.device("cpu"))
+        self.setup, self.state = begin.start(task, Run.of(tool="bench"), torch.device("cpu"), None)
         self.ids = torch.arange(len(labels))
 
     def __call__(self) -> None:
-        self.training.model.train()
-        self.training._step(self.ids, Totals())
+        self.state.model.train()
+        self.step(self.ids)
+
+    def step(self, ids: Tensor) -> None:
+        method = begin.stepping(self.setup.method, self.setup.recipe, self.state.carried)
+        step.train_step(self.setup, self.state, ids, method, Totals())
 
 
 class _Data:
@@ -161,9 +164,9 @@ def throughput(name: str, batch: int, rounds: int) -> None:
         made = Ours(name, METHODS.build("erm"), pixels, labels, arithmetic)
 
         def epoch() -> None:
-            made.training.model.train()
+            made.state.model.train()
             for ids in made.ids[torch.randperm(count)].split(batch):
-                made.training._step(ids, Totals())
+                made.step(ids)
 
         return epoch
 
@@ -199,11 +202,11 @@ def methods(name: str, batch: int, rounds: int) -> None:
     forward_cpu = measured({"forward": forward}, rounds)["forward"][1]
     backward_cpu = found["erm"][1] - forward_cpu
     for one, (_, cpu) in found.items():
-        training = works[one].training
-        with training.passes:
-            training.passes.totals = dict.fromkeys(training.passes.totals, 0)
+        counter = works[one].setup.networks.passes
+        with counter:
+            counter.totals.update(dict.fromkeys(counter.totals, 0))
             works[one]()
-        passes = training.passes.an_image()
+        passes = counter.an_image()
         unit = passes["forward"] * forward_cpu + passes["backward"] * backward_cpu
         say(figure="step over passes", network=name, method=one, ratio=round(cpu / unit, 2), **passes)
 

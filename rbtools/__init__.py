@@ -2,8 +2,8 @@
 
 From Python: one function per tool (`arch`, `attack`, `certify`, `convert`, `corr`, `corrupt`, `ge`,
 `measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`; see `rbtools.api`),
-`check` and `transfer` of rb-attack, `load` for a record's model, and the rooms `rbtools.records`,
-`rbtools.datasets`, `rbtools.models`.
+`check` and `transfer` of rb-attack, `load` for a record's model, `fit`, which trains a module in memory, and
+the rooms `rbtools.records`, `rbtools.datasets`, `rbtools.models`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _API = (
     "transfer",
     "verify",
 )
+_LIBRARY = {"Fit": "rbtools.trainer.fit", "fit": "rbtools.trainer.fit"}
 _ROOMS = ("datasets", "models", "records")
 
 
@@ -48,10 +49,12 @@ def __getattr__(name: str) -> Any:
         from rbtools import api
 
         return getattr(api, name)
+    if name in _LIBRARY:
+        return getattr(importlib.import_module(_LIBRARY[name]), name)
     if name in _ROOMS:
         return importlib.import_module(f"rbtools.{name}")
     raise AttributeError(f"module 'rbtools' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_API, *_ROOMS})
+    return sorted({*globals(), *_API, *_LIBRARY, *_ROOMS})

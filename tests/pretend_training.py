@@ -82,19 +82,19 @@ def counts_of_steps(method: Any, **more: Any) -> StepCounts:
     """
     from rbtools.trainer import loop
 
-    step = loop._Training._step
+    step = loop.train_step
     launches: list[int] = []
     waits: list[Counter[tuple[str, str]]] = []
     with PretendDevice() as device:
 
         def counted(*args: Any) -> Any:
             device.reset()
-            worst = yield from step(*args)
+            worst = step(*args)
             launches.append(device.launches.total())
             waits.append(device.waits.copy())
             return worst
 
-        with mock.patch.object(loop._Training, "_step", counted):
+        with mock.patch.object(loop, "train_step", counted):
             trained_for(4, method, "cuda", **more)
     both = waits[2] + waits[3]
     return StepCounts(set(both), sum(launches[2:]) / 2, both.total() / 2)

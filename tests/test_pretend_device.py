@@ -433,7 +433,7 @@ def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyP
     """A training of 40 steps reads it twice: after 32, and at the end; between these nothing waits."""
     from rbtools.trainer import loop
 
-    checked, check, step = [], loop.check_loss, loop._Training._step
+    checked, check, step = [], loop.check_loss, loop.train_step
     numbers, waits = itertools.count(1), list[set[tuple[str, str]]]()
     monkeypatch.setattr(loop, "check_loss", lambda loss, epoch: (checked.append(loss), check(loss, epoch)))
     with PretendDevice() as device:
@@ -441,12 +441,12 @@ def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyP
         def counted(*args: Any) -> Any:
             if (number := next(numbers)) == 32:
                 waits.append(set(device.waits))
-            worst = yield from step(*args)
+            worst = step(*args)
             if number == 2:  # the first fill caches
                 device.reset()
             return worst
 
-        monkeypatch.setattr(loop._Training, "_step", counted)
+        monkeypatch.setattr(loop, "train_step", counted)
         trained_for(40, METHODS.build("erm"), "cuda")
     assert len(checked) == 2 and waits == [set()]
 
@@ -516,16 +516,16 @@ def waits_of_steps(monkeypatch: pytest.MonkeyPatch, method: Any, **recipe: Any) 
     """What each step of a training waits for, 4 in an epoch."""
     from rbtools.trainer import loop
 
-    step, counts = loop._Training._step, []
+    step, counts = loop.train_step, []
     with PretendDevice() as device:
 
         def counted(*args: Any) -> Any:
             device.reset()
-            worst = yield from step(*args)
+            worst = step(*args)
             counts.append(Counter(device.waits))
             return worst
 
-        monkeypatch.setattr(loop._Training, "_step", counted)
+        monkeypatch.setattr(loop, "train_step", counted)
         trained_for(4, method, "cuda", **recipe)
     return counts
 

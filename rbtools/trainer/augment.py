@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def pixels(images: Tensor) -> Tensor:
+    """Images uint8, or float in [0, 1], as float32 in [0, 1]."""
+    return images.float().div(255) if images.dtype == torch.uint8 else images.float()
+
+
 def augment(images: Tensor, kinds: Sequence[str], draws: Draws, epoch: int) -> Tensor:
-    """Crop and flip a uint8 batch (N, C, H, W); each image's choices belong to (example, epoch).
+    """Crop and flip a batch (N, C, H, W); each image's choices belong to (example, epoch).
 
     `crop`: zero padding of an eighth of the side on each edge, then a window at a random place;
     `crop-reflect`: the same with padding by reflection; `flip`: left-right for half of the examples.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.lazy import nn, torch
@@ -21,11 +21,17 @@ class Passes:
     def __init__(self, model: nn.Module) -> None:
         self.totals = {"images": 0, "forward": 0, "backward": 0}
         self._counting = False
+        self._hooks: list[Any] = []
         self.watch(model)
 
     def watch(self, model: nn.Module) -> None:
         """Count the images of this model, too."""
-        model.register_forward_hook(self._count)
+        self._hooks.append(model.register_forward_hook(self._count))
+
+    def forget(self) -> None:
+        """Take the hooks off the models."""
+        for hook in self._hooks:
+            hook.remove()
 
     def add(self, count: int) -> None:
         """Count so many passes of an image each way that are no call of a model."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.recipe import CYCLED_MOMENTUM, Recipe
 
 if TYPE_CHECKING:
     from rbtools.rng.draws import Draws
-    from rbtools.training.base import Loss
+    from rbtools.training.base import Loss, Method
 
 Schedule = torch.optim.lr_scheduler.LRScheduler
 
@@ -48,27 +49,33 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 class Piece:
     """The images (N, C, H, W) of one backward pass, with labels (N,) or distributions (N, K).
 
-    weight: their share of the batch. perturbed: takes AWP's perturbation of the weights, until the step.
-    last: no other piece of the batch follows in this process. loss: to be set.
+    method: as it is in this step. weight: their share of the batch. awp: gamma, if the step's weights are
+    perturbed by AWP; perturbed: takes that perturbation, until the step is made. last: no other piece of the
+    batch follows in this process. loss: to be set.
     """
 
     images: Tensor
     targets: Tensor
     draws: Draws
+    method: Method[Any]
     weight: float
+    awp: float | None
     perturbed: contextlib.ExitStack
     last: bool = True
     loss: Loss | None = None
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """What the loss of these images is computed from."""
-        return self.images, self.targets, self.draws, self.weight, self.perturbed
 
 
 def has_batchnorm(model: nn.Module) -> bool:
     """Whether a network's output for an image depends on the others of its batch."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
+    """The step, of so many, whose initial weights a training returns with --output random; else None."""
+    if recipe.output != "random" or not steps:
+        return None
+    numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))
+    return int(torch.randint(steps, (), generator=numbers))
 
 
 PER_STEP = ("onecycle", "piecewise")

@@ -6,9 +6,12 @@ for rounding.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +21,19 @@ from rbtools.execution.device import out_of_memory
 from rbtools.models import folding
 from rbtools.models.normalize import Preprocessed
 from rbtools.rng.draws import Draws
-from rbtools.trainer import saved_state
+from rbtools.trainer import begin, loop
+from rbtools.trainer.begin import TrainSetup
 from rbtools.trainer.eval_copy import EvalCopy
-from rbtools.trainer.loop import _Training
 from rbtools.trainer.metrics import Passes
 from rbtools.trainer.schedule import Piece, deterministic
+from rbtools.trainer.state import TrainState
+from rbtools.trainer.step import Step, loss_of
+from rbtools.trainer.step_networks import StepNetworks
 from rbtools.training.base import Loss, LossTerms
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
+    from rbtools.report import Pace
     from rbtools.trainer.train_model import TrainingTask
 
 _TOLERANCE = 0.1  # of the gradient's length: signs of an attack that rounding turns stay below
@@ -46,76 +53,106 @@ def fit(
     Raises NotStacked where the trainings cannot be stacked (nothing is lost then: their states are stored
     after each epoch), and RbError where memory runs out.
     """
-    trainings = [_started(task, run, key, device) for run, key in zip(runs, keys, strict=True)]
+    members = [
+        StackedTraining(*begin.start(task, run, device, run.store.state(key), stacked=True))
+        for run, key in zip(runs, keys, strict=True)
+    ]
     done: dict[int, dict[str, Any] | RbError] = {}
     stack: _Stack | None = None
     with deterministic(task.recipe.deterministic):
-        for training in trainings:
-            training.begin()
-        while len(done) < len(trainings):
-            for at, training in enumerate(trainings):
-                if at not in done and not training.goes_on():
-                    done[at] = training.result()
-            left = [at for at in range(len(trainings)) if at not in done]
+        paces = {member: loop.pace_of(*member) for member in members}
+        while len(done) < len(members):
+            for at, member in enumerate(members):
+                if at not in done and not loop.goes_on(*member):
+                    done[at] = loop.result(*member, loop.kept_in(runs[at], member.setup))
+            left = [at for at in range(len(members)) if at not in done]
             # After an interruption the seeds may be an epoch apart: those behind go first.
-            epoch = min((trainings[at].epoch for at in left), default=0)
-            left = [at for at in left if trainings[at].epoch == epoch]
+            behind = min((members[at].state.epoch for at in left), default=0)
+            left = [at for at in left if members[at].state.epoch == behind]
             if not left:
                 break
-            group = [trainings[at] for at in left]
-            if stack is None or stack.trainings != group:
+            group = [members[at] for at in left]
+            if stack is None or stack.members != group:
                 stack = _Stack(group)
-            failed = _one_epoch(stack)
+            failed = _train_epoch(stack, paces)
             for at in left:
-                if trainings[at] in failed:
-                    done[at] = failed[trainings[at]]
-                elif trainings[at].goes_on():
-                    runs[at].store.keep_state(keys[at], saved_state.to_bytes(trainings[at]))
-    return [done[at] for at in range(len(trainings))]
+                if members[at] in failed:
+                    done[at] = failed[members[at]]
+                elif loop.goes_on(*members[at]):
+                    runs[at].store.keep_state(keys[at], members[at].state.to_bytes())
+    return [done[at] for at in range(len(members))]
 
 
-def _started(task: TrainingTask, run: Run, key: str, device: torch.device) -> _Training:
-    training = _Training(task, run, device, stacked=True)
-    if not saved_state.resume(training, run.store.state(key)):
-        training = _Training(task, run, device, stacked=True)
-    return training
+class StackedTraining(NamedTuple):
+    """One of the trainings."""
+
+    setup: TrainSetup
+    state: TrainState
 
 
-def _one_epoch(stack: _Stack) -> dict[_Training, RbError]:
+def _train_epoch(stack: _Stack, paces: Mapping[StackedTraining, Pace]) -> dict[StackedTraining, RbError]:
     """An epoch of all trainings of the stack, step by step; those that failed, and why."""
-    pieces = {training: training.pieces() for training in stack.trainings}
-    failed: dict[_Training, RbError] = {}
-    while pieces:
-        ready: dict[_Training, Piece] = {}
-        count = len(pieces)
-        for training, following in list(pieces.items()):
-            training.run.report.check_cancelled()
-            training.stacked = count
-            try:
-                ready[training] = next(following)
-            except StopIteration:
-                del pieces[training]
-            except RbError as wrong:
-                failed[training] = wrong
-                del pieces[training]
-            except RuntimeError as wrong:
-                if not out_of_memory(wrong):
-                    raise
-                raise _too_large(len(stack.trainings), training) from wrong
-        if ready:
-            if stack.trainings != list(ready):
-                stack = _Stack(list(ready))
-            stack.backward(list(ready.values()))
+    failed: dict[StackedTraining, RbError] = {}
+    members = stack.members
+    with _memory(members), contextlib.ExitStack() as counting:
+        epochs = {member: loop.Epoch(*member, paces[member]) for member in members}
+        for member in members:
+            counting.enter_context(member.setup.networks.passes)
+        for number in range(members[0].setup.batches):
+            for member in epochs:
+                member.setup.report.check_cancelled()
+            if stack.members != list(epochs):
+                stack = _Stack(list(epochs))
+            for member, loss in zip(stack.members, _train_step(stack, epochs, number), strict=True):
+                _attempt(member, epochs, failed, partial(epochs[member].after, number, loss))
+            if not epochs:
+                break
+    together = len(epochs)
+    with _memory(members):
+        for member, epoch in list(epochs.items()):
+            _attempt(member, epochs, failed, partial(epoch.end, together))
     return failed
 
 
-def _too_large(seeds: int, training: _Training) -> RbError:
-    """The error where memory runs out."""
-    images = training.recipe.micro_batch or training.recipe.batch_size
-    return RbError(
-        f"Memory ran out with {seeds} seeds of {images} images at once. Use a smaller --stack-seeds or"
-        " --batch-size, or send each batch through in pieces with --micro-batch."
-    )
+def _attempt(
+    member: StackedTraining,
+    epochs: dict[StackedTraining, loop.Epoch],
+    failed: dict[StackedTraining, RbError],
+    action: Callable[[], None],
+) -> None:
+    """Act for one training; where it fails, it moves from `epochs` to `failed`."""
+    try:
+        action()
+    except RbError as wrong:
+        failed[member] = wrong
+        del epochs[member]
+
+
+def _train_step(stack: _Stack, epochs: Mapping[StackedTraining, loop.Epoch], number: int) -> list[Tensor]:
+    """A step of each training of the stack; their losses."""
+    steps = []
+    for member, epoch in epochs.items():
+        method = epoch.before(number)
+        steps.append(Step(*member, epoch.batches[number], method, epoch.totals))
+    for pieces in zip(*(step.pieces() for step in steps), strict=True):
+        stack.backward(pieces)
+    return [step.finish() for step in steps]
+
+
+@contextlib.contextmanager
+def _memory(members: Sequence[StackedTraining]) -> Iterator[None]:
+    """Say what to change where memory runs out in the block."""
+    try:
+        yield
+    except RuntimeError as wrong:
+        if not out_of_memory(wrong):
+            raise
+        recipe = members[0].setup.recipe
+        raise RbError(
+            f"Memory ran out with {len(members)} seeds of {recipe.micro_batch or recipe.batch_size} images at"
+            " once. Use a smaller --stack-seeds or --batch-size, or send each batch through in pieces with"
+            " --micro-batch."
+        ) from wrong
 
 
 class _Stack:
@@ -125,16 +162,18 @@ class _Stack:
     optimiser, validation and state read and write the stacked ones.
     """
 
-    def __init__(self, trainings: Sequence[_Training]) -> None:
-        self.trainings = list(trainings)
+    def __init__(self, members: Sequence[StackedTraining]) -> None:
+        self.members = list(members)
         self.checked = False
+        networks = [member.setup.networks for member in members]
         try:
-            self.network = _Stacked([training.model for training in trainings])
-            copies = [training.eval_copy for training in trainings]
-            self.inner = self.network if None in copies else _StackedCopies(cast("list[EvalCopy]", copies))
+            with _memory(members):
+                self.network = _Stacked([one.model for one in networks])
+                copies = [one.copy for one in networks]
+                self.inner = self.network
+                if None not in copies:
+                    self.inner = _StackedCopies(cast("list[EvalCopy]", copies))
         except (RuntimeError, TypeError, ValueError) as wrong:
-            if isinstance(wrong, RuntimeError) and out_of_memory(wrong):
-                raise _too_large(len(trainings), trainings[0]) from wrong
             raise NotStacked(folding.reason(wrong)) from wrong
         self.passes = Passes(self.network)
         if self.inner is not self.network:
@@ -143,32 +182,35 @@ class _Stack:
     def backward(self, pieces: Sequence[Piece]) -> None:
         """Add the weighted gradients of all pieces, one of each training, to its parameters; set its loss."""
         try:
-            if not self.checked:
-                self._check(pieces)
-            with self.passes:
-                losses, gradients = self._gradients(pieces)
+            with _memory(self.members):
+                if not self.checked:
+                    self._check(pieces)
+                with self.passes:
+                    losses, gradients = self._gradients(pieces, self.members[0].setup.networks)
         except (RbError, NotStacked):
             raise
         except Exception as wrong:  # the network's own code may raise anything
-            if isinstance(wrong, RuntimeError) and out_of_memory(wrong):
-                raise _too_large(len(pieces), self.trainings[0]) from wrong
             if self.checked:
                 raise
             raise NotStacked(folding.reason(wrong)) from wrong
         self.checked = True
-        for at, (training, piece, loss) in enumerate(zip(self.trainings, pieces, losses, strict=True)):
+        for at, (member, piece, loss) in enumerate(zip(self.members, pieces, losses, strict=True)):
             piece.loss = loss
-            for name, weight in training.model.named_parameters():
+            for name, weight in member.state.model.named_parameters():
                 if gradients.get(name) is not None:
                     own = gradients[name][at]
                     weight.grad = own if weight.grad is None else weight.grad + own
             for name in ("forward", "backward"):
-                training.passes.totals[name] += self.passes.totals[name] // len(pieces)
+                member.state.passes[name] += self.passes.totals[name] // len(pieces)
         self.passes.totals.update(forward=0, backward=0)
 
-    def _gradients(self, pieces: Sequence[Piece]) -> tuple[list[Loss], dict[str, Tensor]]:
-        """The loss of each piece, and the stacked gradients by the parameter's name."""
-        first, weight = self.trainings[0], pieces[0].weight
+    def _gradients(
+        self, pieces: Sequence[Piece], networks: StepNetworks
+    ) -> tuple[list[Loss], dict[str, Tensor]]:
+        """The loss of each piece, and the stacked gradients by the parameter's name, in the precision of
+        `networks`.
+        """
+        method, weight = pieces[0].method, pieces[0].weight
         images = torch.cat([piece.images for piece in pieces])
         targets = torch.cat([piece.targets for piece in pieces])
         draws = cast(Draws, _JoinedDraws([piece.draws for piece in pieces]))
@@ -177,12 +219,12 @@ class _Stack:
         if isinstance(self.inner, _StackedCopies):
             self.inner.images = len(images)
             self.inner.update()
-            inner_result = first.step_method.inner_attack(self.inner, images, targets, draws)
+            inner_result = method.inner_attack(self.inner, images, targets, draws)
         else:
-            with first._precision():
-                inner_result = first.step_method.inner_attack(self.network, images, targets, draws)
-        with first._precision():
-            terms = first.step_method.loss(self.network, images, targets, inner_result)
+            with networks.precision():
+                inner_result = method.inner_attack(self.network, images, targets, draws)
+        with networks.precision():
+            terms = method.loss(self.network, images, targets, inner_result)
         parts = self._split(terms, len(pieces))
         losses = [part.mean() for part in parts]
         total = torch.stack([loss.value for loss in losses]).sum() * weight
@@ -202,16 +244,12 @@ class _Stack:
         compute in float32 meanwhile: in bfloat16 rounding alone makes a tenth of a first step's gradient.
         """
         buffers = {name: value.clone() for name, value in self.network.others.items()}
-        halves = [training.half for training in self.trainings]
+        networks = [member.setup.networks for member in self.members]
         try:
-            for training in self.trainings:
-                training.half = False
-            value, alone = self._alone(pieces[-1])
+            value, alone = self._alone(pieces[-1], replace(networks[-1], half=False))
             self._restore(buffers)
-            losses, gradients = self._gradients(pieces)
+            losses, gradients = self._gradients(pieces, replace(networks[0], half=False))
         finally:
-            for training, half in zip(self.trainings, halves, strict=True):
-                training.half = half
             self._restore(buffers)
         apart, length = torch.zeros_like(value), torch.zeros_like(value)
         for name, wanted in zip(self.network.weights, alone, strict=True):
@@ -220,20 +258,19 @@ class _Stack:
             wanted, own = (none if one is None else one for one in (wanted, own))
             apart, length = apart + (own - wanted).square().sum(), length + wanted.square().sum()
         same = (losses[-1].value - value).abs() <= _TOLERANCE * value.abs()
-        tolerance = _TOLERANCE_OF_ATTACK if halves[-1] else _TOLERANCE
+        tolerance = _TOLERANCE_OF_ATTACK if networks[-1].half else _TOLERANCE
         same &= apart.sqrt() <= tolerance * length.sqrt()
         if not bool(same) and bool(length.isfinite()):
-            name = self.trainings[0].method.name
+            name = self.members[0].setup.method.name
             raise NotStacked(f"the stacked networks compute something else than {name} alone")
 
-    def _alone(self, piece: Piece) -> tuple[Tensor, list[Tensor | None]]:
+    def _alone(self, piece: Piece, networks: StepNetworks) -> tuple[Tensor, list[Tensor | None]]:
         """The loss and the gradients of the last training alone."""
-        training = self.trainings[-1]
-        passes = dict(training.passes.totals)
-        loss = training._loss(*piece.arguments).value
-        weights = [training.model.get_parameter(name) for name in self.network.weights]
+        passes = dict(networks.passes.totals)
+        loss = loss_of(networks, piece).value
+        weights = [networks.model.get_parameter(name) for name in self.network.weights]
         gradients = torch.autograd.grad(loss * piece.weight, weights, allow_unused=True)
-        training.passes.totals.update(passes)
+        networks.passes.totals.update(passes)
         return loss.detach(), list(gradients)
 
     def _restore(self, buffers: Mapping[str, Tensor]) -> None:

@@ -10,10 +10,12 @@ from rbtools.lazy import nn, torch
 from rbtools.measures import MEASURES
 from rbtools.measures.base import MeasureBatch
 from rbtools.rng.draws import Draws
+from rbtools.trainer.augment import pixels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.trainer.begin import Examples
     from rbtools.training.mixed import Mixed
 
 
@@ -52,6 +54,10 @@ def step_size(
     return math.sqrt(min(energies)) / (int(arch["width"]) * math.sqrt(len(labels)))
 
 
-def some(ids: Tensor) -> Tensor:
-    """At most `IMAGES` of these examples, evenly spaced in their order."""
-    return ids[torch.linspace(0, len(ids) - 1, min(IMAGES, len(ids))).round().long()]
+def factor(arch: dict[str, Any], method: Mixed, model: nn.Module, examples: Examples, seed: int) -> float:
+    """The step size for a constant of 1, on at most `IMAGES` training images, evenly spaced in order."""
+    ids = examples.ids
+    few = ids[torch.linspace(0, len(ids) - 1, min(IMAGES, len(ids))).round().long()]
+    few = few.to(examples.labels.device)
+    model.eval()
+    return step_size(arch, method, model, pixels(examples.images[few]), examples.labels[few], seed)

@@ -16,6 +16,7 @@ from rbtools.lazy import torch
 from rbtools.measures import MEASURES, base
 from rbtools.rng.draws import Draws
 from rbtools.trainer import validation
+from rbtools.trainer.augment import pixels
 from rbtools.trainer.recipe import Recipe
 from rbtools.training.base import cross_entropy, mode
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rbtools.measures.base import Measure
-    from rbtools.trainer.loop import _Training
+    from rbtools.report import Report
+    from rbtools.trainer.begin import Examples
+    from rbtools.trainer.state import TrainState
+    from rbtools.training.base import Method
 
 VERSION = 1
 ROBUST = "robust"
@@ -74,19 +78,23 @@ class Tracker:
     a quarter of the method's radius.
     """
 
-    def __init__(self, tracking: Tracking, training: _Training) -> None:
+    def __init__(
+        self, tracking: Tracking, examples: Examples, method: Method, seed: int, report: Report
+    ) -> None:
         self.tracking, self.measures = tracking, tracking.measures()
-        self.seed, self.check_cancelled = training.run.settings.seed, training.run.report.check_cancelled
-        self.attack = validation.attack_of(training.method)
-        labels = training.labels.cpu()
-        order = datasets.subset(labels[training.ids], self._train_images(len(training.ids)), seed=0)
-        train = training.ids[order].to(training.device)
-        self.splits = {"train": (training.images, training.labels, train)}
+        self.seed, self.check_cancelled = seed, report.check_cancelled
+        self.attack = validation.attack_of(method)
+        device, ids = examples.labels.device, examples.ids
+        order = datasets.subset(examples.labels.cpu()[ids], self._train_images(len(ids)), seed=0)
+        self.splits = {"train": (examples.images, examples.labels, ids[order].to(device))}
         if tracking.test is not None:
             test = tracking.test.load()
             chosen = datasets.subset(test.labels, min(tracking.n, len(test.labels)), seed=0)
-            images = streaming.placed(test.images, training.device)
-            self.splits["test"] = (images, test.labels.to(training.device), chosen.to(training.device))
+            self.splits["test"] = (
+                streaming.placed(test.images, device),
+                test.labels.to(device),
+                chosen.to(device),
+            )
 
     def _train_images(self, most: int) -> int:
         """How many training images the measures and the attack need."""
@@ -108,6 +116,13 @@ class Tracker:
             images = min(math.prod(one.size), len(self.splits["train"][2]))
             description[name] = {"n_train": images, **registry.config(one)}
         return description
+
+    def after(self, state: TrainState, *, last: bool) -> None:
+        """Measure after every `every`-th epoch (from 1 on) and after the last one, into `state.tracked`."""
+        due = last or state.epoch % self.tracking.every == 0
+        numbers = self.measure(state.kept) if due else {}
+        for name in dict.fromkeys((*state.tracked, *numbers)):
+            state.tracked.setdefault(name, [None] * (state.epoch - 1)).append(numbers.get(name))
 
     def measure(self, model: nn.Module) -> dict[str, float | None]:
         """The current numbers by name; None for those that are not finite."""
@@ -165,7 +180,7 @@ class Tracker:
         images, labels, ids = self.splits["train"]
         count, size = one.size
         for number, part in enumerate(ids[: count * size].split(size)):
-            pixels = images[part].float().div(255)
+            clean = pixels(images[part])
             once = perturbed[number * size :][: len(part)]
             twice = None
             if one.attacks > 1:
@@ -174,37 +189,14 @@ class Tracker:
             place = torch.tensor([number], device=ids.device)
             draws = self._draws(name, part)
             yield base.MeasureBatch(
-                pixels, labels[part], draws, self._draws(f"{name}/probes", place), once, twice
+                clean, labels[part], draws, self._draws(f"{name}/probes", place), once, twice
             )
             self.check_cancelled()
 
     def _parts(self, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         images, labels, ids = self.splits[split]
         for part in ids.split(_TILE):
-            yield part, images[part].float().div(255), labels[part]
+            yield part, pixels(images[part]), labels[part]
 
     def _draws(self, stream: str, ids: torch.Tensor) -> Any:
         return Draws(self.seed, f"tracking/{stream}", ids)
-
-
-class TrackingHistory:
-    """The history so far: for each number a list with an entry per epoch, None for epochs without a
-    measurement."""
-
-    def __init__(self, tracking: Tracking | None, training: _Training) -> None:
-        self.tracking = tracking
-        self.tracker = None if tracking is None else Tracker(tracking, training)
-        self.history: dict[str, list[float | None]] = {}
-
-    def after(self, epoch: int, last: bool, model: nn.Module) -> None:
-        """Measure after every `every`-th epoch (from 1 on) and after the last one."""
-        if self.tracker is None or self.tracking is None:
-            return
-        due = last or epoch % self.tracking.every == 0
-        numbers = self.tracker.measure(model) if due else {}
-        for name in dict.fromkeys((*self.history, *numbers)):
-            self.history.setdefault(name, [None] * (epoch - 1)).append(numbers.get(name))
-
-    def result(self) -> dict[str, Any]:
-        """The fields for the training's result; empty if nothing is tracked."""
-        return {} if self.tracker is None else {"tracked": self.history, "tracking": self.tracker.settings()}

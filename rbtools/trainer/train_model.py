@@ -44,6 +44,17 @@ class TrainingTask(NamedTuple):
     prepare: bool = True
     track: tracking.Tracking | None = None
 
+    @property
+    def arch(self) -> dict[str, Any]:
+        """The record's architecture."""
+        arch: dict[str, Any] = self.record["arch"]
+        return arch
+
+    @property
+    def name(self) -> str:
+        """The architecture's name, for messages."""
+        return str(self.arch.get("name", "The network"))
+
 
 def train(
     record: dict[str, Any], method: Method, recipe: Recipe, run: Run, seeds: Sequence[int] = ()
@@ -63,7 +74,7 @@ def train(
     # Drop the fields of an architecture that describe a weights file.
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     record = {**record, "arch": spaces.describe(arch, data.about.classes, data.about.shape)}
-    data, recipe = _settled(data, method, recipe)
+    data, recipe = settled(data, method, recipe)
     arithmetic = precision.of_training(run, data.about.shape)
     start = _start(former, recipe, run)
     what = {
@@ -162,7 +173,7 @@ def _joined(plain: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     return {**plain, "history": {**plain["history"], **more["tracked"]}, "tracking": more["tracking"]}
 
 
-def _settled(data: Data, method: Method, recipe: Recipe) -> tuple[Data, Recipe]:
+def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
     """Data and recipe with the defaults that depend on the data set or the method."""
     if recipe.normalize is not None:
         mean, std = (
@@ -286,12 +297,13 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """CPU threads of each process of a training on this machine: what the user says; else those that it began
     with, since another number rounds otherwise; else those that pay for its network.
     """
-    from rbtools.trainer import init, saved_state  # torch, which a stored training does not need
+    from rbtools.trainer import init
+    from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
 
     arch, here = task.record["arch"], distributed.here()
     began = None
     if run.placement.threads is None and cores.asked() is None and device.choose(run).type == "cpu":
-        began = saved_state.threads(state)
+        began = threads_of(state)
     if began is not None:
         return max(min(began, cores.count() // here), 1)
     trial = Trial(identity(arch), task.data.about.shape, lambda: init.network(task, run))

@@ -3,12 +3,15 @@ the training images, to notice catastrophic overfitting of training with one ste
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets
 from rbtools.execution import turns
 from rbtools.lazy import nn, torch
 from rbtools.rng.draws import Draws
+from rbtools.trainer.augment import pixels
+from rbtools.trainer.state import weights_of
 from rbtools.training import METHODS
 from rbtools.training.base import cross_entropy, mode
 
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.datasets.streaming import Streamed
-    from rbtools.trainer.loop import _Training
+    from rbtools.trainer.begin import Examples, TrainSetup
+    from rbtools.trainer.state import TrainState
     from rbtools.training.base import Method
 
 
@@ -56,6 +60,42 @@ def settings(method: Method, held_out: int) -> dict[str, Any]:
     return {"n": held_out, "attack": "pgd", "eps": attack.eps, "step_size": attack.step_size, "steps": STEPS}
 
 
+@dataclass(frozen=True)
+class Checks:
+    """Accuracies under PGD after each epoch. held_out: on the held-out images, if there are any. single_step:
+    of a training with one step, on training images where too few are held out; else None.
+    """
+
+    held_out: Validation | None
+    single_step: Validation | None
+
+    @classmethod
+    def of(cls, examples: Examples, method: Method, seed: int) -> Checks:
+        """The checks of a training with this method."""
+
+        def on(ids: Tensor) -> Validation:
+            return Validation(examples.images, examples.labels, ids.to(examples.labels.device), method, seed)
+
+        held, single = examples.held, None
+        if method.single_step and len(held) < ENOUGH:
+            single = on(few(examples.labels.cpu(), examples.ids))
+        return cls(on(held) if len(held) else None, single)
+
+    def measure(self, state: TrainState, *, single_step: bool) -> dict[str, float]:
+        """The numbers of the epoch that is done; the best epoch so far is kept, of equal ones that of lower
+        loss."""
+        numbers = {}
+        if self.held_out is not None:
+            numbers = self.held_out.measure(state.kept)
+            rank = (numbers["val_robust_acc"], -numbers["val_robust_loss"])
+            if state.best is None or rank > tuple(state.best["rank"]):
+                state.best = {"epoch": state.epoch, "rank": list(rank), "state": weights_of(state.kept)}
+        if not single_step:
+            return numbers
+        attacked = numbers if self.single_step is None else self.single_step.measure(state.kept)
+        return {**numbers, "pgd_acc": attacked["val_robust_acc"]}
+
+
 class Validation:
     """The held-out images and the attack on them, with the same draws in every epoch."""
 
@@ -70,7 +110,7 @@ class Validation:
         model.eval()
         sums = torch.zeros(3, dtype=torch.float64)
         for part in self.ids.split(_TILE):
-            images, labels = self.images[part].float().div(255), self.labels[part]
+            images, labels = pixels(self.images[part]), self.labels[part]
             draws = Draws(self.seed, "validation", part)
             perturbed = self.attack.perturb(model, images, labels, draws)
             with torch.no_grad():
@@ -116,16 +156,16 @@ def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
     )
 
 
-def at_chance(training: _Training, model: nn.Module) -> dict[str, float]:
+def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
     """Of a training that ended at chance, which is told: the clean accuracy, for the record."""
-    if training.epoch < LEARNING:
+    if state.epoch < LEARNING:
         return {}
-    classes, method = training.about.classes, training.method
-    accuracy = ended_at_chance(model, training.images, training.labels, training.ids, classes)
+    examples, method = setup.examples, setup.method
+    classes = examples.about.classes
+    accuracy = ended_at_chance(state.kept, examples.images, examples.labels, examples.ids, classes)
     if accuracy is None:
         return {}
-    name = f"{training.arch.get('name', 'The network')} {method.name}"
-    training.run.report.notify(f"{name}: {at_chance_in_words(accuracy, classes, method)}")
+    setup.tell(at_chance_in_words(accuracy, classes, method))
     return {"at_chance": round(accuracy, 6)}
 
 
@@ -140,7 +180,7 @@ def ended_at_chance(
     right = []
     with torch.no_grad(), mode(model, train=False):
         for part in chosen.split(_TILE):
-            right.append((model(images[part].float().div(255)).argmax(1) == labels[part]).sum())
+            right.append((model(pixels(images[part])).argmax(1) == labels[part]).sum())
     accuracy, chance = int(torch.stack(right).sum()) / len(chosen), 1 / classes
     error = (chance * (1 - chance) / len(chosen)) ** 0.5
     return accuracy if classes > 1 and accuracy < chance + _ERRORS * error else None

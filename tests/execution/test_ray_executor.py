@@ -401,22 +401,22 @@ def test_unseen_checkpoint_travels_to_the_evaluation(ray: FakeRay, unseen: None)
 def test_unfinished_training_goes_on_from_the_last_epoch_in_the_unseen_store(
     ray: FakeRay, unseen: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epochs, one_epoch, import_file = [], loop._Training.one_epoch, ray_executor.import_file
+    epochs, train_epoch, import_file = [], loop.train_epoch, ray_executor.import_file
     at_home = threading.Event()
 
-    def watched(training: Any) -> None:
-        if training.epoch == 1 and not at_home.is_set():
+    def watched(setup: Any, state: Any, pace: Any) -> None:
+        if state.epoch == 1 and not at_home.is_set():
             assert at_home.wait(PATIENCE)
             raise Lost
-        epochs.append(training.epoch)
-        one_epoch(training)
+        epochs.append(state.epoch)
+        train_epoch(setup, state, pace)
 
     def taken(store: Store, kind: str, name: str, data: bytes) -> None:
         import_file(store, kind, name, data)
         if kind == "state":
             at_home.set()
 
-    monkeypatch.setattr(loop._Training, "one_epoch", watched)
+    monkeypatch.setattr(loop, "train_epoch", watched)
     monkeypatch.setattr(ray_executor, "import_file", taken)
     run = run_with()
     (report,) = reports(run, [train(run)], (0, RECORD))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rbtools.attacks import ATTACKS
 from rbtools.models import cuda_graphs
 from rbtools.rng.draws import Draws
-from rbtools.trainer import loop
+from rbtools.trainer import step_networks
 from rbtools.training import METHODS
 from tests import pretend_graphs
 from tests.pretend_graphs import PretendGraph
@@ -269,11 +269,10 @@ def test_an_older_torch_records_nothing_and_says_so(monkeypatch: pytest.MonkeyPa
 def test_a_training_that_is_not_recorded_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def why(deterministic: bool, method: str) -> str | None:
         recipe, built = types.SimpleNamespace(deterministic=deterministic), METHODS.build(method)
-        training = types.SimpleNamespace(recipe=recipe, method=built)
-        return loop._Training._obstacle_to_graphs(training)  # type: ignore[arg-type]
+        return step_networks.obstacle_to_graphs(recipe, built)  # type: ignore[arg-type]
 
     assert why(False, "pgd") is None
     assert "--deterministic" in (why(True, "pgd") or "")
     assert "ibp follows the operations" in (why(False, "ibp") or "")
-    monkeypatch.setattr(loop.distributed, "count", lambda: 2)
+    monkeypatch.setattr(step_networks.distributed, "count", lambda: 2)
     assert "processes" in (why(False, "pgd") or "")

@@ -50,6 +50,6 @@ def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyP
 
     for name, answer in (("count", 4), ("rank", 0), ("broadcast", None)):
         monkeypatch.setattr(distributed, name, lambda *_, answer=answer: answer)
-    monkeypatch.setattr(loop._Training, "pieces", lambda self: pytest.fail("it began to train"))
+    monkeypatch.setattr(loop, "train_epoch", lambda *_: pytest.fail("it began to train"))
     with PretendDevice(), pytest.raises(RbError, match="a batch of 2 images, of which a GPU of 4 has 0"):
         trained_for(10, METHODS.build("erm"), "cuda", batch_size=38)

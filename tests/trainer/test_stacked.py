@@ -16,7 +16,7 @@ from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.store import Store
-from rbtools.trainer import init, loop, stacked
+from rbtools.trainer import init, loop, stacked, step
 from rbtools.trainer.recipe import Recipe, obstacle_to_stacking
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
@@ -53,9 +53,9 @@ def trained(method: Any, recipe: Recipe, folder: str, **options: Any) -> list[Re
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks and images in float64, so that rounding turns no sign of an attack's gradient."""
-    network, batch = init.network, loop._Training._batch
+    network, batch = init.network, step.batch_of
     monkeypatch.setattr(init, "network", lambda task, run: network(task, run).double())
-    monkeypatch.setattr(loop._Training, "_batch", lambda self, *how: tuple(map(as_double, batch(self, *how))))
+    monkeypatch.setattr(step, "batch_of", lambda *how: tuple(map(as_double, batch(*how))))
 
 
 def as_double(values: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def test_a_stacked_step_waits_no_more_than_one_alone(monkeypatch: pytest.MonkeyP
             launches.append(device.launches.total())
 
         monkeypatch.setattr(stacked._Stack, "backward", counted)
-        monkeypatch.setattr(loop._Training, "_reads_loss", lambda self, number: False)
+        monkeypatch.setattr(loop, "reads_loss", lambda setup, number: False)
         run = run_in("st").changed(device="cuda")
         train(RECORD, METHODS.build("pgd", attack_steps=1), FAST, run, SEEDS)
     assert len(waits) == 4 and waits[2:] == [{}, {}], waits
@@ -166,13 +166,14 @@ def test_an_interruption_goes_on_where_each_seed_was(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patched, pytest.raises(Pulled):
         patched.setattr(Store, "keep_state", pulled)
         trained(METHODS.build("erm"), FAST, "together")
-    epochs, pieces = [], loop._Training.pieces
+    epochs, begin = [], loop.Epoch.__init__
+
+    def watched(self: Any, setup: Any, state: Any, pace: Any) -> None:
+        epochs.append((setup.settings.seed, state.epoch))
+        begin(self, setup, state, pace)
+
     with monkeypatch.context() as patched:
-        patched.setattr(
-            loop._Training,
-            "pieces",
-            lambda self: epochs.append((self.run.settings.seed, self.epoch)) or pieces(self),
-        )
+        patched.setattr(loop.Epoch, "__init__", watched)
         again = trained(METHODS.build("erm"), FAST, "together")
     assert epochs == [(3, 0), (0, 1), (3, 1)]
     alone = [train(RECORD, METHODS.build("erm"), FAST, run_in("alone", seed)) for seed in SEEDS]
@@ -182,16 +183,16 @@ def test_an_interruption_goes_on_where_each_seed_was(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("double")
 def test_a_seed_that_diverges_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = (0, 3, 4)
-    step = loop._Training._step
+    finish = step.Step.finish
 
-    def diverged(self: Any, *how: Any) -> Any:
-        value = yield from step(self, *how)
+    def diverged(self: Any) -> Tensor:
+        loss = finish(self)
         with torch.no_grad():
-            if self.run.settings.seed == 3 and self.epoch == 1:
-                next(self.model.parameters()).fill_(torch.nan)  # as a step that is too long leaves them
-        return value
+            if self.setup.settings.seed == 3 and self.state.epoch == 1:
+                next(self.state.model.parameters()).fill_(torch.nan)  # as a step that is too long leaves them
+        return loss
 
-    monkeypatch.setattr(loop._Training, "_step", diverged)
+    monkeypatch.setattr(step.Step, "finish", diverged)
     method = METHODS.build("erm")
     found = [train(RECORD, method, FAST, run_in("together", seed), seeds) for seed in (0, 4)]
     with pytest.raises(RbError, match="diverged"):
@@ -200,12 +201,12 @@ def test_a_seed_that_diverges_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> 
     check_same(found, "together", alone, "alone")
 
 
-@pytest.mark.parametrize("place", ["_validate", "_step"])
+@pytest.mark.parametrize("place", ["loop.validation.Checks.measure", "step.Step.finish"])
 def test_memory_that_runs_out_names_what_to_change(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Any, *how: Any) -> Any:
+    def full(self: Any, *how: Any, **more: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(loop._Training, place, full)
+    monkeypatch.setattr(f"rbtools.trainer.{place}", full)
     with pytest.raises(RbError, match=r"2 seeds of .* images at once\. Use a smaller --stack-seeds"):
         trained(METHODS.build("erm"), FAST, "together")
 

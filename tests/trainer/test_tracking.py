@@ -112,21 +112,21 @@ def test_weights_and_history_are_those_of_a_training_without(arch: Any, changes:
 
 def test_an_interrupted_training_ends_with_the_same_history(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = go(TRACKED, "whole")
-    after = tracking.TrackingHistory.after
+    after, measured = tracking.Tracker.after, []
 
-    def pulled(self: Any, epoch: int, last: bool, model: Any) -> None:
-        if epoch == 3:
+    def pulled(self: Any, state: Any, *, last: bool) -> None:
+        if state.epoch == 3:
             raise KeyboardInterrupt
-        after(self, epoch, last, model)
+        after(self, state, last=last)
 
-    monkeypatch.setattr(tracking.TrackingHistory, "after", pulled)
+    def watched(self: Any, state: Any, *, last: bool) -> None:
+        measured.append(state.epoch)
+        after(self, state, last=last)
+
+    monkeypatch.setattr(tracking.Tracker, "after", pulled)
     with pytest.raises(KeyboardInterrupt):
         go(TRACKED)
-    monkeypatch.setattr(tracking.TrackingHistory, "after", after)
-    measured = []
-    monkeypatch.setattr(
-        tracking.TrackingHistory, "after", lambda *args: (measured.append(args[1]), after(*args))
-    )
+    monkeypatch.setattr(tracking.Tracker, "after", watched)
     again = go(TRACKED)
     assert measured == [3]
     assert again["checkpoint"] == whole["checkpoint"] and history(again) == history(whole)

@@ -75,13 +75,13 @@ class Watched(ERM):
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The examples of every batch that is trained on, with any method, in this process."""
     found: list[list[int]] = []
-    step = loop._Training._step
+    step = loop.train_step
 
-    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
+    def watched(setup: Any, state: Any, ids: Tensor, *more: Any) -> Tensor:
         found.append(ids.tolist())
-        return step(self, ids, totals)
+        return step(setup, state, ids, *more)
 
-    monkeypatch.setattr(loop._Training, "_step", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     return found
 
 
@@ -452,10 +452,10 @@ def test_micro_batches_say_where_batchnorm_makes_them_differ(run: Run) -> None:
 def test_memory_that_runs_out_fails_the_record_with_what_to_do(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Any, ids: Tensor, totals: Any) -> None:
+    def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(loop._Training, "_step", full)
+    monkeypatch.setattr(loop, "train_step", full)
     with pytest.raises(RbError, match=r"Memory ran out with 721 images at once\..* --micro-batch"):
         train(RECORD, METHODS.build("erm"), FAST, run)
 

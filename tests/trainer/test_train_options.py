@@ -318,7 +318,7 @@ def test_passes_are_counted_in_the_record() -> None:
 
 
 def test_a_network_without_bounds_is_refused_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop._Training, "_step", lambda *_: pytest.fail("a step was made"))
+    monkeypatch.setattr(loop, "train_step", lambda *_: pytest.fail("a step was made"))
     record = {"schema": 1, "dataset": "digits", "arch": {"space": "fcnn", "str": "tanh", "depth": 2}}
     with pytest.raises(RbError, match="operation tanh, which has no bounds"):
         train_model.train(record, METHODS.build("ibp"), FAST, run_in())
@@ -337,13 +337,13 @@ def test_planned_passes_are_the_mean_over_the_schedule() -> None:
 
 def test_what_is_held_out_is_not_trained_on_and_has_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     met: set[int] = set()
-    step = loop._Training._step
+    step = loop.train_step
 
-    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
+    def watched(setup: Any, state: Any, ids: Tensor, *more: Any) -> Tensor:
         met.update(ids.tolist())
-        return step(self, ids, totals)
+        return step(setup, state, ids, *more)
 
-    monkeypatch.setattr(loop._Training, "_step", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     labels = datasets.load("digits", "train").labels
     record = go(changed(val=0.05))
     ids, held = validation.split(labels, 72)
@@ -483,14 +483,14 @@ def test_algorithm_1_is_a_step_of_plain_descent_for_each_sample(
     images = random.integers(0, 256, (13, 4, 4, 1), np.uint8)
     np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     order: list[int] = []
-    step = loop._Training._step
+    step = loop.train_step
 
-    def watched(self: Any, ids: Tensor, totals: Any) -> Tensor:
+    def watched(setup: Any, state: Any, ids: Tensor, *more: Any) -> Tensor:
         order.extend(ids.tolist())
         assert len(ids) == 1  # the last one too
-        return step(self, ids, totals)
+        return step(setup, state, ids, *more)
 
-    monkeypatch.setattr(loop._Training, "_step", watched)
+    monkeypatch.setattr(loop, "train_step", watched)
     run = Run.of(tool="rb-train", store=Store("rb-store"), device="cpu", threads=1, prepare=False)
     run = run.changed(dataset=f"npz:{tmp_path / 'two.npz'}")
     arch = {"space": "fcnn", "str": "tanh/swish+skip", "width": 5, "inputs": "unit"}

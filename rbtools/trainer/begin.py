@@ -1,0 +1,201 @@
+"""A training before its first epoch: what it is given, which does not change, and its state."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from rbtools.datasets import streaming
+from rbtools.errors import RbError
+from rbtools.lazy import torch
+from rbtools.models import folding
+from rbtools.trainer import (
+    carried,
+    distributed,
+    division,
+    init,
+    optim,
+    regularize,
+    step_networks,
+    theorem_lr,
+    tracking,
+    validation,
+)
+from rbtools.trainer.gradient_buckets import GradientBuckets
+from rbtools.trainer.recipe import held_out
+from rbtools.trainer.schedule import batches, drawn_step, has_batchnorm, schedule
+from rbtools.trainer.state import TrainState
+from rbtools.trainer.step import loss_of
+from rbtools.training.chen_lee import ChenLee
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from rbtools.datasets.base import Description
+    from rbtools.datasets.streaming import Streamed
+    from rbtools.execution.run import Run
+    from rbtools.report import Report
+    from rbtools.settings import Settings
+    from rbtools.trainer.recipe import Recipe
+    from rbtools.trainer.train_model import TrainingTask
+    from rbtools.training.base import Method
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Images and labels on the device, which examples are trained on, in order, and which are held out; these
+    numbers are on the CPU.
+    """
+
+    images: Tensor | Streamed
+    labels: Tensor
+    ids: Tensor
+    held: Tensor
+    about: Description
+
+    @classmethod
+    def of(cls, data: Any, recipe: Recipe, device: torch.device) -> Examples:
+        """The examples of a split (inputs.data.Data). Raises RbError if they are of one class."""
+        dataset = data.load()
+        if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
+            raise RbError(
+                f"All {len(dataset.labels)} training images of {data.name} are of one class, so there is"
+                " nothing to learn. Expected images of two classes or more."
+            )
+        ids, held = validation.split(dataset.labels, held_out(recipe, len(dataset.labels)))
+        images = dataset.images
+        in_bytes = images.dtype == torch.uint8  # others are in memory, as a user gave them
+        images = streaming.placed(images, device) if in_bytes else images.to(device)
+        return cls(images, dataset.labels.to(device), ids, held, data.about)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainSetup:
+    """What a training is given. arch: of the record, for its name and facts. method: as the user gave it.
+    recipe: with the learning rate of --lr-rule. networks: as a step uses them. buckets: of several processes'
+    gradients. checks: after each epoch. tracker: None without --track.
+    """
+
+    arch: dict[str, Any]
+    method: Method[Any]
+    recipe: Recipe
+    settings: Settings
+    report: Report
+    device: torch.device
+    examples: Examples
+    networks: step_networks.StepNetworks
+    buckets: GradientBuckets | None
+    checks: validation.Checks
+    tracker: tracking.Tracker | None
+
+    @property
+    def name(self) -> str:
+        """The architecture's name, for messages."""
+        return str(self.arch.get("name", "The network"))
+
+    @cached_property
+    def batches(self) -> int:
+        """How many steps an epoch has."""
+        return len(batches(self.examples.ids, self.recipe.batch_size))
+
+    @property
+    def steps(self) -> int:
+        """How many steps the training has, if it is not stopped."""
+        return self.recipe.epochs * self.batches
+
+    @cached_property
+    def drawn(self) -> int | None:
+        """The step whose initial weights are kept (--output random)."""
+        return drawn_step(self.recipe, self.steps, self.settings.seed)
+
+    def tell(self, message: str) -> None:
+        """Notify the user of something about this training."""
+        self.report.notify(f"{self.name} {self.method.name}: {message}")
+
+
+def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
+    """The method of the steps: it carries what is `kept` of each example, and is filtered (--filter)."""
+    if recipe.filter is not None:
+        return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
+    carrying: Method[Any] = method.carrying(kept)
+    return carrying
+
+
+def begin(
+    task: TrainingTask,
+    model: nn.Module,
+    settings: Settings,
+    report: Report,
+    device: torch.device,
+    *,
+    stacked: bool = False,
+) -> tuple[TrainSetup, TrainState]:
+    """A training of `model`, which is moved to the device, before its first epoch.
+
+    `stacked`: several seeds go through their networks together. Raises RbError.
+    """
+    method, recipe = task.method, task.recipe
+    if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
+    examples = Examples.of(task.data, recipe, device)
+    checks = validation.Checks.of(examples, method, settings.seed)
+    model = _network(model, task, examples, device)
+    averaged = None if recipe.ema is None else regularize.Averaged(model, recipe.ema)
+    kept = carried.allocate(method, len(examples.labels), examples.about.shape, device)
+    steps = stepping(method, recipe, kept)
+    networks = step_networks.of(model, task, steps, report, device, stacked=stacked)
+    if recipe.lr_rule == "theorem1":
+        factor = theorem_lr.factor(task.arch, method, model, examples, settings.seed)
+        recipe = dataclasses.replace(recipe, lr=recipe.lr * factor)
+    weights = regularize.decayed(model, recipe.l2) if "l2" in recipe.regularize else model.parameters()
+    optimizer = optim.of(recipe, weights, fused=device.type == "cuda")
+    sizes = len(batches(examples.ids, recipe.batch_size))
+    buckets = None
+    if distributed.count() > 1:
+        buckets = GradientBuckets(model, partial(loss_of, networks), examples.about.shape)
+    state = TrainState(model, optimizer, schedule(optimizer, recipe, sizes), averaged, kept)
+    state.passes = networks.passes.totals
+    tracker = None
+    if task.track is not None and distributed.rank() == 0:  # only process 0 measures
+        tracker = tracking.Tracker(task.track, examples, method, settings.seed, report)
+    for notice in division.notices(recipe, steps, model, task.name, device):
+        report.notify(notice)
+    given = (task.arch, method, recipe, settings, report, device, examples, networks)
+    return TrainSetup(*given, buckets, checks, tracker), state
+
+
+def _network(model: nn.Module, task: TrainingTask, examples: Examples, device: torch.device) -> nn.Module:
+    """The model on the device, with synchronised BatchNorm where GPUs share a batch. Raises RbError where the
+    method cannot train it.
+    """
+    model = model.to(device)
+    task.method.check_network(model, examples.about.shape)
+    if distributed.count() > 1 and device.type == "cuda" and has_batchnorm(model):
+        sizes = [len(part) for part in batches(examples.ids, task.recipe.batch_size)]
+        division.check_pieces(sizes, task.recipe.micro_batch, distributed.count())
+        model = distributed.synchronised(model)
+    return model
+
+
+def start(
+    task: TrainingTask, run: Run, device: torch.device, stored: bytes | None, *, stacked: bool = False
+) -> tuple[TrainSetup, TrainState]:
+    """The training of a run, from its stored state if there is one that fits, else from the beginning."""
+
+    def anew() -> tuple[TrainSetup, TrainState]:
+        model = init.network(task, run)
+        return begin(task, model, run.settings, run.report, device, stacked=stacked)
+
+    setup, state = anew()
+    if stored is None:
+        return setup, state
+    try:
+        state.load(stored)
+    except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
+        why = f"what was kept of it does not fit ({folding.reason(wrong)})"
+        run.report.notify(f"{task.name}: its training starts again; {why}.")
+        return anew()  # a part may have been loaded
+    return setup, state

@@ -1,0 +1,204 @@
+"""Training of a module in memory: `rbtools.fit`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rbtools import registry
+from rbtools.errors import RbError, unknown
+from rbtools.execution import device as devices
+from rbtools.execution import precision as precisions
+from rbtools.execution.run import Run
+from rbtools.lazy import nn, torch
+from rbtools.report import discard
+from rbtools.trainer import begin, distributed, fit_data, loop, presets
+from rbtools.trainer.recipe import VALIDATED, Recipe, check, check_method
+from rbtools.trainer.state import weights_of
+from rbtools.trainer.train_model import TrainingTask, settled
+from rbtools.training import METHODS
+from rbtools.training.base import mode
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Of the recipe, and why they are not for a module in memory.
+_OF_RECORDS = {
+    **dict.fromkeys(("init", "init_file", "resample"), "the model's weights are the initial ones"),
+    "normalize": "the normalisation belongs into the model, as its first layer",
+    "lr_rule": "the rule needs a network of a space; give lr",
+    **dict.fromkeys(("track", "every", "track_n"), "measurements during a training are for rb-train"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A training that is done. model: the module that was given. history: a list per quantity, an entry per
+    epoch: "loss", "acc", "robust_acc" (of the training batches), "val_acc", "val_robust_acc" ..., "lr",
+    "seconds". best_epoch: from 1, None without validation. passes: per image and step. notices: what the user
+    should know, such as that the training ended at chance.
+    """
+
+    model: nn.Module = field(repr=False)
+    history: dict[str, list[float]]
+    method: Any
+    recipe: Recipe
+    seed: int
+    epochs: int
+    best_epoch: int | None = None
+    passes: dict[str, float] | None = None
+    notices: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        last = {name: values[-1] for name, values in self.history.items() if name != "lr"}
+        numbers = [f"{name} {value:.4g}" for name, value in last.items()]
+        best = [] if self.best_epoch is None else [f"best epoch {self.best_epoch}"]
+        done = f"{self.epochs} epoch{'s' * (self.epochs != 1)}, seed {self.seed}"
+        line = f"Fit({self.method.name} of {type(self.model).__name__}: {', '.join([done, *numbers, *best])})"
+        return "\n".join([line, *self.notices])
+
+
+def fit(
+    model: nn.Module,
+    data: Any,
+    method: Any = "erm",
+    *,
+    epochs: int | None = None,
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    precision: str = "auto",
+    val: float | None = None,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Fit:
+    """Train a module in memory, in place, and return it with its history; nothing is written anywhere.
+
+    model: images float32 (N, C, H, W) in [0, 1] -> logits (N, K), its normalisation included. data: (images,
+    labels) as tensors or arrays (uint8, or float in [0, 1]; class numbers), a torch Dataset or DataLoader of
+    such pairs, which is read once, or a name such as "digits", whose train split it is. method: a name
+    ("trades") or an object of `rbtools.training`. options: other fields of the recipe (`batch_size`, `lr`,
+    `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a method named (`eps=8/255`,
+    in pixel units of [0, 1]). Defaults are those of rb-train: without `val`, 2 % of the images are held out.
+    device: "auto" is that of a model on a GPU, else the first GPU, else the CPU. progress: takes a line of
+    text after each step.
+
+    From the same weights, images, recipe, seed, and number of threads the weights are those of rb-train, bit
+    for bit. The model returns to its device; each module's mode, `requires_grad` and torch's random numbers
+    are as before, gradients are None. After an error or an interruption the weights are those of that moment.
+
+    Raises RbError for data, a model or options that do not fit, and if the training diverges.
+    """
+    if distributed.count() > 1:
+        raise RbError(
+            f"torchrun started {distributed.count()} processes, and rbtools.fit trains in one. Start Python"
+            " without it, or use torchrun with rb-train."
+        )
+    given = {name: value for name, value in (("epochs", epochs), ("val", val)) if value is not None}
+    built, recipe = _settings(method, {**options, **given})
+    split = fit_data.read(data)
+    built, recipe = presets.on_data(built, recipe, split.about)
+    check(recipe, len(split.labels))
+    check_method(recipe, built)
+    notices: list[str] = []
+    run = Run.of("rbtools.fit", device=_device(model, device), seed=seed, precision=precision)
+    run = run.changed(notify=notices.append, progress=progress or discard)
+    with _borrowed(model, devices.choose(run)) as chosen:
+        about = dataclasses.replace(split.about, classes=fit_data.check_model(model, split, chosen))
+        split, recipe = settled(dataclasses.replace(split, about=about), built, recipe)
+        arch = {"arch": {"name": type(model).__name__}}
+        arithmetic = precisions.of_training(run, about.shape)
+        task = TrainingTask(arch, {}, split, built, recipe, arithmetic)
+        done = _trained(task, model, run, chosen)
+    unused = (f"{name} has no effect: {why}." for name, why in built.unused.items() if name in options)
+    best, passes = done.get("best_epoch"), done.get("passes")
+    told = (*unused, *notices)
+    return Fit(model, done["history"], built, recipe, seed, done["epochs"], best, passes, told)
+
+
+def _trained(task: TrainingTask, model: nn.Module, run: Run, device: torch.device) -> dict[str, Any]:
+    """Train the model on its device, and load the weights that the recipe selects: the result's fields."""
+    weights: list[dict[str, Tensor]] = []
+
+    def keep(network: nn.Module) -> str:
+        weights.append(weights_of(network))
+        return str(len(weights) - 1)
+
+    setup, state = begin.begin(task, model, run.settings, run.report, device)
+    try:
+        loop.train(setup, state)
+        done = loop.result(setup, state, keep)
+    finally:
+        setup.networks.passes.forget()
+        if setup.networks.half:
+            model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    chosen = done.get("best") if task.recipe.select == "best" else None
+    model.load_state_dict(weights[int(chosen or done["checkpoint"])])
+    return {**done, "epochs": state.epoch}
+
+
+def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
+    """The method and the recipe of these options. Raises RbError for one that does not exist or fit."""
+    cls = METHODS.load(method) if isinstance(method, str) else type(method)
+    if not dataclasses.is_dataclass(cls) or not hasattr(cls, "inner_attack"):
+        raise RbError(
+            f"The method is a {cls.__name__}. Expected a name such as 'trades', or an object of"
+            " rbtools.training such as TRADES()."
+        )
+    fields = {one.name for one in registry.options(Recipe)} | {"preset"}
+    parameters = set()
+    if isinstance(method, str):
+        own_fields = registry.options(cls)
+        parameters = {name for one in own_fields for name in (one.name, registry.public_name(one))}
+    for name in options:
+        if name in _OF_RECORDS:
+            raise RbError(f"rbtools.fit takes no {name}: {_OF_RECORDS[name]}.")
+        if name not in fields | parameters:
+            raise unknown("option of rbtools.fit", name, sorted(fields - _OF_RECORDS.keys() | parameters))
+    own = {name: value for name, value in options.items() if name not in fields}
+    chosen = {name: value for name, value in options.items() if name in fields}
+    recipe = presets.recipe({"val": VALIDATED, **chosen}, own, chosen)
+    for name, why in recipe.without_effect().items():
+        if name in chosen:
+            raise RbError(f"{name} has no effect with {why}. Leave out one, or change the other.")
+    if isinstance(method, str):
+        if recipe.preset is not None:
+            own = presets.params(presets.named(recipe.preset), cls, own)
+        method = METHODS.build(method, **own)
+    if getattr(method, "norm", "linf") == "linf" and getattr(method, "eps", 0.0) > 1:
+        raise RbError(
+            f"eps is {method.eps:g}, in pixel units of [0, 1]. Expected at most 1: write eps=8/255 for 8."
+        )
+    return method, recipe
+
+
+def _device(model: nn.Module, device: str | torch.device) -> str:
+    """The device's name. Raises RbError for a model that cannot be trained on one device."""
+    if not isinstance(model, nn.Module):
+        raise RbError(f"The model is a {type(model).__name__}. Expected a torch.nn.Module.")
+    weights = list(model.parameters())
+    if not any(weight.requires_grad for weight in weights):
+        raise RbError("The model has no parameters to train. Expected some with requires_grad=True.")
+    places = {str(weight.device) for weight in weights}
+    if len(places) > 1:
+        raise RbError(
+            f"The model is on several devices: {', '.join(sorted(places))}. Move it to one: model.to('cpu')."
+        )
+    place = places.pop()
+    return place if str(device) == "auto" and place != "cpu" else str(device)
+
+
+@contextlib.contextmanager
+def _borrowed(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
+    """The model on the device; afterwards on its own again, with the modes and random numbers of before."""
+    home = next(model.parameters()).device
+    cards = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cards), torch.enable_grad(), mode(model, train=True):
+        try:
+            model.to(device)
+            yield device
+        finally:
+            model.zero_grad(set_to_none=True)
+            model.to(home)

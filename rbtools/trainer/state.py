@@ -1,0 +1,103 @@
+"""The state of a training between two epochs: all that resuming it knows."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rbtools import unpickle
+from rbtools.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from rbtools.trainer.regularize import Averaged
+    from rbtools.trainer.schedule import Schedule
+
+
+@dataclass(eq=False)
+class TrainState:
+    """What an epoch leaves to the next one; order and draws of an epoch follow from its seed and number.
+
+    model: the network in training; averaged: its averaged weights (--ema). carried: what the method keeps of
+    each example, by name. epoch: how many are done. history, tracked: a list per quantity, an entry per epoch
+    (of tracked None for epochs without a measurement). best: "epoch", "rank" and "state" of the best
+    validation. drawn: the weights before the drawn step (--output random). passes: how many images were
+    trained on, and their passes. places: processors of the epochs, since rounding depends on them.
+
+    A new field that resuming needs goes here, into `to_bytes` and into `load`. A stored state that lacks a
+    field is not used, and the training starts again: give the field a default in `load` to keep such states.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    averaged: Averaged | None = None
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    epoch: int = 0
+    history: dict[str, list[float]] = field(default_factory=dict)
+    tracked: dict[str, list[float | None]] = field(default_factory=dict)
+    best: dict[str, Any] | None = None
+    drawn: dict[str, Tensor] | None = None
+    passes: dict[str, int] = field(default_factory=lambda: {"images": 0, "forward": 0, "backward": 0})
+    places: list[str] = field(default_factory=list)
+
+    @property
+    def kept(self) -> nn.Module:
+        """The network that is validated and stored: with --ema the averaged one."""
+        return self.model if self.averaged is None else self.averaged.model
+
+    def to_bytes(self) -> bytes:
+        """The state as bytes that `load` and `unpickle.torch_file` read."""
+        on_cpu = next(self.model.parameters()).device.type == "cpu"
+        fields = {
+            # Copied: weights of several seeds may be views of one tensor, which would be stored whole.
+            "model": weights_of(self.model),
+            "averaged": None if self.averaged is None else self.averaged.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "epoch": self.epoch,
+            "history": self.history,
+            "tracked": self.tracked,
+            "best": self.best,
+            "drawn": self.drawn,
+            "passes": self.passes,
+            "places": self.places,
+            "threads": torch.get_num_threads() if on_cpu else None,
+            "carried": self.carried,
+        }
+        buffer = io.BytesIO()
+        torch.save(fields, buffer)
+        return buffer.getvalue()
+
+    def load(self, data: bytes) -> None:
+        """Continue from stored bytes. The tensors of the model and of `carried` are written in place.
+
+        Raises any exception for bytes that do not fit; then a part may have been loaded.
+        """
+        stored = unpickle.torch_file(io.BytesIO(data))
+        self.model.load_state_dict(stored["model"])
+        if self.averaged is not None:
+            self.averaged.model.load_state_dict(stored["averaged"])
+        self.optimizer.load_state_dict(stored["optimizer"])
+        self.schedule.load_state_dict(stored["schedule"])
+        self.epoch, self.history, self.tracked = stored["epoch"], stored["history"], stored["tracked"]
+        self.best, self.drawn, self.places = stored["best"], stored["drawn"], stored["places"]
+        self.passes.update(stored["passes"])
+        for name, values in self.carried.items():
+            values.copy_(stored["carried"][name])
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of a network's weights and buffers, by name."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def threads(data: bytes | None) -> int | None:
+    """The CPU threads (of each process) that a training had; None without a state that says so."""
+    try:
+        number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
+    except Exception:  # torch raises many kinds for damaged files: who loads the state says what is wrong
+        return None
+    return number if type(number) is int and number > 0 else None

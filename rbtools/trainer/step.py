@@ -1,0 +1,183 @@
+"""One step of a training: its batch, the loss of each piece of it, and the optimiser's step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from rbtools.attacks.active_examples import uploaded
+from rbtools.datasets import streaming
+from rbtools.rng.draws import Draws
+from rbtools.trainer import distributed, regularize
+from rbtools.trainer.augment import augment, cutout, pixels
+from rbtools.trainer.init import mixed_seed
+from rbtools.trainer.schedule import Piece, batches
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torch import Tensor
+
+    from rbtools.trainer.begin import TrainSetup
+    from rbtools.trainer.metrics import Totals
+    from rbtools.trainer.state import TrainState
+    from rbtools.trainer.step_networks import StepNetworks
+    from rbtools.training.base import Loss, Method
+
+
+def train_step(
+    setup: TrainSetup, state: TrainState, ids: Tensor, method: Method[Any], totals: Totals
+) -> Tensor:
+    """One step of the optimiser on the examples `ids` (on the CPU) with the method as it is in this step.
+
+    Returns the loss of the batch (float64, on the device); adds it and the accuracies to `totals`.
+    """
+    step = Step(setup, state, ids, method, totals)
+    with step.perturbed:
+        for piece in step.pieces():
+            piece.loss = backward(setup, piece)
+        return step.finish()
+
+
+class Step:
+    """A step in the making: its gradients are computed between `pieces` and `finish`."""
+
+    def __init__(
+        self, setup: TrainSetup, state: TrainState, ids: Tensor, method: Method[Any], totals: Totals
+    ) -> None:
+        state.optimizer.zero_grad(set_to_none=True)
+        self.setup, self.state, self.method, self.totals = setup, state, method, totals
+        self.whole, host = len(ids), distributed.share(ids)
+        self.ids = uploaded(host, setup.device)
+        seed = setup.settings.seed
+        self.draws = Draws(seed, "train", self.ids, offset=state.epoch, host=host)
+        mixing = mixed_seed(seed, f"mixup {state.epoch} {int(ids[0])}")
+        self.images, self.targets = batch_of(setup, self.ids, self.draws, mixing)
+        size = setup.recipe.micro_batch or self.whole
+        parts = batches(torch.arange(len(self.ids), device=self.ids.device), size)
+        self.parts = [part for part in parts if len(part)]  # a process may have no share of a small batch
+        self.perturbed = contextlib.ExitStack()
+        self.loss = torch.zeros((), dtype=torch.float64, device=setup.device)
+        state.passes["images"] += len(self.ids)
+        setup.networks.passes.add(len(self.ids) * method.bound_passes(setup.examples.about.classes))
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield each micro-batch; the caller runs backward and sets `piece.loss`."""
+        recipe = self.setup.recipe
+        awp = "awp" in recipe.regularize and self.state.epoch >= recipe.awp_warmup
+        for number, part in enumerate(self.parts, 1):
+            draws = self.draws if len(self.parts) == 1 else self.draws.take(part)
+            # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
+            # batch's.
+            weight = len(part) / self.whole
+            piece = Piece(
+                self.images[part],
+                self.targets[part],
+                draws.child("method"),
+                self.method,
+                weight,
+                recipe.awp_gamma if awp else None,
+                self.perturbed,
+                last=number == len(self.parts),
+            )
+            yield piece
+            assert piece.loss is not None
+            labels = self.setup.examples.labels[self.ids[part]]
+            self.loss = self.loss + self.totals.add(piece.loss, labels) * weight
+        if not self.parts:
+            _backward_of_nothing(self.setup, recipe.awp_gamma if awp else None, self.perturbed)
+
+    def finish(self) -> Tensor:
+        """Make the optimiser's step; returns the loss of the batch, of all processes."""
+        loss = distributed.sum_of(self.loss)
+        self.state.optimizer.step()
+        self.perturbed.close()
+        if self.state.averaged is not None:
+            self.state.averaged.update(self.state.model)
+        networks = self.setup.networks
+        if self.setup.recipe.clean_pass:
+            with torch.no_grad(), networks.precision():
+                for part in self.parts:
+                    networks.step(self.images[part])
+        return loss
+
+
+def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple[Tensor, Tensor]:
+    """A batch's images in [0, 1], and their labels (N,) or distributions over classes (N, K).
+
+    `mixing`: the seed of mixup.
+    """
+    recipe, examples = setup.recipe, setup.examples
+    labels = examples.labels[ids]
+    streamed = isinstance(examples.images, streaming.Streamed)
+    at = draws.host if streamed and draws.host is not None else ids
+    images = augment(examples.images[at], recipe.augment or (), draws, 0)
+    if "cutout" in recipe.regularize:
+        assert recipe.cutout_length is not None
+        images = cutout(images, recipe.cutout_length, draws)
+    images = pixels(images)
+    if setup.networks.half:
+        images = images.contiguous(memory_format=torch.channels_last)
+    if not recipe.label_smoothing and "mixup" not in recipe.regularize:
+        return images, labels
+    targets = regularize.distribution(labels, examples.about.classes, recipe.label_smoothing)
+    if "mixup" in recipe.regularize:
+        images, targets = regularize.mixup(images, targets, recipe.mixup_alpha, mixing)
+    return images, targets
+
+
+def backward(setup: TrainSetup, piece: Piece) -> Loss:
+    """The loss of a part of the batch; its weighted gradient is added to the parameters'."""
+    if setup.buckets is not None:
+        return setup.buckets.backward(piece, weight=piece.weight, last=piece.last)
+    loss = loss_of(setup.networks, piece)
+    (loss.value * piece.weight).backward()
+    return loss
+
+
+def _backward_of_nothing(setup: TrainSetup, awp: float | None, perturbed: contextlib.ExitStack) -> None:
+    """Join the collectives although this process has no examples of the batch."""
+
+    def take_part() -> None:
+        if awp is not None:
+            perturbed.enter_context(_perturbed(setup.networks, None, awp))
+
+    assert setup.buckets is not None  # one process alone has a share of every batch
+    setup.buckets.backward_of_nothing(take_part)
+
+
+def loss_of(networks: StepNetworks, piece: Piece) -> Loss:
+    """The method's loss; with AWP the weights stay perturbed until `piece.perturbed` is closed."""
+    method, images, targets = piece.method, piece.images, piece.targets
+    networks.begin()
+    if networks.copy is None and piece.awp is None:
+        with networks.precision():
+            result: Loss = method(networks.step, images, targets, piece.draws)
+            return result
+    if networks.copy is None:
+        with networks.precision():
+            inner_result = method.inner_attack(networks.step, images, targets, piece.draws)
+    else:
+        networks.copy.update()
+        inner_result = method.inner_attack(networks.inner, images, targets, piece.draws)
+
+    def loss() -> Loss:
+        with networks.precision():
+            made: Loss = method.loss(networks.step, images, targets, inner_result).mean()
+        return made
+
+    if piece.awp is not None:
+        weighted = _perturbed(networks, lambda: loss().value * piece.weight, piece.awp)
+        piece.perturbed.enter_context(weighted)
+    return loss()
+
+
+def _perturbed(
+    networks: StepNetworks, loss: Callable[[], Tensor] | None, gamma: float
+) -> contextlib.AbstractContextManager[None]:
+    """Weights perturbed by AWP, for the loss of this process's share."""
+    total = distributed.sum_all if distributed.count() > 1 else None
+    return regularize.perturbed_weights(networks.model, loss, gamma, total)

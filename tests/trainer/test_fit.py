@@ -1,0 +1,257 @@
+"""`rbtools.fit`: a module in memory is trained as rb-train trains it, and nothing is written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import rbtools
+from rbtools import datasets, spaces
+from rbtools.errors import RbError
+from rbtools.execution.run import Run
+from rbtools.models import checkpoint
+from rbtools.store import Store
+from rbtools.trainer import init
+from rbtools.trainer.recipe import Recipe
+from rbtools.trainer.train_model import train
+from rbtools.training import METHODS
+from rbtools.training.trades import TRADES
+
+ARCH = {
+    "space": "nasbench201",
+    "str": "|nor_conv_3x3~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|",
+    "channels": 2,
+    "cells": 1,
+}
+HOW: dict[str, Any] = {"epochs": 2, "batch_size": 500, "lr": 0.1, "augment": ("crop", "flip")}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as rb-train chooses for this network
+    yield
+    torch.set_num_threads(before)
+
+
+def network(seed: int = 0) -> nn.Module:
+    """The network that rb-train starts from."""
+    about = datasets.describe("digits")
+    return init.fresh(spaces.describe(ARCH, about.classes, about.shape), about, seed)
+
+
+def by_command(method: Any, seed: int = 0, **how: Any) -> tuple[dict[str, Any], Store]:
+    """The record of rb-train, and its store."""
+    run = Run.of(tool="rb-train", store=Store("st"), device="cpu", threads=1, seed=seed)
+    return train({"schema": 1, "arch": ARCH}, method, Recipe(**{**HOW, "val": 0.02, **how}), run), run.store
+
+
+def check_same(model: Any, store: Store, name: str) -> None:
+    wanted = checkpoint.read(store.object(name)).state
+    found = model.network.state_dict()
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert torch.equal(found[key], value), key
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def some(count: int = 40) -> tuple[Tensor, Tensor]:
+    split = datasets.load("digits", "train")
+    return split.images[:count], split.labels[:count]
+
+
+SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 20, "val": 0.0, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "how"),
+    [
+        ("erm", {}, {"label_smoothing": 0.1, "micro_batch": 300}),
+        ("trades", {"attack_steps": 2}, {"val": 0.1, "select": "best", "epochs": 3}),
+        ("fgsm-pgi", {}, {"regularize": ("cutout", "mixup"), "ema": 0.9}),
+        ("pgd", {"attack_steps": 2}, {"regularize": ("awp",), "output": "random"}),
+        ("ibp", {}, {"optimizer": "adam", "lr": 0.001}),
+    ],
+)
+def test_the_weights_are_those_of_rb_train_bit_for_bit(
+    name: str, parameters: dict[str, Any], how: dict[str, Any]
+) -> None:
+    method = METHODS.build(name, **parameters)
+    record, store = by_command(method, seed=3, **how)
+    done = rbtools.fit(
+        network(3), "digits", name, seed=3, device="cpu", precision="fp32", **{**HOW, **how}, **parameters
+    )
+    check_same(done.model, store, record["checkpoint"])
+    ours, theirs = done.history, record["train"]["history"]
+    assert {k: v for k, v in ours.items() if k != "seconds"} == {
+        k: v for k, v in theirs.items() if k != "seconds"
+    }
+    assert done.passes == record["train"]["passes"]
+    assert done.best_epoch == record["train"].get("checkpoints", {}).get("best_epoch")
+
+
+def test_every_form_of_the_images_gives_the_same_weights() -> None:
+    images, labels = some()
+    pixels = images.float() / 255
+    forms: list[Any] = [
+        (images, labels),
+        [pixels.numpy(), labels.numpy()],
+        (pixels.double(), labels.int()),
+        TensorDataset(pixels, labels),
+        [(image, int(label)) for image, label in zip(images, labels, strict=True)],
+        DataLoader(TensorDataset(pixels, labels), batch_size=7),
+    ]
+    found = []
+    for data in forms:
+        how = {"augment": ("crop-reflect", "flip"), "regularize": "cutout", "attack_steps": 1, **SHORT}
+        done = rbtools.fit(plain(), data, "pgd", **how)
+        found.append(torch.cat([value.flatten() for value in done.model.state_dict().values()]))
+    assert all(torch.equal(found[0], one) for one in found[1:])
+    assert not torch.equal(found[0], torch.cat([v.flatten() for v in plain().state_dict().values()]))
+
+
+def test_images_between_the_levels_of_bytes_are_trained_on_as_they_are() -> None:
+    images, labels = some()
+    pixels = (images.float() / 255 * 0.999).clamp(0, 1)
+    exact, rounded = (rbtools.fit(plain(), (x, labels), **SHORT) for x in (pixels, images))
+    assert exact.history["loss"] != rounded.history["loss"]
+
+
+def test_the_module_is_trained_in_place_and_otherwise_as_it_was() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
+    frozen = model[3].requires_grad_(False)
+    model.train()
+    model[1].eval()
+    parameters, modes = list(model.parameters()), [one.training for one in model.modules()]
+    before = [value.clone() for value in parameters]
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        done = rbtools.fit(model, some(), "pgd", attack_steps=1, **SHORT)
+    assert torch.equal(torch.rand(1), expected), "torch's random numbers are the user's"
+    assert done.model is model and all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert [one.training for one in model.modules()] == modes
+    assert [one.requires_grad for one in parameters] == [True] * 4 + [False] * 2
+    assert all(one.grad is None for one in parameters)
+    assert not any(one._forward_hooks for one in model.modules())
+    changed = [not torch.equal(a, b) for a, b in zip(before, parameters, strict=True)]
+    assert changed[0] and not any(changed[-2:]) and frozen is model[3]
+
+
+def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR", "RB_STORE"):
+        monkeypatch.setenv(name, str(home))
+    said: list[str] = []
+    rbtools.fit(plain(), some(), "trades", attack_steps=1, progress=said.append, **SHORT)
+    assert [*tmp_path.rglob("*")] == [home]
+    assert said and "trades seed 0 · epoch 1/1 · batch 1/2" in said[0]
+
+
+def test_an_object_and_a_name_of_a_method_are_the_same() -> None:
+    named = rbtools.fit(plain(), some(), "trades", **{"lambda": 2.0}, attack_steps=1, **SHORT)
+    made = rbtools.fit(plain(), some(), TRADES(lambda_=2.0, attack_steps=1), **SHORT)
+    assert named.history["loss"] == made.history["loss"] and named.method == made.method
+    text = repr(made)
+    assert re.match(r"Fit\(trades of Sequential: 1 epoch, seed 0, loss [\d.]+, acc", text), text
+
+
+def test_a_preset_of_a_paper_sets_what_is_not_given() -> None:
+    given = {**SHORT, "batch_size": 10}
+    done = rbtools.fit(plain(), some(), "pgd", preset="rice2020", attack_steps=1, **given)
+    assert (done.recipe.schedule, done.recipe.batch_size, done.recipe.clean_pass) == ("piecewise", 10, True)
+    assert (done.method.attack_steps, done.method.inner_mode) == (1, "train")
+
+
+def test_a_module_that_diverges_says_so_and_keeps_its_mode() -> None:
+    model = plain().eval()
+    with pytest.raises(RbError, match="diverged"):
+        rbtools.fit(model, some(), lr=1e30, schedule="constant", **{**SHORT, "epochs": 3})
+    assert not model.training and all(one.grad is None for one in model.parameters())
+
+
+IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected 0 to 1\. Do not normalise"),
+        ((IMAGES * torch.nan, LABELS), "values from nan"),
+        ((IMAGES.permute(0, 2, 3, 1), LABELS), r"looks like \(N, H, W, C\).*permute\(0, 3, 1, 2\)"),
+        ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
+        ((IMAGES.long(), LABELS), "are torch.int64"),
+        ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected class numbers from 0 to 9, as the model has 10"),
+        ((IMAGES, LABELS - 1), "from -1 to 8"),
+        ((IMAGES, nn.functional.one_hot(LABELS)), r"one-hot.*argmax\(1\)"),
+        ((IMAGES, LABELS[:9]), r"shape \(9,\) for 40 images"),
+        ((IMAGES, LABELS.float()), r"labels\.long\(\)"),
+        ((IMAGES, LABELS * 0), "of one class"),
+        (IMAGES, "type Tensor of length 40"),
+        (3, "type int"),
+        (DataLoader(TensorDataset(IMAGES, LABELS, LABELS)), "type DataLoader of length 40"),
+        ([(IMAGES[0], 1), (IMAGES[1, :, :5], 0), (IMAGES[0], 1)], "list do not have one size"),
+        ((["a", "b"], LABELS), "str|<U1"),
+        ("digitz", "Did you mean 'digits'"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_in_a_sentence(data: Any, message: str) -> None:
+    with pytest.raises(RbError, match=message):
+        rbtools.fit(plain(), data, **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(plain(), nn.Softmax(1)), "leave out the final softmax"),
+        (nn.Linear(9, 10), r"raises RuntimeError: .* float32 images \(2, 1, 8, 8\)"),
+        (nn.Sequential(nn.Conv2d(1, 10, 3)), r"returns a Tensor of the shape \(2, 10, 6, 6\)"),
+        (nn.Flatten(), "no parameters to train"),
+        ("resnet18", "The model is a str"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_in_a_sentence(model: Any, message: str) -> None:
+    with pytest.raises(RbError, match=message):
+        rbtools.fit(model, (IMAGES, LABELS), **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("tradez", {}, "Did you mean 'trades'"),
+        (nn.Linear, {}, "The method is a type"),
+        (TRADES(), {"attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
+        ("trades", {"batchsize": 3}, "Did you mean 'batch_size'"),
+        ("trades", {"eps": 8}, r"write eps=8/255"),
+        ("trades", {"normalize": "cifar10"}, "takes no normalize: the normalisation belongs into the model"),
+        ("trades", {"track": "wci"}, "takes no track"),
+        ("trades", {"batch_size": 50}, "there are only 40 training images"),
+        ("erm", {"schedule": "cosine", "milestones": (3,)}, "milestones has no effect"),
+        ("erm", {"lr": -1.0}, "learning rate is -1"),
+        ("erm", {"device": "cuda:99"}, "device 'cuda:99' cannot be used"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_in_a_sentence(
+    method: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RbError, match=message):
+        rbtools.fit(plain(), (IMAGES, LABELS), method, **{**SHORT, **options})
+
+
+def test_processes_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RbError, match="torchrun started 2 processes"):
+        rbtools.fit(plain(), (IMAGES, LABELS), **SHORT)

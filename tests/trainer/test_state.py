@@ -1,0 +1,158 @@
+"""The state of a training: it saves and loads itself, and what earlier versions stored is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools.execution.run import Run
+from rbtools.store import Store
+from rbtools.trainer import begin, loop, optim, regularize
+from rbtools.trainer import schedule as schedules
+from rbtools.trainer.recipe import Recipe
+from rbtools.trainer.state import TrainState, threads
+from rbtools.trainer.train_model import train
+from rbtools.training import METHODS
+
+RECIPE = Recipe(epochs=4, batch_size=4, schedule="step", milestones=(2,))
+SHAPE = (3, 1, 2, 2)
+
+
+def state(seed: int, ema: float | None = 0.9) -> TrainState:
+    """A state before the first epoch, of a network with these random weights."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.BatchNorm1d(2))
+    averaged = None if ema is None else regularize.Averaged(model, ema)
+    optimizer = optim.of(RECIPE, model.parameters(), fused=False)
+    schedule = schedules.schedule(optimizer, RECIPE, 2)
+    kept = {"delta": torch.zeros(SHAPE, dtype=torch.float16)}
+    return TrainState(model, optimizer, schedule, averaged, kept)
+
+
+def stepped(found: TrainState, epochs: int) -> TrainState:
+    """The state after some epochs of a step each."""
+    for epoch in range(1, epochs + 1):
+        found.optimizer.zero_grad()
+        found.model(torch.rand(SHAPE)).square().sum().backward()
+        found.optimizer.step()
+        found.schedule.step()
+        if found.averaged is not None:
+            found.averaged.update(found.model)
+        found.epoch = epoch
+        found.history.setdefault("loss", []).append(1.0 / epoch)
+        found.tracked.setdefault("wci", []).append(None if epoch == 1 else 0.5)
+        found.carried["delta"] += 0.25
+        found.passes["forward"] += 3
+    found.best = {"epoch": 1, "rank": [0.5, -1.0], "state": {"w": torch.ones(2)}}
+    found.drawn = {"w": torch.zeros(2)}
+    found.places.append("cpu, 1 thread")
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A value as nested containers of numbers and text, which == compares."""
+    if isinstance(value, Tensor):
+        return ["tensor", str(value.dtype), value.tolist()]
+    if isinstance(value, nn.Module | torch.optim.Optimizer) or hasattr(value, "state_dict"):
+        return plain(value.state_dict())
+    if isinstance(value, regularize.Averaged):
+        return plain(value.model)
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def fields(found: TrainState) -> dict[str, Any]:
+    return {one.name: plain(getattr(found, one.name)) for one in dataclasses.fields(found)}
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+def test_a_state_loads_what_it_saved(ema: float | None) -> None:
+    saved = stepped(state(0, ema), 2)
+    loaded = state(1, ema)
+    passes = loaded.passes
+    assert fields(loaded) != fields(saved)
+    loaded.load(saved.to_bytes())
+    assert fields(loaded) == fields(saved)
+    assert loaded.passes is passes, "the counters of the networks write into it"
+    torch.manual_seed(2)
+    ours = fields(stepped(saved, 1))
+    torch.manual_seed(2)
+    assert fields(stepped(loaded, 1)) == ours
+
+
+def test_every_field_is_saved() -> None:
+    """A field of which nothing is stored would be lost when a training is interrupted."""
+    stored = torch.load(io.BytesIO(stepped(state(0), 2).to_bytes()), weights_only=False)
+    assert {one.name for one in dataclasses.fields(TrainState)} == stored.keys() - {"threads"}
+
+
+def test_a_state_of_an_earlier_version_is_read() -> None:
+    """In the form in which 0.1.0 stored it."""
+    earlier = stepped(state(0), 2)
+    assert earlier.averaged is not None
+    buffer = io.BytesIO()
+    torch.save(
+        {
+            "model": earlier.model.state_dict(),
+            "averaged": earlier.averaged.model.state_dict(),
+            "optimizer": earlier.optimizer.state_dict(),
+            "schedule": earlier.schedule.state_dict(),
+            "epoch": 2,
+            "history": {"loss": [1.0, 0.5]},
+            "tracked": {"wci": [None, 0.5]},
+            "best": earlier.best,
+            "drawn": earlier.drawn,
+            "passes": {"images": 0, "forward": 6, "backward": 0},
+            "places": ["cpu, 1 thread"],
+            "threads": 3,
+            "carried": {"delta": torch.full(SHAPE, 0.5, dtype=torch.float16)},
+        },
+        buffer,
+    )
+    found = state(1)
+    found.load(buffer.getvalue())
+    assert fields(found) == fields(earlier)
+    assert threads(buffer.getvalue()) == 3
+
+
+def test_threads_of_no_state_are_unknown() -> None:
+    assert threads(None) is None and threads(b"damaged") is None
+    assert threads(state(0).to_bytes()) == torch.get_num_threads()
+
+
+@pytest.mark.parametrize("kept", [b"damaged", "without a field"])
+def test_a_state_that_does_not_fit_is_told_and_not_used(
+    kept: bytes | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = {"schema": 1, "arch": {"space": "fcnn", "str": "relu", "width": 3, "depth": 2}}
+    recipe = Recipe(epochs=2, batch_size=500, val=0.0, augment=())
+    method, said = METHODS.build("erm"), list[str]()
+    start, begun = begin.start, []
+
+    def with_state(task: Any, run: Run, device: Any, stored: bytes | None, **more: Any) -> Any:
+        first = start(task, run, device, None, **more)[1]
+        fields = torch.load(io.BytesIO(first.to_bytes()), weights_only=False)
+        del fields["places"]
+        first.model.apply(lambda one: [value.data.fill_(9) for value in one.parameters()])  # a part is loaded
+        fields["model"] = first.model.state_dict()
+        buffer = io.BytesIO()
+        torch.save(fields, buffer)
+        found = start(task, run, device, kept if isinstance(kept, bytes) else buffer.getvalue(), **more)
+        begun.append(found[1].epoch)
+        return found
+
+    def trained(folder: str) -> Any:
+        run = Run.of(tool="rb-train", store=Store(folder), device="cpu", threads=1)
+        return train(record, method, recipe, run.changed(notify=said.append))
+
+    whole = trained("whole")
+    monkeypatch.setattr(loop.begin, "start", with_state)
+    again = trained("again")
+    assert begun == [0] and again["checkpoint"] == whole["checkpoint"]
+    assert len(said) == 1 and "its training starts again; what was kept of it does not fit" in said[0]
