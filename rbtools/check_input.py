@@ -22,7 +22,7 @@ _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 def check_images(images: Tensor) -> None:
     """Images (N, C, H, W): floats in [0, 1], or uint8."""
     shape = tuple(images.shape)
-    if images.dim() != 4:
+    if images.dim() != 4 or 0 in shape[1:]:
         raise RbError(
             f"The images have the shape {shape}. Expected (N, C, H, W); add a dimension with images[None]."
         )
@@ -121,6 +121,8 @@ def check_logits(logits: Any, n: int) -> None:
         raise RbError(
             f"The model gives values of type {logits.dtype}. Expected logits as floats, not predictions."
         )
+    if not bool(logits.isfinite().all()):
+        raise RbError("The model gives NaN or infinite logits. Check its weights and its normalisation.")
     if n and bool(((logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-4)).all()):
         raise RbError(
             "The model gives probabilities: each row is not negative and sums to 1. Expected logits: leave"

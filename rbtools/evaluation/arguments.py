@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import check_input
@@ -12,11 +11,12 @@ from rbtools.attacks.base import Attack
 from rbtools.certification.base import Certifier
 from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
+from rbtools.datasets.given import pair
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.outcomes import VERSION
-from rbtools.lazy import nn, np, torch
+from rbtools.lazy import nn, torch
 from rbtools.probabilistic.distributions import Noise
 from rbtools.settings import Settings
 from rbtools.store import Store, digest
@@ -54,29 +54,7 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
     """
     if isinstance(given, str):
         return _named(given)
-    if isinstance(given, torch.utils.data.DataLoader):
-        if kept and not isinstance(given.sampler, torch.utils.data.SequentialSampler):
-            raise RbError(
-                "The loader shuffles its images, so their order, which results in a store are kept by, is"
-                " another each time. Give one with shuffle=False, or leave out store."
-            )
-        images, labels = _joined(list(given))
-    elif isinstance(given, torch.utils.data.Dataset):
-        size: int = len(given)  # type: ignore[arg-type]
-        pairs = map(given.__getitem__, range(size))
-        images, labels = _joined(
-            [(_tensor(image)[None], torch.tensor([int(label)])) for image, label in pairs]
-        )
-    elif isinstance(given, Sequence) and len(given) == 2:
-        images, labels = _tensor(given[0]), _tensor(given[1])
-    else:
-        raise RbError(
-            f"The data are of type {type(given).__name__}. Expected (images, labels), a torch Dataset or"
-            " DataLoader of such pairs, or the name of a data set such as 'cifar10'."
-        )
-    check_input.check_images(images)
-    check_input.check_labels(labels, len(images))
-    return GivenData(images, labels.long())
+    return GivenData(*pair(given, in_order=kept))
 
 
 def task_of(given: Any) -> EvalTask:
@@ -193,23 +171,6 @@ def _named(name: str) -> GivenData:
     named = data.data_of({}, Run.of(dataset=name))
     dataset = named.load()
     return GivenData(dataset.images, dataset.labels, named.fingerprint)
-
-
-def _tensor(values: Any) -> Tensor:
-    if isinstance(values, torch.Tensor):
-        return values.detach()
-    try:
-        return torch.from_numpy(np.ascontiguousarray(values))
-    except TypeError as wrong:
-        raise RbError(
-            f"The data hold {type(values).__name__} ({wrong}). Expected tensors or arrays."
-        ) from None
-
-
-def _joined(pairs: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    if not pairs:
-        raise RbError("The data hold no images. Expected one or more.")
-    return torch.cat([_tensor(pair[0]) for pair in pairs]), torch.cat([_tensor(pair[1]) for pair in pairs])
 
 
 def _hash(images: Any, labels: Tensor) -> str:

@@ -1,0 +1,64 @@
+"""Images and labels in the forms that users of torch have them: arrays, a Dataset, a DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any
+
+from rbtools import check_input
+from rbtools.errors import RbError, shown
+from rbtools.lazy import np, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def pair(data: Any, *, in_order: bool = False) -> tuple[Tensor, Tensor]:
+    """Images (N, C, H, W), uint8 or floats in [0, 1], and labels int64 (N,) of what was given.
+
+    data: (images, labels) as tensors or arrays, or a torch Dataset or DataLoader of such pairs, which is read
+    once. in_order: results are kept by the order of the images. Raises RbError for anything else.
+    """
+    images, labels = _tensors(data, in_order)
+    check_input.check_images(images)
+    check_input.check_labels(labels, len(images))
+    return images.detach(), labels.detach().to(images.device).long()
+
+
+def _tensors(data: Any, in_order: bool) -> tuple[Tensor, Tensor]:
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return _tensor(data[0]), _tensor(data[1])
+    loads = isinstance(data, torch.utils.data.DataLoader)
+    if loads and in_order and not isinstance(data.sampler, torch.utils.data.SequentialSampler):
+        raise RbError(
+            "The loader shuffles its images, so their order, which results in a store are kept by, is"
+            " another each time. Give one with shuffle=False, or leave out store."
+        )
+    if loads or (isinstance(data, Sized) and hasattr(data, "__getitem__") and not isinstance(data, dict)):
+        entries = list(data) if loads else [data[number] for number in range(len(data))]
+        if entries and all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries):
+            both = zip(*([_tensor(value) for value in entry] for entry in entries), strict=True)
+            try:
+                images, labels = (torch.cat(one) if loads else torch.stack(one) for one in both)
+            except RuntimeError as wrong:
+                raise RbError(
+                    f"The images of the {type(data).__name__} do not have one size"
+                    f" ({shown(str(wrong), 100)}). Resize or crop them to one."
+                ) from wrong
+            return images, labels
+    length = f" of length {len(data)}" if isinstance(data, Sized) else ""
+    raise RbError(
+        f"The data are of the type {type(data).__name__}{length}. Expected a pair (images, labels) of tensors"
+        " or arrays, a torch Dataset or DataLoader of such pairs, or the name of a data set such as 'digits'."
+    )
+
+
+def _tensor(values: Any) -> Tensor:
+    """Values as a tensor. Raises RbError where they are no numbers."""
+    try:
+        return values if isinstance(values, torch.Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError) as wrong:
+        raise RbError(
+            f"The data hold {type(values).__name__}, which is no array of numbers ({shown(str(wrong), 100)})."
+            " Expected tensors: of a torchvision data set, give it transform=transforms.ToTensor()."
+        ) from wrong
