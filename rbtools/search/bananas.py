@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.registry import param
 from rbtools.search.driver import Proposals
-from rbtools.search.predictor import Fit, Shape, features
+from rbtools.search.predictor import FittedPredictor, Shape, features
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
@@ -66,7 +66,9 @@ class Bananas:
             cells = [features(field.ops(index)) for index, _ in finite]
             unknown = [features(field.ops(index)) for index in others]
             seed = draws.below(1 << 31)
-            predicted = yield Fit(shape, cells, _costs([value for _, value in finite]), unknown, seed)
+            predicted = yield FittedPredictor(
+                shape, cells, _costs([value for _, value in finite]), unknown, seed
+            )
             order = _thompson(predicted, draws)
             proposal = [others[place] for place in order[: self.per_round]]
 

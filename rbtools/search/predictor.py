@@ -56,7 +56,7 @@ class Shape(NamedTuple):
     loss: str
 
 
-class Fit(NamedTuple):
+class FittedPredictor(NamedTuple):
     """Train an ensemble on cells (the features of each) and costs in (0, 1], and predict others.
 
     Implements `rbtools.search.driver.BatchEvaluator`: returns an array (networks, cells to predict).
@@ -69,7 +69,7 @@ class Fit(NamedTuple):
     seed: int
 
     @classmethod
-    def all(cls, works: Sequence[Fit]) -> list[Array]:
+    def all(cls, works: Sequence[FittedPredictor]) -> list[Array]:
         results: dict[int, Array] = {}
         alike: dict[tuple[Shape, int], list[int]] = {}
         for place, work in enumerate(works):
@@ -89,7 +89,7 @@ def encoded(cells: Sequence[Sequence[int]]) -> Array:
     return rows
 
 
-def _fitted(works: Sequence[Fit]) -> list[Array]:
+def _fitted(works: Sequence[FittedPredictor]) -> list[Array]:
     """The predictions of works of one shape and number of cells."""
     shape, count = works[0].shape, len(works[0].cells)
     chances = [np.random.RandomState(work.seed) for work in works]

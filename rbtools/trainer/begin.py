@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class TrainExamples:
     """Images and labels on the device, which examples are trained on, in order, and which are held out; these
     numbers are on the CPU.
     """
@@ -57,7 +57,7 @@ class Examples:
     about: Description
 
     @classmethod
-    def of(cls, data: Any, recipe: Recipe, device: torch.device) -> Examples:
+    def of(cls, data: Any, recipe: Recipe, device: torch.device) -> TrainExamples:
         """The examples of a split (inputs.data.Data). Raises RbError if they are of one class."""
         dataset = data.load()
         if len(dataset.labels) and bool((dataset.labels == dataset.labels[0]).all()):
@@ -85,7 +85,7 @@ class TrainSetup:
     settings: Settings
     report: Report
     device: torch.device
-    examples: Examples
+    examples: TrainExamples
     networks: step_networks.StepNetworks
     buckets: GradientBuckets | None
     checks: validation.Checks
@@ -140,7 +140,7 @@ def begin(
     method, recipe = task.method, task.recipe
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
-    examples = Examples.of(task.data, recipe, device)
+    examples = TrainExamples.of(task.data, recipe, device)
     checks = validation.Checks.of(examples, method, settings.seed)
     model = _network(model, task, examples, device)
     averaged = None if recipe.ema is None else regularize.Averaged(model, recipe.ema)
@@ -167,7 +167,9 @@ def begin(
     return TrainSetup(*given, buckets, checks, tracker), state
 
 
-def _network(model: nn.Module, task: TrainingTask, examples: Examples, device: torch.device) -> nn.Module:
+def _network(
+    model: nn.Module, task: TrainingTask, examples: TrainExamples, device: torch.device
+) -> nn.Module:
     """The model on the device, with synchronised BatchNorm where GPUs share a batch. Raises RbError where the
     method cannot train it.
     """

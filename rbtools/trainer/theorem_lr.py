@@ -15,7 +15,7 @@ from rbtools.trainer.augment import pixels
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.trainer.begin import Examples
+    from rbtools.trainer.begin import TrainExamples
     from rbtools.training.mixed import Mixed
 
 
@@ -54,7 +54,9 @@ def step_size(
     return math.sqrt(min(energies)) / (int(arch["width"]) * math.sqrt(len(labels)))
 
 
-def factor(arch: dict[str, Any], method: Mixed, model: nn.Module, examples: Examples, seed: int) -> float:
+def factor(
+    arch: dict[str, Any], method: Mixed, model: nn.Module, examples: TrainExamples, seed: int
+) -> float:
     """The step size for a constant of 1, on at most `IMAGES` training images, evenly spaced in order."""
     ids = examples.ids
     few = ids[torch.linspace(0, len(ids) - 1, min(IMAGES, len(ids))).round().long()]

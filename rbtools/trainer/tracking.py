@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rbtools.measures.base import Measure
     from rbtools.report import Report
-    from rbtools.trainer.begin import Examples
+    from rbtools.trainer.begin import TrainExamples
     from rbtools.trainer.state import TrainState
     from rbtools.training.base import Method
 
@@ -79,7 +79,7 @@ class Tracker:
     """
 
     def __init__(
-        self, tracking: Tracking, examples: Examples, method: Method, seed: int, report: Report
+        self, tracking: Tracking, examples: TrainExamples, method: Method, seed: int, report: Report
     ) -> None:
         self.tracking, self.measures = tracking, tracking.measures()
         self.seed, self.check_cancelled = seed, report.check_cancelled

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.datasets.streaming import Streamed
-    from rbtools.trainer.begin import Examples, TrainSetup
+    from rbtools.trainer.begin import TrainExamples, TrainSetup
     from rbtools.trainer.state import TrainState
     from rbtools.training.base import Method
 
@@ -70,7 +70,7 @@ class Checks:
     single_step: Validation | None
 
     @classmethod
-    def of(cls, examples: Examples, method: Method, seed: int) -> Checks:
+    def of(cls, examples: TrainExamples, method: Method, seed: int) -> Checks:
         """The checks of a training with this method."""
 
         def on(ids: Tensor) -> Validation:

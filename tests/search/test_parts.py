@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rbtools.errors import UsageError
 from rbtools.search import front, predictor
 from rbtools.search.objective import objectives
-from rbtools.search.predictor import WIDTH, Fit, Shape, features
+from rbtools.search.predictor import WIDTH, FittedPredictor, Shape, features
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace
 from rbtools.search.summary import spread
@@ -32,16 +32,16 @@ def test_a_cell_has_a_feature_for_each_sequence_of_operations_along_its_paths() 
     assert {one for cell in cells for one in features(cell)} == set(range(WIDTH))
 
 
-def fit(seed: int, count: int = 12) -> Fit:
+def fit(seed: int, count: int = 12) -> FittedPredictor:
     chance = np.random.RandomState(seed)
     cells = [features(tuple(chance.randint(5, size=6))) for _ in range(count + 4)]
-    return Fit(SMALL, cells[:count], list(0.1 + chance.random_sample(count)), cells[count:], seed)
+    return FittedPredictor(SMALL, cells[:count], list(0.1 + chance.random_sample(count)), cells[count:], seed)
 
 
 def test_a_fit_does_not_depend_on_its_company() -> None:
-    together = Fit.all([fit(0), fit(1), fit(2, count=9), fit(3)])
+    together = FittedPredictor.all([fit(0), fit(1), fit(2, count=9), fit(3)])
     for seed, count in ((0, 12), (2, 9), (3, 12)):
-        (alone,) = Fit.all([fit(seed, count)])
+        (alone,) = FittedPredictor.all([fit(seed, count)])
         assert alone.shape == (2, 4) and np.array_equal(alone, together[seed])
 
 
@@ -72,7 +72,7 @@ def test_the_predictor_tells_cells_that_it_was_not_shown() -> None:
     cells = [features(nasbench201.ops_of({"index": index})) for index in indices]
     costs = [0.1 + (60 - slope(index)) / 60 for index in indices]
     shape = Shape(3, 10, 20, 150, 32, 0.01, "mape")
-    (predicted,) = Fit.all([Fit(shape, cells[:120], costs[:120], cells[120:], 7)])
+    (predicted,) = FittedPredictor.all([FittedPredictor(shape, cells[:120], costs[:120], cells[120:], 7)])
     assert np.corrcoef(predicted.mean(axis=0), costs[120:])[0, 1] > 0.7
 
 

@@ -188,15 +188,15 @@ IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected 0 to 1\. Do not normalise"),
+        ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
         ((IMAGES * torch.nan, LABELS), "values from nan"),
-        ((IMAGES.permute(0, 2, 3, 1), LABELS), r"looks like \(N, H, W, C\).*permute\(0, 3, 1, 2\)"),
+        ((IMAGES.permute(0, 2, 3, 1), LABELS), r"channels last.*permute\(0, 3, 1, 2\)"),
         ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
-        ((IMAGES.long(), LABELS), "are torch.int64"),
-        ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected class numbers from 0 to 9, as the model has 10"),
+        ((IMAGES.long(), LABELS), "of type torch.int64"),
+        ((IMAGES, LABELS + 1), r"from 1 to 10\. Expected 0 to 9"),
         ((IMAGES, LABELS - 1), "from -1 to 8"),
         ((IMAGES, nn.functional.one_hot(LABELS)), r"one-hot.*argmax\(1\)"),
-        ((IMAGES, LABELS[:9]), r"shape \(9,\) for 40 images"),
+        ((IMAGES, LABELS[:9]), r"shape \(9,\)\. Expected \(40,\)"),
         ((IMAGES, LABELS.float()), r"labels\.long\(\)"),
         ((IMAGES, LABELS * 0), "of one class"),
         (IMAGES, "type Tensor of length 40"),
@@ -215,9 +215,9 @@ def test_data_that_do_not_fit_are_refused_in_a_sentence(data: Any, message: str)
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (nn.Sequential(plain(), nn.Softmax(1)), "leave out the final softmax"),
+        (nn.Sequential(plain(), nn.Softmax(1)), "leave out the softmax"),
         (nn.Linear(9, 10), r"raises RuntimeError: .* float32 images \(2, 1, 8, 8\)"),
-        (nn.Sequential(nn.Conv2d(1, 10, 3)), r"returns a Tensor of the shape \(2, 10, 6, 6\)"),
+        (nn.Sequential(nn.Conv2d(1, 10, 3)), r"gives \(2, 10, 6, 6\) for 2 images"),
         (nn.Flatten(), "no parameters to train"),
         ("resnet18", "The model is a str"),
     ],
