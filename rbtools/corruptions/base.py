@@ -51,7 +51,7 @@ class Corruption(Registered):
     exactly 51), the truncation depends on the last bit: such corruptions work in float64, or in grey levels.
 
     A subclass defines `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels; one
-    that needs further inputs (frost) has its own `__call__`, which passes such a function to `applied`.
+    that reads files (frost) has its own `prepared`, which gives such a function.
 
     Shape:
         images: float32 (N, C, H, W) in [0, 1], any C; rounded to the nearest grey level first.
@@ -73,21 +73,43 @@ class Corruption(Registered):
         """The corruption with "auto" settings replaced by their values on this machine."""
         return self
 
-    def with_textures(self) -> Callable[..., Tensor]:
-        """The corruption as a function of images, severity and draws, with its photographs loaded."""
-        return self
+    def prepared(self) -> Callable[[Tensor, Any, Draws], Tensor]:
+        """The function of grey levels, constant and draws, once all that it needs is read from files.
 
-    def __call__(self, images: Tensor, severity: int, draws: Draws) -> Tensor:
-        """Corrupt a batch. Raises RbError for a severity other than 1 to 5, or too small images."""
-        return self.applied(self.corrupt_levels, images, severity, draws)
+        Raises RbError where something that it needs is not installed.
+        """
+        return self.corrupt_levels
 
-    def applied(
-        self, work: Callable[[Tensor, Any, Draws], Tensor], images: Tensor, severity: int, draws: Draws
+    def __call__(
+        self,
+        images: Tensor,
+        severity: int,
+        draws: Draws | None = None,
+        *,
+        seed: int = 0,
+        examples: Tensor | None = None,
     ) -> Tensor:
-        """The result of `work` on the grey levels of images, rounded to grey levels."""
+        """Corrupt images: `Fog()(images, severity=3)`. They may be on any device, and are not changed.
+
+        Random numbers belong to (seed, example): each image gets what `rb-corrupt --seed` gives it, whatever
+        other images there are. `examples` are the numbers of the images in their data set; without them image
+        i is example i. With `draws` both are ignored, and the images are taken as they are.
+
+        Shape:
+            images: floating point (N, C, H, W) in [0, 1]; examples: int64 (N,).
+            result: float32 (N, C, H, W), every value k / 255; on the device of the images.
+
+        Raises RbError for a severity other than 1 to 5, too small images, images that are no tensor of this
+        shape and range, examples that are not N whole numbers, a seed outside [0, 2^64), and for photographs
+        of frost that are asked for and not installed.
+        """
+        if draws is None:
+            check_images(images)
+            images = images.detach().float()
+            draws = random_numbers(f"corruption.{self.name}", images, seed, examples)
         constant = self.constant(severity, images.shape[-2:])
         self.check_size(severity, images.shape[-2:])
-        own = draws.child(f"severity.{severity}") if self.random else draws
+        work, own = self.prepared(), draws.child(f"severity.{severity}") if self.random else draws
 
         def part(images: Tensor, draws: Draws) -> Tensor:
             corrupted = work(images.mul(255).round_(), constant, draws)
@@ -131,3 +153,41 @@ class Corruption(Registered):
     def corrupt(self, pixels: Tensor, constant: Any, draws: Draws) -> Tensor:
         """Return corrupted float64 pixels, not yet clipped; `pixels` may be overwritten."""
         raise NotImplementedError
+
+
+def check_images(images: Tensor) -> None:
+    """Raise RbError unless images are floating point (N, C, H, W) in [0, 1]."""
+    if not isinstance(images, torch.Tensor) or images.dim() != 4 or not images.is_floating_point():
+        found = (
+            f"a tensor {tuple(images.shape)} of {images.dtype}"
+            if isinstance(images, torch.Tensor)
+            else f"{type(images).__name__}"
+        )
+        raise RbError(
+            f"The images are {found}. Expected a float tensor (N, C, H, W) in [0, 1]; divide bytes by 255."
+        )
+    if images.shape[3] <= 4 < images.shape[1]:
+        raise RbError(
+            f"The images have the shape {tuple(images.shape)}, which looks like (N, H, W, C). Expected"
+            " (N, C, H, W); use images.permute(0, 3, 1, 2)."
+        )
+    low, high = (float(value) for value in images.aminmax()) if images.numel() else (0.0, 0.0)
+    if not (low >= 0 and high <= 1):
+        raise RbError(
+            f"The images have values from {low:.4g} to {high:.4g}. Expected [0, 1]; divide bytes by 255, and"
+            " leave normalisation to the model."
+        )
+
+
+def random_numbers(stream: str, images: Tensor, seed: int, examples: Tensor | None) -> Draws:
+    """The draws of these examples, by default number 0 to N - 1, on the device of the images."""
+    from rbtools.rng import draws
+
+    if examples is None:
+        examples = torch.arange(len(images), device=images.device)
+    elif examples.shape != images.shape[:1] or examples.is_floating_point():
+        raise RbError(
+            f"examples has the shape {tuple(examples.shape)} and the type {examples.dtype}. Expected"
+            f" {len(images)} whole numbers, the position of each image in its data set."
+        )
+    return draws.Draws(seed, stream, examples.to(images.device))

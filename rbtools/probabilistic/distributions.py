@@ -2,7 +2,7 @@
 
 All radii share the unit draw: estimates over a range of radii are smooth, and a further radius costs one
 multiply-add. Every noise is also a function of independent standard normal numbers (`shaped`), the space in
-which splitting samples rare events.
+which splitting samples rare events. A noise is called as `noise(images, gamma, seed=0)`.
 """
 
 from __future__ import annotations
@@ -58,6 +58,43 @@ class Noise:
     def settings(self) -> dict[str, Any]:
         """The fields of a record's entry that describe the noise."""
         return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
+
+    def __call__(
+        self,
+        images: Tensor,
+        gamma: float,
+        samples: int | None = None,
+        *,
+        draw: int = 0,
+        seed: int = 0,
+        examples: Tensor | None = None,
+    ) -> Tensor:
+        """Noisy copies of images: `Uniform()(images, gamma=0.1)`. The images are not changed.
+
+        Random numbers belong to (seed, example, draw): copy number `draw` of an image is the one that
+        `rb-pr --seed` classifies, which takes the copies from 0 to --samples - 1, whatever other images there
+        are. All radii share the unit draw. `examples` are the numbers of the images in their data set;
+        without them image i is example i.
+
+        Shape:
+            images: floating point (N, C, H, W) in [0, 1]; examples: int64 (N,). `gamma` is in pixel units of
+                [0, 1], 0 or more.
+            result: float32 (N, C, H, W), or with `samples` (samples, N, C, H, W), the copies number `draw` to
+                `draw + samples - 1`; in [0, 1] unless `clip` is false; on the device of the images.
+
+        Raises RbError for images that are no tensor of this shape and range, a negative or infinite radius,
+        draws outside [0, 2^32), and examples or a seed that are none.
+        """
+        check_pixels(images)
+        count = 1 if samples is None else samples
+        if not 0 <= gamma < math.inf:
+            raise RbError(f"gamma is {gamma}. Expected a radius of 0 or more, in pixel units of [0, 1].")
+        if count < 1 or not 0 <= draw <= (1 << 32) - count:
+            raise RbError(f"{count} copies from number {draw} are asked for. Expected 1 or more, from 0 on.")
+        draws = draws_of_examples(f"noise.{self.stem}", images, seed, examples)
+        images, shape = images.detach().float(), tuple(images.shape[1:])
+        copies = [self.apply(images, self.unit(draws, shape, draw + i), gamma) for i in range(count)]
+        return copies[0] if samples is None else torch.stack(copies)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
         """The draw-th draw of each example at radius 1: float32 (N, *shape)."""
@@ -203,6 +240,44 @@ class Laplace(Noise):
     def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
         tail = normals.abs().div_(math.sqrt(2)).erfc_().log_()  # P(|Z| > |z|), the same for both laws
         return _projected(tail.mul_(-normals.sign()), self.norm, math.sqrt(2)).view(-1, *shape)
+
+
+def check_pixels(images: Tensor) -> None:
+    """Raise RbError unless images are floating point (N, C, H, W) in [0, 1]."""
+    if not isinstance(images, torch.Tensor) or images.dim() != 4 or not images.is_floating_point():
+        found = (
+            f"a tensor {tuple(images.shape)} of {images.dtype}"
+            if isinstance(images, torch.Tensor)
+            else f"{type(images).__name__}"
+        )
+        raise RbError(
+            f"The images are {found}. Expected a float tensor (N, C, H, W) in [0, 1]; divide bytes by 255."
+        )
+    if images.shape[3] <= 4 < images.shape[1]:
+        raise RbError(
+            f"The images have the shape {tuple(images.shape)}, which looks like (N, H, W, C). Expected"
+            " (N, C, H, W); use images.permute(0, 3, 1, 2)."
+        )
+    low, high = (float(value) for value in images.aminmax()) if images.numel() else (0.0, 0.0)
+    if not (low >= 0 and high <= 1):
+        raise RbError(
+            f"The images have values from {low:.4g} to {high:.4g}. Expected [0, 1]; divide bytes by 255, and"
+            " leave normalisation to the model."
+        )
+
+
+def draws_of_examples(stream: str, images: Tensor, seed: int, examples: Tensor | None) -> Draws:
+    """The draws of these examples, by default number 0 to N - 1, on the device of the images."""
+    from rbtools.rng import draws
+
+    if examples is None:
+        examples = torch.arange(len(images), device=images.device)
+    elif examples.shape != images.shape[:1] or examples.is_floating_point():
+        raise RbError(
+            f"examples has the shape {tuple(examples.shape)} and the type {examples.dtype}. Expected"
+            f" {len(images)} whole numbers, the position of each image in its data set."
+        )
+    return draws.Draws(seed, stream, examples.to(images.device))
 
 
 def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
