@@ -18,6 +18,8 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.rng import draws
+
 
 class Draws(Protocol):
     """The random numbers of a batch, one independent stream per example."""
@@ -266,7 +268,7 @@ def check_pixels(images: Tensor) -> None:
         )
 
 
-def draws_of_examples(stream: str, images: Tensor, seed: int, examples: Tensor | None) -> Draws:
+def draws_of_examples(stream: str, images: Tensor, seed: int, examples: Tensor | None) -> draws.Draws:
     """The draws of these examples, by default number 0 to N - 1, on the device of the images."""
     from rbtools.rng import draws
 
