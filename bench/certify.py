@@ -129,8 +129,8 @@ def peer() -> None:
                 certifier = CERTIFIERS.build(ours, eps=EPS[norm], norm=norm, **options)
                 with torch.no_grad():
                     theirs = peer_bounds(model, images, labels, norm, method)
-                    least = certifier(model, images, labels, outward=False)
-                    stated = certifier(model, images, labels)
+                    least = certifier.bounds(model, images, labels, outward=False)
+                    stated = certifier.bounds(model, images, labels)
                 print(
                     f"{name:30s} {norm:4s} {method:9s} ours above theirs {float((least - theirs).min()):.1e}"
                     f" to {float((least - theirs).max()):.1e}"
@@ -193,7 +193,7 @@ def drawn(kind: str, seeds: range, points: int) -> None:
         for norm, eps in (("linf", 0.02), ("l2", 0.1)):
             method = CERTIFIERS.build("crown", eps=eps, norm=norm)
             with torch.no_grad():
-                safe = method(network, images, labels) > 0
+                safe = method.bounds(network, images, labels) > 0
             if not safe.any():
                 continue
             kept, truth = images[safe], labels[safe]

@@ -67,7 +67,7 @@ def pictures(folder: Path | None, count: int) -> np.ndarray:
 
 def ours(name: str, images: np.ndarray, severity: int, constants: str, seed: int = 0) -> np.ndarray:
     """uint8 (N, H, W, 3) in, uint8 out."""
-    corrupt = CORRUPTIONS.build(name, constants=constants).with_textures()
+    corrupt = CORRUPTIONS.build(name, constants=constants)
     tensor = torch.from_numpy(images).permute(0, 3, 1, 2).float().div_(255)
     draws = Draws(seed, f"corruption.{name}", torch.arange(len(images)))
     levels = corrupt(tensor.contiguous(), severity, draws).mul_(255).round_().to(torch.uint8)
@@ -177,7 +177,7 @@ def share(options: argparse.Namespace) -> None:
     with torch.no_grad():
         model(images[:128])
         for name in CORRUPTIONS.all:
-            corrupt = CORRUPTIONS.build(name).with_textures()
+            corrupt = CORRUPTIONS.build(name)
             corrupt(images[:8], 1, Draws(0, name, torch.arange(8)))
             for severity in range(1, 6):
                 for ids in torch.arange(len(images)).split(128):

@@ -21,6 +21,11 @@ _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 
 def check_images(images: Tensor) -> None:
     """Images (N, C, H, W): floats in [0, 1], or uint8."""
+    if not isinstance(images, torch.Tensor):
+        raise RbError(
+            f"The images are of type {type(images).__name__}. Expected a tensor (N, C, H, W):"
+            " torch.as_tensor(images)."
+        )
     shape = tuple(images.shape)
     if images.dim() != 4 or 0 in shape[1:]:
         raise RbError(
@@ -49,8 +54,16 @@ def check_images(images: Tensor) -> None:
     raise RbError(f"The images have values from {low:.4g} to {high:.4g}. Expected [0, 1]. {advice}")
 
 
+def floats(images: Tensor) -> Tensor:
+    """Images as float32 in [0, 1], without a graph. Raises RbError as `check_images` does."""
+    check_images(images)
+    return images.detach().float().div(255) if images.dtype == torch.uint8 else images.detach().float()
+
+
 def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
     """Class numbers (n,) from 0 to `classes` - 1."""
+    if not isinstance(labels, torch.Tensor):
+        raise RbError(f"The labels are of type {type(labels).__name__}. Expected a tensor ({n},).")
     shape = tuple(labels.shape)
     if labels.dim() == 2 and shape[0] == n and shape[1] > 1:
         raise RbError(
@@ -98,9 +111,8 @@ def check_device(model: Any, device: torch.device, whose: str = "The images are"
 
 def checked(model: Any, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both right for the model."""
-    check_images(images)
+    images = floats(images)
     check_device(model, images.device)
-    images = images.detach().float().div(255 if images.dtype == torch.uint8 else 1)
     labels = labels.to(images.device)
     with torch.no_grad():
         logits = model(images[:PROBED])

@@ -134,19 +134,27 @@ class SequentialAttack(Attack):
         raise NotImplementedError
 
     def __call__(
-        self, model: Network, images: Tensor, labels: Tensor, draws: Draws | None = None, *, seed: int = 0
+        self,
+        model: Network,
+        images: Tensor,
+        labels: Tensor,
+        draws: Draws | None = None,
+        *,
+        seed: int = 0,
+        examples: Tensor | None = None,
     ) -> Tensor:
         """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as the base class says.
 
-        Without `draws` the random numbers are those that the command has under `seed` for the first N images
-        of a split, and what was given is checked: RbError says what is wrong with it.
+        Without `draws` the random numbers are those that the command has under `seed`; `examples`, int64
+        (N,), are the positions of the images in their data set, else image i is example i. What was given is
+        checked: RbError says what is wrong with it.
         """
         if draws is None:
-            from rbtools.rng.draws import Draws
+            from rbtools.rng.draws import of_images
 
             check_input.check_model(model)
             images, labels = check_input.checked(model, images, labels)
-            draws = Draws(seed, f"attack.{self.name}", torch.arange(len(images), device=images.device))
+            draws = of_images(f"attack.{self.name}", images, seed, examples)
         return self.run(model, images, labels, draws)[0]
 
     def run(

@@ -1,8 +1,8 @@
 """Certification: lower bounds of a network's margins in a ball, which no attack in that ball can go below.
 
-Each method is one file and one line here. Like an attack, a method has no device, seed or file; the
-evaluation decides what is certified from the bounds. `smooth` certifies the smoothed classifier by sampling;
-it has settings alone, the evaluation samples.
+Each method is one file and one line here, and is called as `method(model, images, labels, eps=...)`: the
+result says which images are certified. `smooth` certifies the smoothed classifier by sampling; its result is
+each image's radius. Like an attack, a method has no device or file.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ class CROWN(Certifier):
     bounds too, or with `intermediate=ibp` from intervals (CROWN-IBP, Zhang et al. 2020, arXiv:1906.06316),
     which is faster and looser.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is float64 (N,).
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is bool (N,), of
+    `bounds` float64 (N,).
     """
 
     name: ClassVar[str] = "crown"
@@ -40,7 +41,7 @@ class CROWN(Certifier):
     def alone(self) -> bool:
         return self.intermediate == "crown"
 
-    def __call__(
+    def bounds(
         self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, *, outward: bool = True
     ) -> Tensor:
         from rbtools.certification import linear_bounds, network

@@ -20,7 +20,8 @@ class IBP(Certifier):
     Each layer's outputs are bounded by an interval each; the last linear layer bounds the margins. In L2
     the first layer is bounded by the norms of its rows.
 
-    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is float64 (N,).
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is bool (N,), of
+    `bounds` float64 (N,).
     """
 
     name: ClassVar[str] = "ibp"
@@ -29,7 +30,7 @@ class IBP(Certifier):
     eps: float = 8 / 255
     norm: str = ball_norm_param()
 
-    def __call__(
+    def bounds(
         self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, *, outward: bool = True
     ) -> Tensor:
         from rbtools.certification import linear_bounds, network

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.certification import base, smoothed_counts
 from rbtools.errors import RbError
+from rbtools.lazy import np, torch
+from rbtools.probabilistic import smoothing
 from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +38,9 @@ class Smooth:
     version: ClassVar[int] = 1
     norm: ClassVar[str] = "l2"
     default_eps: ClassVar[str] = "0,0.25,0.5,0.75,1"
+    # The streams of the random numbers.
+    SELECT: ClassVar[str] = "smooth.select"
+    ESTIMATE: ClassVar[str] = "smooth.estimate"
 
     sigma: float = param(0.25, "Standard deviation of the noise, on [0, 1].", check="positive")
     alpha: float = param(0.001, "Error probability of an image's certificates.", check="positive")
@@ -46,3 +57,85 @@ class Smooth:
             raise RbError(f"alpha is {self.alpha:g}. It must be between 0 and 0.5, such as 0.001.")
         if not 1 <= self.samples <= 1 << 23:
             raise RbError(f"samples is {self.samples}. Expected a number from 1 to {1 << 23}.")
+
+    def __call__(
+        self,
+        model: Callable[[Tensor], Tensor],
+        images: Tensor,
+        labels: Tensor,
+        *,
+        eps: Sequence[float] | None = None,
+        seed: int = 0,
+        examples: Tensor | None = None,
+        batch: int | None = None,
+    ) -> Tensor:
+        """The certified L2 radius of each image, float64 (N,): `Smooth(sigma=0.25)(model, images, labels)`.
+
+        It is in pixel units of [0, 1], and NaN where the smoothed classifier abstains or gives another class
+        than the label, so that `radii >= eps` are the images that `rb-certify smooth` counts. Random numbers
+        belong to (seed, example), as there. With `adaptive` it is the largest certified one of the distances
+        `eps`, or 0; without them those of `rb-certify`, 0, .25, .5, .75 and 1.
+
+        Shape:
+            images: floating point (N, C, H, W) in [0, 1]; labels: int64 (N,), on the device of the images.
+            model: maps images to logits (N, K), in eval mode; noisy images are not clipped to [0, 1].
+            examples: int64 (N,), the numbers of the images in their data set; without them image i is
+                example i.
+            batch: copies that go through the model together at most, 64 on a CPU.
+
+        Raises RbError for images, labels, distances, examples, a seed or a batch that are none of this kind,
+        distances without `adaptive`, and a model in train mode or whose logits are not finite.
+        """
+        images, labels = base.checked(model, images, labels, batch)
+        from rbtools.rng.draws import of_images
+
+        questions = self.questions(self._distances(eps))
+        size = batch or base.together(images)
+        classes = base.finite_logits(model, images[:1], size).shape[1]
+        draws = [of_images(stream, images, seed, examples) for stream in (self.SELECT, self.ESTIMATE)]
+        logits = partial(_logits, model, size)
+        radii = []
+        # A block of copies of each image is in memory at once.
+        for part in torch.arange(len(images)).split(max(2 * size // smoothing.BLOCK, 1)):
+            own = [one.take(part) for one in draws]
+            some = smoothed_counts.Examples(images[part], labels[part], own[0], own[1], logits, classes)
+            radii.append(self._radii(smoothed_counts.count(self, questions, some), questions))
+        return torch.cat(radii).to(images.device)
+
+    def _distances(self, eps: Sequence[float] | None) -> Sequence[float]:
+        """The distances that are decided. Raises RbError for wrong ones, and for any without `adaptive`."""
+        if eps is None:
+            return [float(text) for text in self.default_eps.split(",")]
+        if not self.adaptive:
+            raise RbError(
+                "eps are the distances that adaptive decides. Leave it out, and compare the radii with it."
+            )
+        distances = [float(one) for one in eps]
+        if not distances or not all(0 <= one < float("inf") for one in distances):
+            raise RbError(f"eps is {distances}. Expected distances of 0 or more.")
+        return distances
+
+    def _radii(self, counts: Tensor, questions: tuple[float, ...]) -> Tensor:
+        """The radius of each image's label (N,), NaN for none, from rows of counts."""
+        rows = counts.cpu().numpy()
+        return torch.from_numpy(np.where(rows[:, 1] == 1, self.certified(rows, questions), np.nan))
+
+    def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
+        """What is decided: 0 (whether the selected class has a probability above 1/2), and radii above it."""
+        return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
+
+    def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:
+        """The certified radius (n,) of each image's selected class, NaN where the classifier abstains.
+
+        counts: the rows (n, 5) of `smoothed_counts.count`. With `adaptive` it is the largest one of the
+        questions that is certified.
+        """
+        if not self.adaptive:
+            return smoothing.certified_radii(counts[:, 3], counts[:, 2], self.sigma, self.alpha)
+        radii: np.ndarray = np.array([np.nan, *questions])[counts[:, 4].astype(int)]
+        return radii
+
+
+def _logits(model: Callable[[Tensor], Tensor], batch: int, noisy: Tensor, rows: Tensor) -> Tensor:
+    """The logits (M, K) of noisy copies (M, C, H, W), in parts of equal size."""
+    return base.finite_logits(model, noisy, smoothed_counts.part_size(len(noisy), batch))

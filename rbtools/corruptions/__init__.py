@@ -1,7 +1,8 @@
 """Common corruptions: typical degradations of photographs, at five severities each.
 
-A corruption is called as `corruption(images, severity, draws)`. Images are float32 (N, C, H, W) in [0, 1];
-the result is too, rounded to 256 grey levels like the published archives.
+A corruption is called as `corruption(images, severity, seed=0)`, or with the draws of its images in place of
+a seed. Images are float32 (N, C, H, W) in [0, 1]; the result is too, rounded to 256 grey levels like the
+published archives.
 """
 
 from __future__ import annotations

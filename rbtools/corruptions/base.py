@@ -52,7 +52,7 @@ class Corruption(Registered):
     exactly 51), the truncation depends on the last bit: such corruptions work in float64, or in grey levels.
 
     A subclass defines `corrupt`, on pixels in [0, 1] in float64, or `corrupt_levels`, on grey levels; one
-    that needs further inputs (frost) has its own `__call__`, which passes such a function to `applied`.
+    that reads files (frost) has its own `prepared`, which gives such a function.
 
     Shape:
         images: float32 (N, C, H, W) in [0, 1], any C; rounded to the nearest grey level first.
@@ -74,30 +74,44 @@ class Corruption(Registered):
         """The corruption with "auto" settings replaced by their values on this machine."""
         return self
 
-    def with_textures(self) -> Callable[..., Tensor]:
-        """The corruption as a function of images, severity and draws, with its photographs loaded."""
-        return self
+    def prepared(self) -> Callable[[Tensor, Any, Draws], Tensor]:
+        """The function of grey levels, constant and draws, once all that it needs is read from files.
 
-    def __call__(self, images: Tensor, severity: int, draws: Draws | None = None, *, seed: int = 0) -> Tensor:
-        """Corrupt a batch. Without `draws` they are those that the command has under `seed` for the first N
-        images of a split. Raises RbError for a severity other than 1 to 5, too small images, and images in
-        another form."""
-        if draws is None:
-            check_input.check_images(images)
-            from rbtools.rng.draws import Draws
+        Raises RbError where something that it needs is not installed.
+        """
+        return self.corrupt_levels
 
-            draws = Draws(seed, f"corruption.{self.name}", torch.arange(len(images), device=images.device))
-            images = images.detach().float().div(255 if images.dtype == torch.uint8 else 1)
-            return self.resolved().with_textures()(images, severity, draws)
-        return self.applied(self.corrupt_levels, images, severity, draws)
-
-    def applied(
-        self, work: Callable[[Tensor, Any, Draws], Tensor], images: Tensor, severity: int, draws: Draws
+    def __call__(
+        self,
+        images: Tensor,
+        severity: int,
+        draws: Draws | None = None,
+        *,
+        seed: int = 0,
+        examples: Tensor | None = None,
     ) -> Tensor:
-        """The result of `work` on the grey levels of images, rounded to grey levels."""
+        """Corrupt images: `Fog()(images, severity=3)`. They may be on any device, and are not changed.
+
+        Random numbers belong to (seed, example): each image gets what `rb-corrupt --seed` gives it, whatever
+        other images there are. `examples` are the numbers of the images in their data set; without them image
+        i is example i. With `draws` both are ignored, and the images are taken as they are.
+
+        Shape:
+            images: floating point (N, C, H, W) in [0, 1]; examples: int64 (N,).
+            result: float32 (N, C, H, W), every value k / 255; on the device of the images.
+
+        Raises RbError for a severity other than 1 to 5, too small images, images that are no tensor of this
+        shape and range, examples that are not N whole numbers, a seed outside [0, 2^64), and for photographs
+        of frost that are asked for and not installed.
+        """
+        if draws is None:
+            from rbtools.rng.draws import of_images
+
+            images = check_input.floats(images)
+            draws = of_images(f"corruption.{self.name}", images, seed, examples)
         constant = self.constant(severity, images.shape[-2:])
         self.check_size(severity, images.shape[-2:])
-        own = draws.child(f"severity.{severity}") if self.random else draws
+        work, own = self.prepared(), draws.child(f"severity.{severity}") if self.random else draws
 
         def part(images: Tensor, draws: Draws) -> Tensor:
             corrupted = work(images.mul(255).round_(), constant, draws)

@@ -40,9 +40,6 @@ class Frost(Corruption):
     The photographs are those of the package imagecorruptions, if it is installed; else pictures in their
     colours are generated, and results say which. With the constants of CIFAR-10-C they are reduced to a fifth
     on images of 32 pixels (less on larger ones), with those of ImageNet-C they keep their size.
-
-    Shape:
-        photographs: uint8 (3, H, W) each, of any size; without them the pictures are generated.
     """
 
     name: ClassVar[str] = "frost"
@@ -65,35 +62,16 @@ class Frost(Corruption):
             return self
         return replace(self, textures=PACKAGE if _files() else "generated")
 
-    def with_textures(self) -> Callable[..., Tensor]:
+    def prepared(self) -> Callable[[Tensor, tuple[float, float], Draws], Tensor]:
         """See the base class. Raises RbError where photographs are requested that are not installed."""
-        corruption = self.resolved()
-        if corruption.textures != PACKAGE:
-            return corruption
+        if self.resolved().textures != PACKAGE:
+            return partial(self._frosted, generated())
         if not _files():
             raise RbError(
                 f"The photographs of frost are those of the package {PACKAGE}, which is not installed here."
                 f" Use --textures generated, or pip install --no-deps {PACKAGE}."
             )
-        return partial(corruption, photographs=_photographs())
-
-    def __call__(
-        self,
-        images: Tensor,
-        severity: int,
-        draws: Draws | None = None,
-        photographs: Sequence[Tensor] | None = None,
-        *,
-        seed: int = 0,
-    ) -> Tensor:
-        """Corrupt a batch. Raises RbError where photographs are requested and none are given."""
-        if draws is None:
-            return super().__call__(images, severity, seed=seed)
-        if photographs is None and self.textures == "imagecorruptions":
-            raise RbError("Photographs of frost are asked for, but none are given. Use textures=generated.")
-        if photographs is None or self.textures == "generated":
-            photographs = generated()
-        return self.applied(partial(self._frosted, photographs[:USED]), images, severity, draws)
+        return partial(self._frosted, _photographs()[:USED])
 
     def _frosted(
         self, photographs: Sequence[Tensor], levels: Tensor, constant: tuple[float, float], draws: Draws

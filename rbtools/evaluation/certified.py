@@ -12,13 +12,14 @@ from rbtools.certification.smooth import Smooth
 from rbtools.evaluation.base import EvalTask, Output
 from rbtools.evaluation.smoothed_classifier import SmoothingOutput, SmoothingTask
 from rbtools.evaluation.tasks import CleanOutput, accuracy_entry
-from rbtools.lazy import np, torch
+from rbtools.lazy import np
 from rbtools.probabilistic import smoothing
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.certification.base import Certifier
     from rbtools.evaluation.base import Batch
 
 # Images that are bounded one by one gain nothing from a large batch, and workers share small ones evenly.
@@ -107,16 +108,11 @@ class CertifiedTask(EvalTask):
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
         return [
-            _bounds(batch, output) if isinstance(output, CertifiedOutput) else batch.clean.int()
+            _rows(batch, output.method) if isinstance(output, CertifiedOutput) else batch.clean.int()
             for output in wanted
         ]
 
 
-def _bounds(batch: Batch, output: CertifiedOutput) -> Tensor:
+def _rows(batch: Batch, method: Certifier) -> Tensor:
     """The rows (N, 1) of a batch."""
-    rows = torch.full((len(batch.images), 1), -torch.inf, device=batch.images.device)
-    with torch.no_grad():
-        for part in batch.clean.nonzero()[:, 0].split(batch.chunk_size) if batch.clean.any() else ():
-            least = output.method(batch.model, batch.images[part], batch.labels[part])
-            rows[part, 0] = least.float()
-    return rows
+    return method.margins(batch.model, batch.images, batch.labels, batch.clean, batch.chunk_size)[:, None]

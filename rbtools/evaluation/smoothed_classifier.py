@@ -1,19 +1,16 @@
-"""Task of randomised smoothing: certified L2 radii of the smoothed classifier.
-
-Each image has draws of its own, in blocks that no other image shares: neither other images nor the number of
-workers change a count.
-"""
+"""Task of randomised smoothing: certified L2 radii of the smoothed classifier."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.certification import smoothed_counts
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import CleanOutput
-from rbtools.lazy import np, torch
+from rbtools.lazy import np
 from rbtools.probabilistic import intervals, smoothing
 from rbtools.records import metric_name
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.certification.smooth import Smooth
-    from rbtools.evaluation.base import Batch
-    from rbtools.probabilistic.smoothing import StoppingPlan
 
 DEFINITION = "g(x) = the most probable class of f(x + z), z~N(0,sigma^2) on each pixel and channel, unclipped"
 
@@ -48,7 +43,7 @@ class SmoothingOutput(Output):
     @property
     def questions(self) -> tuple[float, ...]:
         """The radii that are decided: 0, then those above it."""
-        return (0.0, *sorted(radius for radius in set(self.radii) if radius > 0))
+        return self.method.questions(self.radii)
 
     def rule(self) -> dict[str, Any]:
         """The stopping rule, for key and record."""
@@ -122,11 +117,7 @@ class SmoothingOutput(Output):
 
         With `adaptive` it is the largest radius of the list that is certified.
         """
-        if not self.method.adaptive:
-            sigma, alpha = self.method.sigma, self.method.alpha
-            return smoothing.certified_radii(outcomes[:, 3], outcomes[:, 2], sigma, alpha)
-        radii: np.ndarray = np.array([np.nan, *self.questions])[outcomes[:, 4].astype(int)]
-        return radii
+        return self.method.certified(outcomes, self.questions)
 
 
 @dataclass(frozen=True)
@@ -149,84 +140,18 @@ class SmoothingTask(EvalTask):
 def _certify(batch: Batch, output: SmoothingOutput) -> Outcome:
     """The rows of a batch's examples."""
     method = output.method
-    votes = torch.zeros_like(batch.clean_logits, dtype=torch.int64)
-    for classes in _classes(batch, "smooth.select", method.sigma, 0, method.select):
-        votes.scatter_add_(1, classes, torch.ones_like(classes))
-    selected = votes.argmax(1)
-    state = _Drawing(batch, selected, output)
-    state.draw()
-    questions = state.passed if method.adaptive else torch.full_like(selected, -1)
-    right = selected.eq(batch.labels)
-    rows = torch.stack([selected, right.long(), state.drawn, state.hits, questions], dim=1)
-    drawn = float(state.drawn.sum())
-    copies = drawn + method.select * len(selected)
+
+    def logits(noisy: Tensor, rows: Tensor) -> Tensor:
+        size = smoothed_counts.part_size(len(noisy), batch.chunk_size)
+        copies = Batch(
+            batch.model, noisy, batch.labels[rows], batch.ids[rows], seed=batch.seed, chunk_size=size
+        )
+        return copies.logits(noisy)
+
+    select, estimate = batch.draws(method.SELECT), batch.draws(method.ESTIMATE)
+    classes = batch.clean_logits.shape[1]
+    examples = smoothed_counts.Examples(batch.images, batch.labels, select, estimate, logits, classes)
+    rows = smoothed_counts.count(method, output.questions, examples)
+    drawn = float(rows[:, 2].sum())
+    copies = drawn + method.select * len(rows)
     return Outcome(rows.float(), {"forward": copies, "backward": 0.0, "draws": drawn})
-
-
-class _Drawing:
-    """The counts of some examples, and what they decide.
-
-    drawn, hits, passed: int64 (N,), copies, those of the selected class, and certified questions.
-    """
-
-    def __init__(self, batch: Batch, selected: Tensor, output: SmoothingOutput) -> None:
-        self.batch, self.selected, self.output = batch, selected, output
-        self.method = output.method
-        self.drawn, self.hits = torch.zeros_like(selected), torch.zeros_like(selected)
-        self.passed = torch.zeros_like(selected)
-        self.open = torch.ones_like(selected, dtype=torch.bool)
-
-    def draw(self) -> None:
-        """Draw all copies, or with `adaptive` from look to look those of the examples that are undecided."""
-        method = self.method
-        if not method.adaptive:
-            self._extend(self.open.nonzero()[:, 0], 0, method.samples)
-            return
-        plan = smoothing.stopping_plan(method.samples, self.output.questions, method.sigma, method.alpha)
-        crossed = torch.zeros(len(self.selected), len(plan.certify), dtype=torch.bool)
-        before = 0
-        for place, draws in enumerate(plan.looks.tolist()):
-            rows = self.open.nonzero()[:, 0]
-            if not len(rows):
-                return
-            self._extend(rows, before, draws)
-            before = draws
-            self._decide(rows, plan, place, crossed)
-
-    def _extend(self, rows: Tensor, start: int, stop: int) -> None:
-        """Count the copies number `start` to `stop` of the examples in rows (M,)."""
-        part = self.batch.take(rows)
-        for classes in _classes(part, "smooth.estimate", self.method.sigma, start, stop):
-            self.hits[rows] += classes.eq(self.selected[rows][:, None]).sum(1)
-        self.drawn[rows] += stop - start
-
-    def _decide(self, rows: Tensor, plan: StoppingPlan, place: int, crossed: Tensor) -> None:
-        """Close the examples in rows whose questions are decided at a look; `crossed` (N, R) is kept."""
-        failures = (self.drawn - self.hits)[rows].cpu()[:, None]
-        own, right = rows.cpu(), self.selected.eq(self.batch.labels)[rows].cpu()
-        crossed[own] |= failures <= torch.as_tensor(plan.certify[:, place])
-        passed = crossed[own].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
-        questions = crossed.shape[1]
-        given_up = (failures >= torch.as_tensor(plan.give_up[:, place])).gather(
-            1, passed.clamp(max=questions - 1)[:, None]
-        )[:, 0]
-        done = given_up | (passed >= torch.where(right, questions, 1))
-        self.passed[rows] = passed.to(rows.device)
-        self.open[rows] = ~done.to(rows.device)
-
-
-def _classes(batch: Batch, stream: str, sigma: float, start: int, stop: int) -> Iterator[Tensor]:
-    """The classes (N, B) of the noisy copies number `start` to `stop` of each example, in blocks.
-
-    `start` is a multiple of smoothing.BLOCK. The network itself decides, in float32.
-    """
-    draws, shape, size = batch.draws(stream), tuple(batch.images.shape[1:]), smoothing.BLOCK
-    for first in range(start, stop, size):
-        count = min(size, stop - first)
-        noise = draws.normal((size, *shape), draw=first // size)[:, :count]
-        copies = batch.take(torch.arange(len(batch.ids), device=batch.ids.device).repeat_interleave(count))
-        # Parts of equal size: kernels round differently for a few images.
-        parts = math.ceil(len(copies.ids) / batch.chunk_size)
-        copies.chunk_size = math.ceil(len(copies.ids) / parts)
-        noisy = copies.images.add(noise.flatten(0, 1), alpha=sigma)
-        yield copies.logits(noisy).argmax(1).view(-1, count)

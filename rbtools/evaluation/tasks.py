@@ -315,9 +315,8 @@ class CorruptionTask(EvalTask):
         outcomes = []
         for output in wanted:
             if isinstance(output, CorruptionOutput):
-                corrupt = output.corruption.with_textures()
                 draws = batch.draws(f"corruption.{output.corruption.name}")
-                logits = batch.logits(corrupt(batch.images, output.severity, draws))
+                logits = batch.logits(output.corruption(batch.images, output.severity, draws))
                 outcomes.append(rows_of(batch, logits, self.detail))
             elif isinstance(output, CleanOutput):
                 outcomes.append(output.outcomes(batch))

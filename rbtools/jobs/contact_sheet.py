@@ -45,13 +45,12 @@ def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run:
     image = dataset.images[ids].float().div(255)
     rows = []
     for corruption in corruptions:
-        corrupt = corruption.with_textures()
         images = []
         for severity in severities:
             run.report.check_cancelled()
             run.report.progress(f"{corruption.name} {severity}")
             draws = Draws(run.settings.seed, f"corruption.{corruption.name}", ids)
-            levels = corrupt(image, severity, draws).mul(255).round().to(torch.uint8)[0]
+            levels = corruption(image, severity, draws).mul(255).round().to(torch.uint8)[0]
             images.append(levels.permute(1, 2, 0).contiguous().numpy())
         rows.append(SheetRow(corruption.name, images))
     clean = dataset.images[ids][0].permute(1, 2, 0).contiguous().numpy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +73,13 @@ def _write_one(
     channels, height, width = images.shape[1:]
     count = len(SEVERITIES) * len(places)
     head = _head((count, height, width, channels))
-    corrupt = corruption.with_textures()
+    corruption.prepared()  # what cannot be read is refused before a file is made
     with resumable_write(path, head, height * width * channels, count) as file:
         had = file.rows
         for severity, ids in _pieces(places, had, run.settings.batch or CHUNK):
             run.report.check_cancelled()
             run.report.progress(f"{path.name}  {file.rows}/{count} images")
-            file.append(_corrupted(corrupt, corruption.name, images, ids, severity, where, run.settings.seed))
+            file.append(_corrupted(corruption, images, ids, severity, where, run.settings.seed))
     return had
 
 
@@ -92,8 +92,7 @@ def _pieces(places: Tensor, had: int, chunk_size: int) -> Iterator[tuple[int, Te
 
 
 def _corrupted(
-    corrupt: Callable[..., Tensor],
-    name: str,
+    corruption: Corruption,
     images: Tensor | Streamed,
     ids: Tensor,
     severity: int,
@@ -101,8 +100,8 @@ def _corrupted(
     seed: int,
 ) -> bytes:
     """The bytes of these examples' corrupted images, (n, H, W, C)."""
-    draws = Draws(seed, f"corruption.{name}", ids.to(where))
-    result = corrupt(images[ids].to(where).float().div(255), severity, draws)
+    draws = Draws(seed, f"corruption.{corruption.name}", ids.to(where))
+    result = corruption(images[ids].to(where).float().div(255), severity, draws)
     levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)
     array: bytes = levels.contiguous().cpu().numpy().tobytes()
     return array

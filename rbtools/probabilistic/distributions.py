@@ -2,7 +2,7 @@
 
 All radii share the unit draw: estimates over a range of radii are smooth, and a further radius costs one
 multiply-add. Every noise is also a function of independent standard normal numbers (`shaped`), the space in
-which splitting samples rare events.
+which splitting samples rare events. A noise is called as `noise(images, gamma, seed=0)`.
 """
 
 from __future__ import annotations
@@ -60,16 +60,43 @@ class Noise:
         """The fields of a record's entry that describe the noise."""
         return {"noise": self.name, "norm": self.norm, "clip": self.clip, "definition": self.definition}
 
-    def __call__(self, images: Tensor, gamma: float, *, draw: int = 0, seed: int = 0) -> Tensor:
-        """Noisy copies number `draw` of images (N, C, H, W) in [0, 1] or uint8, float32: those that the
-        command draws under `seed` for the first N images of a split. Raises RbError for images in another
-        form."""
-        from rbtools.rng.draws import Draws
+    def __call__(
+        self,
+        images: Tensor,
+        gamma: float,
+        samples: int | None = None,
+        *,
+        draw: int = 0,
+        seed: int = 0,
+        examples: Tensor | None = None,
+    ) -> Tensor:
+        """Noisy copies of images: `Uniform()(images, gamma=0.1)`. The images are not changed.
 
-        check_input.check_images(images)
-        images = images.detach().float().div(255 if images.dtype == torch.uint8 else 1)
-        draws = Draws(seed, f"noise.{self.stem}", torch.arange(len(images), device=images.device))
-        return self.apply(images, self.unit(draws, tuple(images.shape[1:]), draw), gamma)
+        Random numbers belong to (seed, example, draw): copy number `draw` of an image is the one that
+        `rb-pr --seed` classifies, which takes the copies from 0 to --samples - 1, whatever other images there
+        are. All radii share the unit draw. `examples` are the numbers of the images in their data set;
+        without them image i is example i.
+
+        Shape:
+            images: floating point (N, C, H, W) in [0, 1]; examples: int64 (N,). `gamma` is in pixel units of
+                [0, 1], 0 or more.
+            result: float32 (N, C, H, W), or with `samples` (samples, N, C, H, W), the copies number `draw` to
+                `draw + samples - 1`; in [0, 1] unless `clip` is false; on the device of the images.
+
+        Raises RbError for images that are no tensor of this shape and range, a negative or infinite radius,
+        draws outside [0, 2^32), and examples or a seed that are none.
+        """
+        from rbtools.rng.draws import of_images
+
+        images = check_input.floats(images)
+        count = 1 if samples is None else samples
+        if not 0 <= gamma < math.inf:
+            raise RbError(f"gamma is {gamma}. Expected a radius of 0 or more, in pixel units of [0, 1].")
+        if count < 1 or not 0 <= draw <= (1 << 32) - count:
+            raise RbError(f"{count} copies from number {draw} are asked for. Expected 1 or more, from 0 on.")
+        draws, shape = of_images(f"noise.{self.stem}", images, seed, examples), tuple(images.shape[1:])
+        copies = [self.apply(images, self.unit(draws, shape, draw + i), gamma) for i in range(count)]
+        return copies[0] if samples is None else torch.stack(copies)
 
     def unit(self, draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
         """The draw-th draw of each example at radius 1: float32 (N, *shape)."""

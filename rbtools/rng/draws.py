@@ -150,3 +150,16 @@ class Draws:
 def _words(packed: Tensor) -> Tensor:
     """(R, C, 2) pairs of words as int32 (R, 4 C), in the order of a little-endian machine."""
     return packed.view(torch.int32).view(len(packed), -1)
+
+
+def of_images(stream: str, images: Tensor, seed: int, examples: Tensor | None = None) -> Draws:
+    """The draws of images (N, ...), on their device. examples: int64 (N,), their positions in their data set;
+    without them image i is example i. Raises RbError for examples that are no N whole numbers."""
+    if examples is None:
+        examples = torch.arange(len(images), device=images.device)
+    elif examples.shape != images.shape[:1] or examples.is_floating_point():
+        raise RbError(
+            f"examples has the shape {tuple(examples.shape)} and the type {examples.dtype}. Expected"
+            f" {len(images)} whole numbers, the position of each image in its data set."
+        )
+    return Draws(seed, stream, examples.to(images.device))

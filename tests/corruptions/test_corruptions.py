@@ -86,7 +86,7 @@ def test_statistics_of_chance_are_those_of_the_cifar_c_generator(name: str, seve
     if name == "frost":
         pytest.importorskip("imagecorruptions")  # the published archive has the photographs
     images, want = formula_images(), GOLDEN[name][str(severity)]
-    corruption = CORRUPTIONS.build(name).with_textures()
+    corruption = CORRUPTIONS.build(name)
     seeds = [Draws(seed, "corruption", torch.arange(len(images))) for seed in range(3)]
     seen = torch.cat([levels(corruption(images, severity, draws)) for draws in seeds])
     change = (seen - levels(images).repeat(3, 1, 1, 1)).double()

@@ -46,7 +46,7 @@ def change(name: str, severity: int, count: int) -> tuple[np.ndarray, np.ndarray
     with peer.running() as theirs:
         want = np.stack([np.uint8(getattr(theirs, name)(one, severity)) for one in pictures])
     images = torch.tensor(clean).permute(0, 3, 1, 2).float() / 255
-    corrupt = CORRUPTIONS.build(name, constants="imagenet").with_textures()
+    corrupt = CORRUPTIONS.build(name, constants="imagenet")
     found = corrupt(images, severity, Draws(0, "peer", torch.arange(len(images))))
     levels = (found.permute(0, 2, 3, 1) * 255).round().numpy().astype(int)
     return want - clean, levels - clean

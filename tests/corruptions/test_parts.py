@@ -198,9 +198,10 @@ def test_which_frost_it_is_stands_in_the_configuration(monkeypatch: pytest.Monke
     monkeypatch.setattr(frost, "_files", list)
     assert made.resolved().textures == "generated"
     image = torch.full((1, 3, 8, 8), 0.5)
-    assert torch.equal(made.with_textures()(image, 3, draws(1)), made(image, 3, draws(1)))
+    generated = CORRUPTIONS.build("frost", textures="generated")
+    assert torch.equal(made(image, 3, draws(1)), generated(image, 3, draws(1)))
     with pytest.raises(RbError, match=r"not installed here\. Use --textures generated, or pip install"):
-        CORRUPTIONS.build("frost", textures="imagecorruptions").with_textures()
+        CORRUPTIONS.build("frost", textures="imagecorruptions")(image, 3)
 
 
 @pytest.mark.parametrize(

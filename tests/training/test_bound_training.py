@@ -177,7 +177,7 @@ def test_its_margins_are_those_of_the_certificates(
     images = torch.rand(40, 1, 4, 4)
     labels = net(images).argmax(1)
     loss = METHODS.build(name, eps=0.02, **options)(net, images, labels, Draws(0, "t", torch.arange(40)))
-    bound = CERTIFIERS.build(certifier, eps=0.02, **more)(net, images, labels, outward=False)
+    bound = CERTIFIERS.build(certifier, eps=0.02, **more).bounds(net, images, labels, outward=False)
     assert loss.adversarial_logits is not None
     torch.testing.assert_close(-loss.adversarial_logits.amax(1).clamp_min(0), bound.float().clamp_max(0))
     certified = loss.adversarial_logits.argmax(1) == labels

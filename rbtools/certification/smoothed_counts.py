@@ -1,0 +1,129 @@
+"""The noisy copies of randomised smoothing, counted.
+
+Each image has draws of its own, in blocks that no other image shares: neither other images nor the number of
+workers change a count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from rbtools.lazy import torch
+from rbtools.probabilistic import smoothing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.certification.smooth import Smooth
+    from rbtools.probabilistic.smoothing import StoppingPlan
+    from rbtools.rng.draws import Draws
+
+
+class Examples(NamedTuple):
+    """What is certified.
+
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). select, estimate: their draws, of the copies
+    that select the class and of those that bound its probability. logits: maps noisy copies (M, C, H, W) of
+    the examples in rows (M,) to logits (M, classes), in float32.
+    """
+
+    images: Tensor
+    labels: Tensor
+    select: Draws
+    estimate: Draws
+    logits: Callable[[Tensor, Tensor], Tensor]
+    classes: int
+
+
+def count(method: Smooth, questions: tuple[float, ...], examples: Examples) -> Tensor:
+    """What the draws of each image show, in a row: int64 (N, 5).
+
+    The selected class, whether it is the label, the draws after the selection, those of the selected class,
+    and the number of certified questions, -1 without `adaptive`.
+    """
+    everybody = torch.arange(len(examples.labels), device=examples.labels.device)
+    votes = torch.zeros(len(everybody), examples.classes, dtype=torch.int64, device=everybody.device)
+    for classes in _classes(examples, examples.select, everybody, method.sigma, 0, method.select):
+        votes.scatter_add_(1, classes, torch.ones_like(classes))
+    selected = votes.argmax(1)
+    state = _Drawing(examples, selected, method, questions)
+    state.draw()
+    passed = state.passed if method.adaptive else torch.full_like(selected, -1)
+    right = selected.eq(examples.labels)
+    return torch.stack([selected, right.long(), state.drawn, state.hits, passed], dim=1)
+
+
+class _Drawing:
+    """The counts of some examples, and what they decide.
+
+    drawn, hits, passed: int64 (N,), copies, those of the selected class, and certified questions.
+    """
+
+    def __init__(
+        self, examples: Examples, selected: Tensor, method: Smooth, questions: tuple[float, ...]
+    ) -> None:
+        self.examples, self.selected, self.method, self.questions = examples, selected, method, questions
+        self.drawn, self.hits = torch.zeros_like(selected), torch.zeros_like(selected)
+        self.passed = torch.zeros_like(selected)
+        self.open = torch.ones_like(selected, dtype=torch.bool)
+
+    def draw(self) -> None:
+        """Draw all copies, or with `adaptive` from look to look those of the examples that are undecided."""
+        method = self.method
+        if not method.adaptive:
+            self._extend(self.open.nonzero()[:, 0], 0, method.samples)
+            return
+        plan = smoothing.stopping_plan(method.samples, self.questions, method.sigma, method.alpha)
+        crossed = torch.zeros(len(self.selected), len(plan.certify), dtype=torch.bool)
+        before = 0
+        for place, draws in enumerate(plan.looks.tolist()):
+            rows = self.open.nonzero()[:, 0]
+            if not len(rows):
+                return
+            self._extend(rows, before, draws)
+            before = draws
+            self._decide(rows, plan, place, crossed)
+
+    def _extend(self, rows: Tensor, start: int, stop: int) -> None:
+        """Count the copies number `start` to `stop` of the examples in rows (M,)."""
+        draws = self.examples.estimate
+        for classes in _classes(self.examples, draws, rows, self.method.sigma, start, stop):
+            self.hits[rows] += classes.eq(self.selected[rows][:, None]).sum(1)
+        self.drawn[rows] += stop - start
+
+    def _decide(self, rows: Tensor, plan: StoppingPlan, place: int, crossed: Tensor) -> None:
+        """Close the examples in rows whose questions are decided at a look; `crossed` (N, R) is kept."""
+        failures = (self.drawn - self.hits)[rows].cpu()[:, None]
+        own, right = rows.cpu(), self.selected.eq(self.examples.labels)[rows].cpu()
+        crossed[own] |= failures <= torch.as_tensor(plan.certify[:, place])
+        passed = crossed[own].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
+        questions = crossed.shape[1]
+        given_up = (failures >= torch.as_tensor(plan.give_up[:, place])).gather(
+            1, passed.clamp(max=questions - 1)[:, None]
+        )[:, 0]
+        done = given_up | (passed >= torch.where(right, questions, 1))
+        self.passed[rows] = passed.to(rows.device)
+        self.open[rows] = ~done.to(rows.device)
+
+
+def _classes(
+    examples: Examples, draws: Draws, rows: Tensor, sigma: float, start: int, stop: int
+) -> Iterator[Tensor]:
+    """The classes (M, B) of the copies number `start` to `stop` of the examples in rows (M,), in blocks.
+
+    `start` is a multiple of smoothing.BLOCK. The network itself decides, in float32.
+    """
+    own, shape, size = draws.take(rows), tuple(examples.images.shape[1:]), smoothing.BLOCK
+    for first in range(start, stop, size):
+        count = min(size, stop - first)
+        noise = own.normal((size, *shape), draw=first // size)[:, :count]
+        copied = rows.repeat_interleave(count)
+        noisy = examples.images[copied].add(noise.flatten(0, 1), alpha=sigma)
+        yield examples.logits(noisy, copied).argmax(1).view(-1, count)
+
+
+def part_size(images: int, most: int) -> int:
+    """The size of equal parts of so many images, at most `most`: kernels round differently for a few."""
+    return math.ceil(images / math.ceil(images / most))

@@ -1,0 +1,162 @@
+"""A certification method called by itself: what rb-certify decides of each image, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rbtools import datasets
+from rbtools.certification import CERTIFIERS
+from rbtools.commands.certify import main
+from rbtools.errors import RbError
+from rbtools.evaluation.base import Batch, Outcome
+from rbtools.evaluation.certified import CertifiedTask
+from rbtools.evaluation.smoothed_classifier import SmoothingOutput, SmoothingTask
+from rbtools.inputs import resolve
+from tests.certification.networks import DrawnNetwork, drawn_images
+from tests.runner import Record, entry, invoke, one
+
+COUNT = 24
+
+
+def digits() -> tuple[Tensor, Tensor, Tensor]:
+    """The first images of every evaluation, float32 (N, 1, 8, 8), their labels and their numbers."""
+    data = datasets.load("digits", "test")
+    examples = datasets.subset(data.labels, COUNT, seed=0)
+    return data.images[examples].float() / 255, data.labels[examples], examples
+
+
+def network() -> nn.Module:
+    """The network of the fixture `known`."""
+    load: Any = resolve.load_model
+    found: nn.Module = load()
+    return found
+
+
+def certified(arguments: list[str], record: Record, metric: str) -> Record:
+    options = ["--n", str(COUNT), "--detail", "--seed", "3", "--device", "cpu"]
+    return entry(one(invoke(main, [*arguments, *options], record)), metric)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize(
+    ("name", "options"), [("ibp", {}), ("crown", {}), ("crown", {"intermediate": "ibp"})]
+)
+def test_certified_images_are_those_of_the_command(
+    name: str, options: dict[str, str], norm: str, known: dict[str, Record]
+) -> None:
+    eps, typed = (16 / 255, "16") if norm == "linf" else (0.5, "0.5")
+    flags = [word for option, value in options.items() for word in (f"--{option}", value)]
+    arguments = [name, *flags, "--norm", norm, "--eps", typed]
+    asked = certified(arguments, known["erm"], f"cert.{norm}.{typed}")
+    images, labels, _ = digits()
+    kept = images.clone()
+    method = CERTIFIERS.build(name, norm=norm, **options)
+    safe = method(network(), images, labels, eps=eps)
+    assert safe.dtype == torch.bool and safe.shape == (COUNT,) and torch.equal(images, kept)
+    margins = asked["detail"]["margins"]
+    assert safe.tolist() == [margin is not None and margin > 0 for margin in margins]
+    assert 0 < int(safe.sum()) < COUNT and asked["value"] == int(safe.sum()) / COUNT
+    same = CERTIFIERS.build(name, norm=norm, eps=eps, **options)
+    assert torch.equal(same(network(), images, labels), safe)
+
+
+@pytest.mark.parametrize("name", [name for name in CERTIFIERS if name != "smooth"])
+def test_margins_are_those_of_the_evaluation_to_the_bit(name: str) -> None:
+    drawn = DrawnNetwork(3)
+    images = drawn_images(drawn, 6)
+    labels = drawn(images).argmax(1)
+    labels[2] = (labels[2] + 1) % drawn.classes
+    task = CertifiedTask(CERTIFIERS.build(name), (0.002,))
+    output = task.outputs()[1]
+    (rows,) = task.run(Batch(drawn, images, labels, torch.arange(6), seed=0, chunk_size=4), [output])
+    assert isinstance(rows, Tensor)
+    method = CERTIFIERS.build(name, eps=0.002)
+    margins = method.margins(drawn, images, labels, drawn(images).argmax(1) == labels, 4)
+    assert torch.equal(rows, margins[:, None]) and margins[2] == -math.inf
+    assert torch.equal(method(drawn, images, labels), margins > 0)
+    bounds = method.bounds(drawn, images[:2], labels[:2])
+    assert bounds.float().tolist() == pytest.approx(margins[:2].tolist(), rel=1e-6)
+
+
+RADII = (0.0, 0.1, 0.3)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_radii_are_those_of_the_command(adaptive: bool, known: dict[str, Record]) -> None:
+    method = CERTIFIERS.build("smooth", samples=300, select=20, adaptive=adaptive)
+    flags = ["--samples", "300", "--select", "20", *(["--adaptive"] if adaptive else [])]
+    asked = certified(["smooth", *flags, "--eps", "0,0.1,0.3"], known["erm"], "cert.smooth.0.25.0.1")
+    images, labels, examples = digits()
+    eps = RADII if adaptive else None
+    radii = method(network(), images, labels, eps=eps, seed=3, examples=examples)
+    assert radii.dtype == torch.float64 and radii.shape == (COUNT,)
+    detail = asked["detail"]
+    for radius, stored, right in zip(radii.tolist(), detail["radii"], detail["correct"], strict=True):
+        assert (None if math.isnan(radius) else round(radius, 6)) == (stored if right else None)
+    assert asked["value"] == int((radii >= 0.1).sum()) / COUNT < int((radii >= 0).sum()) / COUNT
+    some = torch.tensor([5, 2])
+    alone = method(network(), images[some], labels[some], eps=eps, seed=3, examples=examples[some], batch=50)
+    assert torch.equal(alone.nan_to_num(-1), radii[some].nan_to_num(-1))
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_radii_are_those_of_the_evaluation_to_the_bit(adaptive: bool, known: dict[str, Record]) -> None:
+    images, labels, _ = digits()
+    method = CERTIFIERS.build("smooth", samples=300, select=20, adaptive=adaptive)
+    output = SmoothingOutput(method, RADII)
+    batch = Batch(network(), images, labels, torch.arange(COUNT), seed=0, chunk_size=64)
+    (result,) = SmoothingTask(output).run(batch, [output])
+    assert isinstance(result, Outcome)
+    rows = result.values.numpy()
+    expected = np.where(rows[:, 1] == 1, output.certified(rows), np.nan)
+    radii = method(network(), images, labels, eps=RADII if adaptive else None)  # seed 0, examples from 0 on
+    np.testing.assert_array_equal(radii.numpy(), expected)
+    assert 0 < np.isnan(expected).sum() < COUNT
+
+
+IMAGES, LABELS = torch.full((2, 3, 16, 16), 0.5), torch.tensor([0, 1])
+EVAL = nn.Sequential(nn.Flatten(), nn.Linear(768, 3)).eval()
+NAN = nn.Sequential(nn.Flatten(), nn.Linear(768, 3)).eval()
+nn.init.constant_(NAN[1].bias, math.nan)
+
+
+@pytest.mark.parametrize("name", CERTIFIERS)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"images": IMAGES.permute(0, 2, 3, 1)}, r"looks like \(N, H, W, C\)"),
+        ({"images": IMAGES * 255}, r"values from 127\.5 to 127\.5\. Expected \[0, 1\]"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"There are no images"),
+        ({"labels": torch.eye(3)[:2]}, r"The labels are a tensor \(2, 3\) of torch\.float32"),
+        ({"labels": LABELS[:1]}, r"Expected 2 whole numbers"),
+        ({"labels": [0, 1]}, r"The labels are list"),
+        ({"labels": LABELS + 2}, r"A label is 3, but the model has 3 classes"),
+        ({"labels": LABELS - 1}, r"A label is -1"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(768, 3))}, r"in train mode\. Call model\.eval\(\)"),
+        ({"model": NAN}, r"output is not finite"),
+        ({"model": nn.Flatten(0).eval()}, r"gives \(\d+,\) for \d images\. Expected logits"),
+        ({"batch": 0}, r"batch is 0"),
+    ],
+)
+def test_wrong_input_is_one_sentence(name: str, changed: dict[str, Any], message: str) -> None:
+    given = {"model": EVAL, "images": IMAGES, "labels": LABELS} | changed
+    with pytest.raises(RbError, match=message):
+        CERTIFIERS.build(name)(**given)
+
+
+def test_wrong_distances_are_one_sentence() -> None:
+    for name in ("ibp", "crown"):
+        with pytest.raises(RbError, match=r"eps is -0\.1\. Expected a radius of 0 or more"):
+            CERTIFIERS.build(name)(EVAL, IMAGES, LABELS, eps=-0.1)
+    with pytest.raises(RbError, match=r"eps are the distances that adaptive decides"):
+        CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, eps=(0.5,))
+    with pytest.raises(RbError, match=r"eps is \[-0\.5\]\. Expected distances of 0 or more"):
+        CERTIFIERS.build("smooth", adaptive=True)(EVAL, IMAGES, LABELS, eps=(-0.5,))
+    with pytest.raises(RbError, match=r"Expected 2 whole numbers"):
+        CERTIFIERS.build("smooth")(EVAL, IMAGES, LABELS, examples=torch.arange(3))
