@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PROBED = 4  # images that show whether a model gives logits
-_CHANNELS = (1, 3, 4)
+_CHANNELS = 4  # at most
 # Modules that compute something else in training.
 _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 
@@ -31,7 +31,7 @@ def check_images(images: Tensor) -> None:
         raise RbError(
             f"The images have the shape {shape}. Expected (N, C, H, W); add a dimension with images[None]."
         )
-    if shape[3] in _CHANNELS and shape[1] not in _CHANNELS:
+    if shape[3] <= _CHANNELS < shape[1]:
         raise RbError(
             f"The images have the shape {shape}, with channels last. Expected (N, C, H, W):"
             " images.permute(0, 3, 1, 2)."
@@ -113,6 +113,7 @@ def checked(model: Any, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
     """Images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both right for the model."""
     images = floats(images)
     check_device(model, images.device)
+    check_labels(labels, len(images))
     labels = labels.to(images.device)
     with torch.no_grad():
         logits = model(images[:PROBED])

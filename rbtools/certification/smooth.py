@@ -98,7 +98,9 @@ class Smooth:
         # A block of copies of each image is in memory at once.
         for part in torch.arange(len(images)).split(max(2 * size // smoothing.BLOCK, 1)):
             own = [one.take(part) for one in draws]
-            some = smoothed_counts.Examples(images[part], labels[part], own[0], own[1], logits, classes)
+            some = smoothed_counts.SmoothedExamples(
+                images[part], labels[part], own[0], own[1], logits, classes
+            )
             radii.append(self._radii(smoothed_counts.count(self, questions, some), questions))
         return torch.cat(radii).to(images.device)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rbtools.rng.draws import Draws
 
 
-class Examples(NamedTuple):
+class SmoothedExamples(NamedTuple):
     """What is certified.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). select, estimate: their draws, of the copies
@@ -37,7 +37,7 @@ class Examples(NamedTuple):
     classes: int
 
 
-def count(method: Smooth, questions: tuple[float, ...], examples: Examples) -> Tensor:
+def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExamples) -> Tensor:
     """What the draws of each image show, in a row: int64 (N, 5).
 
     The selected class, whether it is the label, the draws after the selection, those of the selected class,
@@ -62,7 +62,7 @@ class _Drawing:
     """
 
     def __init__(
-        self, examples: Examples, selected: Tensor, method: Smooth, questions: tuple[float, ...]
+        self, examples: SmoothedExamples, selected: Tensor, method: Smooth, questions: tuple[float, ...]
     ) -> None:
         self.examples, self.selected, self.method, self.questions = examples, selected, method, questions
         self.drawn, self.hits = torch.zeros_like(selected), torch.zeros_like(selected)
@@ -109,7 +109,7 @@ class _Drawing:
 
 
 def _classes(
-    examples: Examples, draws: Draws, rows: Tensor, sigma: float, start: int, stop: int
+    examples: SmoothedExamples, draws: Draws, rows: Tensor, sigma: float, start: int, stop: int
 ) -> Iterator[Tensor]:
     """The classes (M, B) of the copies number `start` to `stop` of the examples in rows (M,), in blocks.
 
