@@ -150,7 +150,7 @@ def _certify(batch: Batch, output: SmoothingOutput) -> Outcome:
 
     select, estimate = batch.draws(method.SELECT), batch.draws(method.ESTIMATE)
     classes = batch.clean_logits.shape[1]
-    examples = smoothed_counts.Examples(batch.images, batch.labels, select, estimate, logits, classes)
+    examples = smoothed_counts.SmoothedExamples(batch.images, batch.labels, select, estimate, logits, classes)
     rows = smoothed_counts.count(method, output.questions, examples)
     drawn = float(rows[:, 2].sum())
     copies = drawn + method.select * len(rows)
