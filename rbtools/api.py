@@ -174,14 +174,28 @@ def pr(record: Record, gamma: Numbers | None = None, noise: str | None = None, *
 
 
 @_tool("measure")
-def measure(record: Record, measures: str | Iterable[str], **options: object) -> Record:
-    """The record with measures of its network; see rb-measure."""
+def measure(
+    record: Record, measures: Any, names: str | Iterable[str] | None = None, **options: object
+) -> Record:
+    """The record with measures of its network; see rb-measure.
+
+    A module is measured as `measure(model, data, "ntk,...")`.
+    """
+    if names is not None:
+        options["data"], measures = measures, names
     return _of_record("measure", [as_typed(measures)], options, record)
 
 
 @_tool("train")
-def train(record: Record, method: str | None = None, **options: object) -> Record:
-    """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords."""
+def train(record: Record, method: str | None = None, **options: object) -> Any:
+    """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords.
+
+    A module with `data=` is trained in place: see `rbtools.fit`, whose result is returned.
+    """
+    if "data" in options and not isinstance(record, Mapping):
+        from rbtools.trainer.fit import fit
+
+        return fit(record, options.pop("data"), method or "trades", **options)
     return _of_record("train", [], {"method": method, **options}, record)
 
 
@@ -276,7 +290,8 @@ _LOAD = Command("rbtools.load", params=params_of(_load), callback=_load)
 
 
 def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], record: Record) -> Record:
-    """The one record that a tool makes from one record."""
+    """The one record that a tool makes from one record, or from a module and its images (`data=`)."""
+    record, options = _in_memory(record, options)
     _check_record(record)
     written = PythonCall([record]).run(tool, words, options)
     if len(written) != 1:
@@ -295,6 +310,20 @@ def _of_records(
     return PythonCall(records).run(tool, words, options)
 
 
+def _in_memory(given: Any, options: Mapping[str, Any]) -> tuple[Record, dict[str, Any]]:
+    """The record of a module with `data=`, and the options without it; nothing is stored unless a store is
+    named. Others as they are."""
+    options = dict(options)
+    if isinstance(given, Mapping) or "data" not in options:
+        return given, options
+    import torch
+
+    from rbtools.inputs.memory import record_of
+
+    record = record_of(given, options.pop("data"))
+    return record, {"store": None, "threads": torch.get_num_threads(), **options}
+
+
 def _check_record(given: object) -> None:
     """Raise RbError, with advice, for a value that is no record, such as a network."""
     if isinstance(given, dict):
@@ -305,11 +334,7 @@ def _check_record(given: object) -> None:
         return
     what = f"a {type(given).__name__}"
     if callable(getattr(given, "state_dict", None)):
-        what += (
-            ", a network of torch. Save its weights with torch.save(network.state_dict(), 'model.pt'), and"
-            " make the record with rbtools.arch(from_checkpoint='model.pt')[0] (where its architecture is not"
-            " recognised, with arch='python:MODULE:CLASS', allow_code=True)"
-        )
+        what += ", a network of torch, without images. Add data=(images, labels), or data=DATASET or LOADER"
     elif isinstance(given, (list, tuple)):
         what += " of several things: call the function once for each record"
     raise RbError(

@@ -115,11 +115,16 @@ def checked(model: Any, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
     check_device(model, images.device)
     check_labels(labels, len(images))
     labels = labels.to(images.device)
-    with torch.no_grad():
-        logits = model(images[:PROBED])
-    check_logits(logits, len(images[:PROBED]))
-    check_labels(labels, len(images), logits.shape[1])
+    check_labels(labels, len(images), classes_of(model, images[:PROBED]))
     return images, labels.long()
+
+
+def classes_of(model: Any, images: Tensor) -> int:
+    """The number of classes of a model that gives logits for these images. Raises RbError for others."""
+    with torch.no_grad():
+        logits = model(floats(images))
+    check_logits(logits, len(images))
+    return int(logits.shape[1])
 
 
 def check_logits(logits: Any, n: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.outcomes import VERSION
+from rbtools.inputs.memory import images_hash, weights_hash
 from rbtools.lazy import nn, torch
 from rbtools.probabilistic.distributions import Noise
 from rbtools.settings import Settings
@@ -42,7 +42,7 @@ class GivenData(NamedTuple):
 
     def hashed(self) -> str:
         """A hash of the images and labels."""
-        return self.fingerprint or _hash(self.images, self.labels)
+        return self.fingerprint or images_hash(self.images, self.labels)
 
 
 def data_of(given: Any, *, kept: bool) -> GivenData:
@@ -148,22 +148,6 @@ class KeptImages:
         return torch.cat(images)[torch.cat(ids).argsort()]
 
 
-def weights_hash(model: Any) -> dict[str, Any]:
-    """What the outcomes of a module are kept by: its class, its layers and its weights. Raises RbError for a
-    function, which has none."""
-    if not isinstance(model, nn.Module):
-        raise RbError(
-            f"The model is of type {type(model).__name__}, without weights that its results could be kept by."
-            " Give an nn.Module, or leave out store."
-        )
-    kind = type(model)
-    digest = hashlib.sha256(repr(model).encode())
-    for name, value in model.state_dict().items():
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return {"class": f"{kind.__module__}.{kind.__qualname__}", "weights": digest.hexdigest()}
-
-
 def _named(name: str) -> GivenData:
     from rbtools.execution.run import Run
     from rbtools.inputs import data
@@ -171,11 +155,3 @@ def _named(name: str) -> GivenData:
     named = data.data_of({}, Run.of(dataset=name))
     dataset = named.load()
     return GivenData(dataset.images, dataset.labels, named.fingerprint)
-
-
-def _hash(images: Any, labels: Tensor) -> str:
-    digest = hashlib.sha256(f"{images.dtype} {tuple(images.shape)}".encode())
-    for part in images.split(1024):
-        digest.update(part.cpu().contiguous().numpy().tobytes())
-    digest.update(labels.cpu().numpy().tobytes())
-    return digest.hexdigest()

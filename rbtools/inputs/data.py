@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,33 @@ class ArchiveDataset(Data):
         )
 
 
+@dataclass(frozen=True)
+class MemoryData(Data):
+    """Images and labels that a caller gave, under the name of any split."""
+
+    dataset: Any = None
+
+    def load(self) -> datasets.Dataset:
+        loaded: datasets.Dataset = self.dataset
+        return loaded
+
+
+class InMemory(dict[str, Any]):
+    """A record whose model and images are in memory beside it (`inputs.memory.record_of`)."""
+
+    def __init__(self, fields: dict[str, Any], model: Any, data: MemoryData) -> None:
+        super().__init__(fields)
+        self.model, self.data = model, data
+
+    def split(self, split: str, chosen: Any) -> MemoryData:
+        """The images under the name of a split; `chosen`: only some of them (`--indices`)."""
+        if chosen is None:
+            return replace(self.data, split=split)
+        part = datasets.indices.read(chosen, self.data.size) if isinstance(chosen, str) else chosen
+        key = digest({"data": self.data.fingerprint, "indices": part.name})
+        return replace(self.data, split=split, indices=part, size=len(part.numbers), fingerprint=key)
+
+
 @lru_cache(maxsize=8)
 def _described(
     name: str,
@@ -140,6 +167,8 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
 
     Raises RbError if they are missing, damaged, or not the published ones.
     """
+    if isinstance(record, InMemory):
+        return record.split(split or run.selection.split, run.selection.indices)
     name = run.selection.dataset or record.get("dataset") or DEFAULT_DATASET
     if not isinstance(name, str):
         raise RbError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from rbtools.errors import Pending, RbError
 from rbtools.execution import resources
 from rbtools.execution.measured_threads import Trial
 from rbtools.execution.run import Run
-from rbtools.inputs.data import Data, data_of, named_data, of_data
+from rbtools.inputs.data import Data, InMemory, data_of, named_data, of_data
 from rbtools.lazy import nn, torch
 from rbtools.spaces.identity import identity
 
@@ -62,6 +63,8 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
     Raises RbError if the record has none, the file is gone, or its content changed since.
     """
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
+    if isinstance(record, InMemory):
+        return name, Path()
     if file is None:
         return name, run.store.object(name)
     if not isinstance(file, str) or not os.path.isfile(file):
@@ -91,6 +94,9 @@ def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torc
     """
     from rbtools.models import checkpoint
 
+    if isinstance(record, InMemory):
+        own: nn.Module = deepcopy(record.model).to(device).eval().requires_grad_(False)
+        return own
     name, file = checkpoint_of(record, run)
     if run.store.hash_now(file) != name:
         checkpoint_of(record, run)  # raises with the reason

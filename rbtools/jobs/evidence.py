@@ -18,6 +18,7 @@ from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import adv_file
 from rbtools.lazy import nn, np, torch
 from rbtools.records import consistency, metric_name
+from rbtools.trainer.augment import pixels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +50,7 @@ class EvidenceSaver:
     def add(self, output: AttackOutput, ids: Tensor, outcome: Outcome) -> None:
         """Add the outcome of the next examples."""
         assert outcome.images is not None
-        clean, labels = self.dataset.images[ids].float().div(255), self.dataset.labels[ids]
+        clean, labels = pixels(self.dataset.images[ids]), self.dataset.labels[ids]
         survived = output.still_correct(outcome.values).cpu()
         difference = (outcome.images.cpu() - clean).flatten(1)
         difference[survived] = 0
@@ -275,7 +276,7 @@ def _judged(inputs: Inputs, header: Mapping[str, Any], path: str, run: Run) -> t
             if not np.array_equal(block.ids, ids.numpy()):
                 return broken, ties, "its images are not those of the evaluation, each once and in its order"
             start += len(ids)
-            clean, labels = dataset.images[ids].float().div(255), dataset.labels[ids]
+            clean, labels = pixels(dataset.images[ids]), dataset.labels[ids]
             difference = torch.from_numpy(block.differences)
             if (problem := _outside(difference, header)) is not None:
                 return broken, ties, problem

@@ -16,7 +16,7 @@ from rbtools.evaluation.fast_model import CountingModel
 from rbtools.execution.device import out_of_memory
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
-from rbtools.inputs.data import Data
+from rbtools.inputs.data import Data, InMemory
 from rbtools.jobs import divide
 from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
@@ -24,6 +24,7 @@ from rbtools.measures.base import MeasureBatch
 from rbtools.rng.draws import Draws
 from rbtools.store import digest
 from rbtools.trainer import init
+from rbtools.trainer.augment import pixels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +60,13 @@ class MeasureItem(NamedTuple):
 
 
 def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
-    """The architecture as for a new training: without the fields that describe a weight file."""
+    """The architecture as for a new training: without the fields that describe a weight file. Raises RbError
+    for a module in memory, which has none."""
+    if isinstance(record, InMemory):
+        raise RbError(
+            "A measure of these is of an architecture that rb-arch describes, which a module in memory does"
+            " not have. Leave out params, macs, bound and those of fresh weights."
+        )
     arch = {key: value for key, value in record["arch"].items() if key not in ("member", "normalize")}
     return spaces.describe(arch, data.about.classes, data.about.shape)
 
@@ -190,7 +197,7 @@ class Measuring:
         if item.measure.data:
             dataset = item.data.load()
             ids = item.data.order(dataset.labels)[tile.examples.start : tile.examples.stop]
-            images = dataset.images[ids].to(self.device).float().div(255)
+            images = pixels(dataset.images[ids].to(self.device))
             labels = dataset.labels[ids].to(self.device)
         else:
             ids = labels = torch.zeros(1, dtype=torch.int64, device=self.device)

@@ -22,7 +22,7 @@ from rbtools.execution.memoize import memoize
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.inputs.data import Data, data_of, named_data
+from rbtools.inputs.data import Data, InMemory, data_of, named_data
 from rbtools.jobs import measure_batches
 from rbtools.jobs.evaluate_record import add_entries
 from rbtools.jobs.measure_batches import MeasureItem, arch_of
@@ -192,7 +192,9 @@ def _statistics(measure: Measure, on: str, request: MeasureRequest) -> str:
 
 
 def _weights(record: dict[str, Any], measure: Measure, request: MeasureRequest, run: Run) -> tuple[str, ...]:
-    """The weights that a measure is computed on: "init", "trained" or both."""
+    """The weights that a measure is computed on: "init", "trained" or both; of a module in memory, its own."""
+    if isinstance(record, InMemory):
+        return ("trained",)
     if measure.weights == "none":
         return ("init",)
     there = bool(record.get("checkpoint"))
@@ -293,6 +295,8 @@ def _compute(
 
 def _threads(record: dict[str, Any], data: Data, request: MeasureRequest, run: Run) -> int:
     """CPU threads: those that pay for the network, with fresh weights."""
+    if run.placement.threads is not None:
+        return run.placement.threads
     arch = arch_of(record, data)
     network = partial(init.fresh, arch, data.about, request.init_seed, allow_code=run.selection.allow_code)
     return resources.threads_for(run, arch, trial=Trial(identity(arch), data.about.shape, network))

@@ -13,6 +13,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation.base import Outcome
 from rbtools.lazy import np, torch
 from rbtools.store.files import user_output
+from rbtools.trainer.augment import pixels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,7 @@ class Saver:
         """Add the outcome of the next examples."""
         assert outcome.images is not None
         images = outcome.images.cpu()
-        clean = self.dataset.images[ids].float().div(255)
+        clean = pixels(self.dataset.images[ids])
         change = (images - clean).flatten(1)
         rows = {
             "images": images,

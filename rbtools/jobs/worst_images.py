@@ -12,6 +12,7 @@ from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import adv_file
 from rbtools.jobs.evidence import Scale, logits_of
 from rbtools.lazy import torch
+from rbtools.trainer.augment import pixels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ def summarize_adv(record: dict[str, Any], path: str, count: int, run: Run) -> Ad
             ids = torch.from_numpy(block.ids)
             if int(ids.min()) < 0 or int(ids.max()) >= len(dataset.labels):
                 raise RbError(f"{path} names images that the split does not have. Write it again.")
-            clean, labels = dataset.images[ids].float().div(255), dataset.labels[ids]
+            clean, labels = pixels(dataset.images[ids]), dataset.labels[ids]
             images = Scale.moved(clean, torch.from_numpy(block.differences))
             outputs = logits(images).cpu()
             left = _JUDGED - sum(len(row[0]) for row in rows)
