@@ -192,7 +192,7 @@ def _statistics(measure: Measure, on: str, request: MeasureRequest) -> str:
 
 
 def _weights(record: dict[str, Any], measure: Measure, request: MeasureRequest, run: Run) -> tuple[str, ...]:
-    """The weights that a measure is computed on: "init", "trained" or both; of a module in memory, its own."""
+    """The weights that are measured: "init", "trained" or both; of a module in memory, its own."""
     if isinstance(record, InMemory):
         return ("trained",)
     if measure.weights == "none":
