@@ -242,7 +242,7 @@ GIVEN = {
     "convert": {"format", "path", "records"},
     "corrupt": {"record", "corruptions"},
     "ge": {"record", "evaluation", "chosen"},
-    "measure": {"record", "measures"},
+    "measure": {"record", "names", "measures"},
     "plot": {"records", "kind"},
     "search": {"records", "algorithm"},
     "verify": {"record"},
@@ -383,7 +383,7 @@ def test_what_conclusions_refuse() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (torch.nn.Linear(2, 2), "Found a Linear, a network of torch. Save its weights with torch.save"),
+        (torch.nn.Linear(2, 2), "Found a Linear, a network of torch, without images. Add data="),
         ([{"arch": ARCH}], "Found a list of several things: call the function once for each record"),
         (None, "Found a NoneType."),
         ({"train": {}}, 'The record is no record: it has no "arch"'),

@@ -39,7 +39,11 @@ class _Main:
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
         command._main_shell_completion(extra, name, complete_var)
-        status = exit_status.status(command, name, arguments, extra)
+        with exit_status.caught(command, name) as result:
+            with command.make_context(name, arguments, **extra) as context:  # type: ignore[arg-type]
+                outcome = command.invoke(context)
+            result.status = int(outcome() if callable(outcome) else outcome or exit_status.DONE)
+        status = result.status
         events.ended(status)
         if args is None and status in (exit_status.INTERRUPTED, exit_status.TERMINATED, exit_status.GONE):
             # Everything is written and released. Only torch's shutdown is left, half a second (three on a

@@ -9,8 +9,10 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import click
 
@@ -21,50 +23,56 @@ from rbtools.errors import NoRecords, RbError, near, near_option, of_network, of
 DONE, FAILED, USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 3, 130, 141, 143
 
 
-def status(command: click.Command, name: str, arguments: list[str], extra: dict[str, Any]) -> int:
-    """Run the command and return its exit status. Errors are printed on stderr."""
-    screen = Terminal(name)
+@dataclass
+class Result:
+    """The exit status of a command."""
+
+    status: int = DONE
+
+
+@contextlib.contextmanager
+def caught(command: click.Command, name: str) -> Iterator[Result]:
+    """Where a command runs: an error is printed on stderr, and becomes the exit status."""
+    screen, result = Terminal(name), Result()
     try:
         if _in_main_thread():
             signal.signal(signal.SIGTERM, _terminate)
-        with command.make_context(name, arguments, **extra) as context:
-            return int(command.invoke(context) or DONE)
+        yield result
     except click.exceptions.Exit as wanted:
-        return wanted.exit_code
+        result.status = wanted.exit_code
     except click.ClickException as wrong:
         context_ = wrong.ctx if isinstance(wrong, click.UsageError) else None
         path = context_.command_path if context_ is not None else name
         screen.error(f"{sentence(wrong)} Try '{path} --help'.")
-        return USAGE
+        result.status = USAGE
     except Stop as stop:
         screen.error(str(stop))
-        return FAILED
+        result.status = FAILED
     except RbError as wrong:
         screen.error(str(wrong))
-        return EMPTY if isinstance(wrong, NoRecords) else USAGE
+        result.status = EMPTY if isinstance(wrong, NoRecords) else USAGE
     except (KeyboardInterrupt, click.Abort):
         screen.clear()
         screen.error(f"interrupted{_what_is_kept(command)}.")
-        return INTERRUPTED
+        result.status = INTERRUPTED
     except Terminated:
         screen.clear()
         screen.error(f"terminated{_what_is_kept(command)}.")
-        return TERMINATED
+        result.status = TERMINATED
     except (ReaderGone, BrokenPipeError):
         _drop_stdout()
-        return GONE
+        result.status = GONE
     except Exception as bug:
         screen.clear()
         if (words := of_network(bug) or of_own_code(bug)) is not None:
             screen.error(words)
-            return FAILED
-        if _of_output(bug):
+        elif _of_output(bug):
             screen.error(f"Cannot write to standard output: {bug.strerror}. Make room, or write elsewhere.")
             _drop_stdout()
-            return FAILED
-        traceback.print_exc()
-        screen.error("this is a bug in rbtools; please report it with the lines above.")
-        return FAILED
+        else:
+            traceback.print_exc()
+            screen.error("this is a bug in rbtools; please report it with the lines above.")
+        result.status = FAILED
 
 
 def _of_output(bug: Exception) -> TypeGuard[OSError]:

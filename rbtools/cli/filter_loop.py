@@ -21,7 +21,7 @@ from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_ou
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution.executor import Executor, Finished, Grown, Job, LineRead, Progress, executor_for
-from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.job import JobFunction, JobReport, run_job
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
 from rbtools.report import clock_time
 
@@ -132,7 +132,8 @@ class _Loop:
             try:
                 if executor.in_process:
                     for job in self._jobs(window, record):
-                        executor.submit(job)
+                        report = run_job(self.functions[job.function], job.record, self.run)
+                        executor.post(Finished(job.place, report))
                         window.finish_ready(executor)
                 else:
                     self._process_ahead(executor, window, record)

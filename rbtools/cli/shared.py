@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import python_call
@@ -91,12 +92,21 @@ __all__ = [
 ]
 
 
+# The exit status of a command, or the work that gives it, which runs once click is done with the options.
+Status = int | Callable[[], int]
+
+
+def done(status: Status) -> int:
+    """The exit status, once the work that gives it is done."""
+    return status() if callable(status) else status
+
+
 def filter_records(
     source: RecordSource,
     works: Sequence[JobFunction],
     work: CommandContext,
     start: Callable[[Run], dict[str, Any]] | None = None,
-) -> int:
+) -> Status:
     """Put every record through all works, one output each; see `rbtools.cli.filter_loop`."""
     from rbtools.cli.filter_loop import filter_records as loop
 
@@ -104,17 +114,17 @@ def filter_records(
     if call is not None:
         call.lines += [dumps(work(record)) for record in call.records for work in works]
         return DONE
-    return loop(source, works, work.screen, run=work.run, start=start)
+    return partial(loop, source, works, work.screen, run=work.run, start=start)
 
 
-def evaluate(source: RecordSource, work: CommandContext, task: EvalTask) -> int:
+def evaluate(source: RecordSource, work: CommandContext, task: EvalTask) -> Status:
     """Evaluate every record's model, or the one of `--checkpoint`."""
     from rbtools.jobs import EvaluateJob
 
     return filter_models(source, work, EvaluateJob(task, work.run))
 
 
-def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> int:
+def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) -> Status:
     """Put every record, or the one made of `--checkpoint`, through a job that needs its model.
 
     Returns the exit status. Raises UsageError for options that contradict each other.

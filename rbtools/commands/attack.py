@@ -71,7 +71,7 @@ def main(
     screen_steps: int | None,
     source: shared.RecordSource,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Measure each model's accuracy under an attack.
 
     Reads records, adds the accuracy at every distance to "metrics" and how it was measured to "evals", and
@@ -119,7 +119,7 @@ def _two_phase(
     size: str | None,
     goal: float | None,
     screen_steps: int,
-) -> int:
+) -> shared.Status:
     """Estimate the accuracy from a sample of the images that cheap attacks leave."""
     from rbtools.jobs import TwoPhaseJob
     from rbtools.jobs.screened_attack import TwoPhaseRequest, screen_of
@@ -146,7 +146,7 @@ def _two_phase(
 )
 @shared.source_options
 @shared.search_options
-def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext) -> int:
+def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure clean accuracy, without an attack.
 
     Adds "acc", which every attack adds as well.
@@ -170,7 +170,9 @@ def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext)
 )
 @shared.source_options
 @shared.search_options
-def preset(preset: str, eps: str | None, source: shared.RecordSource, work: shared.CommandContext) -> int:
+def preset(
+    preset: str, eps: str | None, source: shared.RecordSource, work: shared.CommandContext
+) -> shared.Status:
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
     jung2023: FGSM, PGD-40, APGD-CE and Square on the grid of the robustness dataset. nasrobbench201: FGSM
@@ -204,7 +206,7 @@ def preset(preset: str, eps: str | None, source: shared.RecordSource, work: shar
 @shared.search_options
 def check(
     eps: str, steps: int, queries: int, samples: int, source: shared.RecordSource, work: shared.CommandContext
-) -> int:
+) -> shared.Status:
     """Check that a model's robustness is not due to gradient masking.
 
     Five tests: (a) FGSM is no stronger than PGD; (b) nor is Square, which needs no gradients; (c) PGD without
@@ -266,7 +268,7 @@ def curve(
     eps: str | None,
     source: shared.RecordSource,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Measure robust accuracy at every distance by one search for the nearest adversarial examples.
 
     FMN, in L2 also DDN, and a refinement from what they reach look for the nearest image that the model
@@ -316,7 +318,7 @@ def transfer(
     eps: str,
     source: shared.RecordSource,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Measure accuracy on the adversarial examples of another model.
 
     Each image that the record's model classifies correctly is attacked on the model of --from, and the result

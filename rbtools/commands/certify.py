@@ -33,7 +33,7 @@ def main(
     detail: bool,
     source: shared.RecordSource,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Measure each model's certified accuracy: the share of images that no perturbation can break.
 
     Reads records, adds the certified accuracy at every distance to "metrics" (cert.linf.8, cert.l2.0.5) and

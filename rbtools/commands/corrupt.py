@@ -56,7 +56,7 @@ def main(
     show: str | None,
     source: shared.RecordSource,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Measure each model's accuracy under common corruptions.
 
     One corruption, several with commas, or all: the fifteen of CIFAR-10-C and ImageNet-C. Four more, meant
@@ -98,7 +98,7 @@ def _made(
     write: str | None,
     show: str | None,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Write the corrupted copy (--write) and draw the contact sheet (--show)."""
     if write is not None and severities != units.SEVERITIES:
         raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")

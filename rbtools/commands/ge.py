@@ -32,7 +32,7 @@ def _ge(
     task: EvalTask,
     n_train: int | None,
     *more: EvalTask,
-) -> int:
+) -> shared.Status:
     from rbtools.jobs import TrainTestGapJob
 
     return shared.filter_models(source, work, TrainTestGapJob(task, n_train, work.run, more))
@@ -60,7 +60,7 @@ def main() -> None:
 @n_train_option
 @shared.source_options
 @shared.both_splits_options
-def acc(source: shared.RecordSource, work: shared.CommandContext, n_train: int | None) -> int:
+def acc(source: shared.RecordSource, work: shared.CommandContext, n_train: int | None) -> shared.Status:
     """Clean accuracy, on train minus on test."""
     from rbtools.evaluation.tasks import AccuracyTask
 
@@ -79,7 +79,7 @@ def attack(
     source: shared.RecordSource,
     work: shared.CommandContext,
     n_train: int | None,
-) -> int:
+) -> shared.Status:
     """Accuracy under an attack, on train minus on test."""
     from rbtools.evaluation.tasks import AttackTask
 
@@ -99,7 +99,7 @@ def corrupt(
     source: shared.RecordSource,
     work: shared.CommandContext,
     n_train: int | None,
-) -> int:
+) -> shared.Status:
     """Accuracy under corruptions, on train minus on test."""
     from rbtools.evaluation.tasks import CorruptionTask
 
@@ -118,7 +118,7 @@ def pr(
     source: shared.RecordSource,
     work: shared.CommandContext,
     n_train: int | None,
-) -> int:
+) -> shared.Status:
     """Probabilistic robustness, on train minus on test.
 
     Adds ge.pr.NOISE.GAMMA, over the images classified correctly without noise, and ge.pr-all.NOISE.GAMMA,
@@ -157,7 +157,7 @@ def loss_attack(
     source: shared.RecordSource,
     work: shared.CommandContext,
     n_train: int | None,
-) -> int:
+) -> shared.Status:
     """Cross-entropy and error at the last iterate of an attack, on test minus on train."""
     from rbtools.evaluation.robust_loss import RobustLossTask
 

@@ -63,7 +63,7 @@ def main(
     options: MeasureOptions,
     source: shared.RecordSource,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Compute proposed predictors of robustness: Jacobian, Hessian, tangent kernel, Weight-Curvature Index.
 
     One measure, several with commas, or all. Adds numbers to "metrics" under names such as

@@ -191,7 +191,7 @@ def main(
 
     tasks = options.tasks(params)
     job = EvaluateJob(tasks[0], work.run) if len(tasks) == 1 else EvaluateAllJob(tasks, work.run)
-    status = shared.filter_models(source, work, job)
+    status = shared.done(shared.filter_models(source, work, job))
     options.say_undecided(work)
     return status
 

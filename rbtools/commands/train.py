@@ -124,7 +124,7 @@ def main(
     with distributed.process_group(work.run) as leads:
         if leads:
             with _board(tensorboard, work.screen):
-                return shared.filter_records(source, tasks, work)
+                return shared.done(shared.filter_records(source, tasks, work))
         from rbtools.trainer.train_model import worker_loop
 
         worker_loop(work.run)

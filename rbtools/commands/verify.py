@@ -49,7 +49,7 @@ def main(
     adv: str | None,
     source: shared.RecordSource,
     work: shared.CommandContext,
-) -> int:
+) -> shared.Status:
     """Measure again what records claim, and compare.
 
     Every entry of "evals" is measured again by the tool that it names, with the settings that it names, and
@@ -99,14 +99,15 @@ def main(
             raise UsageError(
                 "--inconsistent measures nothing. Leave out --sample, --n, --adv and --checkpoint."
             )
-        status = shared.filter_records(source, [ConsistencyJob()], work)
+        status = shared.done(shared.filter_records(source, [ConsistencyJob()], work))
     elif adv is not None:
         if sample is not None or work.run.selection.n is not None:
             raise UsageError("--adv judges all images of its file. Leave out --sample and --n.")
-        status = _with_file(source, work, EvidenceJob(adv, work.run), alone=True)
+        status = shared.done(_with_file(source, work, EvidenceJob(adv, work.run), alone=True))
     else:
         run = work.run
-        status = _with_file(source, work, VerifyJob(run.selection.n, sample, run.settings.seed, run))
+        job = VerifyJob(run.selection.n, sample, run.settings.seed, run)
+        status = shared.done(_with_file(source, work, job))
     known = heard.tell()
     return status or (shared.FAILED if heard.wrong or not known else shared.DONE)
 
@@ -116,7 +117,7 @@ def _with_file(
     work: shared.CommandContext,
     job: VerifyJob | EvidenceJob,
     alone: bool = False,
-) -> int:
+) -> shared.Status:
     """Put every record through a job, with the file of --checkpoint for its weights if one is named.
 
     alone: without records the file's own record goes through it.

@@ -52,7 +52,10 @@ def run_attack(
     totals = {"forward": float(len(images)), "backward": 0.0}
     if survived.any() and method.eps > 0:
         left = batch.take(survived)
-        points, outputs = _attempt(left, method, on, totals) if on else _perturbed(left, method, totals)
+        exact = on is not None or batch.fast_model is batch.model or method.batch_dependent
+        points, outputs = _attempt(left, method, on or (batch.model if exact else batch.fast_model), totals)
+        if not exact and not _decided_by_the_search(left, method):
+            _repeat_unconfirmed(left, method, points, outputs, totals)
         rows = survived.nonzero()[:, 0]
         images[rows], logits[rows] = points, outputs
         survived[rows] = outputs.argmax(1) == left.labels
@@ -60,16 +63,13 @@ def run_attack(
     return AttackResult(survived, images, logits, totals)
 
 
-def _perturbed(batch: Batch, method: Attack, totals: dict[str, float]) -> tuple[Tensor, Tensor]:
-    """The perturbed images of the batch, and the model's logits on them."""
-    from rbtools.evaluation.fast_model import is_float32
+def _repeat_unconfirmed(
+    batch: Batch, method: Attack, images: Tensor, logits: Tensor, totals: dict[str, float]
+) -> None:
+    """Attack the examples again, on the model itself, that only the fast model misclassifies at the end.
 
-    exact = batch.fast_model is batch.model or method.batch_dependent
-    images, logits = _attempt(batch, method, batch.model if exact else batch.fast_model, totals)
-    # A single step follows no decision of the fast model; in float32 both decide alike, and a pass to find
-    # where they do not would cost as much as the step.
-    if exact or method.iterate == "last" or (method.single_step and is_float32(batch.fast_model)):
-        return images, logits
+    images: (N, C, H, W), the perturbed ones; logits: (N, K), the model's on them. Both are changed in place.
+    """
     still_correct = logits.argmax(1) == batch.labels
     unconfirmed = torch.zeros_like(still_correct)
     if still_correct.any():
@@ -82,7 +82,17 @@ def _perturbed(batch: Batch, method: Attack, totals: dict[str, float]) -> tuple[
         images[unconfirmed], logits[unconfirmed] = _attempt(
             batch.take(unconfirmed), method, batch.model, totals, True
         )
-    return images, logits
+
+
+def _decided_by_the_search(batch: Batch, method: Attack) -> bool:
+    """Whether the fast model decided nothing that the model itself could not confirm.
+
+    A single step follows no decision of the fast model; in float32 both decide alike, and a pass to find
+    where they do not would cost as much as the step.
+    """
+    from rbtools.evaluation.fast_model import is_float32
+
+    return method.iterate == "last" or (method.single_step and is_float32(batch.fast_model))
 
 
 def _attempt(

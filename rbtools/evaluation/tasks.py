@@ -212,25 +212,27 @@ class AttackTask(EvalTask):
         previous: dict[float, Any] = {}
         for output in sorted(wanted, key=_distance):
             if isinstance(output, AttackOutput):
-                outcomes[output] = self._attacked(batch, output, previous)
+                last, still_correct = self._smaller(batch, output, previous)
+                result = adversarial.run_attack(batch, output.method, last, still_correct)
+                previous[output.method.eps] = result
+                values = result.survived.int()
+                if self.detail:
+                    values = rows_of(batch, result.logits, self.detail)
+                outcomes[output] = Outcome(values, result.totals, result.images)
             elif isinstance(output, CleanOutput):
                 outcomes[output] = output.outcomes(batch)
         return [outcomes[output] for output in wanted]
 
-    def _attacked(self, batch: Batch, output: AttackOutput, previous: dict[float, Any]) -> Outcome:
-        """Attack at one eps; `previous` has the results at smaller eps, and gets this one."""
+    def _smaller(
+        self, batch: Batch, output: AttackOutput, previous: Mapping[float, Any]
+    ) -> tuple[Any, Tensor | None]:
+        """The result at the next smaller eps, if it was computed, and which examples survived there (N,)."""
         last = previous.get(output.ladder[-1]) if output.ladder else None
-        still_correct = None if last is None else last.survived
-        if output.ladder and last is None:  # its outcomes were stored
-            smaller = replace(output, method=replace(output.method, eps=output.ladder[-1]))
-            smaller = replace(smaller, ladder=output.ladder[:-1])
-            still_correct = smaller.still_correct(batch.precomputed[smaller])
-        result = adversarial.run_attack(batch, output.method, last, still_correct)
-        previous[output.method.eps] = result
-        values = result.survived.int()
-        if self.detail:
-            values = rows_of(batch, result.logits, self.detail)
-        return Outcome(values, result.totals, result.images)
+        if last is not None or not output.ladder:
+            return last, None if last is None else last.survived
+        smaller = replace(output, method=replace(output.method, eps=output.ladder[-1]))  # it was stored
+        smaller = replace(smaller, ladder=output.ladder[:-1])
+        return None, smaller.still_correct(batch.precomputed[smaller])
 
 
 def _distance(output: Output) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rbtools.errors import Pending
@@ -15,46 +16,44 @@ Help = Callable[[Results], None] | None
 _SECONDS_FOR_OTHERS = 5.0  # how long a helper waits for results before it looks for other work
 
 
-def memoize(
+@contextlib.contextmanager
+def memoized(
     run: Run,
     leases: Sequence[str],
     look_up: Callable[[], Results],
-    compute: Callable[[Results], None],
     *,
     plan: Callable[[Results], None],
     anew: bool = False,
     help: Help = None,
-) -> Results:
-    """The results of some units of work, one per lease; None in `look_up()` stands for a missing one.
+) -> Iterator[tuple[Results, bool]]:
+    """The results of some units of work, one per lease, and whether the caller is to compute those that are
+    None, to put them into the list and to store them, before it leaves the block.
 
-    The missing units are claimed together, so that two processes do not do the same work: while another holds
-    a lease, this one waits for its results. `compute` fills the gaps of its list and stores the results.
-    `plan` gets the gaps in a dry run, which then raises Pending. `anew` ignores what the store has. `help`
-    computes what it can of the gaps while another process holds the leases (`divide`). Counts one result
+    `look_up` gives what the store has, None for what it lacks. Missing units are claimed together, so that
+    two processes do not do the same work: while another holds a lease, this one waits for its results. `plan`
+    gets the gaps in a dry run, which then raises Pending. `anew` ignores what the store has. `help` computes
+    what it can of the gaps while another process holds the leases (`run.placement.divide`). Counts one result
     as computed or as found.
     """
     nothing: Results = [None] * len(leases)
     results = nothing if anew else look_up()
     if None not in results:
         run.store.found += 1
-        return results
+        yield results, False
+        return
     if run.plan is not None:
         plan(results)
     if run.placement.helps:
-        return _helped(run, look_up, help)
+        yield _helped(run, look_up, help), False
+        return
     missing = [lease for lease, result in zip(leases, results, strict=True) if result is None]
-    waiting = (
-        run.report.check_cancelled
-        if help is None or not run.placement.divide
-        else _helping_once(run, look_up, help)
-    )
+    waiting = run.report.check_cancelled
+    if help is not None and run.placement.divide:
+        waiting = _helping_once(run, look_up, help)
     with run.store.claimed(missing, lambda: not anew and None not in look_up(), waiting, pause) as ours:
-        results = nothing if anew else look_up()
-        if ours:
-            compute(results)
+        yield nothing if anew else look_up(), ours
     run.store.computed += ours
     run.store.found += not ours
-    return results
 
 
 def _helping_once(

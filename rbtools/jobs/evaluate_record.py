@@ -22,7 +22,7 @@ from rbtools.evaluation.evaluate import Examples, compute_outcomes
 from rbtools.evaluation.outcomes import VERSION, Outcomes
 from rbtools.evaluation.tasks import CleanOutput, right
 from rbtools.execution import device, precision
-from rbtools.execution.memoize import memoize
+from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -146,15 +146,16 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
         run.plan.untrained(task.title, inputs.record, columns, inputs.n)
         raise
     save = _to_save(task, units, inputs.record)  # the store holds no images: they are computed again
-    computed = memoize(
+    with memoized(
         run,
         [unit.outcomes_key for unit in units],
         lambda: [_stored_entries(run, unit.entries_key) for unit in units],
-        lambda entries: _compute(inputs, task, units, entries, save),
         plan=lambda entries: run.plan.evaluation(task.title, inputs.record, _lacking(units, entries, inputs)),
         anew=save is not None,
         help=None if save else lambda entries: _compute(inputs, task, units, entries, None, helping=True),
-    )
+    ) as (computed, ours):
+        if ours:
+            _compute(inputs, task, units, computed, save)
     requested: Entries = []
     implicit_entries: Entries = []
     for unit, entries in zip(units, computed, strict=True):

@@ -18,7 +18,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.evaluation import mean_interval
 from rbtools.execution import device, resources
 from rbtools.execution.measured_threads import Trial
-from rbtools.execution.memoize import memoize
+from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -105,16 +105,17 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[s
     keys = [_what(record, job, request, run) for job in jobs]
     names = [digest(what) for what in keys]
     compute = partial(_compute, record, request, run, [*zip(jobs, keys, names, strict=True)])
-    computed = memoize(
+    with memoized(
         run,
         names,
         lambda: [run.store.result(name) for name in names],
-        compute,
         plan=lambda results: run.plan.other(
             "measures", [name for name, entry_list in zip(names, results, strict=True) if entry_list is None]
         ),
         help=partial(compute, helping=True),
-    )
+    ) as (computed, ours):
+        if ours:
+            compute(computed)
     entries: dict[str, dict[str, Any]] = {}
     for job, entries_of_job in zip(jobs, computed, strict=True):
         for entry in entries_of_job:  # entries that do not depend on the attack are the same under each

@@ -10,7 +10,7 @@ from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.execution import device, resources
-from rbtools.execution.memoize import memoize
+from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import F, torch
@@ -52,8 +52,11 @@ def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
         results[0] = _searched(method, run, data, channels, cells)
         run.store.keep_result(key, what, results[0], {"dataset": data.name, "name": method.name})
 
-    (result,) = memoize(run, [key], lambda: [run.store.result(key)], compute, plan=lambda _: None)
-    return {**result, "dataset": data.name}
+    look_up = lambda: [run.store.result(key)]  # noqa: E731
+    with memoized(run, [key], look_up, plan=lambda _: None) as (results, ours):
+        if ours:
+            compute(results)
+    return {**results[0], "dataset": data.name}
 
 
 def _searched(method: Any, run: Run, data: Data, channels: int, cells: int) -> dict[str, Any]:

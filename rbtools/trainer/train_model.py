@@ -12,7 +12,7 @@ from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
 from rbtools.execution import cores, device, precision, resources
 from rbtools.execution.measured_threads import Trial
-from rbtools.execution.memoize import memoize
+from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import Data, data_of, of_data
@@ -105,14 +105,15 @@ def train(
         task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
         results[0] = _fitted(task, run, kept, others)
 
-    (done,) = memoize(
+    with memoized(
         run,
         [kept.own],
         lambda: [kept.look()],
-        compute,
         plan=lambda _: run.plan.training(kept.own, what, record["arch"], recipe.epochs, images, passes),
-    )
-    return _trained(record, data, what, done, recipe)
+    ) as (results, ours):
+        if ours:
+            compute(results)
+    return _trained(record, data, what, results[0], recipe)
 
 
 def _passes(method: Method, classes: int) -> float:

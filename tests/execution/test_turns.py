@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rbtools.execution import turns
-from rbtools.execution.memoize import memoize
+from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
 from rbtools.execution.turns import Turns
 from rbtools.store import Store, digest
@@ -122,7 +122,11 @@ def test_a_result_that_another_job_of_the_process_computes_is_waited_for(tmp_pat
             run.store.keep_result(key, {}, found[0])
 
         key = digest({})
-        results.extend(memoize(run, [key], lambda: [run.store.result(key)], compute, plan=lambda _: None))
+        look_up = lambda: [run.store.result(key)]  # noqa: E731
+        with memoized(run, [key], look_up, plan=lambda _: None) as (found, ours):
+            if ours:
+                compute(found)
+        results.extend(found)
 
     together(work, work)
     assert results == [{"value": 7}] * 2 and count == 1
