@@ -24,16 +24,16 @@ DONE, FAILED, USAGE, EMPTY, INTERRUPTED, GONE, TERMINATED = 0, 1, 2, 3, 130, 141
 
 
 @dataclass
-class Result:
+class Ended:
     """The exit status of a command."""
 
     status: int = DONE
 
 
 @contextlib.contextmanager
-def caught(command: click.Command, name: str) -> Iterator[Result]:
+def caught(command: click.Command, name: str) -> Iterator[Ended]:
     """Where a command runs: an error is printed on stderr, and becomes the exit status."""
-    screen, result = Terminal(name), Result()
+    screen, result = Terminal(name), Ended()
     try:
         if _in_main_thread():
             signal.signal(signal.SIGTERM, _terminate)

@@ -109,7 +109,7 @@ class ATPR(Method["Solution"]):
     )
     first: str = param(
         "drawn",
-        "Candidate of the first candidate: drawn (text), or --plain-step and --plain-steps, plain (PRBench's"
+        "Settings of the first candidate: drawn (text), or --plain-step and --plain-steps, plain (PRBench's"
         " code).",
         choices=("drawn", "plain"),
         optional=True,

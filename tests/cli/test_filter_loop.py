@@ -66,8 +66,8 @@ def test_a_job_that_follows_another_waits_for_its_end(
     Path("in.jsonl").write_text(json.dumps({"schema": 1, "arch": {"name": "a"}}) + "\n")
     run, functions = Run.of(tool="test", jobs=jobs), [Same(), Following(), Same()]
     filter_loop.filter_records(RecordSource(files=("in.jsonl",)), functions, Terminal("test"), run=run)
-    assert sorted(job.place for job in made[0].jobs) == [0, 1, 2]
     if jobs == 2:
+        assert sorted(job.place for job in made[0].jobs) == [0, 1, 2]
         assert [job.place for job in made[0].jobs] == [0, 2, 1]
     assert len(capsys.readouterr().out.splitlines()) == 3
 
