@@ -113,7 +113,7 @@ class _Function(nn.Module):
 class Cache:
     """Outcomes of a model and its data in a store, by the hash of both."""
 
-    def __init__(self, store: Any, model: nn.Module, data: GivenData) -> None:
+    def __init__(self, store: Any, model: Any, data: GivenData) -> None:
         self.store = store if isinstance(store, Store) else Store(store)
         self.fields = {
             "kind": "outcomes",

@@ -128,7 +128,7 @@ def evaluate(
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen)
-    cache = arguments.Cache(store, network, given) if store is not None else None
+    cache = arguments.Cache(store, model, given) if store is not None else None
     results: list[Result] = []
     for todo in map(arguments.task_of, task if isinstance(task, list) else [task]):
         outputs = todo.outputs()

@@ -255,7 +255,7 @@ EVALS = (
         "of ProbAcc: images that the draws do not decide",
         page="own",
     ),
-    Field("confirmed", "result", "the share of copies near a tie, which float32 decided", page="own"),
+    Field("confirmed", "cost", "the share of copies that the network itself decided in float32", page="own"),
     Field("device", "label", "where it ran: cpu, cuda, or both joined by +", "label", "own"),
     Field(
         "environment",

@@ -27,7 +27,7 @@ def test_every_bench_is_among_the_figures() -> None:
     others = {"transformers_networks", "author_networks", "decoding"}
     others |= {"coverage_pr", "figures", "sidebyside", "ray_nodes", "gpu", "fuzz", "fuzz_fields"}
     others |= {"fuzz_files", "fuzz_pickles", "fuzz_targets", "snapshots", "structure", "paired", "zoo"}
-    others |= {"figures_of_papers", "paper_items", "panels", "minimal_norm", "two_phase", "apgd_l1"}
+    others |= {"stack", "figures_of_papers", "paper_items", "panels", "minimal_norm", "two_phase", "apgd_l1"}
     others |= {"prbench_rows", "certify", "check_wheel", "waits", "gpu_table", "gpu_plain"}
     scripts = {path.stem for path in (ROOT / "bench").glob("*.py")}
     missing = {name for name in scripts - others if not name.startswith("reproduce_")} - {

@@ -1,0 +1,356 @@
+"""`rbtools.evaluate`, the methods called by themselves, and the functions of the tools with `data=`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+import rbtools
+from rbtools.attacks import ATTACKS
+from rbtools.attacks.pgd import PGD
+from rbtools.certification import CERTIFIERS
+from rbtools.certification.smooth import Smooth
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.datasets.indices import subset
+from rbtools.errors import RbError
+from rbtools.evaluation import arguments
+from rbtools.execution.run import Run
+from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.jobs import evaluate_record
+from rbtools.probabilistic import NOISES
+from rbtools.store import Store
+
+MODULE = """
+from torch import nn
+
+
+class Network(nn.Module):
+    '''Computed in float64, so that rounding cannot show.'''
+
+    def __init__(self, classes=10, shape=(1, 8, 8)):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)).double()
+
+    def forward(self, images):
+        return self.net(images.double())
+
+
+class Plain(Network):
+    def __init__(self, classes=10, shape=(1, 8, 8)):
+        super().__init__()
+        self.net.float()
+
+    def forward(self, images):
+        return self.net(images)
+"""
+N = 60
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor]:
+    test = rbtools.datasets.load("digits", "test")
+    return test.images.float().div(255), test.labels
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch, digits: tuple[Tensor, Tensor]) -> nn.Module:
+    """A network of a module of the user's, with its weights in net.pt."""
+    Path("twin_network.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(os.getcwd())
+    sys.modules.pop("twin_network", None)
+    module = __import__("twin_network")
+    torch.manual_seed(0)
+    model: nn.Module = module.Network()
+    images, labels = digits
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    torch.save(model.state_dict(), "net.pt")
+    return model.eval()
+
+
+def counting(model: nn.Module) -> list[int]:
+    """The sizes of the batches that go through the model from now on."""
+    sizes: list[int] = []
+    model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
+    return sizes
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "fgsm": {},
+    "pgd": {"steps": 3, "restarts": 2},
+    "cw": {"steps": 3},
+    "apgd-ce": {"steps": 4},
+    "apgd-t": {"steps": 3, "targets": 2},
+    "fab": {"steps": 3},
+    "square": {"queries": 20},
+    "noise": {"samples": 4},
+}
+TASKS: dict[str, tuple[list[str], Any]] = {
+    name: (
+        ["attack", name, "--eps", "40", *(f"--{key}={value}" for key, value in options.items())],
+        ATTACKS.build(name, eps=40 / 255, **options),
+    )
+    for name, options in SMALL.items()
+}
+TASKS["acc"] = ["attack", "none"], "acc"
+TASKS["corruption"] = (
+    ["corrupt", "gaussian_noise", "--severity", "4"],
+    (CORRUPTIONS.build("gaussian_noise"), 4),
+)
+TASKS["noise of pr"] = ["pr", "--gamma", "0.4"], (NOISES.build("uniform"), 0.4)
+TASKS["certification"] = ["certify", "ibp", "--eps", "1"], CERTIFIERS.build("ibp", eps=1 / 255)
+
+
+def by_command(line: list[str], task: Any, name: str) -> np.ndarray:
+    """The outcomes that a command left in the store, in the order of the data set."""
+    from rbtools.commands import attack, certify, corrupt, pr
+
+    tool: Any = {"attack": attack, "certify": certify, "corrupt": corrupt, "pr": pr}[line[0]].main
+    line = [*line[1:], "--checkpoint", "net.pt", "--arch", f"python:twin_network:{name}", "--allow-code"]
+    line += ["--dataset", "digits", "--device", "cpu", "--store", "rb-store"]
+    result = CliRunner().invoke(
+        tool, [*line, *(["--precision", "fp32"] if tool in (attack.main, pr.main) else [])]
+    )
+    assert result.exit_code == 0, result.output
+    run = Run.of(store=Store("rb-store"), device="cpu", allow_code=True)
+    inputs = resolve_inputs(json.loads(result.stdout), run)
+    found = evaluate_record.known_outcomes(inputs, arguments.task_of(task))
+    assert found, "the store has no outcomes under the key of these settings"
+    return found[0][inputs.data.order(inputs.data.load().labels).argsort().numpy()]
+
+
+def by_call(task: Any, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """Which images are correct, bool (n,), or in how many copies, by the method's own call."""
+    if task == "acc":
+        points = images
+    elif isinstance(task, tuple) and isinstance(task[1], int):
+        points = task[0](images, task[1])
+    elif isinstance(task, tuple):
+        clean = model(images).argmax(1) == labels
+        copies = task[0](images, task[1], 100)
+        right = torch.stack([model(part).argmax(1) == labels for part in copies]).sum(0)
+        return torch.where(clean, right, -1)
+    elif task.name == "ibp":
+        return task(model, images, labels)
+    else:
+        points = task(model, images, labels)
+        assert (points - images).abs().max() <= 40 / 255 + 1e-6 and 0 <= points.min() <= points.max() <= 1
+        return (model(points).argmax(1) == labels) & (model(images).argmax(1) == labels)
+    return model(points).argmax(1) == labels
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_command_function_and_call_have_the_same_outcomes(
+    name: str, network: nn.Module, digits: tuple[Tensor, Tensor]
+) -> None:
+    line, task = TASKS[name]
+    if name == "certification":  # float64 has no bounds
+        plain = sys.modules["twin_network"].Plain()
+        plain.load_state_dict(network.state_dict())
+        torch.save(plain.state_dict(), "net.pt")
+        network = plain.eval()
+    result = rbtools.evaluate(network, digits, task, precision="fp32")
+    outcomes = result.outcomes.numpy()
+    if name != "certification":  # a row is a bound
+        np.testing.assert_array_equal(by_call(task, network, *digits).numpy().astype(int), outcomes)
+    else:
+        np.testing.assert_array_equal(by_call(task, network, *digits), outcomes[:, 0] > 0)
+    np.testing.assert_array_equal(by_command(line, task, type(network).__name__), outcomes)
+    named = rbtools.evaluate(network, "digits", task, precision="fp32")
+    assert named.value == result.value and torch.equal(named.correct, result.correct)
+
+
+class Pairs(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        return self.images[number], int(self.labels[number])
+
+
+@pytest.mark.parametrize("form", ["tensors", "arrays", "bytes", "list", "Dataset", "DataLoader"])
+def test_data_come_in_every_form(form: str, network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    images, labels = digits[0][:N], digits[1][:N]
+    data: Any = {
+        "tensors": (images, labels),
+        "arrays": (images.numpy(), labels.numpy()),
+        "bytes": (images.mul(255).round().byte(), labels),
+        "list": [images, labels],
+        "Dataset": Pairs(images, labels),
+        "DataLoader": torch.utils.data.DataLoader(Pairs(images, labels), batch_size=7),
+    }[form]
+    result = rbtools.evaluate(network, data, PGD(eps=40 / 255, steps=2))
+    expected = rbtools.evaluate(network, (images, labels), PGD(eps=40 / 255, steps=2))
+    assert torch.equal(result.correct, expected.correct) and result.n == N
+    assert torch.equal(result.ids, torch.arange(N)) and 0 < result.correct.sum() < N
+    assert result.value == pytest.approx(float(result.correct.float().mean()))
+
+
+def test_a_list_of_tasks_gives_a_list_of_results(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    clean, smooth = rbtools.evaluate(network, digits, ["acc", (Smooth(samples=200), 0.1)], n=N)
+    assert (clean.metric, clean.n, len(clean.correct)) == ("acc", N, N)
+    assert smooth.metric == "cert.smooth.0.25.0.1" and smooth.entry["sigma"] == 0.25
+    assert torch.equal(clean.ids, subset(digits[1], N, seed=0).sort().values)
+    assert "acc" in repr(clean) and f"{clean.value:.4f}" in repr(clean) and "<table>" in clean._repr_html_()
+
+
+def test_images_are_kept_where_they_are_asked_for(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    attack, images = PGD(eps=40 / 255, steps=3), digits[0]
+    plain, kept = (
+        rbtools.evaluate(network, digits, attack, precision="fp32", keep_images=keep)
+        for keep in (False, True)
+    )
+    assert plain.images is None and kept.images.shape == images.shape
+    right = network(kept.images).argmax(1) == digits[1]
+    assert torch.equal(right & (network(images).argmax(1) == digits[1]), kept.correct)
+    assert torch.equal(plain.correct, kept.correct)
+
+
+def test_the_model_stays_as_it_was(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    first = next(network.parameters())
+    first.requires_grad_(False)
+    rbtools.evaluate(network, digits, PGD(eps=0.1, steps=2), n=N)
+    PGD(eps=0.1, steps=2)(network, *digits)
+    assert not network.training and all(parameter.grad is None for parameter in network.parameters())
+    assert [parameter.requires_grad for parameter in network.parameters()] == [False, True, True, True]
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_without_a_store_nothing_is_written_and_with_one_nothing_is_computed_again(
+    network: nn.Module, digits: tuple[Tensor, Tensor]
+) -> None:
+    def files() -> list[Path]:
+        return [path for path in sorted(Path().rglob("*")) if "__pycache__" not in str(path)]
+
+    before = files()
+    attack = PGD(eps=40 / 255, steps=2)
+    rbtools.evaluate(network, digits, [attack, "acc"], precision="fp32")
+    rbtools.attack(network, "pgd", eps=40, steps=2, data=digits, precision="fp32")
+    assert files() == before
+    first = rbtools.evaluate(network, digits, attack, store="kept", precision="fp32")
+    sizes = counting(network)
+    again = rbtools.evaluate(network, digits, attack, store="kept", precision="fp32")
+    assert sum(sizes) <= 8 and torch.equal(again.correct, first.correct)  # a look at the logits of four
+    with torch.no_grad():
+        next(network.parameters()).mul_(1.5)
+    rbtools.evaluate(network, digits, attack, store="kept", precision="fp32")
+    assert sum(sizes) > len(digits[1])  # other weights
+
+
+def test_other_layers_with_the_same_weights_are_another_model(digits: tuple[Tensor, Tensor]) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 10)
+    plain, turned = (
+        nn.Sequential(nn.Flatten(), layer, linear).eval() for layer in (nn.Identity(), nn.LogSigmoid())
+    )
+    one, other = (rbtools.evaluate(model, digits, "acc", store="kept") for model in (plain, turned))
+    assert not torch.equal(one.correct, other.correct)
+
+
+def test_functions_without_weights_are_models_too(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    function = lambda images: network(images)  # noqa: E731
+    found, expected = (
+        rbtools.evaluate(model, digits, PGD(eps=40 / 255, steps=2), n=N, precision="fp32")
+        for model in (function, network)
+    )
+    assert torch.equal(found.correct, expected.correct)
+    with pytest.raises(RbError, match="of type function, without weights"):
+        rbtools.evaluate(function, digits, "acc", store="kept")
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "range": (lambda m, x, y: (m, (x * 2 - 0.5, y)), r"values from -0\.5 to 1\.5.*normalisation: it belongs"),
+    "bytes": (lambda m, x, y: (m, (x * 255, y)), r"from 0 to 255\. Expected \[0, 1\]\. Divide"),
+    "NHWC": (lambda m, x, y: (m, (x.permute(0, 2, 3, 1), y)), r"channels last.*permute\(0, 3, 1, 2\)"),
+    "labels": (lambda m, x, y: (m, (x, y + 3)), r"labels are from 3 to 12\. Expected 0 to 9"),
+    "one-hot": (lambda m, x, y: (m, (x, nn.functional.one_hot(y))), r"one-hot.*labels\.argmax\(1\)"),
+    "too few labels": (lambda m, x, y: (m, (x, y[1:])), r"shape \(354,\)\. Expected \(355,\)"),
+    "softmax": (lambda m, x, y: (nn.Sequential(m, nn.Softmax(1)).eval(), (x, y)), "leave out the softmax"),
+    "predictions": (lambda m, x, y: (lambda z: m(z).argmax(1), (x, y)), r"Expected logits \(4, classes\)"),
+    "train mode": (
+        lambda m, x, y: (nn.Sequential(m, nn.Dropout()), (x, y)),
+        r"training mode.*model\.eval\(\)",
+    ),
+    "no data": (lambda m, x, y: (m, 3), r"of the type int\. Expected a pair \(images, labels\)"),
+    "no model": (lambda m, x, y: (None, (x, y)), "of type NoneType. Expected a module"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_gets_one_sentence(name: str, network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    make, message = WRONG[name]
+    model, data = make(network, *digits)
+    with pytest.raises(RbError, match=message):
+        rbtools.evaluate(model, data, "acc")
+    if isinstance(data, tuple):
+        with pytest.raises(RbError, match=message):
+            PGD(eps=0.1, steps=1)(model, *data)
+    if isinstance(model, nn.Module):
+        with pytest.raises(RbError, match=message):
+            rbtools.attack(model, "fgsm", data=data)
+
+
+def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    loader = torch.utils.data.DataLoader(Pairs(*digits), batch_size=50, shuffle=True)
+    with pytest.raises(RbError, match=r"shuffles its images.*shuffle=False"):
+        rbtools.evaluate(network, loader, "acc", store="kept")
+    assert rbtools.evaluate(network, loader, "acc").n == len(digits[1])
+    with pytest.raises(RbError, match="evaluation is on meta, the model is on cpu"):
+        rbtools.evaluate(network, digits, "acc", device="meta")
+    with pytest.raises(RbError, match=r"The task is 'pgd'\. Expected an attack such as PGD"):
+        rbtools.evaluate(network, digits, "pgd")
+    with pytest.raises(RbError, match=r"a network of torch, without images\. Add data="):
+        rbtools.attack(network, "pgd")
+    with pytest.raises(RbError, match=r"rb-arch describes, which a module in memory does not have"):
+        rbtools.measure(network, digits, "bound")
+
+
+def test_the_functions_of_the_tools_take_a_module(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    record = rbtools.attack(network, "pgd", eps=[40], steps=3, data=digits, precision="fp32")
+    expected = rbtools.evaluate(network, digits, PGD(eps=40 / 255, steps=3), precision="fp32")
+    assert record["metrics"]["pgd3.40"] == expected.value
+    assert record["arch"]["name"] == "Network" and record["evals"][-1]["n"] == len(digits[1])
+    noisy = rbtools.pr(network, 0.1, samples=5, n=N, data=digits, precision="fp32")
+    curve = rbtools.curve(network, queries=20, n=20, data=digits, precision="fp32")
+    assert "corrupt.fog.2" in rbtools.corrupt(network, "fog", severity=2, n=N, data=digits)["metrics"]
+    assert "pr.uniform.0.1" in noisy["metrics"]
+    assert "curve.8" in curve["metrics"]
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    assert "cert.linf.1" in rbtools.certify(linear, "ibp", eps="1", data=digits)["metrics"]
+    assert "ntk.trained.train.clean.fro" in rbtools.measure(linear, digits, "ntk", batch_size=4)["metrics"]
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_is_called_by_itself(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).eval()
+    images, few = (
+        torch.rand(6, 3, 4, 4),
+        {"steps": 2, "queries": 20, "samples": 2, "restarts": 1, "targets": 2},
+    )
+    labels = model(images).argmax(1)
+    fields = ATTACKS.load(name).__dataclass_fields__
+    own = {key: value for key, value in few.items() if key in fields}
+    attack = ATTACKS.build(name, eps=0.2, **own)
+    points = attack(model, images, labels)
+    assert points.shape == images.shape and points.min() >= 0 and points.max() <= 1
+    assert torch.equal(points, attack(model, images, labels, seed=0))
+    part = attack(model, images[3:], labels[3:], examples=torch.arange(3, 6))
+    torch.testing.assert_close(part, points[3:], atol=1e-5, rtol=0)
