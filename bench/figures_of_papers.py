@@ -32,7 +32,7 @@ from click.testing import CliRunner
 from paper_items import PAPERS, WORDS, Item, Paper
 
 from rbtools.cli import tools
-from rbtools.cli.python_call import PythonCall
+from rbtools.cli.streams import MemoryStreams
 from rbtools.plots import base
 from rbtools.scoring import render
 
@@ -97,9 +97,9 @@ def figure_of(command: str) -> Any:
     """The matplotlib Figure of a command line of rb-plot, or what the tool said where there is none."""
     tool, *arguments = shlex.split(command)
     arguments[arguments.index("-o") + 1] = ""  # no file
-    call = PythonCall()
-    CliRunner().invoke(tools.tool("plot").command, arguments, prog_name=tool, obj=call)
-    return execute(command) if call.result is None else call.result
+    memory = MemoryStreams()
+    CliRunner().invoke(tools.tool("plot").command, arguments, prog_name=tool, obj=memory)
+    return execute(command) if memory.result is None else memory.result
 
 
 def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> dict[str, str]:

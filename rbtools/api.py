@@ -20,11 +20,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rbtools.cli import keywords, streams
 from rbtools.cli import options as tool_options
-from rbtools.cli import python_call
 from rbtools.cli.build_context import CommandContext
 from rbtools.cli.click_commands import Command
-from rbtools.cli.python_call import PythonCall, as_typed
+from rbtools.cli.keywords import as_typed
+from rbtools.cli.streams import MemoryStreams
 from rbtools.cli.tools import params_of
 from rbtools.errors import RbError, UsageError
 from rbtools.records.lines import check_shape
@@ -42,13 +43,13 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         own = inspect.signature(function)
-        options = {param.name: param for param in python_call.parameters(name, words)}
+        options = {param.name: param for param in keywords.parameters(name, words)}
         *first, rest = own.parameters.values()
         for place, param in enumerate(first):
             if param.name in options and param.default is not param.empty:
                 first[place] = param.replace(default=options[param.name].default)
-        keywords = [param for key, param in options.items() if key not in own.parameters]
-        parameters = [*sorted([*first, *keywords], key=lambda param: param.kind), rest]
+        others = [param for key, param in options.items() if key not in own.parameters]
+        parameters = [*sorted([*first, *others], key=lambda param: param.kind), rest]
         function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return function
 
@@ -66,7 +67,7 @@ def arch(
         sizes = {name: options[name] for name in ("channels", "cells", "width", "depth") if name in options}
         named = [which] if isinstance(which, (int, str)) else which
         options["index"] = [sized(space or "nasbench201", **sizes).find(str(name)) for name in named]
-    return PythonCall().run("arch", (), {"space": space, **options})
+    return keywords.call("arch", (), {"space": space, **options}, MemoryStreams())
 
 
 @_tool("attack")
@@ -127,8 +128,8 @@ def convert(
     """The records of a published file or folder; see rb-convert. With `records`, these are written there
     first."""
     if records is not None:
-        PythonCall(records).run("convert", [format], {"target": path, **options})
-    return PythonCall().run("convert", [format, os.fspath(path)], options)
+        keywords.call("convert", [format], {"target": path, **options}, MemoryStreams(records))
+    return keywords.call("convert", [format, os.fspath(path)], options, MemoryStreams())
 
 
 @_tool("corrupt")
@@ -162,9 +163,9 @@ def plot(records: Iterable[Record], kind: str, **options: object) -> Any:
 
     `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
     """
-    call = PythonCall(records)
-    call.run("plot", [kind], {"output": "", **options})
-    return call.result
+    memory = MemoryStreams(records)
+    keywords.call("plot", [kind], {"output": "", **options}, memory)
+    return memory.result
 
 
 @_tool("pr")
@@ -230,7 +231,7 @@ def corr(
     if len(records) > 1 and not options.get("on"):
         raise UsageError("Several result sets are joined by fields. Name them, such as on='arch.index'.")
     sets = {f"{name}.jsonl": some for name, some in records.items()}
-    return PythonCall(files=sets).run("corr", list(sets), options)
+    return keywords.call("corr", list(sets), options, MemoryStreams(files=sets))
 
 
 @_tool("search")
@@ -260,9 +261,9 @@ def load(record: Record, **options: object) -> nn.Module:
     that only images decide stay open, and a warning names them.
     """
     _check_record(record)
-    call = PythonCall([record])
-    call.run(_LOAD, (), options)
-    network: nn.Module = call.result
+    memory = MemoryStreams([record])
+    keywords.call(_LOAD, (), options, memory)
+    network: nn.Module = memory.result
     return network
 
 
@@ -271,9 +272,9 @@ def _load(work: CommandContext) -> None:
     from rbtools.execution import device
     from rbtools.inputs import checkpoints, recognition, resolve
 
-    call, run = python_call.current(), work.run
-    assert call is not None
-    (record,) = call.records
+    memory, run = streams.of_command(), work.run
+    assert isinstance(memory, MemoryStreams)
+    (record,) = memory.records
     place = device.choose(run)
     if "checkpoint_file" in record and "dataset" not in record and run.selection.dataset is None:
         left = recognition.left_open(record)
@@ -281,9 +282,9 @@ def _load(work: CommandContext) -> None:
             work.screen.warn(
                 f"The record leaves open its {left}. Name the data set (dataset=), whose images decide it."
             )
-        call.result = resolve.load_model(record, None, run, place)
+        memory.result = resolve.load_model(record, None, run, place)
     else:
-        call.result = checkpoints.resolve_inputs(record, run).load_model(place)
+        memory.result = checkpoints.resolve_inputs(record, run).load_model(place)
 
 
 _LOAD = Command("rbtools.load", params=params_of(_load), callback=_load)
@@ -293,7 +294,7 @@ def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], reco
     """The one record that a tool makes from one record, or from a module and its images (`data=`)."""
     record, options = _in_memory(record, options)
     _check_record(record)
-    written = PythonCall([record]).run(tool, words, options)
+    written = keywords.call(tool, words, options, MemoryStreams([record]))
     if len(written) != 1:
         raise RbError(f"rb-{tool} makes {len(written)} records of it. Call the function once for each.")
     return written[0]
@@ -307,7 +308,7 @@ def _of_records(
     for record in records:
         if not isinstance(record, Mapping):
             _check_record(record)
-    return PythonCall(records).run(tool, words, options)
+    return keywords.call(tool, words, options, MemoryStreams(records))
 
 
 def _in_memory(given: Any, options: Mapping[str, Any]) -> tuple[Record, dict[str, Any]]:

@@ -62,6 +62,7 @@ class PGD(Attack):
 @pytest.fixture(autouse=True)
 def _module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Path("own.py").write_text(ATTACK)
+    torch.manual_seed(0)  # a network with correct images: others are not attacked
     network = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
     torch.save(network.state_dict(), "model.pt")
     monkeypatch.setattr(sys, "path", list(sys.path))

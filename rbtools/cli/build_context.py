@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from rbtools.cli import events, python_call
+from rbtools.cli import events, streams
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
@@ -31,7 +31,7 @@ class CommandContext:
 def terminal(quiet: bool, verbose: bool, log: str | None) -> Terminal:
     """The terminal that the messages of the running tool go to."""
     tool = click.get_current_context().find_root().info_name or "rbtools"
-    return python_call.terminal(tool, quiet, verbose, events.opened(log, tool))
+    return streams.of_command().terminal(tool, quiet, verbose, events.opened(log, tool))
 
 
 def build_context(

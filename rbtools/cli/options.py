@@ -8,13 +8,18 @@ from typing import Any, TypeVar
 
 import click
 
-from rbtools.cli import build_context, config, effective_config
+from rbtools.cli import build_context, config, effective_config, streams
 from rbtools.cli.method_options import Decorator, spec_options
-from rbtools.cli.python_call import record_source
+from rbtools.cli.source import RecordSource
 from rbtools.errors import UsageError
 from rbtools.execution import ENGINES, LOCAL
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def record_source(**options: object) -> RecordSource:
+    """The records that the command works on."""
+    return streams.of_command().source(**options)
 
 
 def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rbtools.cli.python_call import PythonCall
+from rbtools.cli import keywords
+from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.plots.board.shell_words import distance, is_number
@@ -85,8 +86,7 @@ def _attacked(record: Record, path: str, run: Run) -> str:
     norm, eps = _distance(record)
     words = ["pgd", "--norm", norm, "--eps", eps, "--steps", str(_STEPS), "--n", str(run.selection.n or _FEW)]
     options = {name: getattr(run, name) for name in _OPTIONS if getattr(run, name, None)}
-    call = PythonCall([bare])
-    call.run("attack", [*words, "--save-adv", path], options)
+    keywords.call("attack", [*words, "--save-adv", path], options, MemoryStreams([bare]))
     return path
 
 

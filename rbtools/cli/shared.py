@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rbtools.cli import python_call
+from rbtools.cli import streams
 from rbtools.cli.build_context import CommandContext
 from rbtools.cli.click_commands import command, group
 from rbtools.cli.exit_status import DONE, FAILED
@@ -40,7 +40,6 @@ from rbtools.cli.source import RecordSource, bad_line_record, file_path, opened_
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.parse_units import build
-from rbtools.records import dumps
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
@@ -110,9 +109,7 @@ def filter_records(
     """Put every record through all works, one output each; see `rbtools.cli.filter_loop`."""
     from rbtools.cli.filter_loop import filter_records as loop
 
-    call = python_call.current()
-    if call is not None:
-        call.lines += [dumps(work(record)) for record in call.records for work in works]
+    if streams.of_command().each(works):
         return DONE
     return partial(loop, source, works, work.screen, run=work.run, start=start)
 

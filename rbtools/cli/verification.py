@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rbtools.cli.python_call import PythonCall
+from rbtools.cli import keywords
+from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
 from rbtools.execution.job import JobFunction
 from rbtools.execution.run import Run
@@ -373,8 +374,8 @@ class _Measurement:
         tool, *words = command.words
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            call = PythonCall([record])
-            (result,) = call.run(tool.removeprefix("rb-"), words, {**options, "force": store is None})
+            options = {**options, "force": store is None}
+            (result,) = keywords.call(tool.removeprefix("rb-"), words, options, MemoryStreams([record]))
         return result
 
     def _verdict(self, entry: Entry) -> Record:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rbtools import units
-from rbtools.cli import shared
-from rbtools.cli.python_call import record_writer
+from rbtools.cli import shared, streams
 from rbtools.errors import RbError, UsageError, of_network
 from rbtools.records import SCHEMA, dumps
 from rbtools.registry import OWN
@@ -296,7 +295,7 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 def _write(records: Iterator[dict[str, Any]], screen: shared.Terminal) -> int:
-    output, count, failed = record_writer(), 0, 0
+    output, count, failed = streams.of_command().writer(), 0, 0
     try:
         for count, record in enumerate(records, start=1):  # noqa: B007 - counted for the message below
             failed += "error" in record

@@ -8,8 +8,7 @@ import click
 
 from rbtools import parse_units
 from rbtools.attacks import ATTACKS
-from rbtools.cli import shared
-from rbtools.cli.python_call import given_file, one_record
+from rbtools.cli import shared, streams
 from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened
@@ -340,12 +339,12 @@ def _model_of(path: str, run: Run) -> dict[str, Any]:
     from rbtools.inputs import checkpoints, resolve
 
     try:
-        if given_file(path) is None:
+        if streams.of_command().file(path) is None:
             path = file_path(path)
             with opened(path) as stream:
                 if stream.read(1) != b"{":
                     return checkpoints.record_of(path, checkpoints.CheckpointHints(None, None), run)
-        record = one_record(path, "attack")
+        record = streams.of_command().one_record(path, "attack")
         resolve.checkpoint_name(record, run)
         return record
     except RbError as wrong:

@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from rbtools.cli import shared
+from rbtools.cli import shared, streams
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.python_call import record_source, record_writer
 from rbtools.cli.sink import RecordReader, counted
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
@@ -64,7 +63,7 @@ def main(
     if target is None:
         status = _Reading(chosen, report, screen, strict).run(files)
     else:
-        source = record_source(files=files, strict=strict, allow_empty=allow_empty)
+        source = streams.of_command().source(files=files, strict=strict, allow_empty=allow_empty)
         status = _Writing(chosen, report, screen, source).run(target)
     for line in report.errors():
         screen.error(line)
@@ -83,7 +82,7 @@ class _Reading:
         self.good = self.bad = 0
 
     def run(self, files: tuple[str, ...]) -> int:
-        output = record_writer()
+        output = streams.of_command().writer()
         try:
             for source in _sources(files, self.format, output):
                 self._file(source, output)
@@ -185,7 +184,7 @@ class _Writing:
             raise UsageError(f"{target} is both read and written. Write elsewhere.")
         if self.format.one_file and target != "-":
             check_folder_of(Path(target))
-        output = record_writer()
+        output = streams.of_command().writer()
         try:
             reader = RecordReader(self.source, self.screen, output)
             units = list(self._units(reader))

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from rbtools import parse_units, units
-from rbtools.cli import shared
-from rbtools.cli.python_call import one_record
+from rbtools.cli import shared, streams
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
 
@@ -144,7 +143,7 @@ def _reference(file: str, names: Sequence[str], severities: tuple[int, ...]) -> 
     if severities != units.SEVERITIES or not set(CORRUPTIONS.all) <= set(names):
         raise UsageError("mCE is over all fifteen corruptions at all severities: --reference goes with all.")
     try:
-        return corruptions.reference(one_record(file, "compare with"), CORRUPTIONS.all)
+        return corruptions.reference(streams.of_command().one_record(file, "compare with"), CORRUPTIONS.all)
     except RbError as wrong:
         raise UsageError(f"--reference: {wrong}") from None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rbtools import parse_units
-from rbtools.cli import python_call, shared
+from rbtools.cli import shared, streams
 from rbtools.cli.sink import Sink, counted, where_option
 from rbtools.cli.sink import names as names_of
 from rbtools.cli.source import name_of
@@ -52,8 +52,8 @@ def main(
       rb-plot box --where 'kernel_params > 9' -o attacks.png results.jsonl
     """
     chosen: Plot = shared.build(PLOTS, plot, params)
-    call = python_call.current()  # takes the figure; needs no file
-    ending = None if call is not None and not output else _ending(output, chosen.endings)
+    needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
+    ending = None if needs_no_file else _ending(output, chosen.endings)
     _refuse_to_overwrite(source, output)
     source = dataclasses.replace(source, adopt=getattr(chosen, "adopt", None))
     with shared.opened_output(source, screen) as stream:
@@ -61,8 +61,7 @@ def main(
         records = sink.records()
         if records:
             drawn = chosen.draw(records, plotted)
-            if call is not None:
-                call.result = drawn
+            streams.of_command().keep(drawn)
             if ending is not None:
                 _save(drawn, Path(output), ending)
                 what = "record" if "arch" in records[0] else "correlation"

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from rbtools.cli import safe_yaml, shared
+from rbtools.cli import safe_yaml, shared, streams
 from rbtools.cli.output import RecordWriter
-from rbtools.cli.python_call import given_file
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
@@ -124,7 +123,7 @@ def _asked(metrics: Sequence[str], file: str | None) -> list[plan.TermSpec]:
 
 
 def _of_file(path: str) -> list[plan.TermSpec]:
-    if (given := given_file(path)) is not None:
+    if (given := streams.of_command().file(path)) is not None:
         return plan.weighted(given, path)
     import yaml
 

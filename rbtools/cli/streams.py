@@ -1,0 +1,164 @@
+"""Where a command reads, and where its records, results and messages go: the shell, or memory.
+
+A command asks `streams.of_command()`, so that it runs the same way when a program calls it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rbtools.cli.output import RecordWriter
+from rbtools.cli.source import RecordSource, file_path
+from rbtools.cli.terminal import Terminal
+from rbtools.errors import RbError
+from rbtools.records import Line, dumps, lines, read
+
+if TYPE_CHECKING:
+    from rbtools.cli.events import Log
+
+Record = dict[str, Any]
+
+
+class Streams:
+    """Standard input and output, real files, and the terminal."""
+
+    def writer(self) -> RecordWriter:
+        """Where the command writes its records."""
+        return RecordWriter()
+
+    def source(self, **options: object) -> RecordSource:
+        """The records that the command works on; options are the fields of RecordSource."""
+        return RecordSource(**options)  # type: ignore[arg-type]
+
+    def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
+        """Where the messages of the command go."""
+        return Terminal(tool, quiet=quiet, verbose=verbose, log=log)
+
+    def file(self, name: str) -> Any:
+        """What is given in place of this file; None if it is a real file."""
+        return None
+
+    def one_record(self, file: str, purpose: str) -> Record:
+        """The only record of a file, or the one that is given in its place. Raises RbError."""
+        given = self.file(file)
+        records = read(file_path(file)) if given is None else [given] if isinstance(given, Mapping) else given
+        good = [record for record in records if "error" not in record]
+        if len(good) != 1:
+            raise RbError(f"{file} holds {len(good)} records. Expected one, of the model to {purpose}.")
+        return dict(good[0])
+
+    def keep(self, result: object) -> bool:
+        """Whether a result that is no record, such as a figure, was taken from the command."""
+        return False
+
+    def each(self, works: Iterable[Callable[[Record], Record]]) -> bool:
+        """Whether the records were in memory, and each work was done on each of them."""
+        return False
+
+
+class MemoryStreams(Streams):
+    """A program's records, files by name and messages.
+
+    `lines`: the records that the command writes, as text; `result`: a result that is no record, such as a
+    figure. An error of the command is raised, a warning is Python's, and other messages are left out.
+    """
+
+    def __init__(self, records: Iterable[Record] = (), *, files: Mapping[str, Any] | None = None) -> None:
+        self.records = records
+        self.files = dict(files or {})
+        self.result: Any = None
+        self.lines: list[bytes] = []
+
+    def writer(self) -> RecordWriter:
+        return _MemoryWriter(self.lines)
+
+    def source(self, **options: object) -> RecordSource:
+        # A caller sees that a list is empty: no program that failed can have made it.
+        return _GivenRecords(**{**options, "allow_empty": True}, given=self)  # type: ignore[arg-type]
+
+    def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
+        return _Warnings(tool, quiet=True)
+
+    def file(self, name: str) -> Any:
+        return self.files.get(name)
+
+    def keep(self, result: object) -> bool:
+        self.result = result
+        return True
+
+    def each(self, works: Iterable[Callable[[Record], Record]]) -> bool:
+        works = list(works)
+        self.lines += [dumps(work(record)) for record in self.records for work in works]
+        return True
+
+
+_SHELL = Streams()
+
+
+def of_command() -> Streams:
+    """Those of the command that runs."""
+    context = click.get_current_context(silent=True)
+    return (context and context.find_root().find_object(MemoryStreams)) or _SHELL
+
+
+class _MemoryWriter(RecordWriter):
+    """Keeps lines."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._kept = lines
+
+    def restore(self) -> None:
+        """Nothing to do: standard output was not redirected."""
+
+    def line(self, text: bytes) -> None:
+        self._kept.append(text)
+
+    def poll(self) -> None:
+        """Memory has no reader that could close."""
+
+    def is_terminal(self) -> bool:
+        return False
+
+    def same_file(self, path: str) -> bool:
+        return False
+
+    def same_as_input(self) -> bool:
+        return False
+
+
+class _Warnings(Terminal):
+    """Raises errors and warns."""
+
+    def _line(self, text: str) -> None:
+        kind, _, rest = text.partition(": ")
+        if kind == "error":
+            raise RbError(rest)
+        if kind == "warning":
+            warnings.warn(rest, stacklevel=2)
+
+
+@dataclass(frozen=True)
+class _GivenRecords(RecordSource):
+    """Records in place of standard input, and tables in place of files."""
+
+    given: MemoryStreams = field(default_factory=MemoryStreams)
+
+    def writer(self) -> RecordWriter:
+        return self.given.writer()
+
+    def _all_lines(self, output: RecordWriter) -> Iterator[Line]:
+        for name in self.files or ("-",):
+            yield from self._of_file(name)
+
+    def _of_file(self, name: str) -> Iterator[Line]:
+        if name != "-" and name not in self.given.files:
+            yield from super()._of_file(name)
+            return
+        records = self.given.records if name == "-" else self.given.files[name]
+        records = [records] if isinstance(records, Mapping) else records
+        yield from lines(map(dumps, records), "the records" if name == "-" else name)
