@@ -33,7 +33,9 @@ from rbtools.records.lines import check_shape
 if TYPE_CHECKING:
     from torch import nn
 
-Record = dict[str, Any]
+    from rbtools.records.types import Record
+
+Given = Any  # a record, or with data= a module of torch
 Numbers = float | str | Iterable[float | str]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,7 +74,7 @@ def arch(
 
 @_tool("attack")
 def attack(
-    record: Record,
+    record: Given,
     attack: str | None = None,
     eps: Numbers | None = None,
     *,
@@ -91,26 +93,29 @@ def attack(
 
 
 @_tool("certify")
-def certify(record: Record, method: str, eps: Numbers | None = None, **options: object) -> Record:
+def certify(record: Given, method: str, eps: Numbers | None = None, **options: object) -> Record:
     """The record with its certified accuracy at every distance; see rb-certify."""
     return _of_record("certify", [method], {"eps": eps, **options}, record)
 
 
 @_tool("attack", "check")
-def check(record: Record, **options: object) -> Record:
+def check(record: Given, **options: object) -> Record:
     """The record with five tests for masked gradients; see rb-attack check."""
     return _of_record("attack", ["check"], options, record)
 
 
 @_tool("attack", "curve")
-def curve(record: Record, **options: object) -> Record:
+def curve(record: Given, **options: object) -> Record:
     """The record with its robust accuracy at every distance; see rb-attack curve."""
     return _of_record("attack", ["curve"], options, record)
 
 
 @_tool("attack", "transfer")
 def transfer(
-    record: Record, origin: Record | str | os.PathLike[str], attack: str | None = None, **options: object
+    record: Given,
+    origin: Mapping[str, Any] | str | os.PathLike[str],
+    attack: str | None = None,
+    **options: object,
 ) -> Record:
     """The record with its accuracy on adversarial examples of another model; see rb-attack transfer.
 
@@ -123,7 +128,10 @@ def transfer(
 
 @_tool("convert")
 def convert(
-    format: str, path: str | os.PathLike[str], records: Iterable[Record] | None = None, **options: object
+    format: str,
+    path: str | os.PathLike[str],
+    records: Iterable[Mapping[str, Any]] | None = None,
+    **options: object,
 ) -> list[Record]:
     """The records of a published file or folder; see rb-convert. With `records`, these are written there
     first."""
@@ -133,7 +141,7 @@ def convert(
 
 
 @_tool("corrupt")
-def corrupt(record: Record, corruptions: str | Iterable[str], **options: object) -> Record:
+def corrupt(record: Given, corruptions: str | Iterable[str], **options: object) -> Record:
     """The record with its accuracy under corruptions; see rb-corrupt.
 
     archive: the folder of `--from`. reference: the record of `--reference`.
@@ -142,7 +150,7 @@ def corrupt(record: Record, corruptions: str | Iterable[str], **options: object)
 
 
 @_tool("ge")
-def ge(record: Record, evaluation: str, chosen: str = "", **options: object) -> Record:
+def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> Record:
     """The record with an evaluation's value on train minus that on test; see rb-ge.
 
     evaluation: "acc"; "attack" or "loss", of the attack `chosen`; "corrupt", of the corruptions `chosen`;
@@ -158,7 +166,7 @@ def ge(record: Record, evaluation: str, chosen: str = "", **options: object) -> 
 
 
 @_tool("plot")
-def plot(records: Iterable[Record], kind: str, **options: object) -> Any:
+def plot(records: Iterable[Mapping[str, Any]], kind: str, **options: object) -> Any:
     """A matplotlib Figure of records, or the text of a page; see rb-plot. Options are those of the figure.
 
     `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
@@ -169,14 +177,14 @@ def plot(records: Iterable[Record], kind: str, **options: object) -> Any:
 
 
 @_tool("pr")
-def pr(record: Record, gamma: Numbers | None = None, noise: str | None = None, **options: object) -> Record:
+def pr(record: Given, gamma: Numbers | None = None, noise: str | None = None, **options: object) -> Record:
     """The record with its probabilistic robustness at every radius; see rb-pr."""
     return _of_record("pr", [], {"gamma": gamma, "noise": noise, **options}, record)
 
 
 @_tool("measure")
 def measure(
-    record: Record, measures: Any, names: str | Iterable[str] | None = None, **options: object
+    record: Given, measures: Any, names: str | Iterable[str] | None = None, **options: object
 ) -> Record:
     """The record with measures of its network; see rb-measure.
 
@@ -188,7 +196,7 @@ def measure(
 
 
 @_tool("train")
-def train(record: Record, method: str | None = None, **options: object) -> Any:
+def train(record: Given, method: str | None = None, **options: Any) -> Any:
     """The record with a trained checkpoint; see rb-train. Recipe and method options are keywords.
 
     A module with `data=` is trained in place: see `rbtools.fit`, whose result is returned.
@@ -202,21 +210,23 @@ def train(record: Record, method: str | None = None, **options: object) -> Any:
 
 @_tool("score")
 def score(
-    records: Iterable[Record], metrics: str | Iterable[str] | None = None, **options: object
+    records: Iterable[Mapping[str, Any]], metrics: str | Iterable[str] | None = None, **options: object
 ) -> list[Record]:
     """The records with their composite score; see rb-score. weights: metric -> weight, or "2:lower"."""
     return _of_records("score", [], {"metrics": metrics, **options}, records)
 
 
 @_tool("rank")
-def rank(records: Iterable[Record], by: str | Iterable[str] | None = None, **options: object) -> list[Record]:
+def rank(
+    records: Iterable[Mapping[str, Any]], by: str | Iterable[str] | None = None, **options: object
+) -> list[Record]:
     """The records in their order, each with its "rank"; see rb-rank."""
     return _of_records("rank", [], {"by": by, **options}, records)
 
 
 @_tool("corr")
 def corr(
-    records: Iterable[Record] | Mapping[str, Iterable[Record]],
+    records: Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]],
     metrics: str | Iterable[str] | None = None,
     kind: str | None = None,
     **options: object,
@@ -236,7 +246,10 @@ def corr(
 
 @_tool("search")
 def search(
-    records: Iterable[Record], algorithm: str, objective: str | Iterable[str] | None = None, **options: object
+    records: Iterable[Mapping[str, Any]],
+    algorithm: str,
+    objective: str | Iterable[str] | None = None,
+    **options: object,
 ) -> list[Record]:
     """The result of a search over the records as a table, as rb-search writes it.
 
@@ -248,12 +261,12 @@ def search(
 
 
 @_tool("verify")
-def verify(record: Record, **options: object) -> Record:
+def verify(record: Given, **options: object) -> Record:
     """The record with the verdict on each of its results, under "verify"; see rb-verify."""
     return _of_record("verify", [], options, record)
 
 
-def load(record: Record, **options: object) -> nn.Module:
+def load(record: Given, **options: object) -> nn.Module:
     """The record's network with its weights and normalisation, in eval mode: images in [0, 1] -> logits.
 
     Options are those of a run, such as `dataset`, `member`, `device` and `store`. A record of a file (rb-arch
@@ -290,7 +303,7 @@ def _load(work: CommandContext) -> None:
 _LOAD = Command("rbtools.load", params=params_of(_load), callback=_load)
 
 
-def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], record: Record) -> Record:
+def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], record: Given) -> Record:
     """The one record that a tool makes from one record, or from a module and its images (`data=`)."""
     record, options = _in_memory(record, options)
     _check_record(record)
@@ -301,7 +314,7 @@ def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], reco
 
 
 def _of_records(
-    tool: str, words: Sequence[str], options: Mapping[str, Any], records: Iterable[Record]
+    tool: str, words: Sequence[str], options: Mapping[str, Any], records: Iterable[Mapping[str, Any]]
 ) -> list[Record]:
     """The records that a tool makes from all records together."""
     records = list(records)
@@ -311,7 +324,7 @@ def _of_records(
     return keywords.call(tool, words, options, MemoryStreams(records))
 
 
-def _in_memory(given: Any, options: Mapping[str, Any]) -> tuple[Record, dict[str, Any]]:
+def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[str, Any]]:
     """The record of a module with `data=`, and the options without it; nothing is stored unless a store is
     named. Others as they are."""
     options = dict(options)

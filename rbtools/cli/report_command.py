@@ -85,7 +85,7 @@ def _attacked(record: Record, path: str, run: Run) -> str:
     bare = {name: record[name] for name in record if name not in ("metrics", "evals", "checksums", "verify")}
     norm, eps = _distance(record)
     words = ["pgd", "--norm", norm, "--eps", eps, "--steps", str(_STEPS), "--n", str(run.selection.n or _FEW)]
-    options = {name: getattr(run, name) for name in _OPTIONS if getattr(run, name, None)}
+    options = run.options(_OPTIONS)
     keywords.call("attack", [*words, "--save-adv", path], options, MemoryStreams([bare]))
     return path
 

@@ -56,7 +56,7 @@ class Streams:
         """Whether a result that is no record, such as a figure, was taken from the command."""
         return False
 
-    def each(self, works: Iterable[Callable[[Record], Record]]) -> bool:
+    def each(self, works: Iterable[Callable[[Any], Record]]) -> bool:
         """Whether the records were in memory, and each work was done on each of them."""
         return False
 
@@ -68,7 +68,7 @@ class MemoryStreams(Streams):
     figure. An error of the command is raised, a warning is Python's, and other messages are left out.
     """
 
-    def __init__(self, records: Iterable[Record] = (), *, files: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, records: Iterable[Any] = (), *, files: Mapping[str, Any] | None = None) -> None:
         self.records = records
         self.files = dict(files or {})
         self.result: Any = None
@@ -91,7 +91,7 @@ class MemoryStreams(Streams):
         self.result = result
         return True
 
-    def each(self, works: Iterable[Callable[[Record], Record]]) -> bool:
+    def each(self, works: Iterable[Callable[[Any], Record]]) -> bool:
         works = list(works)
         self.lines += [dumps(work(record)) for record in self.records for work in works]
         return True

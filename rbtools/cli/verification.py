@@ -367,7 +367,7 @@ class _Measurement:
     def _results(self, command: _Command, store: str | None = None) -> Record:
         """What a command gives. `store`: a folder for the results of several, in place of the run's store."""
         run, record = self.job.run, self.bare
-        options: Record = {name: getattr(run, name) for name in _OPTIONS if getattr(run, name, None)}
+        options = run.options(_OPTIONS)
         if store is not None:
             _, path = checkpoint_of(record, run)
             record, options = {**record, "checkpoint_file": str(path)}, {**options, "store": store}
@@ -376,7 +376,7 @@ class _Measurement:
             warnings.simplefilter("ignore")
             options = {**options, "force": store is None}
             (result,) = keywords.call(tool.removeprefix("rb-"), words, options, MemoryStreams([record]))
-        return result
+        return {**result}
 
     def _verdict(self, entry: Entry) -> Record:
         measured = self.measured.get(entry["metric"]) or self._under_another_name(entry)

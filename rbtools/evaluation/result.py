@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rbtools.evaluation.arguments import KeptImages
     from rbtools.evaluation.base import Output
     from rbtools.evaluation.outcomes import Outcomes
+    from rbtools.records.types import Entry
     from rbtools.settings import Settings
 
 
@@ -38,7 +39,7 @@ class Result:
     outcomes: Tensor
     images: Tensor | None
     seconds: float
-    entry: dict[str, Any]
+    entry: Entry
 
     def __repr__(self) -> str:
         low, high = self.ci95
@@ -66,9 +67,9 @@ def result_of(
 ) -> Result:
     """The result of an output from the outcomes of the examples in `order` (n,)."""
     outcomes = known.values(len(order))
-    entry = output.entries(outcomes, known.totals)[0]
     seed = seed_fields(settings.seed) if output.random else {}
     seconds = round(known.totals.get("seconds", 0.0), 3)
+    entry: Any = {**output.entries(outcomes, known.totals)[0], **seed, "seconds": seconds}
     back = order.argsort().numpy()
     low, high = entry["ci95"]
     return Result(
@@ -81,5 +82,5 @@ def result_of(
         outcomes=torch.from_numpy(outcomes[back]),
         images=None if images is None else images.of(output),
         seconds=seconds,
-        entry={**entry, **seed, "seconds": seconds},
+        entry=entry,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -104,6 +104,13 @@ class Run:
                 parts.setdefault(_part_of(name), {})[name] = value
         changed = {part: replace(getattr(self, part), **values) for part, values in parts.items()}
         return replace(self, **own, **changed)
+
+    def options(self, names: Iterable[str]) -> dict[str, Any]:
+        """These options as far as they have a value, by name. Raises TypeError as `of` does."""
+        values = {
+            name: getattr(self if name in _OWN else getattr(self, _part_of(name)), name) for name in names
+        }
+        return {name: value for name, value in values.items() if value}
 
 
 _OWN = {part.name for part in fields(Run)}

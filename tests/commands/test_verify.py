@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from rbtools.cli import keywords
 from rbtools.commands.verify import main
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums
@@ -286,3 +287,20 @@ def test_workers_measure_too(trained: dict[str, Record]) -> None:
     result = run(["--jobs", "2"], record)
     assert result.exit_code == 0, result.stderr
     assert verdicts(result)["fgsm.8"] == "match"
+
+
+def test_the_options_of_the_run_go_with_every_measurement(
+    measured: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    call = keywords.call
+
+    def recording(tool: Any, words: Any, options: Any, streams: Any) -> Any:
+        asked.append(dict(options))
+        return call(tool, words, options, streams)
+
+    monkeypatch.setattr(keywords, "call", recording)
+    assert run(["--threads", "1", "--batch", "7", "--device", "cpu"], measured).exit_code == 0
+    assert asked
+    for options in asked:
+        assert (options["threads"], options["batch"], options["device"]) == (1, 7, "cpu")
