@@ -33,7 +33,7 @@ from rbtools.records.lines import check_shape
 if TYPE_CHECKING:
     from torch import nn
 
-    from rbtools.records.types import Record
+    from rbtools.records.typed import Record
 
 Given = Any  # a record, or with data= a module of torch
 Numbers = float | str | Iterable[float | str]

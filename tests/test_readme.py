@@ -233,10 +233,15 @@ def test_every_command_of_the_readme_and_of_docs_works_as_typed(monkeypatch: pyt
 @pytest.mark.usefixtures("_files_of_a_user")
 def test_images_and_checkpoints_in_python_work_as_written() -> None:
     model = build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(1, 8, 8))
-    names: dict[str, Any] = {"rbtools": rbtools, "model": model}
-    _, block = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
+    names: dict[str, Any] = {"rbtools": rbtools, "model": model.eval()}
+    _, block, *library = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
     exec(block, names)
     assert names["correct"].shape == (20,) and "fgsm.8" in names["mine"]["metrics"]
+    for block in library:
+        exec(block, names)
+    assert names["attacked"].correct.shape == (40,)
+    assert (names["adversarial"] - names["x"]).abs().max() <= 8 / 255 + 1e-6
+    assert len(names["fitted"].history["loss"]) == 1
 
 
 def test_the_line_that_the_readme_opens_with_works_on_a_sample() -> None:
@@ -363,8 +368,8 @@ def test_every_worked_pipeline_of_the_manual_works_as_typed() -> None:
 
 
 def test_the_python_of_the_readme_runs_as_typed() -> None:
-    block, images = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
-    assert {*blocks("python")} == {block, images, *modules().values()}
+    block, *others = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
+    assert {*blocks("python")} == {block, *others, *modules().values()}
     found: dict[str, Any] = {}
     exec(block, found)
     assert 0 <= found["record"]["metrics"]["pgd20.8"] <= found["record"]["metrics"]["acc"] <= 1

@@ -14,7 +14,7 @@ import orjson
 from rbtools.cli import tools
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import UsageError
-from rbtools.records.types import Record
+from rbtools.records.typed import Record
 
 # Options that only a stream, a terminal, an output file or several processes need.
 _STREAM = frozenset({"files", "strict", "allow_empty", "retry_errors", "shard", "in_place", "form", "shown"})

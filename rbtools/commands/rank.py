@@ -29,11 +29,11 @@ from rbtools.registry import param
 from rbtools.scoring import assertions, merge, rank_order, same_model, table
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
-    Entry,
     Latest,
     Merged,
     RankValues,
     Read,
+    Standing,
     averaged,
     grouped,
     one_of_each_model,
@@ -287,17 +287,17 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     grouping = Grouping(choice.within)
     keep = choice.ci or choice.front or choice.pivot
 
-    def united(old: Entry, new: Entry) -> Entry:
+    def united(old: Standing, new: Standing) -> Standing:
         record = unions.of(parse_again(old.text), parse_again(new.text))
         for entry in (old, new):
             values.forget(entry.values)
             points.forget(entry.points)
-        return Entry(dumps(record), values.of(record), points.of(record), new.group)
+        return Standing(dumps(record), values.of(record), points.of(record), new.group)
 
     latest = Latest([key.higher for key in keys], None if keep else choice.top, united)
     for number, (text, record) in enumerate(records):
         model = number if choice.merges or not sink.source.merge else same_model.model(record)
-        latest.add(model, Entry(text, values.of(record), points.of(record), grouping.add(record)))
+        latest.add(model, Standing(text, values.of(record), points.of(record), grouping.add(record)))
     values.check("--by")
     points.check("--pareto")
     grouping.check("--within", values.count)

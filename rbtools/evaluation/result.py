@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rbtools.evaluation.arguments import KeptImages
     from rbtools.evaluation.base import Output
     from rbtools.evaluation.outcomes import Outcomes
-    from rbtools.records.types import Entry
+    from rbtools.records.typed import Entry
     from rbtools.settings import Settings
 
 

@@ -107,9 +107,8 @@ class Run:
 
     def options(self, names: Iterable[str]) -> dict[str, Any]:
         """These options as far as they have a value, by name. Raises TypeError as `of` does."""
-        values = {
-            name: getattr(self if name in _OWN else getattr(self, _part_of(name)), name) for name in names
-        }
+        parts = {name: self if name in _OWN else getattr(self, _part_of(name)) for name in names}
+        values = {name: getattr(part, name) for name, part in parts.items()}
         return {name: value for name, value in values.items() if value}
 
 

@@ -15,7 +15,7 @@ Read = tuple[bytes, dict[str, Any]]
 SPARE = 5000  # additional entries to keep, since some of the first may be replaced
 
 
-class Entry(NamedTuple):
+class Standing(NamedTuple):
     """A line, which takes a fifth of its record's memory, and the values that it is ranked by. points: the
     numbers of the Pareto front. group: the group that it is ranked in.
     """
@@ -38,17 +38,17 @@ class Latest:
         self,
         higher: Sequence[bool],
         top: int | None = None,
-        unite: Callable[[Entry, Entry], Entry] | None = None,
+        unite: Callable[[Standing, Standing], Standing] | None = None,
     ) -> None:
         self._higher, self._top, self._unite = higher, top, unite
         self._limit = None if top is None else 4 * (top + SPARE)
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, Standing] = {}
         self._seen: set[int] = set()
         self._floor: dict[Key, Any] = {}  # for each group: entries that are no better need not be kept
         self._dropped: dict[Key, Any] = {}  # the best dropped entry of each group
         self.duplicates = self.lost = 0
 
-    def add(self, model: int, entry: Entry) -> None:
+    def add(self, model: int, entry: Standing) -> None:
         """Add an entry; an earlier one of the same model is merged into it.
 
         An entry without a value to rank by, such as another evaluation's (rb-store ls), is left out if its
@@ -72,7 +72,7 @@ class Latest:
         if self._limit is not None and len(self._entries) > self._limit:
             self._prune()
 
-    def _cost(self, entry: Entry) -> Cost:
+    def _cost(self, entry: Standing) -> Cost:
         return rank_order.costs(entry.values, self._higher)
 
     def _drop(self, group: Key, cost: Cost) -> None:
@@ -91,9 +91,9 @@ class Latest:
                 self._floor[group] = ordered[self._top + SPARE - 1][0]
         self._limit = max(4 * (self._top + SPARE), 2 * len(self._entries))
 
-    def entries(self) -> dict[Key, list[Entry]]:
+    def entries(self) -> dict[Key, list[Standing]]:
         """The entries of each group. Groups are sorted by their values if these can be ordered."""
-        groups: dict[Key, list[Entry]] = {}
+        groups: dict[Key, list[Standing]] = {}
         for entry in self._entries.values():
             groups.setdefault(entry.group, []).append(entry)
         return {key: groups[key] for key in sorted_keys(groups)}
@@ -224,7 +224,7 @@ def ranked(
     values, grouping = RankValues(keys), Grouping(within)
     latest = Latest([entry.higher for entry in keys], top)
     for number, record in enumerate(records):
-        latest.add(number, Entry(dumps(record), values.of(record), (), grouping.add(record)))
+        latest.add(number, Standing(dumps(record), values.of(record), (), grouping.add(record)))
     values.check("by")
     return [(entry.rank, parse_again(entry.record.text)) for group in latest.ranked() for entry in group]
 

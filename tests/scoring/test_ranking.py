@@ -107,8 +107,8 @@ def test_merged_records_have_means_deviations_and_what_they_agree_in() -> None:
 # --- streams --------------------------------------------------------------------------------------
 
 
-def entry(value: float, group: str = "") -> ranking.Entry:
-    return ranking.Entry(dumps({"v": value}), (value,), (), (group,))
+def entry(value: float, group: str = "") -> ranking.Standing:
+    return ranking.Standing(dumps({"v": value}), (value,), (), (group,))
 
 
 def test_the_last_of_a_model_counts() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rbtools.records import schema, types
+from rbtools.records import schema, typed
 
 
 @pytest.mark.parametrize(
     ("kind", "fields"),
-    [(types.Record, schema.RECORD), (types.Train, schema.TRAIN), (types.Entry, schema.EVALS)],
+    [(typed.Record, schema.RECORD), (typed.Train, schema.TRAIN), (typed.Entry, schema.EVALS)],
 )
 def test_each_field_of_the_schema_has_a_type(kind: Any, fields: tuple[schema.Field, ...]) -> None:
     assert list(kind.__annotations__) == [field.name for field in fields]
