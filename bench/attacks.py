@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import rbtools
 from rbtools.attacks import ATTACKS
 from rbtools.evaluation import adversarial
 from rbtools.evaluation.base import Batch, batch_size, default_chunk_size
@@ -34,7 +35,7 @@ from rbtools.inputs import checkpoints, resolve
 from rbtools.inputs.data import data_of
 from rbtools.store import Store
 
-PARTS = ("pgd", "fgsm", "square", "ladder", "aa", "stages", "memory", "passes")
+PARTS = ("pgd", "fgsm", "square", "ladder", "evaluate", "aa", "stages", "memory", "passes")
 GRID = (0.5, 1, 2, 3, 4, 5, 6, 8)
 
 
@@ -198,6 +199,47 @@ class Bench:
             lambda seed: self.ours("pgd", self.bf16, seed, eps=GRID[-1] / 255, steps=40, iterate=iterate),
             "largest alone",
         )
+
+    def evaluate(self) -> None:
+        """`rbtools.evaluate` beside the peers: what a program calls, with a model and tensors in memory."""
+        import torchattacks
+        from pyautoattack import AutoAttack
+
+        eps = self.options.eps / 255
+
+        def ours(name: str, seed: int, **params: Any) -> float:
+            task = ATTACKS.build(name, eps=eps, **params)
+            given = (self.images, self.labels)
+            (result,) = rbtools.evaluate(self.model, given, [task], seed=seed, device="cpu")
+            return float(result.value)
+
+        def standard(seed: int) -> float:
+            attack = AutoAttack(self.model, norm="Linf", eps=eps, version="standard", seed=seed, device="cpu")
+            attack.verbose = False
+            perturbed = attack.run_standard_evaluation(self.images, self.labels, batch_size=128)[0]
+            with torch.no_grad():
+                return float((self.model(perturbed).argmax(1) == self.labels).float().mean())
+
+        make = torchattacks.PGD
+        self.compare(
+            "rbtools.evaluate, PGD-20, the defaults",
+            self.options.goal,
+            lambda seed: ours("pgd", seed),
+            lambda seed: self.theirs(lambda m: make(m, eps=eps, alpha=2.5 * eps / 20, steps=20), seed),
+            "torchattacks",
+        )
+        keep = self.options.repeats, self.images, self.labels, self.ids
+        count = self.options.aa_n
+        self.options.repeats = 1
+        self.images, self.labels, self.ids = (one[:count] for one in keep[1:])
+        self.compare(
+            "rbtools.evaluate, AutoAttack standard",
+            3.0,
+            lambda seed: ours("aa", seed),
+            standard,
+            "pyautoattack",
+        )
+        self.options.repeats, self.images, self.labels, self.ids = keep
 
     def aa(self) -> None:
         from pyautoattack import AutoAttack
