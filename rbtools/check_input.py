@@ -47,6 +47,8 @@ def check_images(images: Tensor) -> None:
     low, high = float(images.min()), float(images.max())
     if low >= 0 and high <= 1:
         return
+    if low != low:
+        raise RbError("The images have values that are no numbers (NaN). Expected [0, 1].")
     if low >= 0 and 1 < high <= 255:
         advice = "Divide them by 255."
     else:

@@ -163,7 +163,7 @@ def subset(labels: Tensor, n: int, seed: int) -> Tensor:
     Raises RbError where n is below 1.
     """
     if n < 1:
-        raise RbError(f"The number of examples is {n}. It must be 1 or more; leave --n out to take all.")
+        raise RbError(f"The number of examples is {n}. It must be 1 or more; without it all are taken.")
     classes = labels.cpu().numpy()
     indices = np.arange(len(classes), dtype=np.uint64)
     by_class = np.lexsort((_hash(indices, seed), classes))

@@ -15,6 +15,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.outcomes import VERSION
+from rbtools.execution.device import named
 from rbtools.inputs.memory import images_hash, weights_hash
 from rbtools.lazy import nn, torch
 from rbtools.probabilistic.distributions import Noise
@@ -88,10 +89,9 @@ def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch
     first = next(network.parameters(), None)
     place = torch.device("cpu") if first is None else first.device
     if device != "auto":
-        wanted = torch.device(device)
+        place = named(str(device), 'device="cpu" or "auto"')
         if first is not None:
-            check_input.check_device(network, torch.empty(0, device=wanted).device, "The evaluation is")
-        place = wanted
+            check_input.check_device(network, place, "The evaluation is")
     check_input.checked(
         network, data.images[: check_input.PROBED].to(place), data.labels[: check_input.PROBED]
     )

@@ -71,15 +71,17 @@ def choose(run: Run) -> torch.device:
         return torch.device("cpu")
     if run.placement.device in ("auto", "cuda") and cards:
         return torch.device("cuda", run.placement.worker % cards)
+    return named(run.placement.device, "--device cpu or auto")
+
+
+def named(name: str, other: str) -> torch.device:
+    """The device of this name. Raises RbError, which advises `other`, if it cannot be used."""
     try:
-        device = torch.device(run.placement.device)
-        torch.empty(0, device=device)
+        # The empty tensor knows the number of a GPU that was named without one.
+        return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise RbError(
-            f"The device '{run.placement.device}' cannot be used: {reason}. Use --device cpu or auto."
-        ) from error
-    return device
+        raise RbError(f"The device '{name}' cannot be used: {reason}. Use {other}.") from error
 
 
 def environment(device: torch.device) -> str:

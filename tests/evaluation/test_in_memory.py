@@ -314,6 +314,10 @@ def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor])
     assert rbtools.evaluate(network, loader, "acc").n == len(digits[1])
     with pytest.raises(RbError, match="evaluation is on meta, the model is on cpu"):
         rbtools.evaluate(network, digits, "acc", device="meta")
+    with pytest.raises(RbError, match="The device 'cuda:99' cannot be used"):
+        rbtools.evaluate(network, digits, "acc", device="cuda:99")
+    with pytest.raises(RbError, match="no numbers"):
+        rbtools.evaluate(network, (digits[0] * float("nan"), digits[1]), "acc")
     with pytest.raises(RbError, match=r"The task is 'pgd'\. Expected an attack such as PGD"):
         rbtools.evaluate(network, digits, "pgd")
     with pytest.raises(RbError, match=r"a network of torch, without images\. Add data="):
