@@ -189,7 +189,7 @@ IMAGES, LABELS = torch.rand(40, 1, 8, 8), torch.arange(40) % 10
     ("data", "message"),
     [
         ((IMAGES * 2 - 1, LABELS), r"values from -\d.* to .*\. Expected \[0, 1\]\. Undo the normalisation"),
-        ((IMAGES * torch.nan, LABELS), "values from nan"),
+        ((IMAGES * torch.nan, LABELS), "values that are no numbers \\(NaN\\)"),
         ((IMAGES.permute(0, 2, 3, 1), LABELS), r"channels last.*permute\(0, 3, 1, 2\)"),
         ((IMAGES[:, 0], LABELS), r"have the shape \(40, 8, 8\)"),
         ((IMAGES.long(), LABELS), "of type torch.int64"),
