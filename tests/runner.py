@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +14,33 @@ from click.testing import CliRunner, Result
 Record = dict[str, Any]
 
 
+def run(
+    tool: str | click.Command, words: str | Sequence[str] = "", given: Sequence[Record] | str | bytes = ""
+) -> Result:
+    """`rb-TOOL WORDS` in this process, with records or a text on standard input."""
+    command = importlib.import_module(f"rbtools.commands.{tool}").main if isinstance(tool, str) else tool
+    text = given if isinstance(given, str | bytes) else lines(*given)
+    return CliRunner().invoke(
+        command, shlex.split(words) if isinstance(words, str) else list(words), input=text
+    )
+
+
+def lines(*records: Record) -> str:
+    """The records as JSON Lines."""
+    return "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+
+
+def model(name: str = "a", *entries: Record, space: str = "zoo", **more: Any) -> Record:
+    """A record of that architecture with these entries, and their values in `metrics`."""
+    record: Record = {"schema": 1, "arch": {"space": space, "name": name}}
+    if entries:
+        record |= {"metrics": {e["metric"]: e["value"] for e in entries}, "evals": list(entries)}
+    return record | more
+
+
 def invoke(command: click.Command, arguments: Sequence[str], *records: Record) -> Result:
     """The command with these arguments, and these records on standard input."""
-    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
-    return CliRunner().invoke(command, list(arguments), input=text)
+    return run(command, arguments, records)
 
 
 def records(result: Result) -> list[Record]:

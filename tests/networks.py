@@ -1,0 +1,30 @@
+"""Small networks for tests: fresh weights by a seed, in evaluation mode."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def linear(shape: tuple[int, int, int] = (3, 8, 8), classes: int = 10, seed: int = 0) -> nn.Sequential:
+    """One linear layer, whose worst case is known in closed form."""
+    torch.manual_seed(seed)
+    pixels = shape[0] * shape[1] * shape[2]
+    return nn.Sequential(nn.Flatten(), nn.Linear(pixels, classes)).eval().requires_grad_(False)
+
+
+def convolutional(
+    channels: int = 3,
+    classes: int = 10,
+    *,
+    width: int = 8,
+    norm: bool = False,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> nn.Sequential:
+    """A convolution, BatchNorm and dropout where asked for, ReLU, mean over pixels, a linear layer."""
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1)]
+    layers += [nn.BatchNorm2d(width)] if norm else []
+    layers += [nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)).eval()
