@@ -15,7 +15,18 @@ from rbtools.trainer import presets
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 
-recipe_options = shared.spec("recipe", Recipe, dict)
+
+
+def _rate(text: str) -> dict[str, Any]:
+    rule, colon, constant = text.partition(":")
+    return {"lr": constant, "lr_rule": rule} if colon else {"lr": text}
+
+
+def _weights(text: str) -> dict[str, Any]:
+    return {"output": "random"} if text == "random" else {"select": text}
+
+
+recipe_options = shared.spec("recipe", Recipe, dict, splits={"lr": _rate, "select": _weights})
 
 
 def default_method(arguments: Sequence[str]) -> str:
@@ -52,9 +63,10 @@ def recipe(options: dict[str, Any], given_params: frozenset[str]) -> Recipe:
     given = frozenset(name for name in options if _is_given(name))
     in_file = frozenset(name for name in options if _is_given(name, in_file=True))
     result = presets.recipe(options, given_params, in_file)
+    fields = {field.name: field for field in registry.options(Recipe)}
     for name, reason in result.without_effect().items():
         if name in given:
-            option = "--" + name.replace("_", "-")
+            option = registry.option_name(fields[name])
             raise UsageError(f"{option} has no effect with {reason}. Leave out one, or change the other.")
     return result
 
