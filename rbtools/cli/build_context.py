@@ -39,7 +39,6 @@ def build_context(
     verbose: bool,
     log: str | None,
     store: str,
-    no_store: bool,
     force: bool,
     dry_run: bool,
     jobs: str | None,
@@ -48,6 +47,8 @@ def build_context(
     device: str,
     engine: str,
     device_rate: str | None = None,
+    prepare: str = "fold",
+    replace: bool = False,
     **fields: object,
 ) -> CommandContext:
     """The run that the options describe, checked once, before the first record.
@@ -61,18 +62,19 @@ def build_context(
 
     screen = terminal(quiet, verbose, log)
     resources.check(threads, device)
+    if fields.get("address") is not None and engine != "ray":
+        raise UsageError("HOST:PORT of --jobs is of a Ray cluster. Write --jobs ray:HOST:PORT.")
     if jobs_per_gpu == "auto":
         if engine != LOCAL or jobs not in (None, "auto"):
-            other = f"--engine {engine}" if engine != LOCAL else f"--jobs {jobs}"
             raise UsageError(
-                f"--jobs-per-gpu auto measures how many workers this machine starts, and {other} says it."
-                " Give a number, or leave out one of the two."
+                "per-gpu=auto of --jobs measures how many workers this machine starts, and"
+                f" --jobs {engine if engine != LOCAL else jobs} says it. Give a number, or write --jobs auto."
             )
         jobs, jobs_per_gpu = "auto", None
     processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
     measured = jobs == "auto" and jobs_per_gpu != 1 and engine == LOCAL and not dry_run
     gpus = resources.gpus(device) if measured else 0
-    finished = Store(None if no_store else store, force=force, dry=dry_run)
+    finished = Store(None if store == "none" else store, force=force, dry=dry_run)
     if device_rate is not None and not dry_run:
         raise UsageError("--device-rate says how long work would take. Add --dry-run.")
     if dry_run:
@@ -86,13 +88,16 @@ def build_context(
         tool=screen.tool,
         store=finished,
         jobs=processes,
-        divide=(processes != 1 or gpus > 0 or tasks > 1) and not (no_store or force),
+        divide=(processes != 1 or gpus > 0 or tasks > 1) and not (store == "none" or force),
         workers=processes * tasks,
         jobs_per_gpu=jobs_per_gpu or 1,
         gpus=gpus,
         threads=threads,
         device=device,
         engine=engine,
+        prepare=prepare != "none",
+        compile=prepare == "compile",
+        replace=replace or force,
         progress=screen.status,
         notify=screen.once,
         event=screen.tell,
@@ -136,8 +141,7 @@ def _rates(path: str) -> DeviceRates:
 def alone(**fields: object) -> CommandContext:
     """A run in this process that reads images and stores nothing."""
     return build_context(
-        store="",
-        no_store=True,
+        store="none",
         force=False,
         dry_run=False,
         device="cpu",

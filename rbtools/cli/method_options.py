@@ -68,8 +68,8 @@ def spec_options(
 ) -> list[Decorator]:
     """Decorators for the fields of a dataclass that is a command's own options, with their defaults.
 
-    `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`; `splits` says
-    how options whose value has parts are divided.
+    `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`; `splits`
+    says how options whose value has parts are divided.
     """
     hints = typing.get_type_hints(cls)
     decorators = []
@@ -114,9 +114,17 @@ def _settings(
     name = registry.public_name(field).replace("_", "-")
     wholes = {str(other.metadata["part_of"]).partition(":")[0] for other in fields}
     settings = option_class(field.metadata["part_of"], name in wholes) | _type(field, hint)
+    settings |= {"split": _step} if name == "step-size" and name in wholes else {}
+    settings |= {"now": "--step-size 'X*eps'"} if field.metadata["part_of"] == "step-size" else {}
     if _kind(hint) is bool and not field.metadata["flags"] and not field.metadata["part_of"]:
         settings |= {"cls": Switch, "on": bool(field.default)}
     return settings
+
+
+def _step(text: str) -> dict[str, Any]:
+    """A distance, or `0.25*eps`: a share of eps."""
+    share = text.replace(" ", "").removesuffix("*eps")
+    return {"relative_step": share} if share != text.replace(" ", "") else {"step_size": text}
 
 
 def _type(field: dataclasses.Field[Any], hint: object) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Options whose value has parts: VALUE[:KEY=V[,KEY=V]], as in `--schedule step:milestones=75/90,decay=0.1`.
 
-A part reaches the command as an option of its own, which is hidden: typed by itself it is an old word, which is
-accepted for one release and gives a notice. The option that it is a part of lists its key in the help.
+A part reaches the command as an option of its own, which is hidden: typed by itself it is an old word, which
+is accepted for one release and gives a notice. The option that it is a part of lists its key in the help.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Part(click.Option):
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
         if self.name in opts and self.name not in ctx.meta.get(_FILLED, ()):
-            flag = self.secondary_opts[0] if opts[self.name] is False and self.secondary_opts else self.opts[0]
+            flag = (
+                self.secondary_opts[0] if opts[self.name] is False and self.secondary_opts else self.opts[0]
+            )
             self.notice(ctx, flag)
             if self.gives is not None:
                 self._replace(ctx, cast(dict[str, Any], opts), flag)
@@ -51,7 +53,9 @@ class Part(click.Option):
         """Give the whole its value; of two old flags both values."""
         name, given = self.whole.replace("-", "_"), ctx.meta.setdefault(_FILLED, set())
         if name in opts and name not in given:
-            raise UsageError(f"Both --{self.whole} {opts[name]} and {flag} are given. Leave out one of the two.")
+            raise UsageError(
+                f"Both --{self.whole} {opts[name]} and {flag} are given. Leave out one of the two."
+            )
         opts[name] = f"{opts[name]},{self.gives}" if name in opts else self.gives
         given.add(name)
 
@@ -78,7 +82,9 @@ class Part(click.Option):
         item = f"{self.item}:" if self.item != self.key else ""
         text, _, default = (self.help or "").partition("  [default: ")
         default = default.rstrip("]") or ("" if self.default in (None, "", False) else f"{self.default}")
-        return f"{item}{self.key}{value}: {text.rstrip('.')}" + (f" [{default}]" if default and not self.is_flag else "")
+        return f"{item}{self.key}{value}: {text.rstrip('.')}" + (
+            f" [{default}]" if default and not self.is_flag else ""
+        )
 
 
 class Compound(click.Option):
@@ -89,7 +95,11 @@ class Compound(click.Option):
     """
 
     def __init__(
-        self, *args: Any, split: Callable[[str], dict[str, Any]] | None = None, free: bool = False, **settings: Any
+        self,
+        *args: Any,
+        split: Callable[[str], dict[str, Any]] | None = None,
+        free: bool = False,
+        **settings: Any,
     ) -> None:
         super().__init__(*args, is_eager=True, **settings)  # before its parts
         self.split, self.free = split, free
@@ -126,7 +136,8 @@ class Compound(click.Option):
                 keys[str(short[head].name)] = self._listed(short[head], tail)
             elif not self.free and (unknown := _BARE.search(piece)):
                 raise UsageError(
-                    f"--{self.word} has no '{unknown[1]}'.{near(unknown[1], parts)} It has: {', '.join(parts)}."
+                    f"--{self.word} has no '{unknown[1]}'.{near(unknown[1], parts)} It has:"
+                    f" {', '.join(parts)}."
                 )
             elif keys and self.metavar != "LIST" and not self.free:
                 raise UsageError(f"--{self.word}: '{piece}' is no KEY=V. Lists have slashes: KEY=75/90.")
@@ -155,7 +166,9 @@ class Compound(click.Option):
         values = self.divided(text, parts)
         for part in parts:
             if part.name in values and part.name in opts:
-                raise UsageError(f"Both --{self.word} {text} and {part.opts[0]} are given. Leave out one of the two.")
+                raise UsageError(
+                    f"Both --{self.word} {text} and {part.opts[0]} are given. Leave out one of the two."
+                )
         opts.pop(str(self.name), None)
         opts.update(values)
         filled.update(values)

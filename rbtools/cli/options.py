@@ -20,8 +20,12 @@ from rbtools.execution import ENGINES, LOCAL
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def record_source(**options: object) -> RecordSource:
-    """The records that the command works on."""
+def record_source(errors: str, **options: object) -> RecordSource:
+    """The records that the command works on. Raises UsageError for a word that --errors does not have."""
+    for word in errors.split(","):
+        if word not in ("pass", "retry", "stop"):
+            raise UsageError(f"--errors is '{word}'. Expected pass, retry or stop.")
+    options["errors"] = errors
     return streams.of_command().source(**options)
 
 
@@ -72,7 +76,8 @@ _errors_option = click.option(
     "--errors",
     default="pass",
     metavar="[pass|retry|stop]",
-    help="At a bad line or a record that failed: pass it on, process it again where it failed before (retry), or"
+    help="At a bad line or a record that failed: pass it on, process it again where it failed before"
+    " (retry), or"
     " stop.",
 )
 allow_empty_option = click.option(
@@ -121,7 +126,8 @@ prompts_part = click.option(
     cls=Part,
     part_of="arch:prompts",
     metavar="FILE",
-    help="for open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates such as 'a"
+    help="for open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates such"
+    " as 'a"
     " photo of a {}.', or JSON.",
 )
 arch_option = click.option(
@@ -154,7 +160,9 @@ merging_sink_options = bundle("source", record_source, *_sink_options, merge_opt
 
 def _weights(text: str) -> dict[str, Any]:
     """FILE#MEMBER, or a folder of weights."""
-    path, _, member = (text, "", "") if os.path.exists(text) else text.rpartition("#") if "#" in text else (text, "", "")
+    path, _, member = (
+        (text, "", "") if os.path.exists(text) else text.rpartition("#") if "#" in text else (text, "", "")
+    )
     values = {"weights" if os.path.isdir(path) else "checkpoint": path} if path else {}
     return values | ({"member": member} if member else {})
 
@@ -164,7 +172,8 @@ checkpoint_option = click.option(
     cls=Compound,
     split=_weights,
     metavar="FILE[#MEMBER]|DIR",
-    help="Evaluate this checkpoint; no records are read. #MEMBER: which weights, where a file has several: best,"
+    help="Evaluate this checkpoint; no records are read. #MEMBER: which weights, where a file has several:"
+    " best,"
     " ema, cifar10/777 ... Published weights have names: hf:ORG/NAME[@REVISION], timm:NAME,"
     " torchvision:NAME[:WEIGHTS]; --download fetches them. DIR: for records without a checkpoint, published"
     " weights of nasbench201 by index: 000123-FULL.pth, or NATS-Bench's 000123.pickle.pbz2.",
@@ -228,7 +237,8 @@ _training_log_option = click.option(
     cls=Compound,
     split=_logs,
     metavar="FILE|tensorboard:DIR",
-    help="Append events to FILE, one JSON object per line; or write the curves of all epochs to DIR (pip install"
+    help="Append events to FILE, one JSON object per line; or write the curves of all epochs to DIR (pip"
+    " install"
     " 'rbtools[tensorboard]').",
 )
 tensorboard_part = click.option(
@@ -336,7 +346,8 @@ _machine_options = (
         split=_workers,
         default=None,
         metavar="N|auto|ray[:HOST:PORT]",
-        help="Worker processes, spread over all GPUs; auto: a core each, or on GPUs as per-gpu says; ray: on a Ray"
+        help="Worker processes, spread over all GPUs; auto: a core each, or on GPUs as per-gpu says; ray: on"
+        " a Ray"
         " cluster (pip install 'rbtools[ray]'), without an address that of RAY_ADDRESS, else one that runs on"
         " this machine, else a new one.  [default: 1; on Ray, as many as fit the cluster]",
     ),
@@ -347,8 +358,10 @@ _machine_options = (
         default=None,
         type=_CountOrAuto(),
         metavar="N",
-        help="Workers on each GPU with auto and ray; auto: as many as are fastest together and fit, measured in the"
-        " first minute, as processes and as threads of one process in turn.  [default: auto with auto, else 1]",
+        help="Workers on each GPU with auto and ray; auto: as many as are fastest together and fit, measured"
+        " in the"
+        " first minute, as processes and as threads of one process in turn.  [default: auto with auto, else"
+        " 1]",
     ),
     click.option(
         "--engine",
@@ -427,7 +440,9 @@ _split_option = click.option("--split", default="test", help="Which split to eva
 
 
 def _images(text: str) -> dict[str, Any]:
-    """A number of images, or a list or file of their numbers."""
+    """A number of images, or a list or file of their numbers, of which first=N takes the first N."""
+    if chosen := re.fullmatch(r"(.+):first=(\d+)", text):
+        return {"indices": chosen[1], "n": chosen[2]}
     return {"n": text} if re.fullmatch(r"[-+]?[\d.]+", text) else {"indices": text}
 
 
@@ -438,8 +453,9 @@ _n_option = click.option(
     type=click.IntRange(1),
     default=None,
     metavar="N|LIST|FILE[:KEY]",
-    help="Use N images, balanced over classes; or those with the numbers of a list in the split (0-999 are its first"
-    " 1,000), or of a FILE (KEY: one of its lists).",
+    help="Use N images, balanced over classes; or those with the numbers of a list in the split (0-999 are"
+    " its first"
+    " 1,000), or of a FILE (KEY: one of its lists); LIST:first=N takes N of them.",
 )
 _indices_part = click.option("--indices", cls=Part, part_of="n", metavar="LIST|FILE", now="--n LIST")
 _batch_option = click.option(
@@ -466,7 +482,8 @@ _search_options = (
         "--prepare",
         default="fold",
         type=click.Choice(("none", "fold", "compile")),
-        help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile: compile that"
+        help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile:"
+        " compile that"
         " copy with torch.compile, and use that where its passes are faster.",
     ),
     old_flag("--no-prepare", "prepare", "none"),

@@ -78,7 +78,7 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
     Priority: columns that distinguish records, then metrics, then what all records share (such as their data
     set), then intervals of metrics, then details.
     """
-    titles = [heading.name for heading in built.headings]
+    titles = [heading.title for heading in built.headings]
     every, own = range(len(titles)), titles.index(key, fixed)
     short = [_column(built, place, measured=False) for place in every]
     full = [_column(built, place, measured=True) for place in every]

@@ -9,12 +9,10 @@ import click
 
 from rbtools import registry
 from rbtools.cli import shared
-from rbtools.cli.effective_config import as_typed
 from rbtools.errors import UsageError
 from rbtools.trainer import presets
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
-
 
 
 def _rate(text: str) -> dict[str, Any]:
@@ -36,26 +34,6 @@ def default_method(arguments: Sequence[str]) -> str:
         if name == "--preset" and (equals or place + 1 < len(arguments)):
             return presets.named(value if equals else arguments[place + 1]).method
     return "erm"
-
-
-def set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
-    """The values that the chosen preset sets, as they are typed, and their origin."""
-    name = context.params.get("preset")
-    if name is None:
-        return {}
-    preset = presets.named(name)
-    eps = context.params.get("eps")
-    given = {} if eps is None else {"eps": eps}
-    norm = context.params.get("norm") or preset.params.get("norm", "linf")
-    own: dict[str, Any] = {}
-    for cls in reversed(context.meta["rbtools.classes"]):  # of several methods, shows the first one's
-        fields = {field.name: field for field in registry.options(cls)}
-        params = presets.params(preset, cls, given)
-        own |= {key: as_typed(fields[key], params[key], norm) for key in params if key not in given}
-    return {
-        key: (value, f"preset {name}")
-        for key, value in {"method": preset.method, **preset.recipe, **own}.items()
-    }
 
 
 def recipe(options: dict[str, Any], given_params: frozenset[str]) -> Recipe:

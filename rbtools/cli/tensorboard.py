@@ -1,4 +1,4 @@
-"""Curves of trainings for TensorBoard: `rb-train --tensorboard DIR`."""
+"""Curves of trainings for TensorBoard: `rb-train --log tensorboard:DIR`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ class Board:
             from tensorboard.summary import Writer
         except ImportError:
             raise UsageError(
-                "--tensorboard needs the package tensorboard, which is not installed:"
+                "--log tensorboard:DIR needs the package tensorboard, which is not installed:"
                 " pip install 'rbtools[tensorboard]'."
             ) from None
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"Cannot write curves into {folder}: {error.strerror}. Name another folder with"
-                " --tensorboard."
+                f"Cannot write curves into {folder}: {error.strerror}. Name another folder with tensorboard."
             ) from None
         self.folder, self._make = folder, Writer
         self._writers: dict[str, Any] = {}

@@ -44,7 +44,7 @@ def main(
 
     Networks may have convolutions, BatchNorm, linear layers, ReLU, average and max pooling, addition,
     concatenation and flatten; one with another operation becomes an error record that names it. A result of
-    another method under the same name is refused: --replace puts the new one in its place, --as gives one a
+    another method under the same name is refused: --force puts the new one in its place, --as gives one a
     name of its own.
 
     smooth certifies any network, but another classifier: the network's most frequent class under noise

@@ -124,10 +124,10 @@ def _with_file(
     """
     from rbtools.inputs import checkpoints
 
+    if work.run.selection.weights is not None:
+        raise UsageError(f"{work.run.selection.weights} is a folder. Expected a file.")
     if source.checkpoint is None:
         return shared.filter_models(source, work, job)
-    if work.run.selection.weights is not None:
-        raise UsageError("Both --checkpoint and --weights are given. Use one or the other.")
     path = shared.file_path(source.checkpoint)
     hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
     shared.checked(hints, work.run)

@@ -218,7 +218,7 @@ def _check_labels(file: Path, data: Data) -> None:
 
 
 def _whole(data: Data) -> int:
-    """How many images the whole split has, without the selection of --indices."""
+    """How many images the whole split has, without the selection of --n."""
     return data.about.sizes[data.split]
 
 

@@ -193,7 +193,7 @@ def _noise(now: Tensor, other: Tensor) -> float:
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
-    """Advice on --class-map if a permutation of the classes explains the predictions; else None."""
+    """Advice on a class map if a permutation of the classes explains the predictions; else None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None
@@ -205,7 +205,7 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) ->
     if sorted(order) != list(range(classes)) or mapped < accuracy + MUCH:
         return None
     pairs = ", ".join(f'"{name}": {place}' for name, place in zip(data.about.class_names, order, strict=True))
-    return f"try --class-map with a file of {{{pairs}}}, with which it is {mapped:.4f}."
+    return f"try class-map=FILE of --dataset with a file of {{{pairs}}}, with which it is {mapped:.4f}."
 
 
 def _source(record: Mapping[str, Any]) -> Any:
@@ -216,8 +216,8 @@ def _source(record: Mapping[str, Any]) -> Any:
 
 def _what_to_try(record: Mapping[str, Any]) -> str:
     if _source(record) == "checkpoint":
-        return "the normalisation is the file's own: try --class-map, and check the data set."
+        return "the normalisation is the file's own: try class-map=FILE of --dataset, and check the data set."
     return (
-        "no normalisation with a name does better: try --normalize MEAN STD or --class-map, and check the"
+        "no normalisation with a name does better: try --normalize MEAN STD or class-map=FILE of --dataset, and check the"
         " data set and how long the model was trained."
     )

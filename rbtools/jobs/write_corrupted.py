@@ -34,7 +34,7 @@ ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later ru
 def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
     """Write the files that are missing or unfinished; return a line about each corruption.
 
-    Images are in the order of their split (`--n` and `--indices` select some), once for each severity, with
+    Images are in the order of their split (`--n` selects some), once for each severity, with
     the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError if the folder has files of other
     images or another seed, images are too small, or it cannot be written.
     """

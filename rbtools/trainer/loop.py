@@ -64,7 +64,7 @@ def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], Non
                 count = recipe.micro_batch or recipe.batch_size
                 raise RbError(
                     f"Memory ran out with {count} images at once. Send each batch through in smaller pieces"
-                    " with --micro-batch, or use a smaller --batch-size."
+                    " with --batch-size N:micro=M, or use a smaller --batch-size."
                 ) from error
             if keep is not None and goes_on(setup, state) and distributed.rank() == 0:
                 keep(state)
@@ -194,7 +194,7 @@ def _place(device: torch.device, together: int) -> str:
 
 
 def _report_epoch(setup: TrainSetup, state: TrainState) -> None:
-    """Warn of catastrophic overfitting; report the epoch's results, for --log and --tensorboard."""
+    """Warn of catastrophic overfitting; report the epoch's results, for --log."""
     if validation.overfitting(state.history) == state.epoch:
         setup.tell(validation.overfitting_in_words(state.history))
     who = {"arch": setup.arch.get("name"), "method": setup.method.name, "seed": setup.settings.seed}

@@ -194,7 +194,8 @@ class Recipe:
     )
     select: str = param(
         "last",
-        "Which weights the record's checkpoint is: the last, the best of the validation (the record names both),"
+        "Which weights the record's checkpoint is: the last, the best of the validation (the record names"
+        " both),"
         " or random, those before a uniformly drawn step.",
         choices=("last", "best"),
         metavar="[last|best|random]",
@@ -213,7 +214,9 @@ class Recipe:
     every: int = param(
         5, "Epochs between measurements; also after the last epoch.", check="count", part_of="track:every"
     )
-    track_n: int = param(1000, "Most images of train and of test for robust.", check="count", part_of="track:n")
+    track_n: int = param(
+        1000, "Most images of train and of test for robust.", check="count", part_of="track:n"
+    )
     clean_pass: bool = param(
         False, "One more pass of the clean images after each step, for BatchNorm (Rice et al.)."
     )
@@ -308,7 +311,8 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         raise RbError(f"The learning rate is {recipe.lr:g}. It must be above 0.")
     if recipe.schedule in ("step", "piecewise") and not recipe.milestones:
         raise RbError(
-            f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --schedule {recipe.schedule}:milestones=75/90."
+            f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --schedule"
+            f" {recipe.schedule}:milestones=75/90."
         )
     _check_together(recipe)
     if training_images is not None:
@@ -364,7 +368,8 @@ def _check_together(recipe: Recipe) -> None:
     """Options that contradict each other; both are named."""
     if recipe.patience is not None and recipe.val == 0:
         raise RbError(
-            f"patience={recipe.patience} of --val waits for a better validation, but --val 0 holds nothing out."
+            f"patience={recipe.patience} of --val waits for a better validation, but --val 0 holds nothing"
+            " out."
             " Leave out patience, or give --val a share such as 0.02."
         )
     if recipe.select == "best" and recipe.val == 0:
@@ -409,7 +414,8 @@ def check_method(recipe: Recipe, method: Method) -> None:
         )
     if method.inner_mode == "train" and recipe.filter_rule == "example":
         raise RbError(
-            f"--filter {recipe.filter}:rule=example sends parts of a batch through the network, whose BatchNorm"
+            f"--filter {recipe.filter}:rule=example sends parts of a batch through the network, whose"
+            " BatchNorm"
             " would see them with --inner-mode train. Use --inner-mode eval, or rule=batch."
         )
     if recipe.warm_steps > method.attack_steps:

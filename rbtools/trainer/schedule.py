@@ -71,7 +71,7 @@ def has_batchnorm(model: nn.Module) -> bool:
 
 
 def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """The step, of so many, whose initial weights a training returns with --output random; else None."""
+    """The step, of so many, whose initial weights a training returns with --select random; else None."""
     if recipe.output != "random" or not steps:
         return None
     numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))

@@ -151,7 +151,7 @@ def _memory(members: Sequence[StackedTraining]) -> Iterator[None]:
         raise RbError(
             f"Memory ran out with {len(members)} seeds of {recipe.micro_batch or recipe.batch_size} images at"
             " once. Use a smaller --stack-seeds or --batch-size, or send each batch through in pieces with"
-            " --micro-batch."
+            " --batch-size N:micro=M."
         ) from wrong
 
 

@@ -37,8 +37,8 @@ def step_size(
     """
     if arch.get("space") not in SPACES:
         raise RbError(
-            f"--lr-rule theorem1 divides by the width of a network of {' or '.join(SPACES)}, and"
-            f" {arch.get('name')} is of the space {arch.get('space')}. Use --lr-rule fixed."
+            f"--lr theorem1 divides by the width of a network of {' or '.join(SPACES)}, and"
+            f" {arch.get('name')} is of the space {arch.get('space')}. Use a number for --lr."
         )
     draws = Draws(seed, "theorem1", torch.arange(len(labels), device=images.device))
     once = method.perturb(model, images, labels, draws)
@@ -48,8 +48,8 @@ def step_size(
     energies = [bounds[f"{name}.bound"] for name in ("all", "all_robust")]
     if None in energies or not all(map(math.isfinite, energies)):
         raise RbError(
-            f"--lr-rule theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
-            " singular: two of them have the same gradient, or all have none. Use --lr-rule fixed."
+            f"--lr theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
+            " singular: two of them have the same gradient, or all have none. Use a number for --lr."
         )
     return math.sqrt(min(energies)) / (int(arch["width"]) * math.sqrt(len(labels)))
 

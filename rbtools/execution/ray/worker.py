@@ -1,4 +1,4 @@
-"""The worker's side of `--engine ray`: what a Ray worker does with a record. Ray itself is not imported here.
+"""The worker's side of `--jobs ray`: what a Ray worker does with a record. Ray itself is not imported here.
 
 A worker that sees the driver's store uses it like a local worker. It recognises that store by a lease that
 the driver holds in it during the run: no other folder of that name has that file. A worker that does not see
