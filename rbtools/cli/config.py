@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from rbtools.cli import safe_yaml, tools
+from rbtools.cli import tools
 from rbtools.cli.option_parts import Compound, Part
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
@@ -30,6 +30,7 @@ VARIABLE = "RB_CONFIG"
 NONE = "none"
 ALL = "all"
 _META = "rbtools.config"
+_DEEPEST = 50  # levels of YAML, which PyYAML reads by recursion
 # Options that a file cannot set, and why.
 FORBIDDEN = {"allow-code": ": it lets programs run", "live": ": it starts trainings"}
 FORBIDDEN |= dict.fromkeys(("config", "help", "version"), "")
@@ -116,7 +117,7 @@ def _paths(arguments: Sequence[str]) -> list[str]:
     if {"-h", "--help", "--version"} & set(words):  # help is fast, and works with an invalid file
         return []
     named = os.environ.get(VARIABLE)
-    for word, following in zip(words, [*words[1:], None], strict=True):
+    for word, following in zip(words, [*words[1:], None], strict=False):
         option, equals, value = word.partition("=")
         if option == "--config":
             named = value if equals else following
@@ -138,7 +139,7 @@ def _read(path: str) -> dict[str, Any]:
     import yaml  # only where there is a file: --help and most runs do without
 
     try:
-        sections = safe_yaml.parse(read_settings(path)) or {}
+        sections = parse_yaml(read_settings(path)) or {}
     except yaml.MarkedYAMLError as wrong:
         at = "" if wrong.problem_mark is None else f": line {wrong.problem_mark.line + 1}"
         raise UsageError(f"{path}{at}: {wrong.problem}. Expected YAML: a section per tool.") from None
@@ -239,3 +240,43 @@ def _check(option: click.Option, value: Any, key: ConfigKey) -> None:
             " and the"
             " environment can."
         )
+
+
+def parse_yaml(text: str) -> Any:
+    """The value that the text stands for. Raises yaml.YAMLError.
+
+    Aliases are refused: a few lines of them stand for billions of values. So are duplicate keys.
+    """
+    import yaml  # only where there is a file: --help and most runs do without
+
+    class Loader(yaml.SafeLoader):
+        """yaml.SafeLoader, which makes no objects and runs no code, without aliases and duplicate keys."""
+
+        depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: yaml.Node | int) -> Any:
+            event = self.peek_event()
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.MarkedYAMLError(None, None, f"'*{event.anchor}' is an alias", event.start_mark)
+            self.depth += 1
+            if self.depth > _DEEPEST:
+                raise yaml.MarkedYAMLError(None, None, f"more than {_DEEPEST} levels", event.start_mark)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        None, None, f"'{key.value}' stands there twice", key.start_mark
+                    )
+                seen.update([key.value] if isinstance(key, yaml.ScalarNode) else [])
+            return super().construct_mapping(node, deep)
+
+    try:
+        # `load` as `safe_load` calls it.
+        return yaml.load(text, Loader)
+    except (ValueError, OverflowError) as error:  # an endless number, an invalid date
+        raise yaml.YAMLError(str(error)) from None

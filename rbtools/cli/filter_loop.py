@@ -65,9 +65,9 @@ def filter_records(
 
 
 def _model_table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import model_table
+    from rbtools.cli import tables
 
-    return model_table.text(record, width)
+    return tables.model_table(record, width)
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:

@@ -31,8 +31,9 @@ class Part(click.Option):
     def __init__(
         self, *args: Any, part_of: str, now: str = "", gives: str | None = None, **settings: Any
     ) -> None:
-        flag = {} if gives is None else {"is_flag": True, "is_eager": True, "expose_value": False}
-        super().__init__(*args, hidden=True, **flag, **settings)
+        if gives is not None:
+            settings |= {"is_flag": True, "is_eager": True, "expose_value": False}
+        super().__init__(*args, **settings | {"hidden": True})
         self.whole, *words = part_of.replace("_", "-").split(":")
         self.key, self.item = words[-1] if words else "", words[0] if words else ""
         self.now, self.gives = now or (f"--{self.whole} {gives}" if gives else ""), gives
@@ -62,9 +63,13 @@ class Part(click.Option):
     def notice(self, ctx: click.Context, word: str) -> None:
         """Say, when the command runs, what to write in place of an old word."""
         notices: dict[str, None] = ctx.meta.setdefault(OLD_WORDS, {})
-        notices[f"{word} is now {self.now or self._typed()}; it is accepted until {UNTIL}."] = None
+        notices[f"{word} is now {self.now or self._typed(ctx)}; it is accepted until {UNTIL}."] = None
 
-    def _typed(self) -> str:
+    def _typed(self, ctx: click.Context) -> str:
+        if not self.key:
+            params = ctx.command.get_params(ctx)
+            whole = next(param for param in params if f"--{self.whole}" in param.opts)
+            return f"--{self.whole} {whole.make_metavar(ctx)}"
         value = "" if self.is_flag else f"={self.metavar or 'V'}"
         if self.item != self.key:
             return f"--{self.whole} {self.item}:{self.key}{value}"
@@ -101,7 +106,7 @@ class Compound(click.Option):
         free: bool = False,
         **settings: Any,
     ) -> None:
-        super().__init__(*args, is_eager=True, **settings)  # before its parts
+        super().__init__(*args, **settings | {"is_eager": True})  # before its parts
         self.split, self.free = split, free
         self.word = next(flag[2:] for flag in self.opts if flag.startswith("--"))
 

@@ -208,7 +208,7 @@ def _render(
     built: table.Table, key: str, form: str, output: RecordWriter, screen: Terminal, fixed: int = 2
 ) -> None:
     if form == "table":
-        from rbtools.cli.rank_table import draw
+        from rbtools.cli.tables import draw
 
         text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
     else:

@@ -155,8 +155,8 @@ def main(
             member=member,
             allow_code=allow_code,
         )
-        named = [_file_and_member(name) for name in [*checkpoints, *files]]
-        recognised = _of_files(named, (arch, normalize, prompts), screen, run)
+        names = [_file_and_member(name) for name in [*checkpoints, *files]]
+        recognised = _of_files(names, (arch, normalize, prompts), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
     program = _is_program(dataset) or any(map(_is_program, (arch or "").split(",")))
     _refuse_without_files(files, FOR_FILES if program else (*FOR_FILES, "allow_code"))

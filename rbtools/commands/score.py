@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import safe_yaml, shared, streams
+from rbtools.cli import config, shared, streams
 from rbtools.cli.option_parts import Part
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
@@ -131,7 +131,7 @@ def _of_file(path: str) -> list[plan.TermSpec]:
     import yaml
 
     try:
-        content = safe_yaml.parse(read_settings(path))
+        content = config.parse_yaml(read_settings(path))
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file of weights.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -131,7 +131,7 @@ def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
     if folder is None:
         yield
         return
-    from rbtools.cli.tensorboard import Board
+    from rbtools.cli.events import Board
 
     with contextlib.closing(Board(folder)) as board:
         screen.listeners.append(board.hear)

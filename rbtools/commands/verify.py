@@ -157,9 +157,9 @@ class _OrItsOwn(shared.RecordSource):
 
 
 def _table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import verify_table
+    from rbtools.cli import tables
 
-    return verify_table.text(record, width)
+    return tables.verify_table(record, width)
 
 
 class _Verdicts:
