@@ -189,6 +189,7 @@ class Bench:
     def rates_of_evaluations(self) -> None:
         """Lines for plans: what the attacks and noises took."""
         from rbtools.execution.device_rates import measured
+
         from rbtools.store import Store
 
         for folder in sorted(path.parent for path in self.folder.glob("*/results")):
