@@ -96,7 +96,6 @@ BESIDE = {
     "single-step-images": SINGLE_STEP.format(
         data="imagefolder:{images}", eps=8, step=10, how="--epochs 8 --lr 0.1"
     ),
-    "stacked-seeds": "python bench/stacked_seeds.py --batch 64 --rounds 2",
     "pr": "python bench/pr.py --part sampling --samples 20 --data {images}",
     "pr-adaptive": "python bench/pr.py --part adaptive --n 128 --gamma 0.25 --check 1",
     "smoothing": "python bench/smoothing.py",

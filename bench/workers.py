@@ -2,9 +2,8 @@
 
     python bench/workers.py [--trainings 8] [--repeats 3]
 
-Interleaved: one worker with one thread, two workers with one thread each, one worker with two threads, two
-workers in turn in one process (made for GPUs: on a CPU it shows what taking turns costs); medians, and the
-ratios to the first.
+Interleaved: one worker with one thread, two workers with one thread each, one worker with two threads;
+medians, and the ratios to the first.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import statistics
 import tempfile
 import time
 
-from rbtools.execution import workers_per_gpu
 from rbtools.execution.executor import Executor, Finished, Job
 from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
@@ -36,14 +33,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="times each way is measured [3]")
     parser.add_argument("--epochs", type=int, default=2, help="of each training [2]")
     options = parser.parse_args()
-    workers_per_gpu.SECONDS = math.inf  # workers in turn are not measured, and stay in turn
     ways = {"1 worker, 1 thread": (1, 1), "2 workers, 1 thread": (2, 1), "1 worker, 2 threads": (1, 2)}
-    in_turn = "2 in turn, 1 thread"
-    times: dict[str, list[float]] = {way: [] for way in (*ways, in_turn)}
+    times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(options.repeats):
         for way, (jobs, threads) in ways.items():
             times[way].append(seconds(jobs, threads, options.trainings, options.epochs))
-        times[in_turn].append(seconds(2, 1, options.trainings, options.epochs, gpus=1, jobs_per_gpu=2))
     medians = {way: statistics.median(runs) for way, runs in times.items()}
     line: dict[str, object] = {
         "figure": f"{options.trainings} trainings",
@@ -53,14 +47,13 @@ def main() -> None:
             medians["1 worker, 2 threads"] / medians["2 workers, 1 thread"], 2
         ),
     }
-    line["two in turn against one"] = round(medians["1 worker, 1 thread"] / medians[in_turn], 2)
     print(json.dumps(line))
 
 
-def seconds(jobs: int, threads: int, trainings: int, epochs: int, **options: int) -> float:
+def seconds(jobs: int, threads: int, trainings: int, epochs: int) -> float:
     """The time for all trainings, from when every worker has done a first, tiny one."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Run.of(tool="bench", store=Store(folder), device="cpu", jobs=jobs, threads=threads, **options)
+        run = Run.of(tool="bench", store=Store(folder), device="cpu", jobs=jobs, threads=threads)
         method = METHODS.build("pgd", attack_steps=3)
         works = [TrainJob(method, Recipe(epochs=0), seed, run) for seed in range(jobs)]
         works += [TrainJob(method, Recipe(epochs=epochs), 100 + seed, run) for seed in range(trainings)]

@@ -43,13 +43,15 @@ def param(
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
-        `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it like `--eps` (1/255 for
-        L-infinity). `name` is the public name if Python does not allow it ("lambda"). `check` is one of RULES.
-        `metavar` is the placeholder of the value in the help. `optional` leaves the field out of records and keys
-        at its default: results that were stored before the option was added remain valid. `elsewhere` is a common
-        other name, for a hint. `bounds` are the bounds of a number in the help, such as "[1, inf)" or "(0, 1)".
-        `typed` is the default on the command line, if it is not the field's own. `flags` replaces the option's
-    XX"""
+    `unit="eps"` marks a distance in pixel units of [0, 1]: the command line reads it like `--eps` (1/255 for
+    L-infinity). `name` is the public name if Python does not allow it ("lambda"). `check` is one of RULES.
+    `metavar` is the placeholder of the value in the help. `optional` leaves the field out of records and keys
+    at its default: results that were stored before the option was added remain valid. `elsewhere` is a common
+    other name, for a hint. `bounds` are the bounds of a number in the help, such as "[1, inf)" or "(0, 1)".
+    `typed` is the default on the command line, if it is not the field's own. `flags` replaces the option's
+    flags: without it they are --NAME, and --no-NAME too for a bool. `part_of` ("schedule:decay") makes it a
+    key of another option: see cli/option_parts.py.
+    """
     metadata = {
         "help": help,
         "choices": choices,

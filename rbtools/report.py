@@ -17,10 +17,6 @@ def _do_nothing() -> None:
     """Check nothing."""
 
 
-def _count_nothing(images: int) -> None:
-    """Count no images."""
-
-
 def discard_event(event: dict[str, Any]) -> None:
     """Discard an event."""
 
@@ -78,8 +74,7 @@ class Report:
 
     `progress` takes text for the status line, `event` the same for programs, `notify` messages for people and
     `warn` warnings, a line each. `check_cancelled` is called between units of work and raises when the work
-    should stop (nobody reads the output any more), `after_batch` when so many images are done. `clock` counts
-    the seconds of its stages.
+    should stop (nobody reads the output any more). `clock` counts the seconds of its stages.
     """
 
     progress: Callable[[str], None] = discard
@@ -87,7 +82,6 @@ class Report:
     notify: Callable[[str], None] = discard
     warn: Callable[[str], None] = discard
     check_cancelled: Callable[[], None] = _do_nothing
-    after_batch: Callable[[int], None] = _count_nothing
     clock: Clock = field(default_factory=Clock)
 
     def __getstate__(self) -> dict[str, Any]:

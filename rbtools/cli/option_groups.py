@@ -31,7 +31,7 @@ GROUPS = (
     OptionGroup(
         "Records and store",
         ("store", "dry-run"),
-        ("as", "in-place", "errors", "allow-empty", "force", "device-rate"),
+        ("as", "in-place", "errors", "allow-empty", "force"),
     ),
     OptionGroup(
         "Messages and help",

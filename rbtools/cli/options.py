@@ -99,6 +99,16 @@ _stream_options = (
 )
 
 
+def gone(name: str, instead: str, *, is_flag: bool = False) -> Callable[[F], F]:
+    """An option that there is no more, hidden: typing it says what to do instead."""
+
+    def refuse(context: click.Context, param: click.Parameter, value: object) -> None:
+        if value not in (None, False):
+            raise UsageError(f"{name} is gone. {instead}")
+
+    return click.option(name, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse)
+
+
 def _refused(context: click.Context, param: click.Parameter, value: object) -> None:
     """Refuse an option of the tools that write each record on, by its name."""
     if value:
@@ -276,12 +286,7 @@ _store_options = (
         is_flag=True,
         help="Compute nothing; report what would be, how much the store has, and about how long it takes.",
     ),
-    click.option(
-        "--device-rate",
-        metavar="FILE",
-        default=None,
-        help="With --dry-run: the time on the device where bench/gpu.py printed the lines of FILE.",
-    ),
+    gone("--device-rate", "--dry-run says how long work takes on this machine, by results of the store."),
 )
 
 allow_code_option = click.option(
@@ -327,17 +332,6 @@ def _workers(text: str) -> dict[str, Any]:
     return {"engine": engine, "address": address} if colon else {"engine": engine}
 
 
-class _CountOrAuto(click.ParamType):
-    """A whole number from 1 on, or auto."""
-
-    name = "count"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str | None:
-        return "auto" if value == "auto" else click.IntRange(1)(value, param, ctx)
-
-
 _machine_options = (
     click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, or auto."),
     click.option(
@@ -346,8 +340,7 @@ _machine_options = (
         split=_workers,
         default=None,
         metavar="N|auto|ray[:HOST:PORT]",
-        help="Worker processes, spread over all GPUs; auto: a core each, or on GPUs as per-gpu says; ray: on"
-        " a Ray"
+        help="Worker processes, spread over all GPUs; auto: one for each core, or for each GPU; ray: on a Ray"
         " cluster (pip install 'rbtools[ray]'), without an address that of RAY_ADDRESS, else one that runs on"
         " this machine, else a new one.  [default: 1; on Ray, as many as fit the cluster]",
     ),
@@ -356,12 +349,9 @@ _machine_options = (
         cls=Part,
         part_of="jobs:per-gpu",
         default=None,
-        type=_CountOrAuto(),
+        type=click.IntRange(1),
         metavar="N",
-        help="Workers on each GPU with auto and ray; auto: as many as are fastest together and fit, measured"
-        " in the"
-        " first minute, as processes and as threads of one process in turn.  [default: auto with auto, else"
-        " 1]",
+        help="Workers on each GPU with auto and ray.  [default: 1]",
     ),
     click.option(
         "--engine",

@@ -18,6 +18,7 @@ from rbtools.cli.options import (
     bundle,
     checkpoint_option,
     eps_option,
+    gone,
     image_options,
     merge_option,
     merging_sink_options,
@@ -45,7 +46,7 @@ from rbtools.parse_units import build
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
-    from rbtools.execution.job import JobFunction
+    from rbtools.execution.executor import JobFunction
     from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import CheckpointHints
 
@@ -70,6 +71,7 @@ __all__ = [
     "file_path",
     "filter_models",
     "filter_records",
+    "gone",
     "group",
     "image_options",
     "merge_option",

@@ -59,20 +59,11 @@ _point_option = click.option(
 )
 
 
-def _refuse(context: click.Context, param: click.Parameter, value: object) -> None:
-    if value:
-        raise UsageError(
-            f"{param.opts[0]} is gone: the cells of --format csv, and a line of jq on --format jsonl, make"
-            " any"
-            " table. Leave it out."
-        )
-
-
 def _refused_options(function: Any) -> Any:
     """Hidden options that changed how a table looks: typing one says what to use in its place."""
+    instead = "The cells of --format csv, or a line of jq on --format jsonl, make any table."
     for name in ("--percent", "--digits", "--label", "--hide", "--bold-within"):
-        settings: dict[str, Any] = {"is_flag": True} if name == "--percent" else {}
-        click.option(name, hidden=True, expose_value=False, callback=_refuse, **settings)(function)
+        shared.gone(name, instead, is_flag=name == "--percent")(function)
     return function
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools.errors import Pending, RbError
+from rbtools.errors import RbError
 from rbtools.evaluation.base import EvalTask, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
 from rbtools.evaluation.outcomes import VERSION, Outcomes
@@ -139,12 +139,7 @@ def _common(output: Output, inputs: Inputs) -> Entry:
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
-    try:
-        units = _cache_units(inputs, task)
-    except Pending:  # in a dry run, the network would first be trained
-        columns = [output.key_fields() for output in task.outputs()]
-        run.plan.untrained(task.title, inputs.record, columns, inputs.n)
-        raise
+    units = _cache_units(inputs, task)
     save = _to_save(task, units, inputs.record)  # the store holds no images: they are computed again
     with memoized(
         run,

@@ -32,7 +32,7 @@ from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
 from rbtools.trainer import init
-from rbtools.trainer.training_indices import trained_on
+from rbtools.trainer.validation import trained_on
 
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack

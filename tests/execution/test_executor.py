@@ -1,18 +1,23 @@
-"""What becomes of exceptions: whose they are is told."""
+"""What becomes of a job's exceptions; and a third engine, in one class and a line of `ENGINES`."""
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import click
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.execution.job import JobFunction, run_job
+from rbtools.execution import ENGINES
+from rbtools.execution.executor import Executor, Finished, Job, JobFunction, run_job, run_on
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
 from rbtools.models.programs import Program
 from rbtools.models.simplecnn import SimpleCNN
+from tests.runner import records, run
 
 
 class Theirs(nn.Module):
@@ -76,3 +81,40 @@ def test_a_network_that_refuses_its_input_is_told_with_its_place(network: nn.Mod
 def test_an_error_in_a_network_of_ours_stays_a_bug(network: nn.Module) -> None:
     problem, trace = problem_of(network)
     assert "a bug in rbtools" in problem and trace is not None
+
+
+class ThreadExecutor(Executor):
+    """`run.placement.jobs` threads; each job has a copy of the run, as in another process."""
+
+    def __enter__(self) -> ThreadExecutor:
+        self._threads = ThreadPoolExecutor(self.capacity)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def submit(self, job: Job) -> None:
+        self._threads.submit(self._run, job)
+
+    def _run(self, job: Job) -> None:
+        report = run_on(job, self.functions, pickle.loads(pickle.dumps(self.run)))
+        self.post(Finished(job.place, report))
+
+
+def test_a_third_engine_gives_the_records_that_one_process_gives(
+    known: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENGINES._entries, "threads", f"{__name__}:ThreadExecutor")
+    monkeypatch.setattr(click.Choice, "convert", lambda self, value, param, ctx: value)  # made from ENGINES
+    outputs = []
+    for engine in ("--jobs 1", "--engine threads --jobs 2"):
+        done = run("attack", f"fgsm --n 20 --force {engine}", [*known.values()])
+        assert done.exit_code == 0, done.output
+        outputs.append(without_seconds(records(done)))
+    assert len(outputs[0]) == 2 and outputs[1] == outputs[0]
+
+
+def without_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_seconds(item) for key, item in value.items() if key != "seconds"}
+    return [without_seconds(item) for item in value] if isinstance(value, list) else value

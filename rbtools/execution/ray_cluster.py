@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, and its resources."""
+"""A Ray cluster: joining it, and what its nodes have."""
 
 from __future__ import annotations
 

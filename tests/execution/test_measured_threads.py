@@ -1,9 +1,7 @@
-"""How many threads a network gets: limits of the machine, what the user asks for, and what was measured."""
+"""How many threads pay for a network: measured once, kept in the store, and with a training."""
 
 from __future__ import annotations
 
-import os
-import runpy
 import shutil
 import sys
 from functools import partial
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from rbtools import lazy
 from rbtools.execution import cores, measured_threads, resources
 from rbtools.execution.measured_threads import Trial
 from rbtools.execution.run import Run
@@ -24,28 +21,6 @@ from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
 
 LARGE = {"space": "zoo", "name": "resnet18"}
-FILES = {
-    "cgroup v2": {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "250000 100000\n"},
-    "of a group above": {
-        "proc/self/cgroup": "0::/a/b\n",
-        "sys/fs/cgroup/a/cpu.max": "150000 100000\n",
-        "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
-    },
-    "mounted at the top of a container": {
-        "proc/self/cgroup": "0::/not/seen\n",
-        "sys/fs/cgroup/cpu.max": "50000 100000\n",
-    },
-    "cgroup v1": {
-        "proc/self/cgroup": "5:memory:/m\n4:cpu,cpuacct:/job\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-    },
-    "no quota": {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"},
-    "no cgroups": {},
-    "damaged": {"proc/self/cgroup": "0::/a\n::\n", "sys/fs/cgroup/a/cpu.max": "1 0\n"},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -55,58 +30,6 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cores, "count", lambda: 8)
     monkeypatch.setattr(measured_threads, "_known", {})
-
-
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ("cgroup v2", 2.5),
-        ("of a group above", 1.5),
-        ("mounted at the top of a container", 0.5),
-        ("cgroup v1", 3.0),
-        ("no quota", None),
-        ("no cgroups", None),
-        ("damaged", None),
-    ],
-)
-def test_the_quota_of_control_groups_is_read(files: str, limit: float | None, tmp_path: Path) -> None:
-    for name, text in FILES[files].items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert cores.cgroup_cores(str(tmp_path)) == limit
-
-
-@pytest.mark.parametrize(("limit", "count"), [(None, 6), (2.5, 2), (0.5, 1), (64.0, 6)])
-def test_no_more_cores_than_affinity_and_quota_allow(
-    limit: float | None, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    monkeypatch.setattr(cores, "cgroup_cores", lambda: limit)
-    assert cores.count() == count
-
-
-@pytest.mark.parametrize(
-    ("variables", "threads"),
-    [
-        ({"OMP_NUM_THREADS": "3"}, 3),
-        ({"MKL_NUM_THREADS": "2"}, 2),
-        ({"OMP_NUM_THREADS": "4,2", "MKL_NUM_THREADS": "6"}, 4),
-        ({"OMP_NUM_THREADS": "100"}, 8),
-        ({"OMP_NUM_THREADS": "many", "MKL_NUM_THREADS": "0"}, 8),
-    ],
-)
-def test_the_variables_of_openmp_and_mkl_say_how_many(
-    variables: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    run = Run.of(tool="test", device="cpu")
-    assert resources.threads_for(run, LARGE) == resources.training_threads(run, LARGE) == threads
-    assert resources.training_threads(Run.of(tool="test", threads=5), LARGE) == 5
-    assert resources.threads_for(Run.of(tool="test", jobs=4), LARGE) == min(threads, 2)
-    assert resources.threads_for(run, {"space": "nasbench201"}) == 1
 
 
 @pytest.mark.parametrize(
@@ -250,14 +173,3 @@ def test_but_with_what_the_user_says_and_no_more_than_there_are_cores(
     monkeypatch.setattr(cores, "count", lambda: count)
     found = train_in("rb-store")["train"]
     assert found["threads"] == threads and len(found["trained_on"]) == 2
-
-
-@pytest.mark.parametrize("user", [None, "ACTIVE"])
-def test_threads_that_wait_sleep_unless_the_user_says_otherwise(
-    user: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    if user is not None:
-        monkeypatch.setenv("OMP_WAIT_POLICY", user)
-    runpy.run_path(lazy.__file__)
-    assert os.environ["OMP_WAIT_POLICY"] == (user or "PASSIVE")
