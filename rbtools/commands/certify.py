@@ -65,7 +65,7 @@ def main(
     from rbtools.evaluation.certified import certification_task
 
     if eps is None:
-        eps = CERTIFIERS.load(certifier).default_eps  # type: ignore[attr-defined]
+        eps = CERTIFIERS.load(certifier).default_eps
     method, distances = parse_units.attack(CERTIFIERS, certifier, params, eps, work.screen.warn)
     return shared.evaluate(
         source, work, certification_task(method, distances, work.screen.warn, each_image=detail)

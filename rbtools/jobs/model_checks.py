@@ -218,6 +218,6 @@ def _what_to_try(record: Mapping[str, Any]) -> str:
     if _source(record) == "checkpoint":
         return "the normalisation is the file's own: try class-map=FILE of --dataset, and check the data set."
     return (
-        "no normalisation with a name does better: try --normalize MEAN STD or class-map=FILE of --dataset, and"
-        " check the data set and how long the model was trained."
+        "no normalisation with a name does better: try --normalize MEAN STD or class-map=FILE of --dataset,"
+        " and check the data set and how long the model was trained."
     )

@@ -50,8 +50,8 @@ class Jacobian(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.exact and batch.together:
             raise RbError(
-                "exact of --projections takes each image's Jacobian by itself, and with --batchnorm batch an image's"
-                " logits depend on the others of its batch. Leave out one of the two."
+                "exact of --projections takes each image's Jacobian by itself, and with --batchnorm batch an"
+                " image's logits depend on the others of its batch. Leave out one of the two."
             )
         squares: list[Tensor] = []
         rows = torch.arange(len(batch), device=batch.images.device)
