@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rbtools.datasets.base import Cache
 from rbtools.plain_files import opened
-from rbtools.store import stamps
+from rbtools.store.checksum import stamp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,16 +60,16 @@ def remembered(
 
 
 def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:
-    """A cache key that changes when any file does, and whether it may be believed: see `stamps`."""
+    """A cache key that changes when any file does, and whether it may be believed: see `checksum.stamp`."""
     total = hashlib.sha256(lines(*what))
     settled = True
     for name, path in files:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
-        stamp = stamps.stamp(status)
-        total.update(lines(name, stamp.text))
-        settled = settled and stamp.settled
+        file_stamp = stamp(status)
+        total.update(lines(name, file_stamp.text))
+        settled = settled and file_stamp.settled
     return f"data:{total.hexdigest()}", settled
 
 

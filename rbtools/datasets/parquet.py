@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rbtools.datasets import content_hash, decode, streaming
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
-from rbtools.datasets.damage import damaged
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, damaged, numbered
 from rbtools.errors import RbError
-from rbtools.lazy import np, torch
+from rbtools.lazy import np
 from rbtools.plain_files import plain
 
 if TYPE_CHECKING:
@@ -66,14 +65,8 @@ class Parquet(DatasetSource):
         for split, other in others:
             if other != shape:
                 raise decode.mixed_sizes(f"{self.name} {first}", shape[1:], f"{self.name} {split}", other[1:])
-        class_names = _class_names(tables)
-        return Description(
-            name=self.name,
-            shape=shape,
-            classes=len(class_names),
-            class_names=class_names,
-            sizes={split: len(table) for split, table in tables.items()},
-            augment=("crop", "flip") if shape[0] == 3 else (),
+        return self.described(
+            shape, _class_names(tables), {split: len(table) for split, table in tables.items()}
         )
 
     def load(self, split: str) -> Dataset:
@@ -85,14 +78,7 @@ class Parquet(DatasetSource):
         images = streaming.images((len(table), *shape), lambda ids, out: decode.decode(table, ids, out))
         if isinstance(images, streaming.Streamed):
             decode.check_sizes(table)  # report a wrong size now, not during the work
-        return Dataset(
-            name=self.name,
-            split=split,
-            classes=len(class_names),
-            class_names=class_names,
-            images=images,
-            labels=torch.from_numpy(table.labels),
-        )
+        return self.loaded(split, images, table.labels, class_names)
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
         """Covers the labels and the encoded images in order, independent of their division into files."""
@@ -165,7 +151,9 @@ class ImageTable:
             if any(one.schema_arrow.field(self._image) != schema.field(self._image) for one in opened):
                 raise ValueError(f"its column {self._image} differs from that of another file")
             for one, file in zip(opened, files, strict=True):
-                if (rows := _rows_of(one)) > (size := file.stat().st_size):  # labels in runs take no room
+                groups = range(one.metadata.num_row_groups)
+                rows = sum(one.metadata.row_group(group).num_rows for group in groups)
+                if rows > (size := file.stat().st_size):  # labels in runs take no room
                     raise ValueError(f"it claims {rows} rows in {size} bytes")
             column = pa.concat_tables([one.read([label]) for one in opened]).column(label)
             if column.null_count:
@@ -281,12 +269,6 @@ def _pyarrow() -> tuple[Any, Any]:
             " (or install rbtools with its extra: rbtools[parquet])."
         ) from None
     return pyarrow, pyarrow.parquet
-
-
-def _rows_of(file: Any) -> int:
-    """The rows of all row groups of an open file, by its metadata."""
-    about = file.metadata
-    return sum(about.row_group(group).num_rows for group in range(about.num_row_groups))
 
 
 def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, str]:

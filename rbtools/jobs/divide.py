@@ -65,10 +65,14 @@ def is_divided(
     outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: Run
 ) -> bool:
     """Whether several processes share the batches: not if an attack draws for the whole batch."""
-    whole = any(output.batch_dependent for output in outputs)
-    return (
-        run.placement.divide and not whole and len(cut(outputs, n, device, shape, run.placement.workers)) > 1
-    )
+    if not run.placement.divide or draws_for_batches(outputs, run):
+        return False
+    return len(cut(outputs, n, device, shape, run.placement.workers)) > 1
+
+
+def draws_for_batches(outputs: Sequence[Output], run: Run) -> bool:
+    """Whether random numbers depend on the batch, which then is not divided where others are."""
+    return run.placement.divide and any(output.batch_dependent for output in outputs)
 
 
 class Shared:

@@ -46,7 +46,7 @@ def check_outputs(
     images = dataset.images[ids].to(device).float().div(255)
     labels = dataset.labels[ids].to(device)
     logits = _logits(model, images, data.about.classes)
-    accuracy, chance = _accuracy(logits, labels), 1 / data.about.classes
+    accuracy, chance = int(logits.argmax(1).eq(labels).sum()) / len(labels), 1 / data.about.classes
     summary = {"n": len(ids), "acc": accuracy, "chance": chance}
     run.report.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
@@ -95,10 +95,6 @@ def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
             f" ({len(images)}, {classes}): return those alone."
         )
     return logits.float()
-
-
-def _accuracy(logits: Tensor, labels: Tensor) -> float:
-    return int(logits.argmax(1).eq(labels).sum()) / len(labels)
 
 
 def _near_chance(accuracy: float, chance: float, n: int) -> bool:
@@ -171,7 +167,8 @@ def _other_normalisation(
     for name in kinds(known):
         if _gain(now[:FEW], right(known[name], FEW)) > 0:
             whole = right(known[name], len(images))
-            if _gain(now, whole) > _noise(now, whole):
+            # Two standard deviations of the gain if either outcome were right by chance where they differ.
+            if _gain(now, whole) > 2 * math.sqrt(int(now.ne(whole).sum())):
                 better[name] = whole
     if not better:
         return None
@@ -185,11 +182,6 @@ def _other_normalisation(
 def _gain(now: Tensor, other: Tensor) -> int:
     """How many more images are correct."""
     return int(other.sum()) - int(now.sum())
-
-
-def _noise(now: Tensor, other: Tensor) -> float:
-    """Two standard deviations of the gain if either outcome were right by chance where they differ."""
-    return 2 * math.sqrt(int(now.ne(other).sum()))
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:

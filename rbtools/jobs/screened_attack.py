@@ -1,7 +1,7 @@
 """An expensive attack on a sample of the images that cheap attacks leave: `rb-attack aa --two-phase`.
 
 The screen, PGD (in L1 APGD) on the cross-entropy and then on the margin, runs on all images that no attack
-broke whose outcomes are stored (`screen_sources`). The attack itself runs on the first N images that all of
+broke whose outcomes are stored (`earlier_outcomes`). The attack itself runs on the first N images that all of
 them leave, in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a
 larger N, or a run after a crash, continues from the stored outcomes. A finished estimate is a result of its
 own in the store: to find it again takes neither images nor torch.
@@ -27,7 +27,7 @@ from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record
-from rbtools.jobs.screen_sources import ScreenSource, ScreenSources
+from rbtools.jobs.earlier_outcomes import ScreenSource, ScreenSources
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
 from rbtools.records import dumps, results

@@ -27,7 +27,7 @@ from rbtools import __version__
 from rbtools.errors import RbError
 from rbtools.execution.job import JobFunction, JobReport, run_job
 from rbtools.execution.run import Run
-from rbtools.store import owner
+from rbtools.store import lease
 from rbtools.store.remote_proxy import File, NeedFiles, RemoteStoreProxy, is_name
 
 _SECONDS_BETWEEN_PROGRESS = 0.5
@@ -176,10 +176,10 @@ def _proxy(run: Run) -> RemoteStoreProxy:
     """A store for this process. Those of workers that were killed are removed."""
     for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         label = old.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.is_gone(owner.from_label(label)) and old.stat().st_uid == os.getuid():
+        if lease.is_gone(lease.from_label(label)) and old.stat().st_uid == os.getuid():
             shutil.rmtree(old, ignore_errors=True)
     assert run.store.folder is not None
-    folder = Path(tempfile.gettempdir(), f"{_PREFIX}{owner.label()}-{uuid.uuid4().hex}")
+    folder = Path(tempfile.gettempdir(), f"{_PREFIX}{lease.label()}-{uuid.uuid4().hex}")
     return RemoteStoreProxy(folder, run.store.folder, force=run.store.force)
 
 
@@ -204,7 +204,7 @@ def _file_here(
     if data is None:
         yield record, lambda result: result
         return
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{owner.label()}-") as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{lease.label()}-") as folder:
         # The name says what kind of weights these are; a record may have any.
         safe = re.sub(r"[^\w.-]", "-", os.path.basename(path), flags=re.ASCII)[-100:]
         copy = os.path.join(folder, safe if safe.strip(".") else "weights")
