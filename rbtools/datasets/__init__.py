@@ -91,8 +91,8 @@ def _parted(name: str) -> tuple[str, str, str]:
     """The name in the registry, a colon if an argument follows, and that: python:MODULE:CLASS is one name."""
     if not name.startswith(OWN):
         return name.partition(":")
-    module, colon, rest = name.removeprefix(OWN).partition(":")
-    attribute, further, argument = rest.partition(":")
+    module, colon, after_module = name.removeprefix(OWN).partition(":")
+    attribute, further, argument = after_module.partition(":")
     return f"{OWN}{module}{colon}{attribute}", further, argument
 
 

@@ -63,10 +63,10 @@ class Cifar(Arrays):
         seen = set()
         for path, name, stream in self._streams(split, names):
             with _named(path, path if path.name == name else Path(f"{path}:{name}"), expected):
-                place = slice(names.index(name) * size, (names.index(name) + 1) * size)
+                rows = slice(names.index(name) * size, (names.index(name) + 1) * size)
                 fields = read_pickle(stream)
-                images[place] = planes(fields["data"], size, self.shape)
-                labels[place] = whole_numbers(fields[self.label_key], size)
+                images[rows] = planes(fields["data"], size, self.shape)
+                labels[rows] = whole_numbers(fields[self.label_key], size)
             seen.add(name)
         if len(seen) < len(names):
             (part,) = self.parts(split)

@@ -51,12 +51,12 @@ def remembered(
     if cache is None:
         return make()
     key, settled = _key(what, files)
-    known = cache.get(key) if settled else None
-    if known is None:
-        known = make()
+    value = cache.get(key) if settled else None
+    if value is None:
+        value = make()
         if settled:
-            cache.put(key, known)
-    return known
+            cache.put(key, value)
+    return value
 
 
 def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:

@@ -106,11 +106,11 @@ class CifarC(PublishedDataset):
     def __post_init__(self) -> None:
         self.refuse_class_map()
         word, dot, severity = (self.argument or "").partition(".")
-        known = (*CORRUPTIONS, *EXTRA)
-        wrong = self.argument is not None and word not in known
+        names = (*CORRUPTIONS, *EXTRA)
+        wrong = self.argument is not None and word not in names
         if wrong or (dot and severity not in map(str, SEVERITIES)):
             base = self.name.partition(":")[0]
-            problem = f"'{word}' is no corruption.{near(word, known)} It has: {', '.join(known)}"
+            problem = f"'{word}' is no corruption.{near(word, names)} It has: {', '.join(names)}"
             if not wrong:
                 problem = f"'{severity}' is no severity. Severities are 1 to 5"
             raise RbError(f"The data set is '{self.name}': {problem}. Write for example {base}:fog.3.")
@@ -192,8 +192,8 @@ class CifarC(PublishedDataset):
         """Memory maps (50000, 32, 32, 3) by corruption, and the labels of all images int64 (N,)."""
         parts = self.parts(split)
         names = dict.fromkeys(name for name, _ in self._blocks())
-        given, *images = self._opened(parts, ["labels", *names])
-        labels = given.astype(np.int64).reshape(len(SEVERITIES), -1)
+        of_labels, *images = self._opened(parts, ["labels", *names])
+        labels = of_labels.astype(np.int64).reshape(len(SEVERITIES), -1)
         chosen = np.concatenate([labels[severity - 1] for _, severity in self._blocks()])
         check_labels(self.name, chosen, self.class_names)
         return dict(zip(names, images, strict=True)), chosen
@@ -203,8 +203,8 @@ class CifarC(PublishedDataset):
         channels, height, width = self.shape
         for part, name in zip(parts, names, strict=True):
             shape = (count,) if name == "labels" else (count, height, width, channels)
-            what = "whole numbers" if name == "labels" else "bytes"
-            expected = f"{name}.npy of the data set {self.name}: {what} of the shape {shape}"
+            kind = "whole numbers" if name == "labels" else "bytes"
+            expected = f"{name}.npy of the data set {self.name}: {kind} of the shape {shape}"
             try:
                 array = npy.mapped(part.path, part.offset, part.length)
             except (ValueError, OSError) as error:
@@ -212,7 +212,7 @@ class CifarC(PublishedDataset):
             if (
                 array.shape != shape
                 or array.dtype.kind not in "iu"
-                or (what == "bytes" and array.itemsize > 1)
+                or (kind == "bytes" and array.itemsize > 1)
             ):
                 raise damaged(part.path, expected, f"it holds {array.dtype} {array.shape}")
             yield array

@@ -59,9 +59,9 @@ class Digits(DatasetSource):
 
     def load(self, split: str) -> Dataset:
         """Raises RbError if scikit-learn is missing or has different digits."""
-        known = self.fingerprint(split)
+        expected = self.fingerprint(split)
         images, labels = split_of(*raw(), split)
-        if content_hash.pixels_hash(images.shape, [images], labels) != known:
+        if content_hash.pixels_hash(images.shape, [images], labels) != expected:
             raise RbError(
                 "The digits of the installed scikit-learn are not the ones that rbtools knows, so results"
                 " would not be comparable. Install another version of scikit-learn."

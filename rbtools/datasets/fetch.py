@@ -98,8 +98,8 @@ def _fetch(
             total.update(chunk)
             out.write(chunk)
             received += len(chunk)
-            whole = "" if length is None else f"/{length / 1e6:.0f}"
-            say(f"downloading {remote.name}  {received / 1e6:.0f}{whole} MB")
+            total_mb = "" if length is None else f"/{length / 1e6:.0f}"
+            say(f"downloading {remote.name}  {received / 1e6:.0f}{total_mb} MB")
             check_cancelled()
     if is_html(start):
         raise RbError(

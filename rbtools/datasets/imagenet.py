@@ -78,8 +78,8 @@ def scaling(text: str) -> tuple[Scaling, int]:
         squash, method, kind, side, crop = match.groups()
         scaled, cropped = int(side), int(crop or side)
         if 0 < cropped <= scaled <= MOST_PIXELS:
-            whole = None if kind == "crop" else scaled
-            return Scaling(whole, method == "bicubic", squash is not None or kind == "squash"), cropped
+            shorter_side = None if kind == "crop" else scaled
+            return Scaling(shorter_side, method == "bicubic", squash is not None or kind == "squash"), cropped
     raise RbError(
         f"The data set imagenet has no preprocessing '{text[:40]}'. Write imagenet, which is"
         f" imagenet:{USUAL}, or imagenet:bicubic-256-224, imagenet:squash-bicubic-256-224, imagenet:crop-288,"
@@ -147,19 +147,19 @@ class ImageNet(Photographs):
         return []
 
     def tree(self, split: str) -> Tree:
-        place = self._place("train" if split == "train" else "test")
-        if place is None:
+        folder = self._place("train" if split == "train" else "test")
+        if folder is None:
             layout = "imagenet/val/n01440764/*.JPEG, imagenet/val/ILSVRC2012_val_*.JPEG, or shards"
             raise self.not_here(split, f"{layout} (imagenet/*validation-00.tar or .parquet)")
-        files = packed_files(place, _names(split))
+        files = packed_files(folder, _names(split))
         if files:
             tree: Tree = packed_tree(files, facts().wnids)
         else:
-            tree = scan(place) if class_folders(place) else _flat(place)
+            tree = scan(folder) if class_folders(folder) else _flat(folder)
         strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
-                f"The folder {place} has the class folders {some(strange)}, which are no wnids of"
+                f"The folder {folder} has the class folders {some(strange)}, which are no wnids of"
                 f" ImageNet's 1,000"
                 " classes (such as n01440764). For images of your own use imagefolder:PATH."
             )
@@ -183,11 +183,11 @@ class ImageNet(Photographs):
                 if (self.home / folder / name).is_dir():
                     return self.home / folder / name
         for folder in self.folders if split == "test" else ():
-            place = self.home / folder
-            if place.is_dir() and (
-                any(map(WNID.fullmatch, class_folders(place))) or any(place.glob("ILSVRC2012_val_*"))
+            path = self.home / folder
+            if path.is_dir() and (
+                any(map(WNID.fullmatch, class_folders(path))) or any(path.glob("ILSVRC2012_val_*"))
             ):
-                return place
+                return path
         return None
 
 
@@ -200,19 +200,19 @@ def _published_subset(tree: Tree) -> list[int]:
     """The positions of the images that RobustBench evaluates on."""
     wanted = set(facts().robustbench)
     numbers = (NUMBER.fullmatch(tree.file_name(index)) for index in range(len(tree)))
-    return [place for place, match in enumerate(numbers) if match and int(match[1]) in wanted]
+    return [position for position, match in enumerate(numbers) if match and int(match[1]) in wanted]
 
 
-def _flat(place: Path) -> Tree:
+def _flat(root: Path) -> Tree:
     """A flat folder of images, labelled by one of the published files in it or above it."""
-    files = sorted(entry.name for entry in place.iterdir() if is_image(entry.name))
-    above = (place, *place.parents[:2])
+    files = sorted(entry.name for entry in root.iterdir() if is_image(entry.name))
+    above = (root, *root.parents[:2])
     folders = [*above, *(folder / "ILSVRC2012_devkit_t12" / "data" for folder in above)]
     candidates = (folder / name for folder in folders for name in LABELS)
     source = next((file for file in candidates if file.is_file()), None)
     if not files or source is None:
         raise RbError(
-            f"The folder {place} has no class folders, and no file says which class its {len(files)}"
+            f"The folder {root} has no class folders, and no file says which class its {len(files)}"
             f" images have."
             f" Expected folders of wnids (n01440764 ...), or one of {', '.join(LABELS)} in it or above it."
         )
@@ -220,13 +220,13 @@ def _flat(place: Path) -> Tree:
     unknown = [name for name in files if Path(name).stem not in wnid_of]
     if unknown:
         raise RbError(
-            f"{source} has no label for {len(unknown)} of {len(files)} images of {place}:"
+            f"{source} has no label for {len(unknown)} of {len(files)} images of {root}:"
             f" {some(unknown)}. Choose"
             " the file that belongs to these images, or sort them into folders of wnids."
         )
     classes = sorted({wnid_of[Path(name).stem] for name in files})
     number = {wnid: position for position, wnid in enumerate(classes)}
-    return Tree(place, classes, [(number[wnid_of[Path(name).stem]], name) for name in files], 0)
+    return Tree(root, classes, [(number[wnid_of[Path(name).stem]], name) for name in files], 0)
 
 
 def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -298,21 +298,21 @@ class Member(NamedTuple):
     label: int
 
 
-def packed_files(place: Path, names: Sequence[str]) -> list[Path]:
+def packed_files(root: Path, names: Sequence[str]) -> list[Path]:
     """The packed files of a split below a folder, in order; `names` are the split's words.
 
     A file says its split (`imagenet1k-validation-00.tar`, `data/train-00000-of-00294.parquet`), or lies in a
     folder that does. Where there are both kinds, the tar files are taken.
     """
-    found: list[Path] = []
-    for folder in (place, place / "data", *(place / name for name in names)):
+    files: list[Path] = []
+    for folder in (root, root / "data", *(root / name for name in names)):
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             match = _SHARD.fullmatch(path.stem) if path.suffix in _ENDINGS else None
             if match and path.is_file() and (match[1] or folder.name) in names:
-                found.append(path)
-        if found:
+                files.append(path)
+        if files:
             break
-    return [path for path in found if path.suffix == ".tar"] or found
+    return [path for path in files if path.suffix == ".tar"] or files
 
 
 def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree:
@@ -327,7 +327,7 @@ def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree
             f" {len(class_names) - 1}, the indices of ImageNet's classes in the order of their wnids."
         )
     present = sorted(set(labels.values()))
-    position = {label: place for place, label in enumerate(present)}
+    position = {label: number for number, label in enumerate(present)}
     files = [(position[label], name) for name, label in labels.items()]
     return PackedTree(paths[0].parent, [class_names[label] for label in present], files, 0, paths, packed)
 
@@ -348,7 +348,7 @@ def _of_tar(files: tuple[tuple[Path, str], ...]) -> Packed:
 def _members(path: Path) -> Iterator[tuple[str, Member]]:
     images: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, int] = {}
-    whole = path.stat().st_size
+    bytes_in_file = path.stat().st_size
     try:
         with tarfile.open(plain(path), "r:", tarinfo=TarHeader) as archive:
             for member in archive:
@@ -356,7 +356,7 @@ def _members(path: Path) -> Iterator[tuple[str, Member]]:
                 key, _, ending = file.partition(".")
                 if not member.isreg() or member.issparse() or not key:
                     continue
-                if member.offset_data + member.size > whole:
+                if member.offset_data + member.size > bytes_in_file:
                     raise ValueError(f"its member {member.name} is cut off")
                 key, ending = f"{folder}/{key}", ending.lower()
                 if ending == _LABEL_ENDING:

@@ -108,13 +108,13 @@ class _Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.is_dir() or not path.exists():
-            what = "is a folder" if path.is_dir() else "does not exist"
-            raise RbError(f"The file {path} {what}. Expected {EXPECTED}.")
+            problem = "is a folder" if path.is_dir() else "does not exist"
+            raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
         try:
             self._zip = zipfile.ZipFile(plain(path))
         except (zipfile.BadZipFile, OSError) as error:
             raise damaged(path, EXPECTED, error) from None
-        self._members = {one.filename.removesuffix(".npy"): one for one in self._zip.infolist()}
+        self._members = {member.filename.removesuffix(".npy"): member for member in self._zip.infolist()}
         self.splits: dict[str, tuple[str, str]] = {}
         for split, spellings in _SPLITS.items():
             pairs = ((images, labels) for images, labels in map(str.split, spellings))
@@ -163,8 +163,8 @@ class _Archive:
         """Labels int64 (N,), from (N,) or (N, 1)."""
         array = self.array(name)
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.size != len(array):
-            what = f"`{name}` is {array.dtype} {array.shape}"
-            raise self.wrong(f"{what}, which is no whole number for each image")
+            problem = f"`{name}` is {array.dtype} {array.shape}"
+            raise self.wrong(f"{problem}, which is no whole number for each image")
         return array.reshape(-1).astype(np.int64)
 
     def class_names(self) -> list[str]:

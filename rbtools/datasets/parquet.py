@@ -92,8 +92,8 @@ class Parquet(DatasetSource):
                     total.update(content_hash.lines(str(label), hashlib.sha256(image.read()).hexdigest()))
             return total.hexdigest()
 
-        what = ("parquet", *(os.path.realpath(file) for file in files))
-        return content_hash.remembered(cache, what, [(file.name, file) for file in files], make)
+        key = ("parquet", *(os.path.realpath(file) for file in files))
+        return content_hash.remembered(cache, key, [(file.name, file) for file in files], make)
 
     @property
     def _path(self) -> Path:
@@ -148,14 +148,14 @@ class ImageTable:
             schema = pq.read_schema(plain(files[0]))
             self._image, label = _columns(pa, schema, files[0])
             opened = [pq.ParquetFile(plain(file), memory_map=True) for file in files]
-            if any(one.schema_arrow.field(self._image) != schema.field(self._image) for one in opened):
+            if any(table.schema_arrow.field(self._image) != schema.field(self._image) for table in opened):
                 raise ValueError(f"its column {self._image} differs from that of another file")
-            for one, file in zip(opened, files, strict=True):
-                groups = range(one.metadata.num_row_groups)
-                rows = sum(one.metadata.row_group(group).num_rows for group in groups)
+            for table, file in zip(opened, files, strict=True):
+                groups = range(table.metadata.num_row_groups)
+                rows = sum(table.metadata.row_group(group).num_rows for group in groups)
                 if rows > (size := file.stat().st_size):  # labels in runs take no room
                     raise ValueError(f"it claims {rows} rows in {size} bytes")
-            column = pa.concat_tables([one.read([label]) for one in opened]).column(label)
+            column = pa.concat_tables([table.read([label]) for table in opened]).column(label)
             if column.null_count:
                 raise ValueError(f"its column {label} has rows without a value")
             self.labels: np.ndarray = column.to_numpy().astype(np.int64)
@@ -192,7 +192,9 @@ class ImageTable:
         """The name of the file that each image was made of, as the Hub's files note it; None without."""
         pa = _pyarrow()[0]
         try:
-            column = pa.concat_tables([one.read([f"{self._image}.path"]) for one in self._opened]).column(0)
+            column = pa.concat_tables([table.read([f"{self._image}.path"]) for table in self._opened]).column(
+                0
+            )
             return [str((row or {}).get("path") or "") for row in column.to_pylist()]
         except (pa.ArrowException, OSError, IndexError, AttributeError):
             return None
@@ -277,7 +279,7 @@ def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, s
 
     def encoded(kind: pyarrow.DataType) -> bool:
         inner = [field.type for field in kind if field.name == "bytes"] if types.is_struct(kind) else [kind]
-        return any(types.is_binary(one) or types.is_large_binary(one) for one in inner)
+        return any(types.is_binary(kind_of) or types.is_large_binary(kind_of) for kind_of in inner)
 
     images = [field.name for field in schema if encoded(field.type)]
     labels = [field.name for field in schema if types.is_integer(field.type)]
@@ -285,8 +287,8 @@ def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, s
     label = next((name for name in _LABELS if name in labels), labels[0] if len(labels) == 1 else None)
     if image is None or label is None:
         there = ", ".join(f"{field.name} ({field.type})" for field in schema)
-        what = "encoded images (image, img)" if image is None else "labels (label, labels, fine_label)"
-        raise RbError(f"The file {file} has no one column of {what}. It has: {there}.")
+        wanted = "encoded images (image, img)" if image is None else "labels (label, labels, fine_label)"
+        raise RbError(f"The file {file} has no one column of {wanted}. It has: {there}.")
     return image, label
 
 

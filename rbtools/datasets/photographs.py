@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import zipfile
@@ -10,6 +9,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, ClassVar
 
@@ -151,9 +151,9 @@ class ImageNet50(Photographs):
         splits = {}
         for split, name in (("train", "train"), ("test", "val"), ("test", "test")):
             places = (self.home / folder / name for folder in self.folders)
-            place = next((place for place in places if place.is_dir()), None)
-            if place is not None:
-                splits[split] = place
+            path = next((path for path in places if path.is_dir()), None)
+            if path is not None:
+                splits[split] = path
         if len(splits) > 1:
             same_classes(splits)
         return splits
@@ -219,7 +219,7 @@ class TinyImageNet(Photographs):
         for folder in self.folders:
             root = self.home / folder
             if (root / "wnids.txt").is_file():
-                return _tree(root, split, _names(root), lambda name, root=root: read_text(root / name))
+                return _tree(root, split, _names(root), partial(_text, root))
         packed = self.found(self.archive.name)
         if packed is None:
             layout = f"{FOLDER}/wnids.txt with train and val beside it"
@@ -237,10 +237,14 @@ class TinyImageNet(Photographs):
         return Placed(tree.root, tree.classes, tree.files, 0, [inner + name for name in tree.places], archive)
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def _opened(path: str, stamp: str) -> zipfile.ZipFile:
     """The archive with that stamp, cached: its list of 120,000 files takes a second to read."""
     return zipfile.ZipFile(plain(path))
+
+
+def _text(root: Path, name: str) -> str:
+    return read_text(root / name)
 
 
 def _names(root: Path) -> list[str]:
@@ -271,15 +275,17 @@ def _tree(root: Path, split: str, names: list[str], read: Callable[[str], str]) 
     part, number = ("train", "val")[split == "test"], {name: i for i, name in enumerate(classes)}
     entries = []
     for name in names:
-        first, _, rest = name.partition("/")
-        file = rest.rpartition("/")[2]
+        first, _, below = name.partition("/")
+        file = below.rpartition("/")[2]
         if first != part or not is_image(file):
             continue
-        wnid = class_of.get(file) if part == "val" and rest.startswith("images/") else rest.partition("/")[0]
+        wnid = (
+            class_of.get(file) if part == "val" and below.startswith("images/") else below.partition("/")[0]
+        )
         if wnid not in number:
             problem = f"the class '{wnid}', not in wnids.txt" if wnid else f"no class in {ANNOTATIONS}"
             raise RbError(f"The image {name} of tinyimagenet in {root} has {problem}. Get the data anew.")
         entries.append((number[wnid], f"{wnid}/{file}", name))
     entries.sort()
-    files = [(place, name) for place, name, _ in entries]
+    files = [(position, name) for position, name, _ in entries]
     return Placed(root, classes, files, 0, [name for *_, name in entries])

@@ -70,8 +70,8 @@ def split_folders(path: str) -> dict[str, Path]:
     """
     root = Path(path).expanduser()
     if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise RbError(f"The image folder {path} {what}. Expected a folder with {EXPECTED}.")
+        problem = "is a file" if root.exists() else "does not exist"
+        raise RbError(f"The image folder {path} {problem}. Expected a folder with {EXPECTED}.")
     folders: dict[str, Path] = {}
     for split, names in SPLITS.items():
         present = [root / name for name in names if (root / name).is_dir()]
@@ -236,10 +236,10 @@ def labelled(
 
     `resize`: see `decode.decode`. With a `Scaling` they are always decoded when they are indexed.
     """
-    label_of = [class_names.index(one) for one in tree.classes]
-    whole, lazy = (len(tree), *shape), isinstance(resize, decode.Scaling)
+    label_of = [class_names.index(name) for name in tree.classes]
+    full_shape, lazy = (len(tree), *shape), isinstance(resize, decode.Scaling)
     images = (streaming.Streamed if lazy else streaming.images)(
-        whole, lambda ids, out: decode.decode(tree, ids, out, resize=resize)
+        full_shape, lambda ids, out: decode.decode(tree, ids, out, resize=resize)
     )
     if isinstance(images, streaming.Streamed) and resize is None:
         decode.check_sizes(tree)  # report a wrong size now, not during the work
@@ -258,9 +258,9 @@ def fingerprint(tree: Tree, class_names: list[str], cache: Cache | None, kind: s
 
     Raises RbError naming a file that cannot be read.
     """
-    what = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
+    key = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
     try:
-        return content_hash.remembered(cache, what, tree.stored(), lambda: _hash(tree, class_names, kind))
+        return content_hash.remembered(cache, key, tree.stored(), lambda: _hash(tree, class_names, kind))
     except OSError as error:
         raise RbError(
             f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."

@@ -124,8 +124,8 @@ class ArchiveTask(EvalTask):
 def files(folder: Path, names: Sequence[str]) -> list[Path]:
     """The files of these corruptions. Raises RbError where some are missing, or the labels are."""
     if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "does not exist"
-        raise RbError(f"{folder} {what}. Expected the folder of an archive, with labels.npy and NAME.npy.")
+        problem = "is no folder" if folder.exists() else "does not exist"
+        raise RbError(f"{folder} {problem}. Expected the folder of an archive, with labels.npy and NAME.npy.")
     wanted = [folder / f"{name}.npy" for name in ("labels", *names)]
     lacking = [file.name for file in wanted if not file.is_file()]
     if lacking:
@@ -276,19 +276,24 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
         # uint8, as published, where all labels fit
         np.save(stream, labels.astype(np.uint8 if labels.max() < 256 else np.int64))
     lines = []
-    with device.taken(run, resources.training_threads(run, None)) as place:
+    with device.taken(run, resources.training_threads(run, None)) as target:
         for corruption in chosen:
             path = folder / f"{corruption.name}.npy"
             if path.exists():
                 lines.append(f"{path} was already complete.")
                 continue
-            earlier = _write_one(corruption, path, dataset.images, ids, place, run)
+            earlier = _write_one(corruption, path, dataset.images, ids, target, run)
             lines.append(f"{path} is written{f', from image {earlier} on' if earlier else ''}.")
     return lines
 
 
 def _write_one(
-    corruption: Corruption, path: Path, images: Tensor | Streamed, ids: Tensor, place: torch.device, run: Run
+    corruption: Corruption,
+    path: Path,
+    images: Tensor | Streamed,
+    ids: Tensor,
+    target: torch.device,
+    run: Run,
 ) -> int:
     """Write one file, continuing an earlier run; return how many images that run had written."""
     channels, height, width = images.shape[1:]
@@ -304,7 +309,7 @@ def _write_one(
             run.report.progress(f"{path.name}  {done}/{count} images")
             block, start = divmod(done, len(ids))
             part = ids[start : start + (run.settings.batch or CHUNK)]
-            levels = corrupted(corruption, images[part], part, SEVERITIES[block], place, run.settings.seed)
+            levels = corrupted(corruption, images[part], part, SEVERITIES[block], target, run.settings.seed)
             file.write(levels.tobytes())
             file.flush()
             done += len(part)

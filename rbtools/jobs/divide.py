@@ -96,7 +96,7 @@ class Shared:
 
         def is_joined(tile: range) -> bool:
             joined = (Outcomes(store, outcomes[i].key) for i in self.keys[tile])
-            return self.helping and all(len(known) >= tile.stop for known in joined)
+            return self.helping and all(len(stored) >= tile.stop for stored in joined)
 
         yield from free_tiles(
             {tile: parts.values() for tile, parts in self.keys.items()},
@@ -130,9 +130,9 @@ class Shared:
 def _part_keys(tile: range, outcomes: Sequence[Outcomes]) -> dict[int, str]:
     """The store keys of the parts that a tile lacks, by the position of their output."""
     return {
-        i: digest({"part of": known.key, "begin": max(len(known), tile.start), "end": tile.stop})
-        for i, known in enumerate(outcomes)
-        if len(known) < tile.stop
+        i: digest({"part of": stored.key, "begin": max(len(stored), tile.start), "end": tile.stop})
+        for i, stored in enumerate(outcomes)
+        if len(stored) < tile.stop
     }
 
 

@@ -91,8 +91,8 @@ class ScreenSources:
         store = inputs.run.store
         if store.force or store.folder is None or not inputs.record.get("checkpoint"):
             return []
-        known = {evaluation.key: evaluation for evaluation in [*_of_record(inputs), *_of_store(inputs)]}
-        return [known[key] for key in sorted(known)]
+        by_key = {evaluation.key: evaluation for evaluation in [*_of_record(inputs), *_of_store(inputs)]}
+        return [by_key[key] for key in sorted(by_key)]
 
     def of(self, method: Attack, screen: Sequence[Attack], only: Sequence[str] | None) -> list[ScreenSource]:
         """The outcomes that count at the distance of an attack, the largest distance first.
@@ -100,23 +100,24 @@ class ScreenSources:
         Of these only such that break images which those before leave, or that serve for an attack of the
         screen. The attack's own outcomes are left out. `only`: the keys of those to take.
         """
-        known = [one for one in self._known if only is None or one.key in only]
-        every = [one for one in (_source(self._inputs, one, method) for one in known) if one is not None]
+        evaluations = [evaluation for evaluation in self._known if only is None or evaluation.key in only]
+        sources = [_source(self._inputs, evaluation, method) for evaluation in evaluations]
+        every = [source for source in sources if source is not None]
         if not every:
             return []
-        every.sort(key=lambda one: (-one.method.eps, one.metric, one.key))
+        every.sort(key=lambda source: (-source.method.eps, source.metric, source.key))
         chosen: list[ScreenSource] = []
         broken = np.zeros(self._inputs.n, bool)
-        for one in every:
-            if (one.broken & ~broken).any() or any(one.serves_for(attack) for attack in screen):
-                chosen.append(one)
-                broken |= one.broken
+        for source in every:
+            if (source.broken & ~broken).any() or any(source.serves_for(attack) for attack in screen):
+                chosen.append(source)
+                broken |= source.broken
         return chosen
 
 
-def _source(inputs: Inputs, one: StoredEvaluation, attack: Attack) -> ScreenSource | None:
+def _source(inputs: Inputs, evaluation: StoredEvaluation, attack: Attack) -> ScreenSource | None:
     """The outcomes as a screen of the attack; None if they are of no use for it."""
-    column, seed = one.what["column"], one.what.get("seed")
+    column, seed = evaluation.what["column"], evaluation.what.get("seed")
     try:
         stored = _attack_of(column["attack"], column["config"])
     except (RbError, TypeError, ValueError, KeyError):
@@ -128,7 +129,7 @@ def _source(inputs: Inputs, one: StoredEvaluation, attack: Attack) -> ScreenSour
         stored.eps > attack.eps or (stored == attack and seed in (None, inputs.run.settings.seed))
     ):
         return None
-    outcomes = Outcomes(inputs.run.store, one.key)
+    outcomes = Outcomes(inputs.run.store, evaluation.key)
     if len(outcomes) < inputs.n:
         return None
     values, margins = outcomes.values(inputs.n), None
@@ -139,7 +140,7 @@ def _source(inputs: Inputs, one: StoredEvaluation, attack: Attack) -> ScreenSour
         detail = values.ndim == 2
         broken = right(values, detail) != 1
         margins = _margins(values) if detail and hasattr(stored, "reach") else None
-    return ScreenSource(one.metric, one.key, stored, seed, broken, margins)
+    return ScreenSource(evaluation.metric, evaluation.key, stored, seed, broken, margins)
 
 
 def _attack_of(name: str, config: Mapping[str, Any]) -> Any:
@@ -150,9 +151,9 @@ def _attack_of(name: str, config: Mapping[str, Any]) -> Any:
 def _margins(rows: np.ndarray) -> np.ndarray:
     """The label's logit minus the largest other one (n,), at least 0, of rows (n, 1 + K): label, logits."""
     labels, logits = rows[:, :1].astype(np.int64), rows[:, 1:].copy()
-    own: np.ndarray = np.take_along_axis(logits, labels, 1)[:, 0]
+    label_logits: np.ndarray = np.take_along_axis(logits, labels, 1)[:, 0]
     np.put_along_axis(logits, labels, -np.inf, 1)
-    margins: np.ndarray = np.maximum(own - logits.max(1), 0)
+    margins: np.ndarray = np.maximum(label_logits - logits.max(1), 0)
     return margins
 
 
@@ -201,11 +202,11 @@ def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
     wanted = evaluate_record.inputs_fields(inputs)
     for folder, stamp in _folders(store):
         for checkpoint, key, metric in _evaluations_in(str(store.folder), folder, stamp):
-            what = _key_fields(store, key) if checkpoint == inputs.checkpoint else None
-            if what is None or {field: what.get(field) for field in wanted} != wanted:
+            fields = _key_fields(store, key) if checkpoint == inputs.checkpoint else None
+            if fields is None or {field: fields.get(field) for field in wanted} != wanted:
                 continue
-            if what.get("column", {}).get("kind") in ("attack", "distance"):
-                yield StoredEvaluation(metric, what)
+            if fields.get("column", {}).get("kind") in ("attack", "distance"):
+                yield StoredEvaluation(metric, fields)
 
 
 def _folders(store: Store) -> list[tuple[str, str]]:
@@ -265,8 +266,8 @@ class ImageOutcomes:
         if outcomes is None or checkpoint not in wanted:
             return
         for entry in record.get("evals", []):
-            known = self._keys.setdefault((str(checkpoint), entry["metric"]), [])
-            known.append((entry, outcomes))
+            entries = self._keys.setdefault((str(checkpoint), entry["metric"]), [])
+            entries.append((entry, outcomes))
 
     def shares(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> Shares | None:
         """The contribution of each image of the split, in its fixed order, to the entry's value.

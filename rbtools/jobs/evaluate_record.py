@@ -233,11 +233,11 @@ def _lacking(
 def _stored_entries(run: Run, key: str) -> Entries | None:
     """The entries that the store has, or None; a store of others may hold anything under the key."""
     kept = run.store.result(key)
-    whole = isinstance(kept, list) and all(
+    is_whole = isinstance(kept, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry
         for entry in kept
     )
-    return kept if whole else None
+    return kept if is_whole else None
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:

@@ -151,7 +151,8 @@ class Scale(NamedTuple):
             return levels.astype(np.float32) * np.float32(self.step)
         counts = np.abs(levels).sum(1, dtype=np.float64).clip(1)
         each = self.eps * (1 - 1e-6) / (counts if self.norm == "l1" else np.sqrt(counts))
-        return levels.astype(np.float32) * each.astype(np.float32)[:, None]
+        difference: NDArray[np.float32] = levels.astype(np.float32) * each.astype(np.float32)[:, None]
+        return difference
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -278,8 +279,9 @@ def _header(path: str | Path, stream: IO[bytes]) -> dict[str, Any]:
     for name in _NUMBERS:
         if not _is_number(header.get(name)):
             raise _damaged(path, f"its header has no number '{name}'")
-    whole = isinstance(header["n"], int) and header["n"] > 0 and isinstance(header["coarse"], int)
-    if not whole or not 0 <= header["coarse"] <= 127 or not 0 < header["step"] <= 1 or not header["eps"] > 0:
+    n, coarse = header["n"], header["coarse"]
+    counts = isinstance(n, int) and n > 0 and isinstance(coarse, int) and 0 <= coarse <= 127
+    if not counts or not 0 < header["step"] <= 1 or not header["eps"] > 0:
         raise _damaged(path, "a number in its header is out of range")
     return header
 
@@ -357,8 +359,8 @@ def verify_evidence(
     """
     header = header_of(path)
     try:
-        known = record if weights is None else with_file(record, weights, run, hints)
-        inputs = resolve_inputs(known, run, str(header.get("split", "test")))
+        with_weights = record if weights is None else with_file(record, weights, run, hints)
+        inputs = resolve_inputs(with_weights, run, str(header.get("split", "test")))
     except OtherCheckpoint as other:
         verdict = {"verdict": "differs", "claimed": _claim(record, header).get("value"), "reason": str(other)}
     else:

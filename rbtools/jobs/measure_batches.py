@@ -115,7 +115,7 @@ class Measuring:
         self, items: Sequence[MeasureItem], keys: Sequence[str], *, helping: bool
     ) -> Iterator[tuple[int, list[Value], float]]:
         """As `all`, together with other processes; nothing if `helping`. keys: of the items' results."""
-        store, own = self.run.store, dict[MeasureTile, TileResult]()
+        store, computed = self.run.store, dict[MeasureTile, TileResult]()
         names = {
             tile: digest(
                 {"part of": keys[tile.place], "begin": tile.examples.start, "end": tile.examples.stop}
@@ -131,11 +131,11 @@ class Measuring:
         )
         with contextlib.closing(tiles):  # type: ignore[type-var]
             for tile in tiles:
-                own[tile] = self._computed(tile, items[tile.place])
-                store.keep_part(names[tile], json.dumps(own[tile]).encode())
+                computed[tile] = self._computed(tile, items[tile.place])
+                store.keep_part(names[tile], json.dumps(computed[tile]).encode())
         if helping:
             return
-        results = {tile: own.get(tile) or _stored(store.state(name)) for tile, name in names.items()}
+        results = {tile: computed.get(tile) or _stored(store.state(name)) for tile, name in names.items()}
         yield from _joined(
             items,
             {tile: known or self._computed(tile, items[tile.place]) for tile, known in results.items()},

@@ -86,8 +86,8 @@ def perturbing(
             raise UsageError(
                 f"--attack is '{name}'. Images are perturbed by one of: {', '.join(BY_GRADIENT)}."
             )
-        own = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
-        attacks += [ATTACKS.build(name, eps=eps, **own) for eps in distances]
+        settings = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
+        attacks += [ATTACKS.build(name, eps=eps, **settings) for eps in distances]
     return tuple(attacks)
 
 
@@ -168,8 +168,8 @@ def _jobs(record: dict[str, Any], request: MeasureRequest, run: Run) -> list[Mea
             for split in (request.splits or (measure.split,)) if measure.data else (measure.split,):
                 data = _data(record, run, split, on)
                 if measure.needs_record:
-                    known = {**record, "arch": arch_of(record, data)}
-                    measure = measure.filled(known, _data(record, run.changed(n=None), split, on).size)
+                    described = {**record, "arch": arch_of(record, data)}
+                    measure = measure.filled(described, _data(record, run.changed(n=None), split, on).size)
                 if measure.attacks:
                     jobs += [MeasureItem(measure, attack, on, data, size, norm) for attack in request.attacks]
                 elif measure.own_eps:

@@ -89,10 +89,12 @@ def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
     with torch.no_grad():
         logits = model(images)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (len(images), classes):
-        what = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+        problem = (
+            f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+        )
         raise RbError(
-            f"The model gives {what} for {len(images)} images of {classes} classes. Expected logits of shape"
-            f" ({len(images)}, {classes}): return those alone."
+            f"The model gives {problem} for {len(images)} images of {classes} classes. Expected logits of"
+            f" shape ({len(images)}, {classes}): return those alone."
         )
     return logits.float()
 
@@ -155,7 +157,7 @@ def _other_normalisation(
     if _source(record) in SURE:
         return None
     bare = model.network if isinstance(model, Preprocessed) else model
-    known = normalizations(data)
+    pairs = normalizations(data)
     inputs = images.cpu()
 
     def right(pair: Known, n: int) -> Tensor:
@@ -164,18 +166,18 @@ def _other_normalisation(
 
     now = _logits(model, images, data.about.classes).argmax(1).eq(labels)
     better: dict[str, Tensor] = {}
-    for name in kinds(known):
-        if _gain(now[:FEW], right(known[name], FEW)) > 0:
-            whole = right(known[name], len(images))
+    for name in kinds(pairs):
+        if _gain(now[:FEW], right(pairs[name], FEW)) > 0:
+            on_all = right(pairs[name], len(images))
             # Two standard deviations of the gain if either outcome were right by chance where they differ.
-            if _gain(now, whole) > 2 * math.sqrt(int(now.ne(whole).sum())):
-                better[name] = whole
+            if _gain(now, on_all) > 2 * math.sqrt(int(now.ne(on_all).sum())):
+                better[name] = on_all
     if not better:
         return None
     best = max(better, key=lambda name: int(better[name].sum()))
     shown = best
     if best == "dataset":
-        shown = " ".join(",".join(f"{value:.4g}" for value in values) for values in known[best] or ())
+        shown = " ".join(",".join(f"{value:.4g}" for value in values) for values in pairs[best] or ())
     return _Other(shown, int(better[best].sum()), len(images))
 
 
@@ -196,7 +198,7 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) ->
     mapped = counts.max(1).values.sum().item() / len(labels)
     if sorted(order) != list(range(classes)) or mapped < accuracy + MUCH:
         return None
-    pairs = ", ".join(f'"{name}": {place}' for name, place in zip(data.about.class_names, order, strict=True))
+    pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))
     return f"try --class-map with a file of {{{pairs}}}, with which it is {mapped:.4f}."
 
 

@@ -90,9 +90,11 @@ def summarize_adv(record: dict[str, Any], path: str, count: int, run: Run) -> Ad
             confidence, predicted = outputs.softmax(1).max(1)
             changed = torch.from_numpy(block.forms != evidence.CLEAN)
             for row in (changed & predicted.ne(labels)).nonzero()[:, 0].tolist():
-                shown = (image[row].permute(1, 2, 0).numpy() for image in (clean, images))
-                classes = (str(names[int(of_class[row])]) for of_class in (labels, predicted))
-                worst.append(WorstExample(int(ids[row]), *classes, float(confidence[row]), *shown))
+                label, prediction = (str(names[int(classes[row])]) for classes in (labels, predicted))
+                shown, moved = (image[row].permute(1, 2, 0).numpy() for image in (clean, images))
+                worst.append(
+                    WorstExample(int(ids[row]), label, prediction, float(confidence[row]), shown, moved)
+                )
             worst = heapq.nlargest(count, worst, key=lambda example: (example.confidence, -example.place))
     return AdvSummary(header, worst, _repeated(torch.cat(right, 1)))
 

@@ -66,10 +66,10 @@ def belonging(
         if weights and record is not None:
             wanted += [("objects", listing.checkpoint_of(record)), ("objects", listing.best_of(record))]
         for kind, name in wanted:
-            place = store.path(kind, str(name)) if listing.is_name(name) else None
-            if place is not None and str(place) not in seen:
-                seen.add(str(place))
-                yield ArchiveMember(kind, str(place))
+            file = store.path(kind, str(name)) if listing.is_name(name) else None
+            if file is not None and str(file) not in seen:
+                seen.add(str(file))
+                yield ArchiveMember(kind, str(file))
 
 
 class Written(NamedTuple):
@@ -170,10 +170,10 @@ def _json(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> dict[str, object]:
 
 
 def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Taken:
-    place = _MEMBER.fullmatch(entry.name)
-    if place is None or entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.issparse():
+    match = _MEMBER.fullmatch(entry.name)
+    if match is None or entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.issparse():
         return Taken(entry.name, 0, False, "it is no file of a store")
-    kind, _, name = place.groups()
+    kind, _, name = match.groups()
     path = store.path(kind, name)
     stream = tar.extractfile(entry)
     if path is None or stream is None:

@@ -105,5 +105,5 @@ def stamp(status: os.stat_result) -> Stamp:
     """The stamp of a file with this status. To be made before the file is read."""
     size, changed, modified = status.st_size, status.st_ctime_ns, status.st_mtime_ns
     text = f"{size} {modified} {changed} {status.st_ino} {status.st_dev}"
-    known = status.st_ino > 0 and changed > 0 and (changed != modified or changed % _COARSE_NS > 0)
-    return Stamp(text, known and changed / 1e9 < time.time() - RESOLUTION_SECONDS)
+    changes_known = status.st_ino > 0 and changed > 0 and (changed != modified or changed % _COARSE_NS > 0)
+    return Stamp(text, changes_known and changed / 1e9 < time.time() - RESOLUTION_SECONDS)

@@ -111,8 +111,8 @@ def check_folder_of(path: Path) -> None:
     """
     folder = path.parent
     if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "does not exist"
-        raise UsageError(f"Cannot write {path}: {folder} {what}. Name a file in a folder that is there.")
+        problem = "is no folder" if folder.exists() else "does not exist"
+        raise UsageError(f"Cannot write {path}: {folder} {problem}. Name a file in a folder that is there.")
 
 
 def check_writable(folder: Path) -> None:

@@ -130,10 +130,10 @@ def _content(path: Path) -> bytes:
 def _holder_is_gone(token: bytes) -> bool:
     """Whether the lease names a process of this host that has ended."""
     try:
-        holder = json.loads(token)
+        owner = json.loads(token)
     except (ValueError, RecursionError):
         return False  # being written, or damaged: it expires if nobody touches it
-    return isinstance(holder, dict) and is_gone(holder)
+    return isinstance(owner, dict) and is_gone(owner)
 
 
 def _now(folder: Path) -> float:
@@ -199,20 +199,20 @@ def label() -> str:
 
 def from_label(text: str) -> dict[str, Any]:
     """The process that a label names; for an invalid label, one that counts as running."""
-    host, _, rest = text.partition("+")
-    space, _, pid = rest.partition("+")
+    host, _, numbers = text.partition("+")
+    space, _, pid = numbers.partition("+")
     return {"host": HOST if host == _HOST_IN_LABELS else None, "space": space, "pid": pid}
 
 
-def is_gone(holder: Mapping[str, Any]) -> bool:
+def is_gone(owner: Mapping[str, Any]) -> bool:
     """Whether that is a process of this host that has ended.
 
     False if that is unknown: for another host, another container, or an invalid text.
     """
     try:
-        if holder["host"] != HOST or holder.get("space", SPACE) != SPACE:
+        if owner["host"] != HOST or owner.get("space", SPACE) != SPACE:
             return False
-        os.kill(int(holder["pid"]), 0)
+        os.kill(int(owner["pid"]), 0)
     except ProcessLookupError:
         return True
     except (OSError, KeyError, TypeError, ValueError, OverflowError):

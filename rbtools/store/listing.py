@@ -141,10 +141,10 @@ def record(key: str, data: bytes, time: float) -> dict[str, Any] | None:
     if result is None:
         return None
     try:
-        what, about = result["what"], result.get("about", {})
-        kind = about.get("kind") or what.get("kind", "other")
-        fields = _MAKERS.get(kind, _other)(what, result["value"], about)
-        outcomes = {"outcomes": what["outcomes"]} if "outcomes" in what else {}
+        description, about = result["what"], result.get("about", {})
+        kind = about.get("kind") or description.get("kind", "other")
+        fields = _MAKERS.get(kind, _other)(description, result["value"], about)
+        outcomes = {"outcomes": description["outcomes"]} if "outcomes" in description else {}
         if outcomes and not is_name(outcomes["outcomes"]):
             return None
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -158,12 +158,12 @@ def _in_words(time: int) -> str:
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _training(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+def _training(description: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     entries = trained.entries(value)
     return {
-        "arch": _arch(what["arch"], about),
+        "arch": _arch(description["arch"], about),
         **{key: about[key] for key in ("dataset",) if key in about},
-        "train": trained.section(what, value),
+        "train": trained.section(description, value),
         "checkpoint": value["checkpoint"],
         "metrics": {entry["metric"]: entry["value"] for entry in entries},
         "evals": entries,
@@ -171,18 +171,20 @@ def _training(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]
     }
 
 
-def _tracking(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+def _tracking(description: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     return {
         "arch": _arch({}, about),
         **{key: about[key] for key in ("dataset",) if key in about},
-        "train": {"tracking": value["tracking"], "history": value["tracked"], "key": what["training"]},
+        "train": {"tracking": value["tracking"], "history": value["tracked"], "key": description["training"]},
         "checkpoint": value["checkpoint"],
         "metrics": {},
         "evals": [],
     }
 
 
-def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
+def _evaluation(
+    description: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]
+) -> dict[str, Any]:
     of = about["of"]
     entries, split = value, of.get("split", "test")
     if split != "test" and of.get("kind") not in _NAMED_BY_SPLIT:
@@ -197,9 +199,9 @@ def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[s
     }
 
 
-def _other(what: dict[str, Any], value: object, about: dict[str, Any]) -> dict[str, Any]:
+def _other(description: dict[str, Any], value: object, about: dict[str, Any]) -> dict[str, Any]:
     """A result of an unknown kind: shown as it is stored."""
-    return {"arch": _arch(what.get("arch", {}), about), "what": what, "value": value}
+    return {"arch": _arch(description.get("arch", {}), about), "what": description, "value": value}
 
 
 _MAKERS: dict[str, Callable[[Any, Any, Any], dict[str, Any]]] = {
@@ -322,12 +324,12 @@ def parallel_map(work: Callable[[Item], Answer], items: Sequence[Item], processe
     helpers = []
     try:
         for number in range(processes):
-            ours, theirs = context.Pipe(duplex=False)
-            ends.append(ours)
-            args = (work, items[number::processes], theirs, list(ends))
+            reader, writer = context.Pipe(duplex=False)
+            ends.append(reader)
+            args = (work, items[number::processes], writer, list(ends))
             helpers.append(context.Process(target=_help, args=args, daemon=True))
             helpers[-1].start()
-            theirs.close()
+            writer.close()
         for place in range(len(items)):
             answer, error = ends[place % processes].recv()
             if error is not None:
