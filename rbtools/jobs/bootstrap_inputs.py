@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from rbtools.errors import RbError
-from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.base import Outcomes
 from rbtools.lazy import np
 from rbtools.probabilistic import sequential
 from rbtools.store import Store, index, listing

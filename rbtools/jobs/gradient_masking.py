@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rbtools.evaluation import adversarial
+from rbtools.evaluation import tasks
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -78,7 +78,7 @@ class GradientMaskingTask(EvalTask):
         outcomes: dict[Any, Any] = dict(batch.precomputed)
         for output in wanted:
             if isinstance(output, AttackOutput):
-                result = adversarial.run_attack(batch, output.method)
+                result = tasks.run_attack(batch, output.method)
                 outcomes[output] = Outcome(result.survived, result.totals)
             elif isinstance(output, MaskingOutput):
                 noise, pgd = (_bits(outcomes[part]) for part in (output.noise, output.pgd))

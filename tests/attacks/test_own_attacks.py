@@ -15,7 +15,7 @@ from torch import nn
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.aa import AutoAttack
 from rbtools.attacks.curve import CurveAttack
-from rbtools.attacks.fab_steps import shortest_way
+from rbtools.attacks.fab import shortest_way
 from rbtools.errors import RbError
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.rng.draws import Draws

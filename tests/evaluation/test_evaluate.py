@@ -24,10 +24,8 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.base import Attack
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
-from rbtools.evaluation import sampling
-from rbtools.evaluation.base import BATCH, Batch, EvalTask, batch_size
-from rbtools.evaluation.outcomes import encoded
-from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.evaluation.base import BATCH, Batch, EvalTask, batch_size, encoded
+from rbtools.evaluation.probabilistic import NoiseTask, sample_copies
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
@@ -480,7 +478,7 @@ def test_pr_of_a_linear_model_is_its_closed_form(pixels: int) -> None:
         seed=0,
         chunk_size=images,
     )
-    for gamma, found in zip(gammas, sampling.copies(tile, Uniform(), gammas, samples), strict=True):
+    for gamma, found in zip(gammas, sample_copies(tile, Uniform(), gammas, samples), strict=True):
         ratio, drawn = distance / gamma, images * samples
         failing = (1 - ratio) / 2 if pixels == 1 else (2 - 2 * ratio) ** 2 / 8
         share = 1 - found.right.sum().item() / drawn

@@ -22,7 +22,7 @@ from rbtools.certification.smooth import Smooth
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
-from rbtools.evaluation import arguments
+from rbtools.evaluation import in_memory
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record
@@ -127,7 +127,7 @@ def by_command(line: list[str], task: Any, name: str) -> np.ndarray:
     assert result.exit_code == 0, result.output
     run = Run.of(store=Store("rb-store"), device="cpu", allow_code=True)
     inputs = resolve_inputs(json.loads(result.stdout), run)
-    found = evaluate_record.known_outcomes(inputs, arguments.task_of(task))
+    found = evaluate_record.known_outcomes(inputs, in_memory.task_of(task))
     assert found, "the store has no outcomes under the key of these settings"
     return found[0][inputs.data.order(inputs.data.load().labels).argsort().numpy()]
 
