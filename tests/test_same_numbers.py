@@ -7,7 +7,6 @@ an outcome may depend on is the example, the seed and the question; never on its
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -321,12 +320,3 @@ def test_trainings_in_turn_end_with_the_weights_of_those_alone(
     done, steps = in_turn(works, monkeypatch)
     assert [done["e"]["checkpoint"], done["t"]["checkpoint"]] == list(uninterrupted.values())
     assert switches(steps) >= 6, steps
-
-
-def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, str], tmp_path: Path) -> None:
-    run = Run.of(tool="test", store=Store(tmp_path / "store"), jobs=2)
-    how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
-    record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
-    (done,) = pooled([jobs.TrainJob(METHODS.build("erm"), how, 0, run)], [record], run)
-    assert done["checkpoint"] == uninterrupted["erm"]
-    assert json.dumps(done)

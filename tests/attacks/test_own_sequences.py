@@ -10,6 +10,7 @@ import torch
 from rbtools.attacks import ATTACKS, active_examples, apgd, square
 from rbtools.attacks.target import Network
 from rbtools.errors import RbError
+from rbtools.evaluation import diagnostics
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.rng.draws import Draws
 
@@ -253,3 +254,14 @@ def test_one_attack_in_a_sequence_is_that_attack_alone():
     assert torch.equal(
         ATTACKS.build("aa", eps=0.06, attacks="apgd-ce")(model, images, labels, draws_for(20)), alone
     )
+
+
+@pytest.mark.parametrize(
+    ("attacks", "warns"), [("square", False), ("fgsm,square", True), ("apgd-ce,square", True)]
+)
+def test_square_says_something_of_gradients_only_beside_an_attack_by_gradients(attacks, warns):
+    attack = ATTACKS.build("aa", attacks=attacks)
+    square = attacks.split(",").index("square")
+    fields = diagnostics.of_attack(attack, {f"broken_by.{square}": 50.0}, 100)
+    assert fields["broken_by"]["square"] == 50
+    assert any("no attack by gradients broke" in text for text in fields.get("warnings", [])) is warns
