@@ -30,8 +30,8 @@ import torch
 from torch import nn
 from zoo import images_of, logits_of, read_back, trained
 
-from rbtools.models.libraries import import_timm
 from rbtools.models.normalize import Normalized
+from rbtools.zoo.libraries import import_timm
 
 KUANGLIU = """ResNet18 PreActResNet18 GoogLeNet densenet_cifar DenseNet121 ResNeXt29_2x64d ResNeXt29_32x4d
     MobileNet MobileNetV2 DPN26 ShuffleNetG2 ShuffleNetG3 SENet18 EfficientNetB0 RegNetX_200MF RegNetX_400MF

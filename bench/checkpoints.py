@@ -31,7 +31,7 @@ import sys, time
 import torch
 from rbtools.models import checkpoint, families
 from rbtools.datasets import NORMALIZATIONS
-from rbtools.models.families import torchvision
+from rbtools.zoo import torchvision_family as torchvision
 
 path, what = sys.argv[1:]
 known = {"none": None, **{k: (v.mean, v.std) for k, v in NORMALIZATIONS.items() if len(v.mean) == 3}}
@@ -80,10 +80,11 @@ def timed(runs: int) -> None:
 def families() -> None:
     from rbtools import models
     from rbtools.errors import RbError
-    from rbtools.models import make_torchvision_table, recognise, unpack
+    from rbtools.models import recognise, unpack
     from rbtools.models.families import FAMILIES
     from rbtools.models.load_weights import meta_init
-    from rbtools.spaces import external, zoo
+    from rbtools.spaces import zoo
+    from rbtools.zoo import external, make_torchvision_table
 
     def state_of(space: str, name: str) -> dict[str, object]:
         if space == "torchvision":

@@ -23,7 +23,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from rbtools.plots.leaderboard import page
+from rbtools.pages.leaderboard import page
 
 TIMED = """([selector, event, values]) => {
   const all = [...document.querySelectorAll(selector)];

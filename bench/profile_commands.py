@@ -30,6 +30,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rbtools.cli import tools
+
 TICK = 0.002
 # A phase is told by the outermost frame that belongs to one, whatever it calls.
 PHASES = {
@@ -109,7 +111,7 @@ def inside(report: str, tool: str, words: list[str]) -> None:
     start = time.perf_counter()
     sys.argv = [tool, *words]
     try:  # it ends with its status
-        importlib.import_module(f"rbtools.commands.{tool.removeprefix('rb-')}").main()
+        tools.tool(tool.removeprefix("rb-")).command()
     finally:
         tick(signal.SIGPROF, None)
         signal.setitimer(signal.ITIMER_PROF, 0)
