@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rbtools import check_input
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.registry import param
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-    Model = Callable[[Tensor], Tensor]
+Model = Callable[[Tensor], Tensor]
 
 # Images that go through the model at once without `batch`, by the type of their device.
 TOGETHER = {"cpu": 64, "cuda": 512}

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.certification.base import Certifier, ball_norm_param
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +24,7 @@ class CROWN(Certifier):
     `bounds` float64 (N,).
     """
 
-    name: ClassVar[str] = "crown"
-    version: ClassVar[int] = 1
+    name = "crown"
 
     eps: float = 8 / 255
     norm: str = ball_norm_param()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.certification.base import Certifier, ball_norm_param
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.lazy import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +21,7 @@ class IBP(Certifier):
     `bounds` float64 (N,).
     """
 
-    name: ClassVar[str] = "ibp"
-    version: ClassVar[int] = 1
+    name = "ibp"
 
     eps: float = 8 / 255
     norm: str = ball_norm_param()

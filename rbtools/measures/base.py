@@ -8,14 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rbtools import registry
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
+from rbtools.lazy import Tensor, nn
+from rbtools.rng.draws import Draws
 
 BatchResult = dict[str, Any]
 """The result of one batch, as JSON can write it: names to numbers, or to lists of them."""

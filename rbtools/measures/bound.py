@@ -6,18 +6,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import bounds, derivatives, kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
+from rbtools.measures.bounds import Bound
 from rbtools.measures.wci import WCI
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.measures.bounds import Bound
 
 PAPERS = ("robbench", "prbench", "wci")
 CONSTANTS = ("lipschitz", "lipschitz_theta", "smooth", "smooth_theta")
@@ -57,10 +53,10 @@ class BoundMeasure(Measure):
     lambda of a term such as TRADES') are taken from the record if they are not given.
     """
 
-    name: ClassVar[str] = "bound"
-    size: ClassVar[tuple[int, int]] = (1, 50)
-    random: ClassVar[bool] = True
-    needs_record: ClassVar[bool] = True
+    name = "bound"
+    size = (1, 50)
+    random = True
+    needs_record = True
 
     paper: str = param("robbench", "Whose theorems.", choices=PAPERS)
     beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
 
-if TYPE_CHECKING:
-    Array = np.ndarray
+Array = np.ndarray
 
 FORMS = ("text", "appendix")
 

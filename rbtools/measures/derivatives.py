@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.lazy import F, nn, torch
+from rbtools.lazy import F, Tensor, nn, torch
+from rbtools.rng.draws import Draws
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rbtools.rng.draws import Draws
-
-    Weights = dict[str, Tensor]
+Weights = dict[str, Tensor]
 
 
 @contextlib.contextmanager

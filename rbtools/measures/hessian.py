@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import derivatives, spectrum
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, standard_error
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +22,9 @@ class Hessian(Measure):
     absolute value with its sign, by power iteration; trace by Hutchinson's probes.
     """
 
-    name: ClassVar[str] = "hessian"
-    random: ClassVar[bool] = True
-    less_is_better: ClassVar[bool] = True
+    name = "hessian"
+    random = True
+    less_is_better = True
 
     wrt: str = param("weight", "Derivatives with respect to what.", choices=("weight", "input", "both"))
     solver: str = param("lanczos", "How eigenvalues are found.", choices=("lanczos", "power", "both"))

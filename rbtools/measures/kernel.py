@@ -10,20 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import F, nn, torch
-from rbtools.measures.derivatives import differentiating, weights_of
+from rbtools.lazy import F, Tensor, nn, torch
+from rbtools.measures.derivatives import Weights, differentiating, weights_of
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rbtools.measures.derivatives import Weights
-
-    # Called with a layer, its input, and the gradient at its output.
-    Add = Callable[[nn.Module, Tensor, Tensor], None]
-    # Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
-    Blocks = Iterator[tuple[str, Tensor]]
+# Called with a layer, its input, and the gradient at its output.
+Add = Callable[["nn.Module", Tensor, Tensor], None]
+# Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
+Blocks = Iterator[tuple[str, Tensor]]
 
 # Numbers of a layer's gradients that are in memory at once, and columns of a block of products.
 _NUMBERS = 1 << 26

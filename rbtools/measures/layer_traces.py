@@ -10,17 +10,12 @@ blocks between layers do not enter. Of other layers, each has probes of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import derivatives
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.measures.base import MeasureBatch
-    from rbtools.measures.derivatives import Weights
-    from rbtools.rng.draws import Draws
+from rbtools.measures.base import MeasureBatch
+from rbtools.measures.derivatives import Weights
+from rbtools.rng.draws import Draws
 
 _LOOKED_AT = 8  # images on which linearity is looked for
 _LINEAR = 1e-4  # a share of the gradient, far above rounding and far below what a smooth activation gives

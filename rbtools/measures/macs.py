@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import nn, torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class MACs(Measure):
     """Multiply-accumulate operations of the convolutions and linear layers that run for one image."""
 
-    name: ClassVar[str] = "macs"
-    weights: ClassVar[str] = "none"
-    data: ClassVar[bool] = False
-    less_is_better: ClassVar[bool] = True
+    name = "macs"
+    weights = "none"
+    data = False
+    less_is_better = True
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         return {"": count_macs(model, batch.images[:1])}

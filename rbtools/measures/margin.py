@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +17,10 @@ class Margin(Measure):
     margin.clean is on the unchanged images, margin.robust on their adversarial images.
     """
 
-    name: ClassVar[str] = "margin"
-    version: ClassVar[int] = 2
-    weights: ClassVar[str] = "trained"
-    split: ClassVar[str] = "test"
+    name = "margin"
+    version = 2
+    weights = "trained"
+    split = "test"
 
     @property
     def attacks(self) -> int:

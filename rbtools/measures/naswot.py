@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rbtools.lazy import nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
@@ -21,10 +20,10 @@ class NASWOT(Measure):
     Raises RbError for a network without a ReLU.
     """
 
-    name: ClassVar[str] = "naswot"
-    weights: ClassVar[str] = "init"
-    size: ClassVar[tuple[int, int]] = (1, 128)
-    batchnorm: ClassVar[str | None] = "batch"
+    name = "naswot"
+    weights = "init"
+    size = (1, 128)
+    batchnorm = "batch"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         from rbtools.measures import codes

@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +20,13 @@ class Nu(Measure):
     counts.
     """
 
-    name: ClassVar[str] = "nu"
-    version: ClassVar[int] = 2
-    weights: ClassVar[str] = "trained"
-    split: ClassVar[str] = "test"
-    random: ClassVar[bool] = True
-    less_is_better: ClassVar[bool] = True
-    own_eps: ClassVar[bool] = True
+    name = "nu"
+    version = 2
+    weights = "trained"
+    split = "test"
+    random = True
+    less_is_better = True
+    own_eps = True
 
     eps: float = 8 / 255
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")

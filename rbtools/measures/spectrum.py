@@ -6,15 +6,11 @@ Many operators are handled at once, one per row: a product of N images' Hessians
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    # From vectors (R, d) to the products (R, d), row by row.
-    Product = Callable[[Tensor], Tensor]
+# From vectors (R, d) to the products (R, d), row by row.
+Product = Callable[[Tensor], Tensor]
 
 
 def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import torch
+from rbtools.lazy import nn, torch
 from rbtools.measures import derivatives, layer_traces
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +23,12 @@ class WCI(Measure):
     what they may hide.
     """
 
-    name: ClassVar[str] = "wci"
-    version: ClassVar[int] = 2
-    random: ClassVar[bool] = True
-    weights: ClassVar[str] = "trained"
-    plain: ClassVar[bool] = True
-    less_is_better: ClassVar[bool] = True
+    name = "wci"
+    version = 2
+    random = True
+    weights = "trained"
+    plain = True
+    less_is_better = True
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 
     @property
