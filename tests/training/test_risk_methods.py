@@ -13,7 +13,7 @@ from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
 from rbtools.training.cvar import quantile
 from rbtools.training.evar import sharpness
-from rbtools.training.random_perturbations import noisy
+from rbtools.training.base import noisy
 
 COUNT, SAMPLES = 5, 6
 
