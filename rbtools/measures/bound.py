@@ -54,7 +54,7 @@ class BoundMeasure(Measure):
     """
 
     name = "bound"
-    size = (1, 50)
+    size = 1, 50
     random = True
     needs_record = True
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rbtools.errors import RbError
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import derivatives
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, watching
 from rbtools.registry import param
 
 
@@ -30,7 +30,7 @@ class Jacobian(Measure):
     """
 
     name = "jacobian"
-    size = (10, 256)
+    size = 10, 256
     batchnorm = "running"
     placed = True
     random = True
@@ -108,11 +108,6 @@ def largest_map(model: nn.Module, images: Tensor) -> int:
         if isinstance(output, torch.Tensor):
             sizes.append(output.numel())
 
-    handles = [module.register_forward_hook(seen) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watching(model.modules(), seen), torch.no_grad():
+        model(images)
     return max(sizes)

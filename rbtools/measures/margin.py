@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rbtools.lazy import Tensor, nn, torch
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +20,8 @@ class Margin(Measure):
     version = 2
     weights = "trained"
     split = "test"
-
-    @property
-    def attacks(self) -> int:
-        return 1
-
-    @property
-    def of_images(self) -> bool:
-        return True
+    attacks = 1
+    of_images = True
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         return {
@@ -38,14 +31,10 @@ class Margin(Measure):
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """Standard errors are over examples."""
-        values = []
-        for name in ("clean", "robust"):
-            each = [margin for result in results for margin in result[name]]
-            error = standard_error(each)
-            over = None if error is None else "examples"
-            mean = math.fsum(each) / len(each)
-            values.append(Value(name, mean, error, over, clean=name == "clean", numbers=each))
-        return values
+        each = {
+            name: [margin for result in results for margin in result[name]] for name in ("clean", "robust")
+        }
+        return [over_images(name, margins, clean=name == "clean") for name, margins in each.items()]
 
 
 def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> list[float]:

@@ -40,7 +40,7 @@ class NTK(Measure):
 
     name = "ntk"
     weights = "init"
-    size = (1, 50)
+    size = 1, 50
     batchnorm = "batch"
 
     kernel: str = param(

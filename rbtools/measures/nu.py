@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rbtools.lazy import Tensor, nn, torch
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_images
 from rbtools.registry import param
 
 
@@ -27,13 +27,10 @@ class Nu(Measure):
     random = True
     less_is_better = True
     own_eps = True
+    of_images = True
 
     eps: float = 8 / 255
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
-
-    @property
-    def of_images(self) -> bool:
-        return True
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         rows = torch.arange(len(batch), device=batch.images.device)
@@ -46,10 +43,8 @@ class Nu(Measure):
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The standard error is over examples."""
         each = [distance for result in results for distance in result[""]]
-        error = standard_error(each)
-        over = None if error is None else "examples"
-        mean = Value("", math.fsum(each) / len(each), error, over, numbers=each)
-        return [mean, Value("max", max(each) if all(map(math.isfinite, each)) else math.nan)]
+        largest = max(each) if all(map(math.isfinite, each)) else math.nan
+        return [over_images("", each), Value("max", largest)]
 
     def _distances(self, model: nn.Module, images: Tensor, start: Tensor) -> Tensor:
         """The largest distance over all steps for each image (N,)."""

@@ -21,12 +21,9 @@ class Sharpness(Measure):
     name = "sharpness"
     weights = "trained"
     less_is_better = True
+    attacks = 1
 
     gamma: float = param(0.01, "The step's length, as a share of the weight's.", check="positive")
-
-    @property
-    def attacks(self) -> int:
-        return 1
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         names = list(derivatives.layers(model).values())

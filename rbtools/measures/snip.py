@@ -19,7 +19,7 @@ class SNIP(Measure):
 
     name = "snip"
     weights = "init"
-    size = (1, 128)
+    size = 1, 128
     batchnorm = "batch"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
