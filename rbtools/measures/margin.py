@@ -31,10 +31,8 @@ class Margin(Measure):
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """Standard errors are over examples."""
-        each = {
-            name: [margin for result in results for margin in result[name]] for name in ("clean", "robust")
-        }
-        return [over_images(name, margins, clean=name == "clean") for name, margins in each.items()]
+        clean, robust = ([n for result in results for n in result[name]] for name in ("clean", "robust"))
+        return [over_images("clean", clean, clean=True), over_images("robust", robust)]
 
 
 def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> list[float]:

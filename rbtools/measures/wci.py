@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rbtools.lazy import Tensor, nn, torch
@@ -84,8 +84,9 @@ class WCI(Measure):
         }
         more = {"layers": each, "negative": sum(trace < 0 for trace in traces)}
         sums = [sum(row) for row in rows]
-        trace = Value("trace", sum(sums) / self.probes, standard_error(sums), _over(self.probes))
-        return [Value("", value, _index_error(without, hidden), _over(self.probes), more), trace]
+        over = "probes" if self.probes > 1 else None
+        trace = Value("trace", sum(sums) / self.probes, standard_error(sums), over)
+        return [Value("", value, _index_error(without, hidden), over, more), trace]
 
 
 def index(norms: Sequence[float], traces: Sequence[float]) -> float:
@@ -100,10 +101,6 @@ def _index_error(without: Sequence[float], hidden: float) -> float | None:
         return None
     mean = sum(without) / count
     return math.sqrt((count - 1) / count * sum((x - mean) ** 2 for x in without) + hidden)
-
-
-def _over(probes: int) -> str | None:
-    return "probes" if probes > 1 else None
 
 
 def traces(
@@ -132,19 +129,13 @@ def traces(
     return [list(row) for row in zip(*(found[name] for name in names), strict=True)]
 
 
-def _logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
-    """The logits (N, K) of images as a function of some of the weights."""
-    fixed = derivatives.weights_of(model)
-    return lambda weights: torch.func.functional_call(model, {**fixed, **weights}, (images,))
-
-
 def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
     """The weights in which the logits of these few images are not piecewise linear, or not finite.
 
     Where they are, the second derivative of a random combination of logits in a random direction of the
     weight is 0 up to rounding.
     """
-    logits = _logits_of(model, images)
+    logits = derivatives.logits_of(model, images)
     straight = []
     with derivatives.differentiating():
         outputs = logits({})
@@ -182,7 +173,9 @@ def _linear_traces(
                 numbers = range(first, min(first + at_once, count))
                 sums: dict[int, Weights] = {}
                 for part in parts:
-                    outputs, transposed, *_ = torch.func.vjp(_logits_of(model, images[part]), weights)
+                    outputs, transposed, *_ = torch.func.vjp(
+                        derivatives.logits_of(model, images[part]), weights
+                    )
                     root, examples = outputs.softmax(1).sqrt(), signs.take(part)
                     for number in numbers:
                         vector = derivatives.rademacher(examples, outputs.shape[1], number).to(outputs.dtype)
