@@ -107,8 +107,7 @@ class ResidualBlock(nn.Module):
         self.conv_a = ReLUConvBN(channels_in, channels_out, kernel=3, stride=2)
         self.conv_b = ReLUConvBN(channels_out, channels_out, kernel=3)
         self.downsample = nn.Sequential(
-            nn.AvgPool2d(2, stride=2),
-            nn.Conv2d(channels_in, channels_out, 1, bias=False),
+            nn.AvgPool2d(2, stride=2), nn.Conv2d(channels_in, channels_out, 1, bias=False)
         )
 
     def forward(self, x: Tensor) -> Tensor:
