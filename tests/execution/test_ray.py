@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from bench.ray_nodes import Cluster
 from rbtools.store import Store
 from rbtools.store.content_store import KINDS
+from tests.execution.ray_nodes import Cluster
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),
