@@ -306,9 +306,8 @@ def results() -> list[dict[str, Any]]:
 
 
 def written(tool: str, arguments: list[str], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    import importlib
 
-    main = importlib.import_module(f"rbtools.commands.{tool}").main
+    main = tools.tool(tool).command
     result = CliRunner().invoke(main, arguments, input="".join(json.dumps(one) + "\n" for one in records))
     assert result.exit_code == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]

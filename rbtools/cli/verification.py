@@ -21,8 +21,8 @@ from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
-from rbtools.plots.board.evaluation_commands import SOURCE, evaluations
-from rbtools.plots.board.shell_words import Unsayable, distance, is_number
+from rbtools.pages.evaluation_commands import SOURCE, evaluations
+from rbtools.pages.shell_words import Unsayable, distance, is_number
 from rbtools.records import consistency, dumps, expr, metric_name
 from rbtools.scoring import minmax, published_difference, remeasured
 

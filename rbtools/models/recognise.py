@@ -41,8 +41,8 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
             "The checkpoint is a CLIP model, a classifier only with the names of its classes. Say which with"
             " --arch open_clip:NAME, such as open_clip:ViT-B-32, and name the classes with --prompts FILE."
         )
-    for family in FAMILIES.values():
-        inferred = family(state, metadata or {})
+    for _, family in FAMILIES.loaded():
+        inferred: Inferred | None = family(state, metadata or {})
         if inferred is not None:
             return inferred
     raise RbError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -20,7 +19,7 @@ OTHERS = {"rb-score": [], "rb-rank": [], "rb-arch": [], "rb-store": ["ls"]}
 
 
 def run(tool: str, *arguments: str, text: str = "") -> Result:
-    command: click.Command = importlib.import_module(f"rbtools.commands.{tool.removeprefix('rb-')}").main
+    command: click.Command = tools.tool(tool.removeprefix("rb-")).command
     return CliRunner().invoke(command, arguments, input=text, prog_name=tool)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from rbtools.cli import tools
 from tests.runner import records
 
 FILTERS = {
@@ -39,7 +39,7 @@ GOOD = '{"schema":1,"arch":{"space":"zoo","name":"resnet18"},"metrics":{"acc":0.
 
 
 def run(tool: str, arguments: list[str], text: str | bytes = "") -> Result:
-    command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
+    command: click.Command = tools.tool(tool).command
     return CliRunner().invoke(command, arguments, input=text)
 
 

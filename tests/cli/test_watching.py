@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
@@ -14,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools import report
+from rbtools.cli import tools
 from rbtools.report import Clock
 from tests.runner import records
 
@@ -32,7 +32,7 @@ SMALL = json.dumps(
 
 
 def run(tool: str, *arguments: str, text: str = "") -> Result:
-    command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
+    command: click.Command = tools.tool(tool).command
     return CliRunner().invoke(command, arguments, input=text, prog_name=f"rb-{tool}")
 
 

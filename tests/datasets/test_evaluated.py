@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import pickle
@@ -13,6 +12,7 @@ import torch
 from click.testing import CliRunner
 
 import rbtools
+from rbtools.cli import tools
 from rbtools.datasets import cifar, mnist, streaming
 from rbtools.evaluation.base import Batch
 from rbtools.inputs.data import _loaded
@@ -22,7 +22,7 @@ from tests.datasets.test_fetch import Server
 
 
 def run(tool, *arguments, records=()):
-    command = importlib.import_module(f"rbtools.commands.{tool}").main
+    command = tools.tool(tool).command
     text = "".join(json.dumps(record) + "\n" for record in records)
     return CliRunner().invoke(command, [str(argument) for argument in arguments], input=text)
 

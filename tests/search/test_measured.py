@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.cli.search_command import request_of
 from rbtools.commands import measure as rb_measure
-from rbtools.commands.search import main
+from rbtools.search.command import main
+from rbtools.search.search_command import request_of
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import record, slope
 
