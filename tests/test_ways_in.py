@@ -345,7 +345,7 @@ RUNS = {
     "torch.load": set(),
     "torch.jit.load": {"rbtools/models/programs.py"},  # only with --allow-code
     "torch.export.load": {"rbtools/models/programs.py"},
-    "yaml.load": {"rbtools/cli/safe_yaml.py"},
+    "yaml.load": {"rbtools/cli/config.py"},
     "eval": set(),
     "exec": set(),
 }
