@@ -221,7 +221,7 @@ WRONG = {
     "--select random --ema 0.9": "--select random keeps the weights before a random step, and --ema chooses",
     "--val 1": "--val is 1. It must be a share from 0 to below 1.",
     "--ema 1": "--ema is 1. It must be from 0 to below 1.",
-    "--regularize label-smoothing:-0.1": "label-smoothing of --regularize is -0.1. It must be from 0 to below 1.",
+    "--regularize label-smoothing:-0.1": "label-smoothing of --regularize is -0.1. It must be from 0 to",
     "--filter chen-lee": "--filter chen-lee is for attacks by steps, and --method erm has none.",
     "--filter chenlee": "The filter is 'chenlee'. Choose from: chen-lee.",
     "--method pgd --filter chen-lee:rule=example --inner-mode train": "whose BatchNorm would see them with"
