@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rbtools.jobs import adv_file
+from rbtools.jobs import evidence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +41,7 @@ def megabytes(form: int, choices: list[int], count: int) -> float:
         ids = np.arange(start, min(start + BLOCK, count))
         levels = draws.choice(np.array(choices, np.int8), (len(ids), PIXELS))
         exact = np.zeros(levels.shape, np.float32)
-        size += len(adv_file.packed(ids, np.full(len(ids), form, np.uint8), levels, exact, EPS))
+        size += len(evidence.packed(ids, np.full(len(ids), form, np.uint8), levels, exact, EPS))
     return size / 1e6
 
 
@@ -118,11 +118,11 @@ def write(file: Path, header: dict[str, object], ids: np.ndarray, seed: int) -> 
     with tempfile.TemporaryFile() as blocks:
         for start in range(0, len(ids), BLOCK):
             part = ids[start : start + BLOCK]
-            forms = np.full(len(part), adv_file.COARSE, np.uint8)
+            forms = np.full(len(part), evidence.COARSE, np.uint8)
             exact = np.zeros((len(part), PIXELS), np.float32)
-            blocks.write(adv_file.packed(part, forms, moves(part, seed), exact, EPS))
+            blocks.write(evidence.packed(part, forms, moves(part, seed), exact, EPS))
         blocks.seek(0)
-        adv_file.write(file, header, blocks)
+        evidence.write(file, header, blocks)
 
 
 def verify(count: int) -> None:
@@ -150,9 +150,9 @@ def main() -> None:
         return verify(options.images or 1000)
     count = options.images or 10_000
     for figure, form, choices in (
-        ("every pixel by 8 levels, up or down", adv_file.COARSE, [-EPS, EPS]),
-        ("by 8 levels up, none, or 8 down", adv_file.COARSE, [-EPS, 0, EPS]),
-        ("any of 17 levels", adv_file.LEVELS, list(range(-EPS, EPS + 1))),
+        ("every pixel by 8 levels, up or down", evidence.COARSE, [-EPS, EPS]),
+        ("by 8 levels up, none, or 8 down", evidence.COARSE, [-EPS, 0, EPS]),
+        ("any of 17 levels", evidence.LEVELS, list(range(-EPS, EPS + 1))),
     ):
         line = {"figure": figure, "images": count, "MB": round(megabytes(form, choices, count), 2), "goal": 8}
         print(json.dumps(line), flush=True)

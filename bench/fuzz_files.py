@@ -252,7 +252,7 @@ class Adversarial(Files):
     SHAPE = (3, 8, 8)
 
     def make(self, chance: Chance) -> bytes:
-        from rbtools.jobs import adv_file
+        from rbtools.jobs import evidence
         from rbtools.lazy import np
 
         count, pixels = chance.pick((2, 1, 4)), 192
@@ -260,7 +260,7 @@ class Adversarial(Files):
         ids = np.array([chance.pick((0, 1, 2, 2**31 - 1, -1)) for _ in range(count)])
         coarse = chance.pick((1, 8, 0, 127))
         zeros = np.zeros((count, pixels))
-        block = adv_file.packed(ids, forms, zeros.astype(np.int8), zeros.astype(np.float32), max(coarse, 1))
+        block = evidence.packed(ids, forms, zeros.astype(np.int8), zeros.astype(np.float32), max(coarse, 1))
         if chance.integer(0, 3) == 0:
             sizes = list(struct.unpack("<6I", block[:24]))
             sizes[chance.integer(0, 5)] = chance.pick(NUMBERS) % 2**32
@@ -275,15 +275,15 @@ class Adversarial(Files):
             text = json.dumps(header).encode()
         except ValueError:
             text = b"{}"
-        data = adv_file.MAGIC + text + b"\n" + block * chance.pick((1, 2))
+        data = evidence.MAGIC + text + b"\n" + block * chance.pick((1, 2))
         return damaged(data, chance) if chance.integer(0, 1) else data
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.jobs import adv_file
+        from rbtools.jobs import evidence
 
         (folder / "x.adv").write_bytes(data)
-        adv_file.header_of(folder / "x.adv")
-        for ids, forms, differences in adv_file.blocks(folder / "x.adv", self.SHAPE, 10):
+        evidence.header_of(folder / "x.adv")
+        for ids, forms, differences in evidence.blocks(folder / "x.adv", self.SHAPE, 10):
             if not len(ids) == len(forms) == len(differences) <= 10:
                 raise Finding(f"a block of {len(ids)}, {len(forms)} and {len(differences)}")
 
@@ -344,11 +344,11 @@ class Shards(Files):
         return damaged(data, chance) if chance.integer(0, 3) == 0 else data
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.datasets import decode, shards
+        from rbtools.datasets import decode, imagenet
         from rbtools.lazy import np
 
         (folder / "val-000.tar").write_bytes(data)
-        tree = shards.packed_tree([folder / "val-000.tar"], [f"n{number:08}" for number in range(1000)])
+        tree = imagenet.packed_tree([folder / "val-000.tar"], [f"n{number:08}" for number in range(1000)])
         out = np.zeros((len(tree), 3, 8, 8), np.uint8)
         decode.decode(tree, range(len(tree)), out, decode.Scaling(8))
 
@@ -412,9 +412,9 @@ class Leases(Files):
     writes = True
 
     def make(self, chance: Chance) -> bytes:
-        from rbtools.store import owner
+        from rbtools.store import lease
 
-        holder: Any = {**owner.myself(), "token": "x"}
+        holder: Any = {**lease.myself(), "token": "x"}
         for _ in range(chance.integer(0, 2)):
             holder[chance.pick(("host", "space", "pid", "token"))] = chance.pick(
                 (odd(chance), *NUMBERS, "9" * 5000)
@@ -431,7 +431,7 @@ class Leases(Files):
         return json.dumps(about).encode() + b"\n" + body
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.store import gc, lease
+        from rbtools.store import lease, upkeep
         from rbtools.store.content_store import Store
 
         head, _, body = data.partition(b"\n")
@@ -449,7 +449,7 @@ class Leases(Files):
         time.time = lambda: real() + about["clock"]
         try:
             held = self._claimed(path)
-            list(gc.find(store).garbage)
+            list(upkeep.find(store).garbage)
         finally:
             time.time = real
         old = abs(about["age"]) > 60

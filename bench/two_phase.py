@@ -17,7 +17,7 @@ import numpy as np
 from rbtools.attacks import ATTACKS
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, record_of, resolve_inputs
-from rbtools.jobs import evaluate_record, screen_sources, screened_attack
+from rbtools.jobs import earlier_outcomes, evaluate_record, screened_attack
 from rbtools.probabilistic import two_phase
 from rbtools.store import Store
 
@@ -59,7 +59,7 @@ def outcomes(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     screen = screened_attack.screen_of(method, options.screen_steps)
     request = screened_attack.TwoPhaseRequest(method, (options.eps / 255,), screen)
     inputs = resolve_inputs(record, run)
-    known = screen_sources.ScreenSources(inputs)
+    known = earlier_outcomes.ScreenSources(inputs)
     estimate = screened_attack.TwoPhaseEvaluation(inputs, request, request.eps[0], known)
     evaluate_record.task_entries(estimate.inputs, estimate.screening)
     left = np.flatnonzero(estimate.margins >= 0)

@@ -302,7 +302,7 @@ def _marks(result: Ranking, choice: RankOptions, screen: Terminal) -> list[list[
 
 
 def _mark_bands(result: Ranking, choice: RankOptions, marks: list[list[Record]], screen: Terminal) -> None:
-    from rbtools.jobs.bootstrap_inputs import ImageOutcomes
+    from rbtools.jobs.earlier_outcomes import ImageOutcomes
     from rbtools.store import Store
 
     key = result.keys[0]

@@ -218,7 +218,7 @@ def check(
       rb-attack check --eps 8 --n 100 trained.jsonl
     """
     from rbtools.jobs import GradientMaskingJob
-    from rbtools.jobs.gradient_masking import GradientMaskingTask
+    from rbtools.jobs.attack_tasks import GradientMaskingTask
 
     distances = parse_units.distances(eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
@@ -327,7 +327,7 @@ def transfer(
     Examples:
       rb-attack transfer --from trained.jsonl --eps 8 --steps 10 --n 100 trained.jsonl
     """
-    from rbtools.jobs.transfer import TransferTask
+    from rbtools.jobs.attack_tasks import TransferTask
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     record = dumps(_model_of(origin, work.run)).decode()

@@ -54,9 +54,9 @@ def read(text: str, size: int) -> Indices:
             f"{source} names the example {wrong}, and the split has {size}."
             f" Expected numbers from 0 to {size - 1}."
         )
-    for one, other in itertools.pairwise(numbers):
-        if one == other:
-            raise RbError(f"{source} names the example {one} twice. Expected each once.")
+    for number, other in itertools.pairwise(numbers):
+        if number == other:
+            raise RbError(f"{source} names the example {number} twice. Expected each once.")
     return of(numbers)
 
 
@@ -99,16 +99,16 @@ def _spelled_out(text: str) -> list[int]:
 
 def of(numbers: Sequence[int], *, in_order: bool = False) -> Indices:
     """Examples by their numbers, in ascending order, or `in_order`: in that in which they are evaluated."""
-    words = ("in order",) * in_order + tuple(map(str, numbers))
-    digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
+    texts = ("in order",) * in_order + tuple(map(str, numbers))
+    digest = hashlib.sha256(" ".join(texts).encode()).hexdigest()
     return Indices(tuple(numbers), f"sha256:{digest}", in_order)
 
 
 def _parts(text: str) -> tuple[Path, str | None]:
-    whole = Path(text).expanduser()
+    path = Path(text).expanduser()
     file, colon, key = text.rpartition(":")
-    if not colon or whole.exists():
-        return whole, None
+    if not colon or path.exists():
+        return path, None
     return Path(file).expanduser(), key
 
 
@@ -125,11 +125,11 @@ def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
     except (ValueError, RecursionError) as error:
         raise RbError(f"The file of indices {path} is not JSON ({error}). Expected {EXPECTED}.") from None
     if isinstance(value, dict):
-        known, first = ", ".join(map(str, value)), next(iter(value), "")
+        keys, first = ", ".join(map(str, value)), next(iter(value), "")
         if key is None:
-            raise RbError(f"The file of indices {path} has several lists: {known}. Name one: {path}:{first}.")
+            raise RbError(f"The file of indices {path} has several lists: {keys}. Name one: {path}:{first}.")
         if key not in value:
-            raise RbError(f"The file of indices {path} has no '{key}'.{near(key, value)} It has: {known}.")
+            raise RbError(f"The file of indices {path} has no '{key}'.{near(key, value)} It has: {keys}.")
         value = value[key]
     elif key is not None:
         raise RbError(f"The file of indices {path} is one list, so it has no '{key}'. Leave it out.")

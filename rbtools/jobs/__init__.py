@@ -52,7 +52,7 @@ class ArchiveJob(_RunJob):
     detail: bool = False
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.jobs.corruption_archive import run_archive
+        from rbtools.jobs.corrupted_images import run_archive
 
         return run_archive(
             record, self.folder, self.names, self.severities, self.reference, self.run, self.detail
@@ -117,7 +117,7 @@ class GradientMaskingJob(_RunJob):
     run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.jobs.gradient_masking import run_gradient_masking
+        from rbtools.jobs.attack_tasks import run_gradient_masking
 
         return run_gradient_masking(record, self.task, self.run)
 

@@ -35,9 +35,9 @@ from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import evaluate_record
+from rbtools.jobs.attack_tasks import TransferTask
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.train_test_gap import ge
-from rbtools.jobs.transfer import TransferTask
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.distributions import Uniform
 from rbtools.probabilistic.estimate import Estimator
