@@ -3,9 +3,9 @@
     python bench/ray_fault.py [--rounds 4] [--records 6] [--seed 0]
 
 A cluster of two nodes on this machine trains and attacks some small networks. In every round the second
-node is killed, all its processes at once, while it works on a task and at a random moment after that. In
-odd rounds the nodes share the store with the tool; in even ones they do not see it. What comes out must
-be what one local worker makes of the same records (times aside). One JSON line says how that went.
+node is killed, all its processes at once, while it works on a task and at a random moment after that. What
+comes out must be what one local worker makes of the same records (times aside). One JSON line says how that
+went.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
         try:
             for number in range(1, options.rounds + 1):
                 start = time.perf_counter()
-                found = one_round(cluster, f"store-{number}", bool(number % 2), chance.uniform(0, 5))
+                found = one_round(cluster, f"store-{number}", chance.uniform(0, 5))
                 seconds.append(round(time.perf_counter() - start, 1))
                 lost += len(wanted) - len([record for record in found if "error" not in record])
                 different += sum(one != other for one, other in zip(found, wanted, strict=False))
@@ -83,15 +83,11 @@ def records(process: subprocess.Popen[bytes]) -> list[Any]:
     return [timeless(json.loads(line)) for line in output.splitlines()]
 
 
-def one_round(cluster: Cluster, store: str, shared: bool, pause: float) -> list[Any]:
+def one_round(cluster: Cluster, store: str, pause: float) -> list[Any]:
     """Run the pipe on the cluster and kill the second node some seconds after it has begun a task."""
     cluster.start_second()
-    Path(store).mkdir()
-    handle = os.open(store, os.O_RDONLY)
-    # Under the second name the folder is there only for processes that were given the handle.
-    name = store if shared else f"/proc/self/fd/{handle}"
     engine = f"--engine ray --ray-address {cluster.address}"
-    process = pipe(engine, name, env={**os.environ, **cluster.access}, pass_fds=[handle])
+    process = pipe(engine, store, env={**os.environ, **cluster.access})
     try:
         while not cluster.tasks("second"):
             if process.poll() is not None:
@@ -103,7 +99,6 @@ def one_round(cluster: Cluster, store: str, shared: bool, pause: float) -> list[
     finally:
         process.kill()
         process.wait()
-        os.close(handle)
 
 
 if __name__ == "__main__":
