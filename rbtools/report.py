@@ -9,16 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def discard(text: str) -> None:
-    """Discard a message."""
-
-
-def _do_nothing() -> None:
-    """Check nothing."""
-
-
-def discard_event(event: dict[str, Any]) -> None:
-    """Discard an event."""
+def discard(*ignored: object) -> None:
+    """Take a message, an event or a count, and do nothing."""
 
 
 class Clock:
@@ -78,10 +70,10 @@ class Report:
     """
 
     progress: Callable[[str], None] = discard
-    event: Callable[[dict[str, Any]], None] = discard_event
+    event: Callable[[dict[str, Any]], None] = discard
     notify: Callable[[str], None] = discard
     warn: Callable[[str], None] = discard
-    check_cancelled: Callable[[], None] = _do_nothing
+    check_cancelled: Callable[[], None] = discard
     clock: Clock = field(default_factory=Clock)
 
     def __getstate__(self) -> dict[str, Any]:

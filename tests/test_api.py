@@ -164,7 +164,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
         ("train", ["erm"], {"batch_size": 0}, "train --batch-size 0"),
         ("train", ["erm"], {"mixup_alpha": 2}, "train --mixup-alpha 2"),
         ("train", ["erm"], {"preset": "rice2021"}, "train --method erm --preset rice2021"),
-        ("train", ["erm"], {"store": None}, "train --no-store"),
+        ("train", ["erm"], {"store": None}, "train --store none"),
         ("load", [], {"device": "gpu"}, "attack fgsm --device gpu"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_record_that_names_a_device_does_not_end_the_run() -> None:
     records = [{"schema": 1, "arch": arch, "dataset": name} for name in names]
     lines = b"".join(json.dumps(record).encode() + b"\n" for record in records)
     with guarded():
-        result = CliRunner().invoke(measure.main, ["params", "--no-store"], input=lines)
+        result = CliRunner().invoke(measure.main, ["params", "--store", "none"], input=lines)
     told = [json.loads(line) for line in result.stdout.splitlines()]
     assert ["error" in record for record in told] == [False, True, True, False]
     assert all("plain file" in record["error"]["message"] for record in told[1:3])

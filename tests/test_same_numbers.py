@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from rbtools import jobs
 from rbtools.attacks import ATTACKS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation.base import EvalTask
-from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.base import EvalTask, Outcomes
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.execution.executor import Finished, Job

@@ -38,7 +38,6 @@ def build_context(
     verbose: bool,
     log: str | None,
     store: str,
-    no_store: bool,
     force: bool,
     dry_run: bool,
     jobs: str | None,
@@ -46,6 +45,8 @@ def build_context(
     threads: int | None,
     device: str,
     engine: str,
+    prepare: str = "fold",
+    replace: bool = False,
     **fields: object,
 ) -> CommandContext:
     """The run that the options describe, checked once, before the first record.
@@ -59,8 +60,10 @@ def build_context(
 
     screen = terminal(quiet, verbose, log)
     resources.check(threads, device)
+    if fields.get("address") is not None and engine != "ray":
+        raise UsageError("HOST:PORT of --jobs is of a Ray cluster. Write --jobs ray:HOST:PORT.")
     processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
-    finished = Store(None if no_store else store, force=force, dry=dry_run)
+    finished = Store(None if store == "none" else store, force=force, dry=dry_run)
     if dry_run:
         from rbtools.execution.dry_run import DryRun
 
@@ -71,12 +74,15 @@ def build_context(
         tool=screen.tool,
         store=finished,
         jobs=processes,
-        divide=(processes != 1 or tasks > 1) and not (no_store or force),
+        divide=(processes != 1 or tasks > 1) and not (store == "none" or force),
         workers=processes * tasks,
         jobs_per_gpu=jobs_per_gpu or 1,
         threads=threads,
         device=device,
         engine=engine,
+        prepare=prepare != "none",
+        compile=prepare == "compile",
+        replace=replace or force,
         progress=screen.status,
         notify=screen.once,
         event=screen.tell,
@@ -111,8 +117,7 @@ def build_context(
 def alone(**fields: object) -> CommandContext:
     """A run in this process that reads images and stores nothing."""
     return build_context(
-        store="",
-        no_store=True,
+        store="none",
         force=False,
         dry_run=False,
         device="cpu",

@@ -1,8 +1,8 @@
 """The one loop of all filters: read, run the job, write, flush.
 
 With `--jobs 1` a job runs where its record is read. Otherwise a thread reads ahead within a bounded
-window, the executor of `--engine` runs the jobs, and this process writes the results in input order (or as
-they finish, with `--unordered`).
+window, the executor of `--jobs` runs the jobs, and this process writes the results in input order (or as
+they finish, with `--jobs N:unordered`).
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def filter_records(
 
 
 def _model_table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import model_table
+    from rbtools.cli import tables
 
-    return model_table.text(record, width)
+    return tables.model_table(record, width)
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:
@@ -84,7 +84,7 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
     if run.store.folder is None or run.store.force:
         raise UsageError(
             "--shard with --checkpoint divides the images of one model over processes that share a store."
-            " Leave out --no-store and --force."
+            " Leave out --store none and --force."
         )
     return run.changed(divide=True, workers=max(run.placement.workers, source.place[1]))
 
@@ -213,7 +213,7 @@ class _Loop:
         """The record to process, or None for a line that passes unchanged."""
         if line.record is None:
             return None
-        if "error" in line.record and not (self.source.retry_errors and can_be_retried(line.record)):
+        if "error" in line.record and not (self.source.retries and can_be_retried(line.record)):
             return None
         return {key: value for key, value in line.record.items() if key != "error"}
 

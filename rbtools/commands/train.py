@@ -28,12 +28,7 @@ if TYPE_CHECKING:
     help="How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
 )
 @recipe_options.recipe_options
-@click.option(
-    "--tensorboard",
-    metavar="DIR",
-    default=None,
-    help="Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').",
-)
+@shared.tensorboard_part
 @click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
 @shared.gone("--stack-seeds", "Seeds are trained one after another, or at once with --jobs.")
 @shared.stream_options
@@ -63,8 +58,7 @@ def main(
 
     if work.run.store.folder is None:
         raise UsageError(
-            "--no-store leaves no place for the checkpoints of a training. Leave it out, or name a folder"
-            " with --store."
+            "--store none leaves no place for the checkpoints of a training. Leave it out, or name a folder."
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     names = _names(recipe_options.default_method(preset) if method is None else method)
@@ -115,14 +109,14 @@ def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
     if folder is None:
         yield
         return
-    from rbtools.cli.tensorboard import Board
+    from rbtools.cli.events import Board
 
     with contextlib.closing(Board(folder)) as board:
         screen.listeners.append(board.hear)
         yield
 
 
-main.covers, main.resolve = "--preset", recipe_options.set_by_preset  # type: ignore[attr-defined]
+main.covers = "--preset"  # type: ignore[attr-defined]
 
 
 def _refuse_together(run: Run) -> None:
@@ -130,7 +124,7 @@ def _refuse_together(run: Run) -> None:
     if distributed.count() == 1:
         return
     for option, wrong in (
-        (f"--engine {run.placement.engine}", run.placement.engine != LOCAL),
+        (f"--jobs {run.placement.engine}", run.placement.engine != LOCAL),
         ("--jobs", run.placement.has_workers),
     ):
         if wrong:

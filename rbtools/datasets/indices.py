@@ -1,4 +1,4 @@
-"""The examples of a split that are used: by number (`--indices 0-999`, `--indices FILE`) or `--n N`."""
+"""The examples of a split that are used: by number (`--n 0-999`, `--n FILE`) or how many (`--n N`)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check(text: str) -> None:
 def _listed(text: str) -> tuple[str, list[int]]:
     """The source, for messages, and the numbers in ascending order, at least one."""
     if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is no valid path
-        return f"--indices {text}", _spelled_out(text)
+        return f"--n {text}", _spelled_out(text)
     path, key = _parts(text)
     try:
         content = read_text(path, "utf-8-sig")
@@ -88,11 +88,11 @@ def _spelled_out(text: str) -> list[int]:
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if high >= MOST:
-            raise RbError(f"--indices {text} names the example {high}. Expected numbers below {MOST}.")
+            raise RbError(f"--n {text} names the example {high}. Expected numbers below {MOST}.")
         if high < low:
-            raise RbError(f"--indices {text} has the range {part}, which is empty. Write {high}-{low}.")
+            raise RbError(f"--n {text} has the range {part}, which is empty. Write {high}-{low}.")
         if len(numbers) + high - low >= MOST:
-            raise RbError(f"--indices {text} names more than {MOST} examples. Expected each once.")
+            raise RbError(f"--n {text} names more than {MOST} examples. Expected each once.")
         numbers.extend(range(low, high + 1))
     return sorted(numbers)
 

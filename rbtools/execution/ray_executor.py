@@ -277,7 +277,7 @@ def serve(version: str, spec: bytes, job: Job, threads: int, inbox: Any) -> JobR
     if not sees(run, name):
         return JobReport(
             problem=f"The Ray node {node} does not see the store {run.store.folder}. Name a folder that all"
-            " nodes share with --store, or leave out --engine ray."
+            " nodes share with --store, or leave out --jobs ray."
         )
     last = 0.0
 

@@ -117,7 +117,7 @@ class ArchiveTask(EvalTask):
                 logits = batch.logits(tensor.float().div(255).contiguous())
                 outcomes.append(rows_of(batch, logits, self.detail))
             elif isinstance(output, CleanOutput):
-                outcomes.append(output.outcomes(batch))
+                outcomes.append(output.measure(batch))
         return outcomes
 
 
@@ -240,7 +240,7 @@ def _check_labels(file: Path, data: Data) -> None:
 
 
 def _size(data: Data) -> int:
-    """How many images the whole split has, without the selection of --indices."""
+    """How many images the whole split has, without the selection of --n."""
     return data.about.sizes[data.split]
 
 
@@ -259,7 +259,7 @@ def _array_of(file: Path) -> np.ndarray:
 def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
     """Write the files that are missing or unfinished; return a line about each corruption.
 
-    Images are in the order of their split (`--n` and `--indices` select some), once for each severity, with
+    Images are in the order of their split (`--n` and `--n` select some), once for each severity, with
     the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError if the folder has files of other
     images or another seed, images are too small, or it cannot be written.
     """

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rbtools.evaluation.base import Output
+from rbtools.evaluation.base import Outcomes, Output, Part
 from rbtools.evaluation.evaluate import cut
-from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.execution.run import Run
 from rbtools.store import Store, digest
 

@@ -19,7 +19,7 @@ from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import CurveAttack
 from rbtools.errors import RbError
-from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.tasks import AttackOutput, right
 from rbtools.jobs import evaluate_record
 from rbtools.lazy import np

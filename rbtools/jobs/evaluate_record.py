@@ -15,9 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.evaluation.base import EvalTask, Output
+from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
-from rbtools.evaluation.outcomes import VERSION, Outcomes
 from rbtools.evaluation.tasks import CleanOutput, right
 from rbtools.execution import device, precision
 from rbtools.execution.memoize import memoized

@@ -187,7 +187,7 @@ def _gain(now: Tensor, other: Tensor) -> int:
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
-    """Advice on --class-map if a permutation of the classes explains the predictions; else None."""
+    """Advice on a class map if a permutation of the classes explains the predictions; else None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None
@@ -199,7 +199,7 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) ->
     if sorted(order) != list(range(classes)) or mapped < accuracy + MUCH:
         return None
     pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))
-    return f"try --class-map with a file of {{{pairs}}}, with which it is {mapped:.4f}."
+    return f"try class-map=FILE of --dataset with a file of {{{pairs}}}, with which it is {mapped:.4f}."
 
 
 def _source(record: Mapping[str, Any]) -> Any:
@@ -210,8 +210,8 @@ def _source(record: Mapping[str, Any]) -> Any:
 
 def _what_to_try(record: Mapping[str, Any]) -> str:
     if _source(record) == "checkpoint":
-        return "the normalisation is the file's own: try --class-map, and check the data set."
+        return "the normalisation is the file's own: try class-map=FILE of --dataset, and check the data set."
     return (
-        "no normalisation with a name does better: try --normalize MEAN STD or --class-map, and check the"
-        " data set and how long the model was trained."
+        "no normalisation with a name does better: try --normalize MEAN STD or class-map=FILE of --dataset,"
+        " and check the data set and how long the model was trained."
     )

@@ -112,7 +112,7 @@ class Store:
     def check_writable(self) -> None:
         """Raise RbError if a checkpoint could not be stored; a training checks this before it starts."""
         if self.folder is None:
-            raise RbError("A training needs a store for its checkpoint. Leave out --no-store.")
+            raise RbError("A training needs a store for its checkpoint. Leave out --store none.")
         check_writable(self.folder / "objects")
 
     def keep_object(self, data: bytes) -> str:
@@ -120,7 +120,7 @@ class Store:
         name = hashlib.sha256(data).hexdigest()
         path = self.path("objects", name)
         if path is None:
-            raise RbError("A training needs a store for its checkpoint. Leave out --no-store.")
+            raise RbError("A training needs a store for its checkpoint. Leave out --store none.")
         if not (is_plain(path) and self.file_hash(path) == f"sha256:{name}"):
             self._write("objects", name, data)
         return f"sha256:{name}"
@@ -134,7 +134,7 @@ class Store:
         if path is None or not is_plain(path):
             raise RbError(
                 f"The checkpoint {name[:19]}... is not in the store"
-                f" {self.folder if self.folder else '(--no-store)'}. Name the store it was trained into"
+                f" {self.folder if self.folder else '(--store none)'}. Name the store it was trained into"
                 " with --store (or RB_STORE), or train it again with rb-train."
             )
         if self.file_hash(path) != name:

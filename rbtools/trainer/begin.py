@@ -73,7 +73,7 @@ class TrainExamples:
 @dataclass(frozen=True, eq=False)
 class TrainSetup:
     """What a training is given. arch: of the record, for its name and facts. method: as the user gave it.
-    recipe: with the learning rate of --lr-rule. networks: as a step uses them. buckets: of several processes'
+    recipe: with the learning rate of theorem 1. networks: as a step uses them. buckets: of several processes'
     gradients. checks: after each epoch. tracker: None without --track.
     """
 
@@ -106,7 +106,7 @@ class TrainSetup:
 
     @cached_property
     def drawn(self) -> int | None:
-        """The step whose initial weights are kept (--output random)."""
+        """The step whose initial weights are kept (--select random)."""
         return drawn_step(self.recipe, self.steps, self.settings.seed)
 
     def tell(self, message: str) -> None:

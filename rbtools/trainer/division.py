@@ -42,13 +42,14 @@ def notices(
         return
     if distributed.has_batchnorm(model):
         yield (
-            f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: --micro-batch"
+            f"{name} has BatchNorm, which sees {piece} images at a time instead of {size}: micro of"
+            " --batch-size"
             " changes the result, not only the memory."
         )
     if method.of_whole_batches:
         yield (
             f"{method.name} with these options depends on the images in a piece, {piece} instead of {size}:"
-            " --micro-batch changes the result, not only the memory."
+            " micro of --batch-size changes the result, not only the memory."
         )
 
 
@@ -67,9 +68,8 @@ def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) 
         problem = f"An epoch has a batch of {size} images, of which a GPU of {processes} has {min(shares)}"
         expected = f"Use a --batch-size that leaves a last batch of {processes} images or more."
         if min(shares) > 0:
-            problem += f" or {max(shares)}: {min(pieces)} or {max(pieces)} pieces of --micro-batch"
-            problem += f" {micro_batch}"
-            expected = "Use another --micro-batch, or a --batch-size that the GPUs share evenly."
+            problem += f" or {max(shares)}: {min(pieces)} or {max(pieces)} pieces of micro={micro_batch}"
+            expected = "Use another micro of --batch-size, or a --batch-size that the GPUs share evenly."
         raise RbError(f"{problem}. BatchNorm over all GPUs waits for each of them in every pass. {expected}")
 
 

@@ -63,7 +63,7 @@ def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], Non
                 count = recipe.micro_batch or recipe.batch_size
                 raise RbError(
                     f"Memory ran out with {count} images at once. Send each batch through in smaller pieces"
-                    " with --micro-batch, or use a smaller --batch-size."
+                    " with --batch-size N:micro=M, or use a smaller --batch-size."
                 ) from error
             if keep is not None and goes_on(setup, state) and distributed.rank() == 0:
                 keep(state)

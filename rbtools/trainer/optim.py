@@ -31,7 +31,7 @@ Schedule = torch.optim.lr_scheduler.LRScheduler
 PER_STEP = ("onecycle", "piecewise")
 """Schedules that change after every step; the others change after every epoch."""
 KERNEL_IMAGES = 50
-"""Training images of the kernels of --lr-rule theorem1."""
+"""Training images of the kernels of --lr theorem1."""
 
 _GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
@@ -106,7 +106,7 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """The step, of so many, whose initial weights a training returns with --output random; else None."""
+    """The step, of so many, whose initial weights a training returns with --select random; else None."""
     if recipe.output != "random" or not steps:
         return None
     numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))
@@ -127,8 +127,8 @@ def step_size(
     """
     if arch.get("space") not in ("fcnn", "rescnn"):
         raise RbError(
-            f"--lr-rule theorem1 divides by the width of a network of fcnn or rescnn, and"
-            f" {arch.get('name')} is of the space {arch.get('space')}. Use --lr-rule fixed."
+            f"--lr theorem1 divides by the width of a network of fcnn or rescnn, and"
+            f" {arch.get('name')} is of the space {arch.get('space')}. Use a number for --lr."
         )
     draws = Draws(seed, "theorem1", torch.arange(len(labels), device=images.device))
     once = method.perturb(model, images, labels, draws)
@@ -138,8 +138,8 @@ def step_size(
     energies = [bounds[f"{name}.bound"] for name in ("all", "all_robust")]
     if None in energies or not all(map(math.isfinite, energies)):
         raise RbError(
-            f"--lr-rule theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
-            " singular: two of them have the same gradient, or all have none. Use --lr-rule fixed."
+            f"--lr theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
+            " singular: two of them have the same gradient, or all have none. Use a number for --lr."
         )
     return math.sqrt(min(energies)) / (int(arch["width"]) * math.sqrt(len(labels)))
 

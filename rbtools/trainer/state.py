@@ -29,7 +29,7 @@ class TrainState:
     model: the network in training; averaged: its averaged weights (--ema). carried: what the method keeps of
     each example, by name. epoch: how many are done. history, tracked: a list per quantity, an entry per epoch
     (of tracked None for epochs without a measurement). best: "epoch", "rank" and "state" of the best
-    validation. drawn: the weights before the drawn step (--output random). passes: how many images were
+    validation. drawn: the weights before the drawn step (--select random). passes: how many images were
     trained on, and their passes. places: processors of the epochs, since rounding depends on them.
 
     A new field that resuming needs goes here, into `to_bytes` and into `load`. A stored state that lacks a

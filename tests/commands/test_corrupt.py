@@ -279,7 +279,7 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     torch.save(model.state_dict(), "model.pt")
     named = ["--checkpoint", "model.pt", "--arch", "simplecnn", "--dataset", "cifar10"]
     named += ["--normalize", "none"]  # which a file without BatchNorm does not show
-    result = run([chosen, "--from", "CIFAR-10-C", "--no-store", *named])
+    result = run([chosen, "--from", "CIFAR-10-C", "--store", "none", *named])
     record = one(result)
     assert "the clean images of cifar10 are missing: no clean accuracy" in result.stderr
     assert "acc" not in record["metrics"] and "corrupt.fog.mean" in record["metrics"]
@@ -289,11 +289,11 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     right = loaded(images).argmax(1) == torch.tensor([3, 1, 4, 1])
     assert record["metrics"]["corrupt.fog.3"] == float(right.float().mean())
     np.save("CIFAR-10-C/labels.npy", np.full(20, 77, np.uint8))
-    wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
+    wrong = run(["fog", "--from", "CIFAR-10-C", "--store", "none", *named])
     assert wrong.exit_code == 1 and "77" in wrong.stderr
     for labels in (np.zeros(3, np.uint8), np.zeros(20), np.zeros((20, 1), np.uint8), np.uint8(3)):
         np.save("CIFAR-10-C/labels.npy", labels)
-        wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
+        wrong = run(["fog", "--from", "CIFAR-10-C", "--store", "none", *named])
         assert wrong.exit_code == 1 and "Expected 4 whole numbers or more: the labels" in wrong.stderr
 
 

@@ -239,19 +239,19 @@ def test_strict_stops_in_the_order_of_the_input(start: Start, tmp_path: Path) ->
     fails = b'{"schema": 1, "arch": {"name": "fails"}}\n'  # the work wants a name beside it
     given = line({"name": "slow", "seconds": 1}) + fails + line({"name": "after"})
     process = subprocess.run(
-        [sys.executable, "tool.py", "--jobs", "2", "--strict"],
+        [sys.executable, "tool.py", "--jobs", "2", "--errors", "stop"],
         input=given,
         capture_output=True,
         timeout=PATIENCE,
     )
-    assert process.returncode == 1 and b"because of --strict" in process.stderr
+    assert process.returncode == 1 and b"because of --errors stop" in process.stderr
     assert [json.loads(line)["name"] for line in process.stdout.splitlines()] == ["slow"]
 
 
 def test_it_can_end_though_its_input_does_not(start: Start, tmp_path: Path) -> None:
     ended(start({"name": "a"}))  # writes tool.py and warms up
     process = subprocess.Popen(
-        [sys.executable, "tool.py", "--jobs", "2", "--strict"],
+        [sys.executable, "tool.py", "--jobs", "2", "--errors", "stop"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

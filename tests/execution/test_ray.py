@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from bench.ray_nodes import Cluster
 from rbtools.store import Store
+from tests.execution.ray_nodes import Cluster
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),

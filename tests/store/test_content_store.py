@@ -343,7 +343,7 @@ def test_whether_a_checkpoint_can_be_kept_is_known_before_it_is_made(
 ) -> None:
     store.check_writable()
     assert not files()
-    with pytest.raises(RbError, match="Leave out --no-store"):
+    with pytest.raises(RbError, match="Leave out --store none"):
         Store(None).check_writable()
     Path("in-the-way").write_text("")
     with pytest.raises(

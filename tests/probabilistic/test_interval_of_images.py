@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rbtools.evaluation import mean_interval
-from rbtools.probabilistic.intervals import skewed_interval
+from rbtools.probabilistic.intervals import of_images, skewed_interval
 
 RNG = np.random.default_rng(0)
 LAWS: dict[str, tuple[Callable[[tuple[int, int]], np.ndarray], float]] = {
@@ -28,7 +27,7 @@ LAWS: dict[str, tuple[Callable[[tuple[int, int]], np.ndarray], float]] = {
 @pytest.mark.parametrize("law", LAWS)
 def test_means_of_a_hundred_are_covered(law: str) -> None:
     draw, mean = LAWS[law]
-    ends = [mean_interval.of_images(row) for row in draw((1000, 100))]
+    ends = [of_images(row) for row in draw((1000, 100))]
     assert np.mean([low <= mean <= high for low, high in ends]) > 0.94
 
 
@@ -36,9 +35,9 @@ def test_the_ends_by_hand() -> None:
     values = [0.0, 0.0, 1.0, 3.0]
     skewness = float(np.mean((np.array(values) - 1) ** 3)) / 1.5**1.5
     ends = [skewed_interval(1.0, math.sqrt(2), known, 4) for known in (0.0, skewness)]
-    low, high = mean_interval.of_images(values)
+    low, high = of_images(values)
     assert low == pytest.approx(min(ends)[0] - 0.75) and high == pytest.approx(
         max(one[1] for one in ends) + 1.5
     )
-    assert mean_interval.of_images(values, 0.0) == (0.0, high)
-    assert mean_interval.of_images([0.5, 0.5, 0.5]) == (0.5, 0.5)
+    assert of_images(values, 0.0) == (0.0, high)
+    assert of_images([0.5, 0.5, 0.5]) == (0.5, 0.5)

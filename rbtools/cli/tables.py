@@ -1,15 +1,16 @@
-"""The table of rb-rank for people: every record on one line, and only the columns that fit.
+"""Tables for people: ranked records, one model's results, verdicts on a record.
 
-Cells never wrap. If the table is too wide, intervals are left out first, then columns, details before others;
-a note below the table names what is not shown.
+Every row is on one line, and cells never wrap. If a table is too wide, intervals are left out first, then
+columns, details before others; a note below the table names what is not shown.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import textwrap
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rbtools.records.metric_name import heading_pieces
-from rbtools.scoring import table
+from rbtools.scoring import remeasured, table
 
 _GAP = 2  # spaces between columns
 _NARROWEST = 10  # shortest line that a heading is broken into
@@ -78,7 +79,7 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
     Priority: columns that distinguish records, then metrics, then what all records share (such as their data
     set), then intervals of metrics, then details.
     """
-    titles = [heading.name for heading in built.headings]
+    titles = [heading.title for heading in built.headings]
     every, own = range(len(titles)), titles.index(key, fixed)
     short = [_column(built, place, measured=False) for place in every]
     full = [_column(built, place, measured=True) for place in every]
@@ -168,3 +169,105 @@ def _shortened(text: str) -> str:
         return text
     half = (_LONGEST_TEXT - 1) // 2
     return f"{text[:half]}…{text[-half:]}"
+
+
+def model_table(record: Mapping[str, Any], width: int) -> str:
+    """A line about the model, then a row for each metric: value with 95 % interval, images, split.
+
+    A record with an error has that in place of the rows that are missing.
+    """
+    arch = record.get("arch") or {}
+    about = ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
+    entries = {entry.get("metric"): entry for entry in record.get("evals") or []}
+    spreads = table.spreads_of(dict(record))
+    rows = [
+        _model_row(name, value, entries.get(name, {}), spreads.get(name, table.NO_SPREAD))
+        for name, value in (record.get("metrics") or {}).items()
+    ]
+    headings = [table.Heading("metric", False), table.Heading("value", True)]
+    headings += [table.Heading("n", True), table.Heading("split", False)]
+    parts = [table.plain(about)]
+    if rows:
+        parts.append(draw(table.Table(headings, rows, []), "value", width, terminal=True, fixed=1))
+    if "error" in record:
+        parts.append(f"error: {table.plain(str(record['error'].get('message', '')))}")
+    parts.append("(a pipe or a file gets the record, as JSON)")
+    return "\n".join(parts)
+
+
+def _model_row(
+    name: str, value: object, entry: Mapping[str, Any], spread: table.Spread
+) -> list[table.TableCell]:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    n, split = entry.get("n"), entry.get("split")
+    return [
+        table.TableCell(name),
+        table.TableCell(number, *spread),
+        table.TableCell(n if isinstance(n, int) else None),
+        table.TableCell(None if split is None else str(split)),
+    ]
+
+
+_VERIFY_HINT = "the record has all"
+_HEADINGS = (
+    table.Heading("metric", False),
+    table.Heading("verdict", False),
+    table.Heading("claimed", True, missing="–"),
+    table.Heading("measured", True, missing="–"),
+    table.Heading("p", True, missing="–"),
+    table.Heading("test", False, missing="–"),
+    table.Heading("n", True, missing="–"),
+    table.Heading("difference", True, missing="–"),
+)
+
+
+def verify_table(record: Mapping[str, Any], width: int) -> str:
+    """A line about the model, a row for each entry, then why entries cannot be told, and what is
+    inconsistent, a line each.
+    """
+    arch, verify = record.get("arch") or {}, record.get("verify") or {}
+    about = ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
+    entries = verify.get("entries") or {}
+    parts = [table.plain(about)]
+    if entries:
+        rows = [_verdict_row(name, verdict) for name, verdict in entries.items()]
+        parts.append(
+            draw(
+                table.Table([*_HEADINGS], rows, []),
+                "verdict",
+                width,
+                terminal=True,
+                fixed=1,
+                hint=_VERIFY_HINT,
+            )
+        )
+    unknown = remeasured.unknown_by_reason(entries)
+    reasons = [f"{', '.join(names)}: {reason}" for reason, names in unknown.items()]
+    reasons += [
+        f"{name}: {verdict['reason']}"
+        for name, verdict in entries.items()
+        if "reason" in verdict and verdict["verdict"] != remeasured.UNKNOWN
+    ]
+    reasons += [
+        f"{name}: assumed: {verdict['assumed']}" for name, verdict in entries.items() if "assumed" in verdict
+    ]
+    findings = [f"inconsistent: {finding['says']}" for finding in verify.get("inconsistent") or ()]
+    if "inconsistent" in verify and not findings:
+        findings = ["The numbers of the record agree with each other."]
+    parts += map(table.plain, [*reasons, *findings])
+    if "error" in record:
+        parts.append(f"error: {table.plain(str(record['error'].get('message', '')))}")
+    parts.append("(a pipe or a file gets the record, as JSON)")
+    return "\n".join(parts)
+
+
+def _verdict_row(name: str, verdict: Mapping[str, Any]) -> list[table.TableCell]:
+    cells = [table.TableCell(name), table.TableCell(str(verdict.get("verdict")))]
+    for key in ("claimed", "measured", "p", "test", "n", "difference"):
+        value = verdict.get(key)
+        if key == "test" and isinstance(value, str):
+            cells.append(table.TableCell(re.split("[,;:]", value)[0]))  # its name; the rest is in the record
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        cells.append(table.TableCell(value if number else None))
+    return cells

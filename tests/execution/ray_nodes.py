@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine's loopback, for the fault bench and the tests.
+"""A real Ray cluster of two nodes on this machine's loopback, for the tests.
 
 Every node is a `ray start` in a session of its own, so that it can be killed as a machine would go:
 all its processes at once, without a word.
