@@ -27,7 +27,6 @@ from typing import Any
 from fuzz_targets import Chance, Finding, Watch, damaged, odd, told
 
 from rbtools.errors import RbError
-from rbtools.execution.job import JobFunction
 
 NUMBERS = (0, 1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, -1, -(2**31), -(2**63))
 NAMES = (
@@ -483,78 +482,6 @@ class Leases(Files):
         return held is not None
 
 
-class RayMessages(Files):
-    """What a worker is sent (records, files), and what it answers: Ray's pickles themselves are trusted."""
-
-    writes = True
-
-    def make(self, chance: Chance) -> bytes:
-        from rbtools.store.checksum import sealed
-
-        files = {}
-        for _ in range(chance.integer(0, 4)):
-            kind = chance.pick(
-                ("results", "outcomes", "state", "objects", "there", "leases", "../x", "cache")
-            )
-            name = chance.pick((HASH, HASH, "cd" * 32, *NAMES, f"../../{OUTSIDE}"))
-            files[kind, name] = chance.pick(
-                (sealed(b"{}"), sealed(chance.data(30)), chance.data(30), b"", None)
-            )
-        record: Any = {
-            "schema": 1,
-            "arch": {"space": "zoo", "name": "simplecnn"},
-            "checkpoint": f"sha256:{OBJECT}",
-        }
-        record["checkpoint_file"] = chance.pick(
-            ("/nowhere/w.pt", "w.pt", "/nowhere/..", "x/", "a\0b", *NAMES)
-        )
-        if chance.integer(0, 1):
-            record[chance.pick(list(record))] = odd(chance)
-        dropped = [chance.pick((HASH, f"../../{OUTSIDE}", *NAMES)) for _ in range(chance.integer(0, 3))]
-        known = {**files, ("objects", OBJECT): chance.pick((BYTES, None))} if chance.integer(0, 1) else files
-        return pickle.dumps((record, known, files, dropped))  # made here: its values are plain ones
-
-    def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.execution.job import JobReport
-        from rbtools.execution.ray import worker
-        from rbtools.execution.ray.ray_executor import RayExecutor
-        from rbtools.execution.run import Run
-        from rbtools.store.content_store import Store
-
-        record, known, files, dropped = pickle.loads(data)
-        store = Store(folder / "store")
-        spec = worker.RunSpec(
-            [Looks()], Run.of(tool="rb-x", store=Store(folder / "theirs")), str(folder), None
-        )
-        task = worker.RayTask(1, 0, record, False, 1, known)
-        here = os.getcwd()
-        try:
-            answer = worker.serve(worker.__version__, pickle.dumps(spec), task, None)
-        finally:
-            os.chdir(here)
-        if answer.report is not None and answer.report.trace:
-            raise Finding(answer.report.trace)
-        if answer.report is not None and answer.report.problem:
-            told(answer.report.problem)
-        driver = RayExecutor.__new__(RayExecutor)
-        driver.store = store
-        files = {file: data for file, data in files.items() if data is not None}
-        problem = driver._keep(worker.Answer(JobReport(), frozenset(), files, tuple(dropped)))
-        if problem:
-            told(problem)
-
-
-class Looks(JobFunction):
-    """A job that reads its record's checkpoint, where it has one."""
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        path = record.get("checkpoint_file")
-        if isinstance(path, str) and os.path.isfile(path):
-            with open(path, "rb") as stream:
-                stream.read(10)
-        return record
-
-
 TARGETS: dict[str, Callable[[], Files]] = {
     "safetensors": Safetensors,
     "images": Images,
@@ -563,5 +490,4 @@ TARGETS: dict[str, Callable[[], Files]] = {
     "adv": Adversarial,
     "archives": StoreArchives,
     "leases": Leases,
-    "ray": RayMessages,
 }

@@ -31,7 +31,7 @@ from unittest import mock
 import numpy as np
 
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation.outcomes import encoded
+from rbtools.evaluation.base import encoded
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs

@@ -198,7 +198,7 @@ def test_the_rooms_that_help_names_need_no_import_of_their_own() -> None:
 # What a call from Python does not have: streams, messages and several processes.
 NOT_IN_PYTHON = {"strict", "allow_empty", "retry_errors", "shard", "in_place", "form", "shown", "help"}
 NOT_IN_PYTHON |= {"version"}
-NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run", "device_rate"}
+NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered", "checkpoint"}
 FUNCTIONS = [(name, name, ()) for name in tools.TOOLS if name != "store"]
 FUNCTIONS += [

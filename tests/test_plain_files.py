@@ -181,8 +181,7 @@ MAY: dict[str, dict[str, int]] = {
         "execution/cores.py": 2,
         "execution/device.py": 2,
         "execution/precision.py": 1,
-        "execution/ray/ray_executor.py": 1,
-        "execution/workers_per_gpu.py": 1,
+        "execution/ray_executor.py": 1,
         "measures/jacobian.py": 1,
     },
     PACKAGE: {

@@ -26,13 +26,12 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
 from rbtools.evaluation.base import EvalTask
-from rbtools.evaluation.certified import CertifiedTask
+from rbtools.evaluation.certified import CertifiedTask, SmoothingOutput, SmoothingTask
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
-from rbtools.evaluation.smoothed_classifier import SmoothingOutput, SmoothingTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.execution.run import Run
 from rbtools.jobs.attack_tasks import GradientMaskingTask, TransferTask

@@ -27,7 +27,7 @@ from rbtools.cli import config
 from rbtools.commands.score import _of_file
 from rbtools.datasets import decode, fetch, imagefolder, imagenet, indices
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation import outcomes
+from rbtools.evaluation import base
 from rbtools.formats import stream
 from rbtools.jobs import evidence
 from rbtools.models import read_checkpoint
@@ -128,12 +128,12 @@ def test_an_array_that_claims_more_than_there_is(case: str, packed: int) -> None
 
 def test_outcomes_from_elsewhere_are_numbers_or_nothing() -> None:
     """An archive may bring them into a store."""
-    good = outcomes.encoded(np.ones(3, np.int32), {"seconds": 1.0}, ["cpu"])
-    assert outcomes._decoded(good)[0] is not None
+    good = base.encoded(np.ones(3, np.int32), {"seconds": 1.0}, ["cpu"])
+    assert base._decoded(good)[0] is not None
     head = good.partition(b"\n")[0] + b"\n"
     for body in (npy("|O", (1,), bytes(8)), npy("<i4", (2**60,), bytes(8)), npy("", 0, header="(" * 9000)):
-        assert outcomes._decoded(head + body)[0] is None
-    assert outcomes._decoded(b"[" * 100_000 + b"\n")[0] is None
+        assert base._decoded(head + body)[0] is None
+    assert base._decoded(b"[" * 100_000 + b"\n")[0] is None
 
 
 # --- images ---------------------------------------------------------------------------------------

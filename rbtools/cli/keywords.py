@@ -19,7 +19,7 @@ from rbtools.records.typed import Record
 # Options that only a stream, a terminal, an output file or several processes need.
 _STREAM = frozenset({"files", "strict", "allow_empty", "retry_errors", "shard", "in_place", "form", "shown"})
 _MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "help", "help_all", "version"})
-_MESSAGES |= {"dry_run", "device_rate"}
+_MESSAGES |= {"dry_run"}
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
 _OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize", "prompts"})
 

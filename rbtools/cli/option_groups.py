@@ -34,10 +34,7 @@ GROUPS = (
     OptionGroup(
         "Records and store",
         ("store", "dry-run"),
-        (
-            *("as", "replace", "in-place", "strict", "allow-empty", "retry-errors", "no-store", "force"),
-            "device-rate",
-        ),
+        (*("as", "replace", "in-place", "strict", "allow-empty", "retry-errors", "no-store", "force"),),
     ),
     OptionGroup(
         "Messages and help",

@@ -76,6 +76,16 @@ _stream_options = (
 )
 
 
+def gone(name: str, instead: str) -> Callable[[F], F]:
+    """An option that there is no more, hidden: typing it says what to do instead."""
+
+    def refuse(context: click.Context, param: click.Parameter, value: object) -> None:
+        if value is not None:
+            raise UsageError(f"{name} is gone. {instead}")
+
+    return click.option(name, default=None, hidden=True, expose_value=False, callback=refuse)
+
+
 def _refused(context: click.Context, param: click.Parameter, value: object) -> None:
     """Refuse an option of the tools that write each record on, by its name."""
     if value:
@@ -201,12 +211,7 @@ _store_options = (
         is_flag=True,
         help="Compute nothing; report what would be, how much the store has, and about how long it takes.",
     ),
-    click.option(
-        "--device-rate",
-        metavar="FILE",
-        default=None,
-        help="With --dry-run: the time on the device where bench/gpu.py printed the lines of FILE.",
-    ),
+    gone("--device-rate", "--dry-run says how long work takes on this machine, by results of the store."),
 )
 
 allow_code_option = click.option(
@@ -255,34 +260,21 @@ def _address_of_ray(context: click.Context, parameter: click.Parameter, value: s
     return value
 
 
-class _CountOrAuto(click.ParamType):
-    """A whole number from 1 on, or auto."""
-
-    name = "count"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str | None:
-        return "auto" if value == "auto" else click.IntRange(1)(value, param, ctx)
-
-
 _machine_options = (
     click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, or auto."),
     click.option(
         "--jobs",
         default=None,
         metavar="N",
-        help="Worker processes, spread over all GPUs; auto: a core each, or on GPUs as --jobs-per-gpu says."
+        help="Worker processes, spread over all GPUs; auto: one for each core, or for each GPU."
         "  [default: 1; with --engine ray, as many as fit the cluster]",
     ),
     click.option(
         "--jobs-per-gpu",
         default=None,
-        type=_CountOrAuto(),
+        type=click.IntRange(1),
         metavar="N",
-        help="Workers on each GPU with --jobs auto, and with --engine ray; auto: as many as are fastest"
-        " together and fit. Measured in the first minute, as processes and as threads of one process in turn."
-        "  [default: auto with --jobs auto, else 1]",
+        help="Workers on each GPU with --jobs auto, and with --engine ray.  [default: 1]",
     ),
     click.option(
         "--engine",

@@ -17,6 +17,7 @@ from rbtools.cli.options import (
     both_splits_options,
     bundle,
     eps_option,
+    gone,
     image_options,
     member_option,
     merge_option,
@@ -43,7 +44,7 @@ from rbtools.parse_units import build
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
-    from rbtools.execution.job import JobFunction
+    from rbtools.execution.executor import JobFunction
     from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import CheckpointHints
 
@@ -67,6 +68,7 @@ __all__ = [
     "file_path",
     "filter_models",
     "filter_records",
+    "gone",
     "group",
     "image_options",
     "member_option",

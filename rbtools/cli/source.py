@@ -16,7 +16,7 @@ import orjson
 from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import NoRecords, UsageError
-from rbtools.execution import slurm
+from rbtools.execution import resources
 from rbtools.plain_files import streamed
 from rbtools.records import Line, can_be_retried, lines
 
@@ -156,7 +156,7 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 def shard(text: str) -> tuple[int, int]:
     """`2/8` as (2, 8), `auto` as this task of a Slurm job. Raises UsageError for what is no shard."""
     if text == "auto":
-        task = slurm.task()
+        task = resources.slurm_task()
         if task is None:
             raise UsageError(
                 "--shard is auto, but this is no task of a Slurm job: neither SLURM_ARRAY_TASK_ID and"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rbtools.cli import keywords
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
-from rbtools.execution.job import JobFunction
+from rbtools.execution.executor import JobFunction
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of

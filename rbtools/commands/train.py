@@ -35,13 +35,7 @@ if TYPE_CHECKING:
     help="Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').",
 )
 @click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
-@click.option(
-    "--stack-seeds",
-    type=click.IntRange(1),
-    default=1,
-    metavar="N",
-    help="Train up to N seeds of a network in the same steps, with their weights stacked; 1: one by one.",
-)
+@shared.gone("--stack-seeds", "Seeds are trained one after another, or at once with --jobs.")
 @shared.stream_options
 @shared.train_options
 def main(
@@ -50,7 +44,6 @@ def main(
     recipe: dict[str, Any],
     tensorboard: str | None,
     seed: str,
-    stack_seeds: int,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -66,7 +59,7 @@ def main(
       rb-arch --sample 1 --cells 1 | rb-train --preset prbench --method mart --epochs 1
     """
     from rbtools.jobs import TrainJob
-    from rbtools.trainer.recipe import check, check_method, obstacle_to_stacking
+    from rbtools.trainer.recipe import check, check_method
 
     if work.run.store.folder is None:
         raise UsageError(
@@ -102,24 +95,9 @@ def main(
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
-    if stack_seeds > 1 and work.run.store.force and work.run.placement.has_workers:
-        raise UsageError(
-            "--force with --stack-seeds and several workers (--jobs) trains seeds again that another process"
-            " has just trained. Leave out one of the three."
-        )
     work = work.changed(worker=distributed.local_rank())
-    seeds, tasks = whole_numbers(seed, "--seed"), []
-    for training_method in methods:
-        why = obstacle_to_stacking(training_method, whole_recipe) if stack_seeds > 1 else None
-        if why is not None:
-            work.screen.warn(f"Seeds of {training_method.name} are trained one after another ({why}).")
-        size = stack_seeds if why is None else 1
-        for start in range(0, len(seeds), size):
-            group = tuple(seeds[start : start + size])
-            tasks += [
-                TrainJob(training_method, whole_recipe, number, work.run, group, at)
-                for at, number in enumerate(group)
-            ]
+    seeds = whole_numbers(seed, "--seed")
+    tasks = [TrainJob(built, whole_recipe, number, work.run) for built in methods for number in seeds]
     _refuse_together(work.run)
     with distributed.process_group(work.run) as leads:
         if leads:

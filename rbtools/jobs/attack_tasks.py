@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rbtools.errors import RbError
-from rbtools.evaluation import adversarial
+from rbtools.evaluation import tasks
 from rbtools.evaluation.base import EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.execution.run import Run
@@ -91,7 +91,7 @@ class TransferTask(EvalTask):
         for output in wanted:
             if isinstance(output, TransferOutput):
                 source = _loaded(self.source, self.context, batch.images.device)
-                result = adversarial.run_attack(batch, output.method, on=source)
+                result = tasks.run_attack(batch, output.method, on=source)
                 outcomes.append(Outcome(result.survived, result.totals))
             else:
                 outcomes.append(batch.clean)
@@ -177,7 +177,7 @@ class GradientMaskingTask(EvalTask):
         outcomes: dict[Any, Any] = dict(batch.precomputed)
         for output in wanted:
             if isinstance(output, AttackOutput):
-                result = adversarial.run_attack(batch, output.method)
+                result = tasks.run_attack(batch, output.method)
                 outcomes[output] = Outcome(result.survived, result.totals)
             elif isinstance(output, MaskingOutput):
                 parts = (outcomes[part] for part in (output.noise, output.pgd))

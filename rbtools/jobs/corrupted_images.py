@@ -117,7 +117,7 @@ class ArchiveTask(EvalTask):
                 logits = batch.logits(tensor.float().div(255).contiguous())
                 outcomes.append(rows_of(batch, logits, self.detail))
             elif isinstance(output, CleanOutput):
-                outcomes.append(output.outcomes(batch))
+                outcomes.append(output.measure(batch))
         return outcomes
 
 

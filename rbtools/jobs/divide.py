@@ -8,13 +8,12 @@ finished are not computed again; one that it had begun is free once its lease ex
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rbtools.evaluation.base import Output
+from rbtools.evaluation.base import Outcomes, Output, Part
 from rbtools.evaluation.evaluate import cut
-from rbtools.evaluation.outcomes import Outcomes, Part
-from rbtools.execution import turns
 from rbtools.execution.run import Run
 from rbtools.store import Store, digest
 
@@ -57,7 +56,7 @@ def free_tiles(
         if len(left) == before:
             if helping:
                 return
-            turns.pause(pause)
+            time.sleep(pause)
         pause = _PAUSES[0] if len(left) < before else min(2 * pause, _PAUSES[1])
 
 

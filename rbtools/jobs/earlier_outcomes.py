@@ -19,7 +19,7 @@ from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import CurveAttack
 from rbtools.errors import RbError
-from rbtools.evaluation.outcomes import Outcomes
+from rbtools.evaluation.base import Outcomes
 from rbtools.evaluation.tasks import AttackOutput, right
 from rbtools.jobs import evaluate_record
 from rbtools.lazy import np
@@ -27,7 +27,6 @@ from rbtools.plain_files import read_plain
 from rbtools.probabilistic import sequential
 from rbtools.store import Store, digest, listing
 from rbtools.store.checksum import described, stamp_of
-from rbtools.store.remote_proxy import RemoteStoreProxy
 
 if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
@@ -192,12 +191,9 @@ def _method_of(entry: Entry) -> Attack | None:
 
 
 def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
-    """The finished evaluations of the store with the checkpoint, images and split of these inputs.
-
-    A process on another machine has no store to list; there only the record's entries count.
-    """
+    """The finished evaluations of the store with the checkpoint, images and split of these inputs."""
     store = inputs.run.store
-    if isinstance(store, RemoteStoreProxy) or store.folder is None or not store.folder.exists():
+    if store.folder is None or not store.folder.exists():
         return
     wanted = evaluate_record.inputs_fields(inputs)
     for folder, stamp in _folders(store):

@@ -14,10 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools.errors import Pending, RbError
-from rbtools.evaluation.base import EvalTask, Output
+from rbtools.errors import RbError
+from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
-from rbtools.evaluation.outcomes import VERSION, Outcomes
 from rbtools.evaluation.tasks import CleanOutput, right
 from rbtools.execution import device, precision
 from rbtools.execution.memoize import memoized
@@ -135,12 +134,7 @@ def _common(output: Output, inputs: Inputs) -> Entry:
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
-    try:
-        units = _cache_units(inputs, task)
-    except Pending:  # in a dry run, the network would first be trained
-        columns = [output.key_fields() for output in task.outputs()]
-        run.plan.untrained(task.title, inputs.record, columns, inputs.n)
-        raise
+    units = _cache_units(inputs, task)
     keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
     save = files_to_save(task.save, keys, inputs.record["arch"])
     with memoized(

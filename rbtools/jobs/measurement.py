@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from rbtools import registry
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation import mean_interval
 from rbtools.execution import device, resources
 from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoized
@@ -32,7 +31,7 @@ from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
 from rbtools.trainer import init
-from rbtools.trainer.training_indices import trained_on
+from rbtools.trainer.validation import trained_on
 
 if TYPE_CHECKING:
     from rbtools.measures.base import Measure, Value
@@ -350,12 +349,12 @@ def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
     else:
         count = {"batches": -(-job.n // job.size[1]), "examples": job.n}[value.over]
     if value.numbers:
-        ends = list(mean_interval.of_images(value.numbers))
+        ends = list(intervals.of_images(value.numbers))
     else:
         half = intervals.student_quantile(0.95, count - 1) * value.se
         ends = [value.value - half, value.value + half]
     error = {"se": value.se, "se_over": value.over, "ci95": ends}
-    return {"value": value.value, **error, **({"interval_of": mean_interval.OF} if value.numbers else {})}
+    return {"value": value.value, **error, **({"interval_of": intervals.OF_IMAGES} if value.numbers else {})}
 
 
 def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rbtools.attacks import ATTACKS
-from rbtools.attacks.apgd_margin import APGDMargin
+from rbtools.attacks.apgd import APGDMargin
 from rbtools.datasets import indices
-from rbtools.evaluation import adversarial
+from rbtools.evaluation import tasks
 from rbtools.evaluation.base import EvalTask, Outcome, Output
-from rbtools.evaluation.sampling import margin
+from rbtools.evaluation.probabilistic import margin
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -93,7 +93,7 @@ class ScreenOutput(Output):
         still_correct, least = batch.clean & ~excluded, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals = {"forward": 0.0 if self.attacks else float(len(excluded)), "backward": 0.0}
         for attack in self.attacks:
-            result = adversarial.run_attack(batch, attack, still_correct=still_correct)
+            result = tasks.run_attack(batch, attack, still_correct=still_correct)
             still_correct = result.survived
             least = torch.minimum(least, margin(result.logits, batch.labels))
             for name, value in result.totals.items():

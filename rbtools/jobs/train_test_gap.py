@@ -16,7 +16,7 @@ from rbtools.jobs import model_checks
 from rbtools.jobs.evaluate_record import add_entries, check_entries, expected_entries, task_entries
 from rbtools.probabilistic.intervals import square_and_add
 from rbtools.records import metric_name, results, schema
-from rbtools.trainer.training_indices import trained_on
+from rbtools.trainer.validation import trained_on
 
 Entries = list[dict[str, Any]]
 

@@ -6,16 +6,12 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import derivatives
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, watching
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +29,12 @@ class Jacobian(Measure):
     Raises RbError where `exact` needs more memory than there is, and for `exact` with such statistics.
     """
 
-    name: ClassVar[str] = "jacobian"
-    size: ClassVar[tuple[int, int]] = (10, 256)
-    batchnorm: ClassVar[str | None] = "running"
-    placed: ClassVar[bool] = True
-    random: ClassVar[bool] = True
-    less_is_better: ClassVar[bool] = True
+    name = "jacobian"
+    size = 10, 256
+    batchnorm = "running"
+    placed = True
+    random = True
+    less_is_better = True
 
     projections: int = param(1, "Random directions for each image.", check="positive")
     exact: bool = param(False, "All logits instead of random directions.")
@@ -112,11 +108,6 @@ def largest_map(model: nn.Module, images: Tensor) -> int:
         if isinstance(output, torch.Tensor):
             sizes.append(output.numel())
 
-    handles = [module.register_forward_hook(seen) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watching(model.modules(), seen), torch.no_grad():
+        model(images)
     return max(sizes)

@@ -38,11 +38,7 @@ class Field(NamedTuple):
 
 
 RECORD = (
-    Field(
-        "schema",
-        "label",
-        "the format's version, 1, also where it is missing; newer ones are refused",
-    ),
+    Field("schema", "label", "the format's version, 1, also where it is missing; newer ones are refused"),
     Field("arch", "protocol", "the architecture. Always present; see ARCHITECTURES"),
     Field(
         "dataset",
@@ -51,9 +47,7 @@ RECORD = (
         " it in its entry",
     ),
     Field(
-        "class_map",
-        "protocol",
-        "the names of the model's outputs, where they are not the data set's classes",
+        "class_map", "protocol", "the names of the model's outputs, where they are not the data set's classes"
     ),
     Field("train", "protocol", "how the weights were trained; see TRAINING"),
     Field("checkpoint", "protocol", "the weights: sha256: and the hash of a file in the store"),
@@ -69,11 +63,7 @@ RECORD = (
         "the entry of RobustBench that --arch robustbench:NAME said the file is of; rb-rank --against"
         " robustbench finds its published values by it",
     ),
-    Field(
-        "aggregated",
-        "protocol",
-        "of rb-rank --aggregate: how many records were averaged, and which",
-    ),
+    Field("aggregated", "protocol", "of rb-rank --aggregate: how many records were averaged, and which"),
     Field("metrics", "result", "the results: a name and a number. Flat, so that every program can read it"),
     Field("evals", "result", "how each of them was measured, an entry per metric; see rb-entry(5)"),
     Field(
@@ -139,10 +129,7 @@ _PROTOCOL = {
     "images": (
         ("split", "the part of the data set: train, valid or test; of a difference train-test or test-train"),
         ("dataset", "the data set, where it is not the record's"),
-        (
-            "indices",
-            "the hash of the examples' numbers, where they were chosen (--indices, train --val)",
-        ),
+        ("indices", "the hash of the examples' numbers, where they were chosen (--indices, train --val)"),
         ("train_indices", "the same, of the training images of a difference"),
         ("class_map", "the hash of the class names, where classes are mapped (--class-map)"),
     ),
@@ -167,10 +154,7 @@ _PROTOCOL = {
             "of rb-attack --two-phase: attacks on all images; the value is of these and the attack together",
         ),
         ("attacked", "which images: all, where misclassified ones were attacked too"),
-        (
-            "source",
-            "of a transfer: the attacked model; of a published number: where it is from",
-        ),
+        ("source", "of a transfer: the attacked model; of a published number: where it is from"),
     ),
     "certificate": (
         ("certificate", "its method in rb-certify"),
@@ -242,19 +226,8 @@ EVALS = (
     Field("n", "protocol", "the number of images (of PR: those that count)", "images", "own"),
     *(Field(name, "protocol", doc, group) for group, fields in _PROTOCOL.items() for name, doc in fields),
     Field("value", "result", "the number, or null where there is none"),
-    Field(
-        "seconds",
-        "cost",
-        "time; of a stored result that of its computation",
-        "cost",
-        "own",
-    ),
-    Field(
-        "undecided",
-        "result",
-        "of ProbAcc: images that the draws do not decide",
-        page="own",
-    ),
+    Field("seconds", "cost", "time; of a stored result that of its computation", "cost", "own"),
+    Field("undecided", "result", "of ProbAcc: images that the draws do not decide", page="own"),
     Field("confirmed", "cost", "the share of copies that the network itself decided in float32", page="own"),
     Field("device", "label", "where it ran: cpu, cuda, or both joined by +", "label", "own"),
     Field(

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
 from rbtools.records.expr import tokens
+from rbtools.records.results import is_number
 from rbtools.scoring.merge import images
 from rbtools.scoring.rank_order import Ranked, Record
 
@@ -112,14 +113,17 @@ def build(
     columns += [*_marks(records), _key_column(key), *published_columns(key, records)]
     for name in others:
         columns += [metric_column(name), *published_columns(name, records)]
+    names = metric_names.names(records) if metrics is None else []
+    return _table(columns, ranked, [name for name in names if name != key and name not in others])
+
+
+def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked], left_out: Sequence[str] = ()) -> Table:
     rows = []
     for entry in ranked:
         spreads = spreads_of(entry.record)
         rows.append([column.cell(entry, spreads) for column in columns])
-    known = metric_names.names(records) if metrics is None else []
-    left_out = [name for name in known if name != key and name not in others]
-    headings = [column.heading for column in columns]
-    return Table(headings, rows, left_out, _averaged(records), images=_images(headings, records))
+    headings, records = [column.heading for column in columns], [entry.record for entry in ranked]
+    return Table(headings, rows, [*left_out], _averaged(records), images=_images(headings, records))
 
 
 def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None) -> list[str]:
@@ -179,9 +183,9 @@ _CONTROL |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\uf
 def _identity(records: list[Record]) -> list[_TableColumn]:
     columns = []
     for title, path in _IDENTITY.items():
-        values = [_at(record, path) for record in records]
-        if title == "name" or (any(v is not None for v in values) and (title != "seed" or _differ(values))):
-            columns.append(_identity_column(title, path))
+        values = [value for record in records if (value := _at(record, path)) is not None]
+        if title == "name" or any(title != "seed" or value != values[0] for value in values):
+            columns.append(_path_column(title, path, title == "seed"))
     return columns
 
 
@@ -193,10 +197,8 @@ _IDENTITY = {
 }
 
 
-def _identity_column(title: str, path: tuple[str, ...]) -> _TableColumn:
-    return _TableColumn(
-        Heading(title, title == "seed"), lambda entry, _: TableCell(_shown(_at(entry.record, path)))
-    )
+def _path_column(title: str, path: tuple[str, ...], numeric: bool) -> _TableColumn:
+    return _TableColumn(Heading(title, numeric), lambda entry, _: TableCell(_shown(_at(entry.record, path))))
 
 
 def field_column(name: str) -> _TableColumn:
@@ -214,24 +216,23 @@ def field_column(name: str) -> _TableColumn:
 
 
 _USUAL = ("rank", "name", "dataset", "method", "seed", "records")
-RECORDS = _TableColumn(
-    Heading("records", True), lambda entry, _: TableCell(_shown(_at(entry.record, ("aggregated", "records"))))
-)
+RECORDS = _path_column("records", ("aggregated", "records"), True)
 
 
 def _shown(value: object) -> str | float | None:
-    return value if value is None or _is_number(value) else str(value)
+    return value if value is None or is_number(value) else str(value)
 
 
 def _marks(records: list[Record]) -> list[_TableColumn]:
     """Band, interval of ranks and Pareto front, if the ranking has them."""
+
+    def ranks(entry: Ranked, _: Spreads) -> TableCell:
+        ends = _ends(entry.record.get("rank_ci95"))
+        return TableCell(None if ends is None else "–".join(map(str, dict.fromkeys(ends))))
+
     columns = []
     if any("band" in record for record in records):
-        band = Heading("band", True)
-        columns.append(_TableColumn(band, lambda entry, _: TableCell(_shown(entry.record.get("band")))))
-        columns.append(
-            _TableColumn(Heading("ranks", False), lambda entry, _: TableCell(_ranks(entry.record)))
-        )
+        columns += [_path_column("band", ("band",), True), _TableColumn(Heading("ranks", False), ranks)]
     if any("pareto" in record for record in records):
         mark = Heading("front", False)
         columns.append(
@@ -240,14 +241,9 @@ def _marks(records: list[Record]) -> list[_TableColumn]:
     return columns
 
 
-def _ranks(record: Record) -> str | None:
-    ends = _ends(record.get("rank_ci95"))
-    return None if ends is None else f"{ends[0]}" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"
-
-
 def _ends(value: object) -> tuple[float, float] | None:
     """An interval of a record; None for a value of another kind."""
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_number, value)):
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_number, value)):
         return None
     return value[0], value[1]
 
@@ -263,7 +259,10 @@ def _key_column(key: str) -> _TableColumn:
 
 def metric_column(name: str) -> _TableColumn:
     """The column of a metric, of an expression over metrics, or of a field."""
-    compiled = _compiled(name)
+    try:
+        compiled: expr.Expression | None = expr.compile(name)
+    except RbError:  # a metric may be called anything
+        compiled = None
 
     def cell(entry: Ranked, spreads: Spreads) -> TableCell:
         value = (entry.record.get("metrics") or {}).get(name)
@@ -274,7 +273,7 @@ def metric_column(name: str) -> _TableColumn:
                 value = None
         if isinstance(value, str):
             return TableCell(value)
-        return TableCell(value, *spreads.get(name, NO_SPREAD)) if _is_number(value) else TableCell(None)
+        return TableCell(value, *spreads.get(name, NO_SPREAD)) if is_number(value) else TableCell(None)
 
     return _TableColumn(Heading(name, True), cell)
 
@@ -285,31 +284,18 @@ PUBLISHED = {" published": "value", " difference": "difference", " within": "wit
 
 def published_columns(name: str, records: Sequence[Record]) -> list[_TableColumn]:
     """The columns of published values of a metric; none where no record has one."""
-    if not any("value" in _published(record, name) for record in records):
-        return []
-    return [_published_column(name, title, field) for title, field in PUBLISHED.items()]
 
+    def column(title: str, field: str) -> _TableColumn:
+        def cell(entry: Ranked, _: Spreads) -> TableCell:
+            value = _at(entry.record, ("published", "metrics", name, field))
+            if isinstance(value, bool):
+                return TableCell("yes" if value else "no")
+            return TableCell(value if is_number(value) else None)
 
-def _published_column(name: str, title: str, field: str) -> _TableColumn:
-    def cell(entry: Ranked, _: Spreads) -> TableCell:
-        value = _published(entry.record, name).get(field)
-        if isinstance(value, bool):
-            return TableCell("yes" if value else "no")
-        return TableCell(value if _is_number(value) else None)
+        return _TableColumn(Heading(f"{name}{title}", field != "within", missing="–"), cell)
 
-    return _TableColumn(Heading(f"{name}{title}", field != "within", missing="–"), cell)
-
-
-def _published(record: Record, name: str) -> Mapping[str, Any]:
-    value = _at(record, ("published", "metrics", name))
-    return value if isinstance(value, Mapping) else {}
-
-
-def _compiled(name: str) -> expr.Expression | None:
-    try:
-        return expr.compile(name)
-    except RbError:  # a metric may be called anything
-        return None
+    known = any(_at(record, ("published", "metrics", name, "value")) is not None for record in records)
+    return [column(title, field) for title, field in PUBLISHED.items()] if known else []
 
 
 def spreads_of(record: Record) -> dict[str, Spread]:
@@ -317,8 +303,8 @@ def spreads_of(record: Record) -> dict[str, Spread]:
     spreads = {}
     for entry in record.get("evals") or []:
         ends, std = _ends(entry.get("ci95")), entry.get("std")
-        if ends or _is_number(std):
-            spreads[entry["metric"]] = Spread(ends, std if _is_number(std) else None)
+        if ends or is_number(std):
+            spreads[entry["metric"]] = Spread(ends, std if is_number(std) else None)
     return spreads
 
 
@@ -329,15 +315,6 @@ def _at(record: Record, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _differ(values: list[Any]) -> bool:
-    known = [value for value in values if value is not None]
-    return any(value != known[0] for value in known)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
     """The table of a paper: a row for each record, named by its grouping fields, and a column per metric. If
     records were merged, a column has their number.
@@ -346,12 +323,7 @@ def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
     if any((record.get("aggregated") or {}).get("records", 1) > 1 for record in records):
         columns.append(RECORDS)
     columns += map(metric_column, metrics)
-    rows = []
-    for record in records:
-        spreads = spreads_of(record)
-        rows.append([column.cell(Ranked(None, None, record), spreads) for column in columns])
-    headings = [column.heading for column in columns]
-    return Table(headings, rows, [], _averaged(records), images=_images(headings, records))
+    return _table(columns, [Ranked(None, None, record) for record in records])
 
 
 def _images(headings: Sequence[Heading], records: Iterable[Record]) -> dict[str, tuple[int, int]]:
@@ -361,8 +333,11 @@ def _images(headings: Sequence[Heading], records: Iterable[Record]) -> dict[str,
         for name, n in images(record).items():
             if name in counts:
                 counts[name].add(n)
-    known = {name: (min(some), max(some)) for name, some in counts.items() if some}
-    return known if len({n for ends in known.values() for n in ends}) > 1 else {}
+    return _if_different({name: (min(some), max(some)) for name, some in counts.items() if some})
+
+
+def _if_different(counts: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    return counts if len({n for ends in counts.values() for n in ends}) > 1 else {}
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
@@ -382,17 +357,20 @@ def styled(table: Table, style: Style) -> Table:
             if name not in names and not (option == "--hide" and name in _USUAL):
                 raise RbError(f"{option}: The table has no column {name!r}. Its columns: {', '.join(names)}.")
     kept = [place for place, name in enumerate(names) if name not in style.hide]
+    in_percent = {name for name in names if style.percent and _is_share(name)}
     headings = []
     for place in kept:
         heading, name = table.headings[place], names[place]
-        unit = " [%]" if style.percent and _is_share(name) and name not in style.labels else ""
-        headings.append(heading._replace(title=style.labels.get(name, heading.title) + unit, shows=name))
-    rows = [[_styled(row[place], names[place], style) for place in kept] for row in table.rows]
-    seen = {name: ends for name, ends in table.images.items() if name not in style.hide}
-    seen = seen if len({n for ends in seen.values() for n in ends}) > 1 else {}
-    shown = [name for name in names if name in style.labels and name not in style.hide]
-    unsaid = [style.labels[name] for name in shown if style.percent and _is_share(name)]
-    return replace(table, headings=headings, rows=rows, percent=tuple(unsaid), images=seen)
+        title = style.labels.get(name, heading.title + (" [%]" if name in in_percent else ""))
+        headings.append(heading._replace(title=title, shows=name))
+    rows = [
+        [_styled(row[place], names[place] in in_percent, style.digits) for place in kept]
+        for row in table.rows
+    ]
+    images = {name: ends for name, ends in table.images.items() if name not in style.hide}
+    shown = [names[place] for place in kept]
+    labels = tuple(style.labels[name] for name in shown if name in style.labels and name in in_percent)
+    return replace(table, headings=headings, rows=rows, percent=labels, images=_if_different(images))
 
 
 def is_share(name: str) -> bool:
@@ -410,16 +388,16 @@ def is_share(name: str) -> bool:
     return True
 
 
-def _styled(cell: TableCell, name: str, style: Style) -> TableCell:
+def _styled(cell: TableCell, percent: bool, digits: int | None) -> TableCell:
     if isinstance(cell.value, str) or cell.value is None:
         return cell
-    if not (style.percent and _is_share(name)):
-        return cell._replace(digits=style.digits)
+    if not percent:
+        return cell._replace(digits=digits)
     return TableCell(
         100.0 * cell.value,
         None if cell.interval is None else (100 * cell.interval[0], 100 * cell.interval[1]),
         None if cell.deviation is None else 100 * cell.deviation,
-        digits=2 if style.digits is None else style.digits,
+        digits=2 if digits is None else digits,
     )
 
 
@@ -436,18 +414,16 @@ def with_best(table: Table, metrics: Sequence[str], groups: Sequence[object]) ->
     for place, heading in enumerate(table.headings):
         if heading.name in metrics:
             for group in dict.fromkeys(groups):
-                of_group = [row for row, own in zip(rows, groups, strict=True) if own == group]
-                _mark(of_group, place, metric_names.higher_is_better(heading.name))
+                numbers = [
+                    (row, value)
+                    for row, own in zip(rows, groups, strict=True)
+                    if own == group and isinstance(value := row[place].value, int | float)
+                ]
+                if len(numbers) < 2:
+                    continue
+                choose = max if metric_names.higher_is_better(heading.name) else min
+                best = figure(choose(value for _, value in numbers), rows[0][place].digits)
+                for row, value in numbers:
+                    if figure(value, row[place].digits) == best:
+                        row[place] = row[place]._replace(best=True)
     return replace(table, rows=rows)
-
-
-def _mark(rows: list[list[TableCell]], place: int, higher: bool) -> None:
-    cells = [row[place] for row in rows]
-    numbers = [cell.value for cell in cells if isinstance(cell.value, int | float)]
-    if len(numbers) < 2:
-        return
-    best = figure(max(numbers) if higher else min(numbers), cells[0].digits)
-    for row in rows:
-        value = row[place].value
-        if isinstance(value, int | float) and figure(value, row[place].digits) == best:
-            row[place] = row[place]._replace(best=True)

@@ -279,22 +279,6 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         _check_size(recipe, training_images)
 
 
-def obstacle_to_stacking(method: Any, recipe: Recipe) -> str | None:
-    """Why seeds of this method and recipe cannot be stacked (trainer/stacked.py); None where nothing is known
-    against it.
-    """
-    obstacles = {
-        "the loss of an image depends on the others of its batch": method.of_whole_batches,
-        f"{method.name} follows the operations of one network": method.follows_operations,
-        f"{method.name} keeps something of each image from epoch to epoch": bool(method.carried),
-        "--regularize awp perturbs the weights of one network": "awp" in recipe.regularize,
-        "--filter sends parts of a batch through the network": recipe.filter is not None,
-        "--deterministic is for the algorithms of one network": recipe.deterministic,
-        "--lr-rule theorem1 gives each seed its own learning rate": recipe.lr_rule != "fixed",
-    }
-    return next((why for why, holds in obstacles.items() if holds), None)
-
-
 def held_out(recipe: Recipe, training_images: int) -> int:
     """How many training images are held out."""
     return round(recipe.val * training_images)

@@ -831,17 +831,17 @@ def test_two_phases_on_all_survivors_are_exact(
 def test_a_larger_sample_continues_the_smaller(
     known: dict[str, Record], weak_screen: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rbtools.evaluation import adversarial
+    from rbtools.evaluation import tasks
 
     attacked: list[int] = []
-    attack = adversarial.run_attack
+    attack = tasks.run_attack
 
     def counted(batch: Any, method: Any, *more: Any, **options: Any) -> Any:
         if method.name == "pgd" and method.steps == 5:
             attacked.extend(batch.ids.tolist())
         return attack(batch, method, *more, **options)
 
-    monkeypatch.setattr(adversarial, "run_attack", counted)
+    monkeypatch.setattr(tasks, "run_attack", counted)
     small = two_phase(known["erm"], "--two-phase", "20")
     assert len(attacked) == 20 == small["two_phase"]["sampled"]
     large = two_phase(known["erm"], "--two-phase", "30")
@@ -866,21 +866,21 @@ def test_a_larger_sample_continues_the_smaller(
 def test_stored_outcomes_serve_as_a_screen(
     known: dict[str, Record], weak_screen: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch, bare: bool
 ) -> None:
-    from rbtools.evaluation import adversarial
+    from rbtools.evaluation import tasks
 
     plain = two_phase(known["erm"], "--two-phase", "all")
     assert "sources" not in plain["two_phase"]
     attacked = one(run(["pgd", "--steps", "7", "--eps", "8,32", "--n", "120"], known["erm"]))
     stands = outcomes_of(known["erm"], AttackTask(ATTACKS.build("pgd", steps=7, eps=32 / 255), (32 / 255,)))
     started: list[int] = []
-    attack = adversarial.run_attack
+    attack = tasks.run_attack
 
     def counted(batch: Any, method: Any, *more: Any, **options: Any) -> Any:
         if method.steps == 1:
             started.append(int(options["still_correct"].sum()))
         return attack(batch, method, *more, **options)
 
-    monkeypatch.setattr(adversarial, "run_attack", counted)
+    monkeypatch.setattr(tasks, "run_attack", counted)
     entry = two_phase(known["erm"] if bare else attacked, "--two-phase", "all")
     assert entry["screen"].startswith("pgd1,pgd7.32")  # pgd1 is needed for margins
     assert started == [int(stands.sum())]

@@ -15,7 +15,7 @@ from rbtools import datasets
 from rbtools.commands.attack import main as attack
 from rbtools.commands.ge import main
 from rbtools.commands.pr import main as pr
-from rbtools.evaluation import mean_interval
+from rbtools.probabilistic import intervals
 from tests.runner import Record, entry, invoke, one
 
 SOME = ["--n", "40", "--n-train", "60", "--device", "cpu"]
@@ -155,7 +155,7 @@ def test_the_loss_is_that_of_the_attacked_images(trained: dict[str, Record]) -> 
     losses = torch.nn.functional.cross_entropy(model(moved), labels, reduction="none")
     found = entry(record, "train.loss.fgsm.16")
     assert found["value"] == pytest.approx(float(losses.mean()), rel=1e-4)
-    want = mean_interval.of_images(losses.detach().numpy(), 0.0)
+    want = intervals.of_images(losses.detach().numpy(), 0.0)
     assert found["ci95"] == pytest.approx(want, rel=1e-3)
 
 

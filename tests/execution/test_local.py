@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from rbtools.execution import cores, resources
-from rbtools.execution.job import JobFunction
+from rbtools.execution.executor import JobFunction
 from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
 
@@ -28,7 +27,7 @@ import os, signal, time
 from dataclasses import dataclass
 from pathlib import Path
 from rbtools.cli import shared
-from rbtools.execution.job import JobFunction
+from rbtools.execution.executor import JobFunction
 
 @dataclass
 class Work(JobFunction):
@@ -177,7 +176,7 @@ def test_a_record_that_kills_two_workers_becomes_an_error(start: Start) -> None:
 
 
 def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: LocalExecutor, number: int, lane: bool) -> None:
+    def fail(self: LocalExecutor, number: int) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(LocalExecutor, "_start", fail)
@@ -215,20 +214,6 @@ def test_interrupted_while_workers_start_nothing_is_said_but_that(start: Start) 
     _, said = ended(process)
     assert process.returncode == 130 and "Traceback" not in said, said
     until(lambda: not session(process.pid))
-
-
-def test_threads_of_a_training_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "count", lambda: 8)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name)
-    large, cell = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
-    four = Run.of(tool="test", jobs=4)
-    assert resources.threads_for(four, large) == 2  # evaluations share the cores
-    assert (
-        resources.training_threads(four, large) == resources.training_threads(Run.of(tool="test"), large) == 8
-    )
-    assert resources.training_threads(four, cell) == 1
-    assert resources.training_threads(Run.of(tool="test", threads=3), large) == 3
 
 
 @linux
