@@ -7,6 +7,7 @@ Weight-Curvature Index; theorems have the papers' numbers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -124,12 +125,18 @@ def _closest(images: Array) -> float:
     return float(products.max())
 
 
+@functools.cache
+def _quadrature() -> tuple[Array, Array]:
+    """Nodes and weights of Gauss and Legendre on [-1, 1]."""
+    return np.polynomial.legendre.leggauss(200)
+
+
 def hermite(function: Callable[[Array], Array], order: int) -> float:
     """The coefficient E[f(z) h_r(z)], z standard normal, of the normalised Hermite polynomial h_r.
 
     By Gauss-Legendre quadrature on each side of 0, where activations may have a kink: exact to 1e-10.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _quadrature()
     total = 0.0
     for low, high in ((-14.0, 0.0), (0.0, 14.0)):
         z = (high - low) / 2 * nodes + (high + low) / 2
