@@ -75,12 +75,6 @@ def unflattened(rows: Tensor, shape: Sequence[int]) -> Tensor:
     return rows.view(len(rows), *shape)
 
 
-def _each(function: Callable[[Tensor], Tensor], coefficients: Tensor) -> Tensor:
-    """A function of (N, ...) applied to coefficients (N, R, ...)."""
-    rows = function(coefficients.flatten(0, 1))
-    return rows.view(*coefficients.shape[:2], *rows.shape[1:])
-
-
 def as_rows(values: Tensor) -> Tensor:
     """Values (N, ...) as (N, 1, ...), in memory as coefficients are."""
     if values.ndim == 4:
@@ -148,7 +142,8 @@ class Affine(Operation):
 
     def transposed(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
         """The same for coefficients (N, R, ...)."""
-        return _each(lambda rows: self.transpose(rows, shape), coefficients)
+        rows = self.transpose(coefficients.flatten(0, 1), shape)
+        return rows.view(*coefficients.shape[:2], *rows.shape[1:])
 
     def absolute_bias(self) -> Tensor | float:
         """The sum of the absolute values of what is added, (1, ...)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -123,9 +124,9 @@ class MaxPooled(Operation):
         return columns.view(len(values), values.shape[1], -1, columns.shape[-1])
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        return lambda coefficients, both: self._backward(coefficients, inputs[0], both)
+        return partial(self._backward, inputs[0])
 
-    def _backward(self, coefficients: Tensor, bounds: ValueBounds, both: bool) -> Backward:
+    def _backward(self, bounds: ValueBounds, coefficients: Tensor, both: bool) -> Backward:
         lower, upper = bounds
         n, rows, _, *windows = coefficients.shape
         size = lower.shape[2:]

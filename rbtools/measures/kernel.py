@@ -72,19 +72,16 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
             logits = [model(images) for images in batches]
             outputs = [part.T if each_logit else part.sum(1)[None] for part in logits]
             for places in zip(*outputs, strict=True):
-                rows = [_row(output, some) for batch_outputs in places for output in batch_outputs]
-                _add_products(total, torch.cat(rows))
+                rows = []
+                for output in (output for batch_outputs in places for output in batch_outputs):
+                    gradients = tuple(torch.zeros_like(parameter) for parameter in some)
+                    if output.requires_grad:
+                        gradients = torch.autograd.grad(
+                            output, some, retain_graph=True, allow_unused=True, materialize_grads=True
+                        )
+                    rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
+                _add_products(total, torch.stack(rows))
     return total
-
-
-def _row(output: Tensor, parameters: list[nn.Parameter]) -> Tensor:
-    """The gradient of one number with respect to all these parameters: (1, P)."""
-    if not output.requires_grad:
-        return output.new_zeros(1, sum(parameter.numel() for parameter in parameters))
-    gradients = torch.autograd.grad(
-        output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
-    return torch.cat([gradient.flatten() for gradient in gradients])[None]
 
 
 def _add_products(total: Tensor, block: Tensor) -> None:
@@ -181,7 +178,9 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
                 places[parameter] = module, name
 
     parameters = dict(model.named_parameters())
-    exact = _gradients(model, image, list(parameters.values()), add)
+    every = list(parameters.values())
+    with _differentiable(every), _watched(set(model.modules()), add), torch.enable_grad():
+        exact = torch.autograd.grad(model(image).sum(), every, allow_unused=True)
     pairs = [
         (torch.cat(blocks.get(parameter, [gradient.new_empty(0)])), gradient.flatten())
         for parameter, gradient in zip(parameters.values(), exact, strict=True)
@@ -215,14 +214,6 @@ def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
     ]
     answers = iter(torch.stack(close).tolist())
     return [fits and next(answers) for fits in alike]
-
-
-def _gradients(
-    model: nn.Module, image: Tensor, parameters: list[nn.Parameter], add: Add
-) -> list[Tensor | None]:
-    """Autograd's gradients of the sum of the logits; `add` is called for each call of a layer."""
-    with _differentiable(parameters), _watched(set(model.modules()), add), torch.enable_grad():
-        return list(torch.autograd.grad(model(image).sum(), parameters, allow_unused=True))
 
 
 @contextmanager
