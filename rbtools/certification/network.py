@@ -185,8 +185,8 @@ class _Call(NamedTuple):
 
     def rest(self, position: int, *defaults: Any) -> list[Any]:
         """The arguments from a position on, with defaults for those that are missing."""
-        given = self.args[position : position + len(defaults)]
-        return [*given, *defaults[len(given) :]]
+        passed = self.args[position : position + len(defaults)]
+        return [*passed, *defaults[len(passed) :]]
 
     def only(self, position: int = 0) -> int:
         """The node of the only argument that depends on the images."""
@@ -284,13 +284,13 @@ def _dense(call: _Call, weight: Tensor, bias: Tensor | None, factor: float = 1) 
     "miopen_batch_norm",
 )
 def batch_norm(call: _Call) -> _Recorded:
-    values, weight, bias, mean, variance, *rest = call.args
-    if mean is None or (rest[0] is True and len(rest) == 3):
+    values, weight, bias, mean, variance, *options = call.args
+    if mean is None or (options[0] is True and len(options) == 3):
         if not call.training:
             raise refusal("BatchNorm with the statistics of the batch")
         dims = [0, *range(2, values.ndim)]
         mean, variance = values.mean(dims), values.var(dims, correction=0)
-    scale = (call.weight(variance) + rest[-1]).rsqrt()
+    scale = (call.weight(variance) + options[-1]).rsqrt()
     if weight is not None:
         scale = scale * call.weight(weight)
     centre = scale * call.weight(mean)
@@ -453,13 +453,13 @@ def _merged(nodes: list[Node], last: int) -> list[Node]:
 def _shared(nodes: list[Node]) -> list[Node]:
     """The nodes, where those that take a ReLU take the first one of the same input."""
     first: dict[int, int] = {}  # the input of a ReLU -> its number
-    place: list[int] = []
+    renumbered: list[int] = []
     shared = []
     for number, node in enumerate(nodes):
-        parents = tuple(place[parent] for parent in node.parents)
+        parents = tuple(renumbered[parent] for parent in node.parents)
         shared.append(node._replace(parents=parents))
         rectifier = isinstance(node.operation, Rectifier)
-        place.append(first.setdefault(parents[0], number) if rectifier else number)
+        renumbered.append(first.setdefault(parents[0], number) if rectifier else number)
     return shared
 
 
@@ -469,9 +469,9 @@ def _pruned(nodes: list[Node]) -> TracedNetwork:
     for number in range(len(nodes) - 1, 0, -1):
         if number in needed:
             needed.update(nodes[number].parents)
-    place = {number: new for new, number in enumerate(sorted(needed))}
+    renumbered = {number: new for new, number in enumerate(sorted(needed))}
     kept = [
-        nodes[number]._replace(parents=tuple(place[parent] for parent in nodes[number].parents))
+        nodes[number]._replace(parents=tuple(renumbered[parent] for parent in nodes[number].parents))
         for number in sorted(needed)
     ]
     users, charged_later = _users(kept), [False] * len(kept)

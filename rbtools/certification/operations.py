@@ -164,12 +164,12 @@ class Affine(Operation):
         return error
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        shape, own = inputs[0].lower.shape[1:], self.converted(dtype)
-        bias = own.bias
+        shape, converted = inputs[0].lower.shape[1:], self.converted(dtype)
+        bias = converted.bias
         per_channel = bias is not None and bias.ndim == 4 and bias.shape[2:] == (1, 1)
 
         def step(coefficients: Tensor, both: bool) -> Backward:
-            before = own.transposed(coefficients, shape)
+            before = converted.transposed(coefficients, shape)
             if bias is None:
                 return Backward([before])
             if per_channel:
@@ -395,5 +395,5 @@ class Concatenated(Operation):
         return ValueBounds(lower, upper)
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        sizes = [one.lower.shape[self.dim] for one in inputs]
+        sizes = [bounds.lower.shape[self.dim] for bounds in inputs]
         return lambda rows, both: Backward(list(rows.split(sizes, self.dim + 1)))

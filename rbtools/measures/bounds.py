@@ -264,7 +264,7 @@ def _best_start(scale: float, power: float, n: int, steps: int) -> int:
     # The derivative is 0 at t0^(power + 1) = n scale power T^power.
     log = (math.log(n) + math.log(scale) + math.log(power) + power * math.log(steps)) / (power + 1)
     middle = math.exp(min(log, math.log(steps)))
-    around = {min(max(whole, 1), steps) for whole in (math.floor(middle), math.ceil(middle))}
+    around = {min(max(start, 1), steps) for start in (math.floor(middle), math.ceil(middle))}
     return min(around, key=lambda first: (_at_start(first, scale, power, n, steps), first))
 
 

@@ -63,12 +63,12 @@ class Hessian(Measure):
         values = [over_batches(name, [float(mean) for mean in means[name]], sizes) for name in names]
         if len(results) > 1:
             return values
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             probes, numbers = results[0].get(f"{name}.probes"), results[0][name]
             if probes is not None:
-                values[place] = replace(values[place], se=standard_error(probes), over="probes")
+                values[index] = replace(values[index], se=standard_error(probes), over="probes")
             elif isinstance(numbers, list) and len(numbers) > 1:
-                values[place] = replace(values[place], se=standard_error(numbers), over="examples")
+                values[index] = replace(values[index], se=standard_error(numbers), over="examples")
         return values
 
     def _weight(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
@@ -104,8 +104,8 @@ class Hessian(Measure):
         result: dict[str, Tensor] = {}
         if self.solver != "power":
             largest = lanczos(product, start, top=self.top, **limits)  # type: ignore[arg-type]
-            for place in range(self.top):
-                result[f"{wrt}.top{place + 1}" if place else f"{wrt}.lmax"] = largest[:, place]
+            for rank in range(self.top):
+                result[f"{wrt}.top{rank + 1}" if rank else f"{wrt}.lmax"] = largest[:, rank]
         if self.solver != "lanczos":
             result[f"{wrt}.labs"] = power(product, start, **limits)  # type: ignore[arg-type]
         return result

@@ -70,14 +70,14 @@ class NTK(Measure):
         # One kernel of all images has the single kernels as its blocks.
         each = self.logits == "each"
         if batch.together:
-            whole = kernel.gram_of_batches(model, images, each_logit=each).cpu()
+            gram = kernel.gram_of_batches(model, images, each_logit=each).cpu()
         else:
-            whole = kernel.gram(model, torch.cat(images), each_logit=each).cpu()
+            gram = kernel.gram(model, torch.cat(images), each_logit=each).cpu()
         n = len(batch)
-        blocks = [[part.clone() for part in row.split(n, dim=1)] for row in whole.split(n)]
+        blocks = [[part.clone() for part in row.split(n, dim=1)] for row in gram.split(n)]
         result: BatchResult = {}
-        for place, name in enumerate(KERNELS[: len(blocks)]):
-            result |= _scores(name, blocks[place][place])
+        for index, name in enumerate(KERNELS[: len(blocks)]):
+            result |= _scores(name, blocks[index][index])
         if len(blocks) > 1:
             result |= _norms("cross", blocks[0][1])
         if len(blocks) > 2:

@@ -206,9 +206,11 @@ class ATPR(Method[Solution]):
             drawn_candidates = []
             # Before the first walk: the order of BatchNorm updates in the reference code.
             for number in range(self.candidates):
-                own = draws.child(f"candidate {number}")
-                settings = self.drawn(images, own, number)
-                drawn_candidates.append((settings.size, self.attacked(model, images, labels, own, settings)))
+                candidate_draws = draws.child(f"candidate {number}")
+                settings = self.drawn(images, candidate_draws, number)
+                drawn_candidates.append(
+                    (settings.size, self.attacked(model, images, labels, candidate_draws, settings))
+                )
             for number, (sizes, candidate) in enumerate(drawn_candidates):
                 walk = self.walked(model, candidate, labels, sizes)
                 last = last if walk.last is None else walk.last
@@ -288,14 +290,14 @@ class ATPR(Method[Solution]):
         loss = torch.zeros_like(depth)
         at = torch.arange(len(candidate), device=candidate.device)
         for step in range(self.walk_steps):
-            goal = classes[at]
+            targets = classes[at]
             objective = steps.cross_entropy(labels[at])
             if self.walk == "margin":
-                objective = losses.AttackObjective(losses.margin, goal, goal)
+                objective = losses.AttackObjective(losses.margin, targets, targets)
             gradient, logits = steps.input_gradient(model, walked[at], objective)
             if step == 0:
                 loss = cross_entropy(logits, labels).to(loss)
-            wrong = logits.argmax(1) != goal
+            wrong = logits.argmax(1) != targets
             if int(wrong.sum()) <= self.walk_rest * len(candidate):
                 return Walk(depth, loss, last)
             if self.walk_gradient == "keep":
