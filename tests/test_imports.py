@@ -28,6 +28,7 @@ COMMON = {
     "units",
     "parse_units",
     "plain_files",
+    "proportions",
     "check_input",
     "report",
     "settings",

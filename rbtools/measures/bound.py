@@ -64,23 +64,29 @@ class BoundMeasure(Measure):
         None,
         "The first activation, of robbench2.  [default: the network's in fcnn and rescnn, else relu]",
         choices=("relu", "leaky", "sigmoid", "tanh", "swish"),
+        part_of="paper:robbench:activation",
     )
     rho: float | None = param(
         None,
         "L2 radius of images of norm 1, of robbench2.  [default: the attack's largest]",
         check="non-negative",
+        part_of="paper:robbench:rho",
     )
     lipschitz: float | None = param(
         None, "Lipschitz constant L of the loss by the image.  [default: estimated]"
     )
     lipschitz_theta: float | None = param(
-        None, "Lipschitz constant L_theta of the loss by the weights.  [default: estimated]"
+        None,
+        "Lipschitz constant L_theta of the loss by the weights.  [default: estimated]",
+        part_of="lipschitz:theta",
     )
     smooth: float | None = param(
         None, "Smoothness beta: of the gradient by weights when images move.  [default: estimated]"
     )
     smooth_theta: float | None = param(
-        None, "Smoothness beta_theta: of that gradient when weights move.  [default: estimated]"
+        None,
+        "Smoothness beta_theta: of that gradient when weights move.  [default: estimated]",
+        part_of="smooth:theta",
     )
     gamma: float | None = param(
         None, "L2 radius, of prbench.  [default: the attack's largest]", check="non-negative"
@@ -90,20 +96,29 @@ class BoundMeasure(Measure):
     )
     examples: int | None = param(None, "Images n of the training.  [default: the record's]", check="positive")
     updates: int | None = param(
-        None, "Updates T of the training.  [default: the record's]", check="non-negative"
+        None,
+        "Updates T of the training.  [default: the record's]",
+        check="non-negative",
+        part_of="examples:updates",
     )
     weight: float | None = param(
         None,
         "The lambda of prbench2, and of wci's theorem.  [default: the training's; n for wci]",
         check="positive",
+        part_of="examples:weight",
     )
-    c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.")
+    c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.", part_of="form:c")
     form: str = param(
         "text", "Theorem 2 of PRBench as in its text or its appendix.", choices=("text", "appendix")
     )
     probes: int = param(20, "Random vectors for the trace, of wci.", check="positive")
     largest: float = param(1.0, "Largest loss C, of wci's lemma 1.", check="positive")
-    failure: float = param(0.05, "Probability epsilon with which wci's lemma 1 may fail.", check="share")
+    failure: float = param(
+        0.05,
+        "Probability epsilon with which wci's lemma 1 may fail.",
+        check="share",
+        part_of="largest:failure",
+    )
     unit: bool = False  # whether the network is one of the theory's, with inputs of norm 1
     kappa: int = 0  # the largest filter of a network of rescnn
 

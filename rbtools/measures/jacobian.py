@@ -37,7 +37,7 @@ class Jacobian(Measure):
     less_is_better = True
 
     projections: int = param(1, "Random directions for each image.", check="positive")
-    exact: bool = param(False, "All logits instead of random directions.")
+    exact: bool = param(False, "All logits instead of random directions.", part_of="projections:exact")
 
     @property
     def of_images(self) -> bool:
@@ -46,8 +46,8 @@ class Jacobian(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.exact and batch.together:
             raise RbError(
-                "--exact takes each image's Jacobian by itself, and with --batchnorm batch an image's logits"
-                " depend on the others of its batch. Leave out one of the two."
+                "exact of --projections takes each image's Jacobian by itself, and with --batchnorm batch an"
+                " image's logits depend on the others of its batch. Leave out one of the two."
             )
         squares: list[Tensor] = []
         rows = torch.arange(len(batch), device=batch.images.device)
@@ -83,7 +83,7 @@ class Jacobian(Measure):
         if need > free:
             raise RbError(
                 f"The full Jacobian of one image has {classes} logits and takes {need / 2**30:.3g} GiB;"
-                f" {free / 2**30:.3g} GiB are free. Leave out --exact: random projection needs one gradient."
+                f" {free / 2**30:.3g} GiB are free. Leave out exact: random projection needs one gradient."
             )
         return max(1, min(batch.chunk, int(free / 2 / need)))
 

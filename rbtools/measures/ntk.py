@@ -53,6 +53,7 @@ class NTK(Measure):
         "sum",
         "The kernel of the sum of the logits, or the sum of the logits' kernels.",
         choices=("sum", "each"),
+        part_of="kernel:logits",
     )
 
     @property
