@@ -45,7 +45,7 @@ for split in ("train", "test"):
 """
 CLIP = """
 import torch
-from rbtools.models.open_clip_models import import_open_clip
+from rbtools.zoo.open_clip_models import import_open_clip
 open_clip = import_open_clip()
 model = open_clip.create_model("ViT-S-32-alt", pretrained=None, load_weights=False)
 torch.save(model.state_dict(), "clip.pt")

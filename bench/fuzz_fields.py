@@ -7,7 +7,6 @@ status of its own; the records beside the changed ones must come out as they do 
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fuzz_targets import Chance, Finding, deep, last_of_trace
+
+from rbtools.cli import tools
 
 Path_ = tuple[str | int, ...]
 GOOD = 3  # records that stand beside the changed ones
@@ -272,7 +273,7 @@ class Fields:
         for name, text in (("changed", stream), ("one.jsonl", first), ("alone.jsonl", second)):
             (self.folder / name).write_bytes(text)
         words = [word.replace("@", f"{self.folder}/") for word in command]
-        main = importlib.import_module(f"rbtools.commands.{words[0]}").main
+        main = tools.tool(words[0]).command
         result = CliRunner().invoke(main, words[1:], input=stream)
         self.said = result.stderr
         status = result.exit_code
@@ -372,7 +373,7 @@ def written(words: str, stream: bytes = b"") -> bytes:
     from click.testing import CliRunner
 
     tool, *rest = shlex.split(words)
-    result = CliRunner().invoke(importlib.import_module(f"rbtools.commands.{tool}").main, rest, input=stream)
+    result = CliRunner().invoke(tools.tool(tool).command, rest, input=stream)
     if result.exit_code != 0:
         raise RuntimeError(f"rb-{words}: {result.stderr}")
     return result.stdout_bytes

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import bz2
-import importlib
 import io
 import json
 import math
@@ -27,6 +26,7 @@ from typing import Any, Protocol
 
 import fuzz_pickles
 
+from rbtools.cli import tools
 from rbtools.errors import RbError
 
 LONGEST_MESSAGE = 1500  # characters; what a person reads
@@ -235,7 +235,7 @@ class Records:
 
         if words[0] in BUILDS and b"0000" in data:  # networks of any size may be asked for
             return
-        main = importlib.import_module(f"rbtools.commands.{words[0]}").main
+        main = tools.tool(words[0]).command
         result = CliRunner().invoke(main, [*words[1:], "-q"], input=data)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -524,12 +524,13 @@ class Checkpoints:
 
     def _check_batch(self, data: bytes) -> None:
         """Arrays and lists, or one of two errors."""
-        from rbtools.datasets import pickles
+        from rbtools.datasets import cifar
+        from rbtools.unpickle import Refused
 
         with self.watch:
             try:
-                pickles.loads(data)
-            except (pickles.Refused, ValueError) as wrong:
+                cifar.read_pickle(io.BytesIO(data))
+            except (Refused, ValueError) as wrong:
                 told(f"{wrong}.")
 
     def _usable(self, network: Any, arch: Any, facts: Any) -> None:

@@ -23,7 +23,7 @@ $(REPRODUCE): SHELL := $(firstword $(wildcard /bin/bash /usr/bin/bash) /bin/sh)
 # A user's configuration must not decide what is reproduced. A tool that fails ends the recipe, in groups too.
 PIPE := (set -o pipefail) 2>/dev/null && set -o pipefail; export RB_CONFIG=none RB_DATA='$(DATA)' \
 	RB_STORE='$(REPRODUCED)/store' PATH="$(abspath $(BIN)):$$PATH" $(ONE_THREAD); set -e; mkdir -p '$(REPRODUCED)';
-COMPARE = $(BIN)/python bench/reproduce_$(subst -,_,$(1)).py --scale $(SCALE)
+COMPARE = $(BIN)/python rbtools/papers/reproduce_$(subst -,_,$(1)).py --scale $(SCALE)
 RECORDS = '$(REPRODUCED)/$(1)-$(SCALE).jsonl'
 # Records are written aside and take their place when they are whole and differ: figures compare dates.
 ASIDE = '$(REPRODUCED)/new-$(1)-$(SCALE).jsonl'
@@ -254,7 +254,7 @@ reproduce-theory: $(VENV)/run.stamp  ## NAS-RobBench-201's theorems 1 and 2 and 
 reproduce-search: $(VENV)/run.stamp  ## searches on a published table, beside the papers' (TABLE=FILE of rb-convert)
 	@test -n '$(TABLE)' || { echo "make: no table is named. Make one with rb-convert nasrobbench201 or" \
 	  "jung2023, then: make reproduce-search TABLE=FILE" >&2; exit 2; }
-	@$(ONE_THREAD) $(BIN)/python bench/reproduce_search.py --table '$(TABLE)'
+	@$(ONE_THREAD) $(BIN)/python rbtools/papers/reproduce_search.py --table '$(TABLE)'
 
 # --- every figure and table of a paper, from the records of its reproduction ----------------------
 #
@@ -264,7 +264,7 @@ reproduce-search: $(VENV)/run.stamp  ## searches on a published table, beside th
 
 FIGURES := figures-nas-robbench-201 figures-robustness-dataset figures-prbench figures-wci
 .PHONY: $(FIGURES)
-DRAW = $(PIPE) python bench/figures_of_papers.py $(1) --scale $(SCALE) --reproduced '$(REPRODUCED)'
+DRAW = $(PIPE) python rbtools/papers/figures_of_papers.py $(1) --scale $(SCALE) --reproduced '$(REPRODUCED)'
 
 # Table 1 and figure 8 show the robustness dataset too. At full scale it needs weights of its own, and these
 # two say what makes it.

@@ -33,7 +33,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-MAIN_MODULES = ("rbtools.commands", "rbtools.cli")  # where a tool's `main` is: the first that has it
+# Where a tool's `main` is: the first that has it.
+MAIN_MODULES = ("rbtools.commands.{}", "rbtools.cli.{}", "rbtools.{}s.command", "rbtools.{}.command")
 TOOLS = """
 arch train attack certify corrupt pr ge measure score rank corr search plot convert store verify
 """.split()
@@ -230,13 +231,14 @@ STEPS = (GIVEN, FORMULA, TRAINED)
 
 def main_of(tool: str) -> Any:
     """The click command of rb-TOOL, wherever its module is."""
-    for package in MAIN_MODULES:
+    for pattern in MAIN_MODULES:
+        module = pattern.format(tool)
         try:
-            return importlib.import_module(f"{package}.{tool}").main
+            return importlib.import_module(module).main
         except ModuleNotFoundError as absent:
-            if absent.name not in (package, f"{package}.{tool}"):
+            if absent.name not in (module, module.rpartition(".")[0]):
                 raise
-    raise SystemExit(f"There is no module of rb-{tool} in {' or '.join(MAIN_MODULES)}.")
+    raise SystemExit(f"There is no module of rb-{tool}: tried {', '.join(MAIN_MODULES)}.")
 
 
 # ---- given inputs: the same bytes on every machine ---------------------------------------------------

@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rbtools.errors import RbError, near, shown, unknown
@@ -38,6 +39,7 @@ def param(
     bounds: str | None = None,
     typed: object = None,
     flags: tuple[str, ...] = (),
+    part_of: str | None = None,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
@@ -47,7 +49,8 @@ def param(
     at its default: results that were stored before the option was added remain valid. `elsewhere` is a common
     other name, for a hint. `bounds` are the bounds of a number in the help, such as "[1, inf)" or "(0, 1)".
     `typed` is the default on the command line, if it is not the field's own. `flags` replaces the option's
-    flags: without it they are --NAME, and --no-NAME too for a bool.
+    flags: without it they are --NAME, and --no-NAME too for a bool. `part_of` ("schedule:decay") makes it a
+    key of another option: see cli/option_parts.py.
     """
     metadata = {
         "help": help,
@@ -61,6 +64,7 @@ def param(
         "bounds": bounds,
         "typed": typed,
         "flags": flags,
+        "part_of": part_of,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -68,6 +72,12 @@ def param(
 def public_name(field: dataclasses.Field[Any]) -> str:
     """The name of a field in records and, hyphenated, on the command line."""
     return field.metadata.get("name") or field.name
+
+
+def option_name(field: dataclasses.Field[Any]) -> str:
+    """The option of a field in a message: --epochs, or for a part of another one "patience of --val"."""
+    whole, *keys = str(field.metadata.get("part_of") or public_name(field).replace("_", "-")).split(":")
+    return f"{keys[-1]} of --{whole}" if keys else f"--{whole}"
 
 
 def options(cls: type) -> list[dataclasses.Field[Any]]:
@@ -104,19 +114,57 @@ class Registered:
             cls.version = hashlib.sha256(source).hexdigest()[:16]  # type: ignore[attr-defined]
 
 
+@functools.cache
+def rooms() -> dict[str, dict[str, str]]:
+    """Group -> {name: "module:attribute"}, from each `entry_points.txt` in a folder of the package.
+
+    These files have the format of those of installed packages. So a folder registers itself, and the package
+    works without it.
+    """
+    groups: dict[str, dict[str, str]] = {}
+    for file in sorted(Path(__file__).parent.glob("*/entry_points.txt")):
+        for line in filter(None, file.read_text("utf-8").splitlines()):
+            if line.startswith("["):
+                group = groups.setdefault(line.strip("[]").removeprefix("rbtools."), {})
+            else:
+                name, _, target = line.partition(" = ")
+                group[name] = target
+    return groups
+
+
+def hooks(group: str) -> list[Any]:
+    """What folders of the package registered in that group, imported."""
+    return [imported(target) for target in rooms().get(group, {}).values()]
+
+
+def imported(target: str) -> Any:
+    """The object that "module:attribute" names."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 class Registry(Mapping[str, str]):
     """name -> "module:Class"; classes are imported by `load` and made by `build`.
 
-    `all` has the names that "all" stands for: every name except those `apart`. `load` and `build` take two
-    names more, which are not listed: python:MODULE:CLASS, and an entry point of an installed package in the
-    group rbtools.GROUP.
+    With a `group`, folders of the package add entries (see `rooms`), which stand before the names in `last`.
+    `load` and `build` then take two names more, which are not listed: an entry point of an installed package
+    in the group rbtools.GROUP, and, unless the registry is `closed`, python:MODULE:CLASS. `all` has the names
+    that "all" stands for: every name except those `apart`.
     """
 
     def __init__(
-        self, kind: str, entries: Mapping[str, str], apart: Sequence[str] = (), group: str | None = None
+        self,
+        kind: str,
+        entries: Mapping[str, str],
+        apart: Sequence[str] = (),
+        group: str | None = None,
+        last: Sequence[str] = (),
+        closed: bool = False,
     ) -> None:
-        self.kind, self.group = kind, group
-        self._entries = dict(entries)
+        self.kind, self.group, self.closed = kind, group, closed or group is None
+        self._entries = {name: target for name, target in entries.items() if name not in last}
+        self._entries |= rooms().get(group or "", {})
+        self._entries |= {name: entries[name] for name in last}
         self.all = tuple(name for name in self._entries if name not in apart)
 
     def __getitem__(self, name: str) -> str:
@@ -138,20 +186,25 @@ class Registry(Mapping[str, str]):
 
     def knows(self, name: str) -> bool:
         """Whether `load` takes the name, as far as that can be said without an import."""
-        return name in self._entries or (
-            self.group is not None and (name.startswith(OWN) or name in self.plugins)
+        return (
+            name in self._entries
+            or (not self.closed and name.startswith(OWN))
+            or (self.group is not None and name in self.plugins)
         )
 
-    def load(self, name: str) -> type:
+    def load(self, name: str) -> Any:
         """Import the class of that name. Raises RbError naming the near misses, and for a class of the
         user's that is not there or no dataclass of the right base."""
         if name in self._entries:
-            module, _, attribute = self._entries[name].partition(":")
-            loaded: type = getattr(importlib.import_module(module), attribute)
-            return loaded
+            return imported(self._entries[name])
         if not self.knows(name):
             raise unknown(self.kind, name, [*self._entries, *(self.plugins if self.group else ())])
-        return self._fitting(name, _imported(self.kind, name, self.plugins.get(name, name.removeprefix(OWN))))
+        loaded = _imported(self.kind, name, self.plugins.get(name, name.removeprefix(OWN)))
+        return loaded if self.closed else self._fitting(name, loaded)
+
+    def loaded(self) -> Iterator[tuple[str, Any]]:
+        """Every listed name with its class."""
+        return ((name, self.load(name)) for name in self)
 
     def _fitting(self, name: str, loaded: object) -> type:
         """The class, if it can be an entry of the registry."""

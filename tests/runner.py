@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 from collections.abc import Sequence
@@ -11,6 +10,8 @@ from typing import Any
 import click
 from click.testing import CliRunner, Result
 
+from rbtools.cli import tools
+
 Record = dict[str, Any]
 
 
@@ -18,7 +19,7 @@ def run(
     tool: str | click.Command, words: str | Sequence[str] = "", given: Sequence[Record] | str | bytes = ""
 ) -> Result:
     """`rb-TOOL WORDS` in this process, with records or a text on standard input."""
-    command = importlib.import_module(f"rbtools.commands.{tool}").main if isinstance(tool, str) else tool
+    command = tools.tool(tool).command
     text = given if isinstance(given, str | bytes) else lines(*given)
     return CliRunner().invoke(
         command, shlex.split(words) if isinstance(words, str) else list(words), input=text

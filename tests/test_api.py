@@ -137,7 +137,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
         ("pr", [], {"threads": 10**9}, "pr --threads 1000000000"),
         ("train", ["pdg"], {}, "train --method pdg"),
         ("train", ["erm"], {"eps": 8}, "train --method erm --eps 8"),
-        ("train", ["erm"], {"store": None}, "train --no-store"),
+        ("train", ["erm"], {"store": None}, "train --store none"),
         ("load", [], {"device": "gpu"}, "attack fgsm --device gpu"),
     ],
 )
@@ -147,7 +147,7 @@ def test_what_a_command_refuses_its_function_refuses_with_the_same_sentence(
     with pytest.raises(RbError) as refused:
         getattr(rbtools, function)({"arch": ARCH}, *arguments, **options)
     tool, *words = line.split()
-    result = run(tools.tool(tool).command, words, [{"arch": ARCH}])
+    result = run(tool, words, [{"arch": ARCH}])
     assert result.exit_code == 2
     sentence = result.stderr.strip().split(": error: ", 1)[1]
     assert re.sub(r" Try '[^']* --help'\.$", "", sentence) == str(refused.value)
@@ -171,7 +171,7 @@ def test_the_rooms_that_help_names_need_no_import_of_their_own() -> None:
 # What a call from Python does not have: streams, messages and several processes.
 NOT_IN_PYTHON = {"strict", "allow_empty", "retry_errors", "shard", "in_place", "form", "shown", "help"}
 NOT_IN_PYTHON |= {"version"}
-NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run", "device_rate"}
+NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered", "checkpoint"}
 FUNCTIONS = [(name, name, ()) for name in tools.TOOLS if name != "store"]
 FUNCTIONS += [

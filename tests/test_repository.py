@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import rbtools
+from rbtools.cli import tools
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -143,13 +144,14 @@ def test_installed_version_is_that_of_the_source() -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_command_is_the_main_of_its_module(script: str) -> None:
     name = script.removeprefix("rb-").replace("-", "_")
-    assert SCRIPTS[script] == f"rbtools.commands.{name}:main"
-    assert callable(importlib.import_module(f"rbtools.commands.{name}").main)
+    assert SCRIPTS[script] == tools.TOOLS[name]
+    assert callable(tools.tool(name).command)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_command_has_its_test_file(script: str) -> None:
-    assert (ROOT / "tests" / "commands" / f"test_{script.removeprefix('rb-').replace('-', '_')}.py").is_file()
+    room, module = SCRIPTS[script].removesuffix(":main").split(".")[1:]
+    assert (ROOT / "tests" / room / f"test_{module}.py").is_file()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rbtools import parse_units, units
 from rbtools.errors import UsageError
-from rbtools.plots.board.shell_words import distance
+from rbtools.pages.shell_words import distance
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def _may_be(content: object, wanted: set[Key]) -> bool:
 def _shipped(wanted: set[Key]) -> Iterator[Any]:
     """The values of RobustBench's entries that rbtools can load, as units of its format."""
     from rbtools import formats
-    from rbtools.formats.robustbench import Info
+    from rbtools.papers.formats.robustbench import Info
 
     text = Path(formats.__file__).with_name("robustbench.json").read_text("utf-8")
     for row, fields in json.loads(text).items():

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import click
 
 from rbtools.cli.method_options import for_people, legible, method_options
+from rbtools.registry import Registry
 
 if TYPE_CHECKING:
     from rbtools.cli.click_commands import OptionChooser
 
-TOOLS = (
-    "arch",
-    "train",
-    "attack",
-    "certify",
-    "corrupt",
-    "pr",
-    "ge",
-    "measure",
-    "score",
-    "rank",
-    "corr",
-    "convert",
-    "plot",
-    "search",
-    "store",
-    "verify",
+_OWN = "arch train attack certify corrupt pr ge measure score rank corr convert store verify".split()
+TOOLS = Registry(
+    "tool",
+    {name: f"rbtools.commands.{name}:main" for name in _OWN},
+    group="tools",
+    last=("store", "verify"),
+    closed=True,
 )
 
 
@@ -52,7 +42,7 @@ def tool(name: str | click.Command) -> Page:
     """The page of one tool, or of a command."""
     if isinstance(name, click.Command):
         return Page(str(name.name), name, _context(name, str(name.name), None))
-    command: click.Command = importlib.import_module(f"rbtools.commands.{name}").main
+    command: click.Command = TOOLS.load(name)
     words = f"rb-{name}"
     return Page(words, command, _context(command, words, None))
 

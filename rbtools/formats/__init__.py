@@ -13,14 +13,10 @@ from rbtools.registry import Registry
 
 FORMATS = Registry(
     "format",
-    {
-        "prbench": "rbtools.formats.prbench:PRBench",
-        "robustbench": "rbtools.formats.robustbench:RobustBench",
-        "jung2023": "rbtools.formats.jung2023:Jung2023",
-        "nasrobbench201": "rbtools.formats.nasrobbench201:NASRobBench201",
-        "nares": "rbtools.formats.nares:NARes",
-        "csv": "rbtools.formats.csv:CSV",
-    },
+    {"csv": "rbtools.formats.csv:CSV"},
+    group="formats",
+    last=("csv",),
+    closed=True,
 )
 
 __all__ = ["FORMATS", "Bad", "Broken", "ConversionReport", "Document", "Format", "Published", "Unit"]

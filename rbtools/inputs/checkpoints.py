@@ -20,7 +20,8 @@ from rbtools.inputs import named_weights, published_weights, recognition, resolv
 from rbtools.inputs.data import data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
-from rbtools.spaces import external, leaderboard_names, prompts
+from rbtools.registry import Registry
+from rbtools.spaces import own_code, prompts
 from rbtools.spaces.identity import identity
 from rbtools.spaces.zoo import form as zoo_form
 from rbtools.store import canonical, digest
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from rbtools.inputs.data import Data
 
 VERSION = 4
-BOARD = "robustbench:"  # prefix of the names of RobustBench's entries
+# LEADERBOARD:NAME is an entry of it: `(name, classes) -> (--arch, --normalize, preprocessing)`, as typed.
+LEADERBOARDS = Registry("leaderboard", {}, group="leaderboards", closed=True)
 FIRST = 64  # images that decide what names and shapes do not determine
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
@@ -47,9 +49,7 @@ class CheckpointHints:
     def given(self, run: Run) -> dict[str, Any]:
         """The options as fields of an architecture; `space` only where it is named. Raises RbError."""
         fields = (
-            {}
-            if self.arch is None
-            else named_arch(self.arch, _classes_of(run) if self.arch.startswith(BOARD) else None)
+            {} if self.arch is None else named_arch(self.arch, _classes_of(run) if self.leaderboard else None)
         )
         if self.normalize is not None:
             fields["normalize"] = normalization(self.normalize)
@@ -59,22 +59,24 @@ class CheckpointHints:
 
     @property
     def leaderboard(self) -> dict[str, str]:
-        """The entry of RobustBench that `--arch robustbench:NAME` names, as a field of a record."""
-        named = self.arch is not None and self.arch.startswith(BOARD)
-        return {"leaderboard": str(self.arch).removeprefix(BOARD)} if named else {}
+        """The entry that `--arch LEADERBOARD:NAME` names, as a field of a record."""
+        board, _, name = str(self.arch).partition(":")
+        return {"leaderboard": name} if name and board in LEADERBOARDS else {}
 
     def _prompts(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The prompts of a zero-shot classifier as fields of an architecture. Raises RbError."""
-        zero_shot = fields.get("space") == external.ZERO_SHOT
+        zero_shot = fields.get("space") == prompts.ZERO_SHOT
         if zero_shot and self.prompts is None:
             raise RbError(
-                f"--arch {self.arch} is a zero-shot classifier, which needs the names of its classes. Add"
-                f" --prompts FILE, with {prompts.EXPECTED}."
+                f"--arch {self.arch} is a zero-shot classifier, which needs the names of its classes. Write"
+                f" --arch {self.arch}:prompts=FILE, with {prompts.EXPECTED}."
             )
         if self.prompts is None:
             return {}
         if not zero_shot:
-            raise RbError("--prompts names the classes of a zero-shot classifier. Add --arch open_clip:NAME.")
+            raise RbError(
+                "prompts=FILE is for a zero-shot classifier. Write --arch open_clip:NAME:prompts=FILE."
+            )
         path = os.path.abspath(self.prompts)
         return {"prompts": prompts.digest(path), "prompts_file": path}
 
@@ -152,7 +154,7 @@ def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -
 
 
 def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The record with published weights if `--weights` is given, and with the open fields of a user's file,
+    """The record with published weights if `weights` is given, and with the open fields of a user's file,
     such as its normalisation, decided by the images of its data set. Raises RbError.
     """
     published = None if run.selection.weights is None else published_weights.found(record, run)
@@ -276,11 +278,12 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     repo:OWNER/NAME, open_clip:NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip; with the
     field that distinguishes known variants, preactresnet18:shortcut=input, or sizes,
     timm:vit_base_patch16_224:side=32:patch=4.
-    robustbench:NAME is an entry of RobustBench, with its normalisation and preprocessing; `classes` decides
-    if several data sets have that name. Raises RbError with similar names.
+    LEADERBOARD:NAME is an entry of it, with its normalisation and preprocessing; `classes` decides if several
+    data sets have that name. Raises RbError with similar names.
     """
-    if text.startswith(BOARD):
-        return _of_leaderboard(text.removeprefix(BOARD), classes)
+    board, colon, entry = text.partition(":")
+    if colon and board in LEADERBOARDS:
+        return _of_leaderboard(board, entry, classes)
     if text.startswith("python:"):
         return own_network(text.removeprefix("python:"))
     name, _, last = text.rpartition(":")
@@ -316,12 +319,12 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
         raise unknown("space", space, PREFIXES)
     if not name:
         raise RbError(f"'{text}' names no network. Expected a name after the colon: {space}:NAME.")
-    if space == "torchvision":
-        listed = spaces.space(space)
-        name = listed.arch(listed.find(name))["name"]
-    if space in ("fcnn", "rescnn"):
+    if space in RESIDUAL:
         described = spaces.describe({"space": space, "str": name, "inputs": "unit"}, 10, (3, 32, 32))
         return {key: described[key] for key in ("space", "name", "str", "inputs")}
+    if space in spaces.SPACES:
+        listed = spaces.space(space)
+        name = listed.arch(listed.find(name))["name"]
     return {"space": space, "name": name}
 
 
@@ -330,8 +333,8 @@ def own_network(name: str) -> dict[str, Any]:
 
     Raises RbError for what names no function, or no module.
     """
-    digest = external.code_digest(name)
-    options = external.own_options(name)
+    digest = own_code.code_digest(name)
+    options = own_code.own_options(name)
     return {"space": "python", "name": name, "code": digest, **({"options": options} if options else {})}
 
 
@@ -355,8 +358,8 @@ def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
     return {**arch, field: int(value)}
 
 
-def _of_leaderboard(name: str, classes: int | None) -> dict[str, Any]:
-    text, normalize, preprocessing = leaderboard_names.entry(name, classes)
+def _of_leaderboard(board: str, name: str, classes: int | None) -> dict[str, Any]:
+    text, normalize, preprocessing = LEADERBOARDS.load(board)(name, classes)
     fields = named_arch(text)
     if normalize:
         fields["normalize"] = normalization(normalize)
@@ -367,7 +370,11 @@ def _of_leaderboard(name: str, classes: int | None) -> dict[str, Any]:
 
 VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields of an architecture
 SIZES = ("side", "patch")  # of a vision transformer's images and patches, in pixels
-PREFIXES = ("torchvision", "timm", "repo", "open_clip", "python", "fcnn", "rescnn")
+RESIDUAL = ("fcnn", "rescnn")
+# Spaces that stand in front of a name.
+_LISTED = [space for space in spaces.SPACES if space not in ("nasbench201", "zoo", *RESIDUAL)]
+_NAMED = [space for space in spaces.BY_NAME if space != "checkpoint"]
+PREFIXES = (*_LISTED, *_NAMED, *RESIDUAL)
 
 
 def normalization(text: str) -> str | list[list[float]]:

@@ -6,9 +6,10 @@ new space is one file with a `from_arch(arch, *, classes, shape)` and one line i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rbtools import spaces
 from rbtools.errors import RbError
 from rbtools.registry import Registry
 from rbtools.spaces import zoo
@@ -22,16 +23,17 @@ SPACES = Registry(
     {
         "nasbench201": "rbtools.models.cell_network:from_arch",
         "zoo": "rbtools.models:from_zoo",
-        "torchvision": "rbtools.models.libraries:from_torchvision",
         "fcnn": "rbtools.models.residual_network:from_arch",
         "rescnn": "rbtools.models.residual_network:from_arch",
-        "timm": "rbtools.models.libraries:from_timm",
-        "open_clip": "rbtools.models.open_clip_models:from_arch",
-        "repo": "rbtools.models.repositories:from_arch",
-        "python": "rbtools.models.libraries:from_python",
+        "python": "rbtools.models.own_network:from_python",
         "checkpoint": "rbtools.models.programs:from_arch",
     },
+    group="networks",
+    last=("python", "checkpoint"),
+    closed=True,
 )
+# Spaces whose networks have variants that names and shapes leave open: `arch -> Variants`.
+VARIANTS = Registry("space with variants", {}, group="variants", closed=True)
 RUNS_CODE = ("python",)  # spaces whose networks run the user's own code
 
 FAMILIES = Registry(
@@ -45,6 +47,18 @@ FAMILIES = Registry(
         "vit": "rbtools.models.vit:from_form",
     },
 )
+
+
+class Variants(NamedTuple):
+    """Fields of an architecture that names and shapes of its tensors leave open.
+
+    usual: those of a network that is named without them. known: of each variant. unusual: of each that is
+    tried where these fit badly.
+    """
+
+    usual: Mapping[str, str] = {}
+    known: Sequence[Mapping[str, str]] = ()
+    unusual: Sequence[Mapping[str, str]] = ()
 
 
 def build(
@@ -62,7 +76,8 @@ def build(
     space = arch.get("space")
     if not isinstance(space, str):
         raise RbError(
-            f"The architecture {dict(arch)} has no space. Expected one of: {', '.join(SPACES)};"
+            f"The architecture {dict(arch)} has no space."
+            f" Expected one of: {', '.join((*spaces.SPACES, *spaces.BY_NAME))};"
             " for example {'space': 'zoo', 'name': 'resnet18'}."
         )
     if classes < 1 or len(shape) != 3 or min(shape) < 1:

@@ -16,16 +16,7 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import (
-    disambiguate,
-    libraries,
-    normalising,
-    programs,
-    recognise,
-    repositories,
-    statistics,
-    weights_file,
-)
+from rbtools.models import disambiguate, normalising, programs, recognise, statistics, weights_file
 from rbtools.models.families.base import Ambiguous, Inferred
 from rbtools.models.families.small import pooled_windows
 from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
@@ -43,8 +34,8 @@ from rbtools.models.read_checkpoint import Checkpoint, read
 from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
-from rbtools.spaces.external import ZERO_SHOT
 from rbtools.spaces.identity import identity
+from rbtools.spaces.prompts import ZERO_SHOT
 
 __all__ = [
     "DATASET",
@@ -127,7 +118,7 @@ def load(
         )
     with_cfg = arch["space"] in ("timm", ZERO_SHOT) and "side" not in arch
     cfg = getattr(network, "pretrained_cfg", None) if with_cfg else None
-    preprocessing = libraries.preprocessing(cfg)
+    preprocessing = normalising.preprocessing(cfg)
     if preprocessing is not None and "preprocessing" not in arch:
         candidates = [({**one, "preprocessing": preprocessing}, network) for one, network in candidates]
     unusual = [] if named else disambiguate.unusual_variants_of(arch)
@@ -310,8 +301,8 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     """The sizes of the weights, for an architecture that is given without them."""
     if arch.get("space") == "nasbench201":
         return dict(recognise.skeleton(checkpoint.state))
-    if arch.get("space") == "repo":
-        return repositories.arch_of(str(arch.get("name")))
+    if arch.get("space") in models.VARIANTS:
+        return disambiguate.usual_fields(arch)
     if arch.get("space") in ("fcnn", "rescnn"):
         first = checkpoint.state.get("layers.0.weight")
         return {} if first is None or not first.ndim else {"width": len(first)}

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.models import repositories, statistics
+from rbtools.models import statistics
 from rbtools.models.cell_network import edges_to_compute
 from rbtools.models.families.base import Ambiguous, Inferred
 from rbtools.models.load_weights import load_into, meta_init
 from rbtools.models.normalising import behind
-from rbtools.spaces import external, zoo
+from rbtools.spaces import zoo
 from rbtools.spaces.nasbench201 import ops_of
 from rbtools.spaces.zoo import SHORTCUTS, TRACELESS, PreActResNetForm, ResNetForm, WideResNetForm
 
@@ -53,8 +53,9 @@ def unusual_variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     They are compared where the usual ones fit badly.
     """
-    if arch.get("space") == "repo":
-        return [{**arch, **fields} for fields in repositories.unusual_variants_of(arch)]
+    if arch.get("space") in models.VARIANTS:
+        others = models.VARIANTS.load(str(arch["space"]))(arch).unusual
+        return [{**arch, **fields} for fields in others]
     form = zoo.form(str(arch["name"])) if arch.get("space") == "zoo" else None
     if not isinstance(form, (ResNetForm, PreActResNetForm, WideResNetForm)):
         return []
@@ -64,6 +65,11 @@ def unusual_variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
         for value in values
         if value != arch.get(field, values[0])
     ]
+
+
+def usual_fields(arch: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of the usual variant of a network."""
+    return dict(models.VARIANTS.load(str(arch["space"]))(arch).usual)
 
 
 def label(arch: Mapping[str, Any]) -> str:
@@ -76,10 +82,8 @@ def label(arch: Mapping[str, Any]) -> str:
 def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
     """The fields of each variant of a network."""
     name = str(arch.get("name"))
-    if arch.get("space") == "torchvision" and name.startswith(external.WITH_SMALL_STEM):
-        return [{"stem": external.SMALL_STEM}]
-    if arch.get("space") == "repo":
-        return repositories.variants_of(arch)
+    if arch.get("space") in models.VARIANTS:
+        return list(models.VARIANTS.load(str(arch["space"]))(arch).known)
     form = zoo.FORMS.get(name) if arch.get("space") == "zoo" else None
     if isinstance(form, ResNetForm) and arch.get("stem") != "imagenet" and arch.get("pool") != "4x4":
         return [{"stem": "cifar"}, {"stem": "cifar-maxpool"}]

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.models import published_normalizations, statistics
+from rbtools.models import statistics
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 from rbtools.models.read_checkpoint import Checkpoint
 from rbtools.models.statistics import Known, Pair
 from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS, take_normalisation
+from rbtools.registry import hooks
 
 RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
 OPEN = "open"  # an unknown normalisation
@@ -92,7 +93,7 @@ def choose_normalization(
             chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"}
         )
     if known:
-        published = published_normalizations.of_network(network, classes)
+        published = [pair for of_network in hooks("normalizations") for pair in of_network(network, classes)]
         known = {**_fitting({PUBLISHED: published[0]} if published else {}, shape[0]), **known}
     if not known:
         return ChosenNormalization({}, {"normalize_from": OPEN})
@@ -118,9 +119,11 @@ def _agreed(
     """The normalisation that all publish for a network without BatchNorm; open where they differ and there
     are no images yet. Raises RbError where they differ.
     """
-    published = published_normalizations.in_use(
-        arch, network, classes, checkpoint.saved, known, named, checkpoint.metadata
-    )
+    published = [
+        pair
+        for in_use in hooks("normalizations-in-use")
+        for pair in in_use(arch, network, classes, checkpoint.saved, known, named, checkpoint.metadata)
+    ]
     pairs = [pair for pair in published if _fitting({"": pair}, channels)]
     if len(pairs) == 1:
         return ChosenNormalization(
@@ -277,6 +280,16 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
         for name, pair in known.items()
         if pair is None or isinstance(pair, str) or len(pair[0]) in (1, channels)
     }
+
+
+def preprocessing(cfg: object) -> str | None:
+    """What a configuration of timm wants of images, as the data set imagenet names it; None without."""
+    keys = ("interpolation", "crop_pct", "input_size")
+    if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
+        return None
+    interpolation, share, (_, side, _) = (cfg[key] for key in keys)
+    named = interpolation in ("bilinear", "bicubic") and cfg.get("crop_mode") in (None, "", "center")
+    return f"{interpolation}-{int(side / share)}-{side}" if named else None
 
 
 def normaliser(network: nn.Module) -> str | None:

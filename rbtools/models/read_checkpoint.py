@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from rbtools.errors import RbError, shown
-from rbtools.models import published, tensor_names, transformers_names, unpack, weights_file
+from rbtools.models import published, tensor_names, unpack, weights_file
+from rbtools.registry import hooks
 from rbtools.unpickle import UnusualTensor
 
 _PRUNED, _MASK = "_orig", "_mask"  # ends of the names that torch.nn.utils.prune gives
@@ -67,7 +68,9 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
         origin["others"] = others
     if run is not None:
         origin["run"] = run
-    return Checkpoint(path, transformers_names.renamed(state), metadata, mean, std, origin, saved)
+    for rename in hooks("tensor-names"):
+        state = rename(state)
+    return Checkpoint(path, state, metadata, mean, std, origin, saved)
 
 
 def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -39,10 +39,11 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     if state.keys() >= CLIP:
         raise RbError(
             "The checkpoint is a CLIP model, a classifier only with the names of its classes. Say which with"
-            " --arch open_clip:NAME, such as open_clip:ViT-B-32, and name the classes with --prompts FILE."
+            " --arch open_clip:NAME:prompts=FILE, such as open_clip:ViT-B-32, with the names of the classes"
+            " in FILE."
         )
-    for family in FAMILIES.values():
-        inferred = family(state, metadata or {})
+    for _, family in FAMILIES.loaded():
+        inferred: Inferred | None = family(state, metadata or {})
         if inferred is not None:
             return inferred
     raise RbError(

@@ -34,8 +34,9 @@ PLOTS = Registry(
         "confusion": "rbtools.plots.confusion:Confusion",
         "cells": "rbtools.plots.cells:CellsPlot",
         "search": "rbtools.plots.best_so_far:SearchPlot",
-        "leaderboard": "rbtools.plots.leaderboard:Leaderboard",
     },
+    group="plots",
+    closed=True,
 )
 
 

@@ -165,6 +165,30 @@ def skewed_interval(
     return mean - deviation * turned(quantile), mean - deviation * turned(-quantile)
 
 
+OF_IMAGES = "images like those seen"
+"""What the interval `of_images` is of, for entries."""
+OF_IMAGES_VERSION = 4
+"""Raised when that interval changes, so that stored ones are made anew."""
+
+
+def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -> Interval:
+    """The 95 % interval of the mean of numbers of any range, one an image (N,), two or more; none is below
+    `least`.
+
+    The wider of Student's and Hall's ends. Images unlike any that was seen may be up to 3/N of all (the rule
+    of three, Hanley and Lippman-Hand, JAMA 249, 1983), and are taken for as extreme as the most extreme one:
+    each end is further out by 3/N of the distance to that. Images that are rarer than some 3/N and far more
+    extreme are in no interval, and without a bound on the numbers in none that is finite.
+    """
+    values = np.asarray(numbers, float)
+    n, mean, deviation = len(values), float(values.mean()), float(values.std())
+    skewness = float(((values - mean) ** 3).mean()) / deviation**3 if deviation else 0.0
+    widened = deviation * math.sqrt(n / (n - 1))
+    ends = [skewed_interval(mean, widened, known, n) for known in (0.0, skewness)]
+    low = min(low for low, _ in ends) - 3 / n * (mean - float(values.min()))
+    return max(least, low), max(high for _, high in ends) + 3 / n * (float(values.max()) - mean)
+
+
 def square_and_add(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
     """Interval of `first - second` from an interval of each, which must be independent.
 

@@ -57,7 +57,7 @@ def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
         if old.get("metric") == entry["metric"] and (differs := difference(old, entry)):
             raise RbError(
                 f"The record already has '{entry['metric']}', measured differently: {differs}."
-                " Keep both with --as NAME, or overwrite with --replace."
+                " Keep both with --as NAME, or overwrite with --force."
             )
 
 

@@ -58,7 +58,7 @@ class Assertion:
         ends = next((ends for ends in intervals if isinstance(ends, list) and len(ends) == 2), None)
         if ends is None:
             return (
-                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval. --assert-point"
+                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval. 'point:{self.text}'"
                 " compares the value itself."
             )
         if not math.isclose(value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9):

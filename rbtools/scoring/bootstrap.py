@@ -44,7 +44,7 @@ class Interval(NamedTuple):
 class BootstrapDraws:
     """`size` draws of the numbers of records, as for other test images.
 
-    shares: the contribution of single images to a value, see `rbtools.jobs.bootstrap_inputs`. `sources`
+    shares: the contribution of single images to a value, see `rbtools.jobs.earlier_outcomes`. `sources`
     says for each record what its numbers were drawn from, `images` of how many images they are at least,
     where that is known. The draws of a record depend on `seed` and the record, not on other records.
     """

@@ -43,7 +43,7 @@ class Derived(NamedTuple):
             other = f"calculated as '{old}'" if old else "which was measured"
             raise RbError(
                 f"The record already has '{self.name}', {other}. Choose another name, or overwrite it with"
-                " --replace."
+                " --force."
             )
         return results.add(record, entry, replace=replace)
 

@@ -112,8 +112,6 @@ def caption(table: Table, form: str) -> str:
         words.append(f"± is the standard deviation over the {count}records that a row averages.")
     if table.images:
         words.append(of_images(table))
-    if table.percent:
-        words.append(f"In %: {', '.join(table.percent)}.")
     if form in ("csv", "csv-raw") or not words:
         return ""
     if form == "latex":
@@ -125,8 +123,8 @@ def of_images(table: Table) -> str:
     """`200 images for acc, fgsm.8; 50 for pgd20.8.`"""
     columns: dict[tuple[int, int], list[str]] = {}
     for heading in table.headings:
-        if heading.name in table.images:
-            columns.setdefault(table.images[heading.name], []).append(heading.title)
+        if heading.title in table.images:
+            columns.setdefault(table.images[heading.title], []).append(heading.title)
     counts = [str(least) if least == most else f"{least} to {most}" for least, most in columns]
     counts[0] += " images"
     parts = zip(counts, columns.values(), strict=True)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
-from rbtools.records.expr import tokens
 from rbtools.records.results import is_number
 from rbtools.scoring.merge import images
 from rbtools.scoring.rank_order import Ranked, Record
@@ -22,53 +20,37 @@ from rbtools.scoring.rank_order import Ranked, Record
 
 class TableCell(NamedTuple):
     """A value (None if missing) and, for a measured one, its 95 % interval. deviation: of the sample that it
-    averages. best: whether none in the column is better. digits: decimals to show; None chooses.
+    averages. best: whether none in the column is better.
     """
 
     value: str | float | None
     interval: tuple[float, float] | None = None
     deviation: float | None = None
     best: bool = False
-    digits: int | None = None
 
 
 class Heading(NamedTuple):
-    """A column's title, whether it holds numbers, and the metric or field that it shows (else its title).
+    """A column's title, which is the metric or field that it shows, and whether it holds numbers.
+
     missing: what a terminal shows where a cell has no value.
     """
 
     title: str
     numeric: bool
-    shows: str = ""
     missing: str = ""
-
-    @property
-    def name(self) -> str:
-        """What the column shows, whatever its title."""
-        return self.shows or self.title
-
-
-class Style(NamedTuple):
-    """How a table looks: shares in percent, decimals, titles of columns by their names, columns left out."""
-
-    percent: bool = False
-    digits: int | None = None
-    labels: Mapping[str, str] = {}
-    hide: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under headings; `left_out` are metrics that did not fit. `averaged`: the least and the
-    most records that a row averages. `percent`: which labels of the user's are of shares in %. `images`: the
-    least and the most images that the values of each column are of, if the columns differ in that.
+    most records that a row averages. `images`: the least and the most images that the values of each column
+    are of, if the columns differ in that.
     """
 
     headings: list[Heading]
     rows: list[list[TableCell]]
     left_out: list[str]
     averaged: tuple[int, int] | None = None
-    percent: tuple[str, ...] = ()
     images: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -143,13 +125,11 @@ def is_detail(name: str) -> bool:
     return severity or parts.split != "test" or name.startswith("seconds")
 
 
-def figure(value: float, digits: int | None = None) -> str:
-    """A number as text: four decimals up to 1 (accuracies), else four digits, or `digits` decimals; whole
-    numbers without decimals."""
+def figure(value: float) -> str:
+    """A number as text: four decimals up to 1 (accuracies), else four digits; whole numbers without
+    decimals."""
     if isinstance(value, int):
         return str(value)
-    if digits is not None:
-        return f"{value + 0.0:.{digits}f}"
     if value == 0 or 5e-4 <= abs(value) <= 1:
         return f"{value + 0.0:.4f}"  # the sum turns -0.0 into 0.0
     return f"{value:.4g}"
@@ -161,12 +141,12 @@ def text(cell: TableCell) -> str:
         return ""
     if isinstance(cell.value, str):
         return plain(cell.value)
-    shown = figure(cell.value, cell.digits)
+    shown = figure(cell.value)
     if cell.deviation is not None:
         return f"{shown} ± {cell.deviation:.{len(shown.partition('.')[2])}f}"
     if cell.interval is None:
         return shown
-    low, high = (figure(end, cell.digits) for end in cell.interval)
+    low, high = map(figure, cell.interval)
     return f"{shown} [{low}, {high}]"
 
 
@@ -215,8 +195,9 @@ def field_column(name: str) -> _TableColumn:
     return _TableColumn(Heading(title, title == "seed"), cell)
 
 
-_USUAL = ("rank", "name", "dataset", "method", "seed", "records")
-RECORDS = _path_column("records", ("aggregated", "records"), True)
+RECORDS = _TableColumn(
+    Heading("records", True), lambda entry, _: TableCell(_shown(_at(entry.record, ("aggregated", "records"))))
+)
 
 
 def _shown(value: object) -> str | float | None:
@@ -328,7 +309,7 @@ def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
 
 def _images(headings: Sequence[Heading], records: Iterable[Record]) -> dict[str, tuple[int, int]]:
     """The least and the most images of each column of shares; empty if all are of one number."""
-    counts: dict[str, set[int]] = {heading.name: set() for heading in headings}
+    counts: dict[str, set[int]] = {heading.title: set() for heading in headings}
     for record in records:
         for name, n in images(record).items():
             if name in counts:
@@ -347,83 +328,22 @@ def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
     return (min(known), max(known)) if known else None
 
 
-def styled(table: Table, style: Style) -> Table:
-    """The table in a style. Raises RbError for a label or a hidden column that is none of its columns; one
-    that other tables have, such as `seed`, may be hidden in any.
-    """
-    names = [heading.name for heading in table.headings]
-    for option, given in (("--label", style.labels), ("--hide", style.hide)):
-        for name in given:
-            if name not in names and not (option == "--hide" and name in _USUAL):
-                raise RbError(f"{option}: The table has no column {name!r}. Its columns: {', '.join(names)}.")
-    kept = [place for place, name in enumerate(names) if name not in style.hide]
-    in_percent = {name for name in names if style.percent and _is_share(name)}
-    headings = []
-    for place in kept:
-        heading, name = table.headings[place], names[place]
-        title = style.labels.get(name, heading.title + (" [%]" if name in in_percent else ""))
-        headings.append(heading._replace(title=title, shows=name))
-    rows = [
-        [_styled(row[place], names[place] in in_percent, style.digits) for place in kept]
-        for row in table.rows
-    ]
-    images = {name: ends for name, ends in table.images.items() if name not in style.hide}
-    shown = [names[place] for place in kept]
-    labels = tuple(style.labels[name] for name in shown if name in style.labels and name in in_percent)
-    return replace(table, headings=headings, rows=rows, percent=labels, images=_if_different(images))
-
-
-def is_share(name: str) -> bool:
-    """Whether a column holds shares: a metric that is one, or sums, differences, means and ends of such."""
-    words = tokens.tokenize(name)
-    for word, after in pairwise(words):
-        if word.kind == "name" and after.text == "(":
-            if word.text not in ("mean", "min", "max", "std"):
-                return False
-        elif word.kind in ("name", "glob"):
-            if not any(metric_names.is_share(word.text.replace("*", rest)) for rest in ("8", "20.8")):
-                return False
-        elif word.text not in ("+", "-", "(", ")", ","):
-            return False
-    return True
-
-
-def _styled(cell: TableCell, percent: bool, digits: int | None) -> TableCell:
-    if isinstance(cell.value, str) or cell.value is None:
-        return cell
-    if not percent:
-        return cell._replace(digits=digits)
-    return TableCell(
-        100.0 * cell.value,
-        None if cell.interval is None else (100 * cell.interval[0], 100 * cell.interval[1]),
-        None if cell.deviation is None else 100 * cell.deviation,
-        digits=2 if digits is None else digits,
-    )
-
-
-def _is_share(column: str) -> bool:
-    """Whether a column has shares of images, or published ones."""
-    suffix = next((suffix for suffix in PUBLISHED if column.endswith(suffix)), "")
-    return suffix != " within" and is_share(column.removesuffix(suffix))
-
-
-def with_best(table: Table, metrics: Sequence[str], groups: Sequence[object]) -> Table:
-    """The table with the best number of each of these columns marked, within rows of the same group; numbers
-    that print equally are equally good. `groups` has a value for each row."""
+def with_best(table: Table, metrics: Sequence[str]) -> Table:
+    """The table with the best number of each of these columns marked; numbers that print equally are equally
+    good."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):
-        if heading.name in metrics:
-            for group in dict.fromkeys(groups):
-                numbers = [
-                    (row, value)
-                    for row, own in zip(rows, groups, strict=True)
-                    if own == group and isinstance(value := row[place].value, int | float)
-                ]
-                if len(numbers) < 2:
-                    continue
-                choose = max if metric_names.higher_is_better(heading.name) else min
-                best = figure(choose(value for _, value in numbers), rows[0][place].digits)
-                for row, value in numbers:
-                    if figure(value, row[place].digits) == best:
-                        row[place] = row[place]._replace(best=True)
+        if heading.title in metrics:
+            _mark(rows, place, metric_names.higher_is_better(heading.title))
     return replace(table, rows=rows)
+
+
+def _mark(rows: list[list[TableCell]], place: int, higher: bool) -> None:
+    numbers = [row[place].value for row in rows if isinstance(row[place].value, int | float)]
+    if len(numbers) < 2:
+        return
+    best = figure(max(numbers) if higher else min(numbers))  # type: ignore[type-var, arg-type]
+    for row in rows:
+        value = row[place].value
+        if isinstance(value, int | float) and figure(value) == best:
+            row[place] = row[place]._replace(best=True)

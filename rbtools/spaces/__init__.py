@@ -15,22 +15,24 @@ SPACES = Registry(
     {
         "nasbench201": "rbtools.spaces.nasbench201:NASBench201",
         "zoo": "rbtools.spaces.zoo:Zoo",
-        "torchvision": "rbtools.spaces.external:Torchvision",
         "fcnn": "rbtools.spaces.residual:fcnn",
         "rescnn": "rbtools.spaces.residual:rescnn",
     },
+    group="spaces",
+    last=("fcnn", "rescnn"),
+    closed=True,
 )
 
 # Spaces whose architectures are known by name, and cannot be listed.
 BY_NAME = Registry(
     "space",
     {
-        "timm": "rbtools.spaces.external:timm",
-        "open_clip": "rbtools.spaces.external:open_clip",
-        "repo": "rbtools.spaces.external:repo",
-        "python": "rbtools.spaces.external:python",
-        "checkpoint": "rbtools.spaces.external:checkpoint",
+        "python": "rbtools.spaces.own_code:python",
+        "checkpoint": "rbtools.spaces.own_code:checkpoint",
     },
+    group="named-spaces",
+    last=("python", "checkpoint"),
+    closed=True,
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from rbtools.errors import RbError, shown
 from rbtools.plain_files import read_plain
 
+ZERO_SHOT = "open_clip"  # the space of zero-shot classifiers
 BLANK = "{}"
 LARGEST = 2**24  # bytes
 EXPECTED = (

@@ -8,17 +8,19 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rbtools import models
-from rbtools.errors import RbError
 from rbtools.execution.run import Run
-from rbtools.inputs import named_weights, resolve
+from rbtools.inputs import resolve
 from rbtools.lazy import nn, torch
-from rbtools.models import checkpoint, read_checkpoint
+from rbtools.models import checkpoint
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
+from rbtools.registry import Registry
 
 if TYPE_CHECKING:
     from rbtools.datasets.base import Description
     from rbtools.trainer.recipe import Recipe
     from rbtools.trainer.train_model import TrainingTask
+
+WEIGHTS = Registry("initial weights", {}, group="initial-weights", closed=True)
 
 
 def mixed_seed(seed: int, purpose: str) -> int:
@@ -39,7 +41,7 @@ def network(task: TrainingTask, run: Run) -> nn.Module:
         )
         return model.requires_grad_(True)
     if recipe.init == "timm":
-        return _behind(_of_timm(task, run), about)
+        return _behind(WEIGHTS.load("timm")(arch, about, recipe, run), about)
     return fresh(arch, about, run.settings.seed, allow_code=run.selection.allow_code)
 
 
@@ -47,7 +49,7 @@ def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bo
     """The network that a training with this seed starts from, on the CPU, with its normalisation, if any, as
     its first layer.
     """
-    with _seeded(seed):
+    with seeded(seed):
         built = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
     return _behind(built, about)
 
@@ -64,7 +66,8 @@ def normalization(model: nn.Module, recipe: Recipe, about: Description) -> list[
 
 
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
+    """The random state in which a training's network is made; the global one is unchanged."""
     with torch.random.fork_rng():
         torch.manual_seed(mixed_seed(seed, "init"))
         yield
@@ -74,21 +77,3 @@ def _behind(network: nn.Module, about: Description) -> nn.Module:
     if about.mean is None or about.std is None:
         return network
     return Normalized(network, about.mean, about.std)
-
-
-def _of_timm(task: TrainingTask, run: Run) -> nn.Module:
-    """timm's network with its published weights, or those of --init-file; the classifier is fresh."""
-    from rbtools.models import libraries, vit_resample
-
-    arch, about, recipe = task.record["arch"], task.data.about, task.recipe
-    try:
-        path = recipe.init_file or named_weights.find(f"timm:{arch['name']}", run).path
-    except RbError as error:
-        raise RbError(f"{error} Or name a file of its weights with --init-file.") from None
-    state = read_checkpoint.read(path).state
-    if recipe.resample == "prbench":
-        with _seeded(run.settings.seed):
-            sized = models.build(arch, classes=about.classes, shape=about.shape)
-        state = vit_resample.as_prbench(state, sized)
-    with _seeded(run.settings.seed):
-        return libraries.pretrained_timm(arch, state, classes=about.classes, shape=about.shape)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.attacks import ATTACKS
-from rbtools.cli import method_options
+from rbtools.cli import method_options, tools
 from rbtools.registry import param
 
 
 def run(tool: str, *arguments: str) -> Result:
-    command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
+    command: click.Command = tools.tool(tool).command
     return CliRunner().invoke(command, list(arguments))
 
 
@@ -132,7 +131,7 @@ def test_a_slip_is_answered_in_one_line(tool: str, arguments: list[str], message
 def test_an_interruption_promises_only_what_is_true(
     tool: str, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command: click.Command = importlib.import_module(f"rbtools.commands.{tool}").main
+    command: click.Command = tools.tool(tool).command
 
     def interrupted(context: click.Context) -> None:
         raise KeyboardInterrupt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from rbtools.cli import tools
+
 
 def run(words: str, records: list[dict[str, Any]]) -> Result:
     tool, *rest = words.split()
-    command: Any = importlib.import_module(f"rbtools.commands.{tool}").main
+    command: Any = tools.tool(tool).command
     return CliRunner().invoke(command, rest, input="".join(json.dumps(record) + "\n" for record in records))
 
 

@@ -9,7 +9,8 @@ import click
 import pytest
 
 from rbtools.cli.sink import Inconsistent
-from rbtools.commands import plot, rank, score
+from rbtools.commands import rank, score
+from rbtools.plots import command as plot
 from tests.records.test_consistency import HONEST, PLANTED
 from tests.runner import invoke
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 
 import click
@@ -21,7 +20,7 @@ PAGES = [
 
 def shown(page: tools.Page, flag: str) -> str:
     tool, *words = page.words.split()
-    command: click.Command = importlib.import_module(f"rbtools.commands.{tool.removeprefix('rb-')}").main
+    command: click.Command = tools.tool(tool.removeprefix("rb-")).command
     return CliRunner().invoke(command, [*words, flag]).stdout
 
 

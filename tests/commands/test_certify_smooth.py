@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from rbtools.commands import certify, rank, verify
-from rbtools.plots.board.evaluation_commands import evaluations
+from rbtools.pages.evaluation_commands import evaluations
 from rbtools.records import consistency
 from tests.runner import Record, entry, invoke, one
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.models.test_transformers_names import NETWORKS as transformers
+from tests.models.test_transformers_names import filled
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
@@ -21,9 +23,7 @@ from rbtools.models import build, checkpoint
 from rbtools.models.load_weights import load_into
 from rbtools.models.read_checkpoint import Checkpoint
 from rbtools.models.recognise import infer
-from rbtools.models.transformers_names import renamed
-from tests.models.test_transformers_names import NETWORKS as transformers
-from tests.models.test_transformers_names import filled
+from rbtools.zoo.transformers_names import renamed
 
 pytestmark = pytest.mark.slow
 State = dict[str, Tensor]

@@ -12,14 +12,15 @@ from torch import nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import checkpoint, make_torchvision_table, unpack
+from rbtools.models import checkpoint, unpack
 from rbtools.models.families import FAMILIES, Inferred
-from rbtools.models.families import torchvision as listed
 from rbtools.models.load_weights import meta_init
 from rbtools.models.recognise import infer
 from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
-from rbtools.spaces import external, zoo
+from rbtools.spaces import zoo
+from rbtools.zoo import external, make_torchvision_table
+from rbtools.zoo import torchvision_family as listed
 
 OPTIMIZER = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]}
 NESTINGS = {

@@ -10,8 +10,8 @@ from matplotlib.text import Text
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
+from rbtools.pages import page_columns
 from rbtools.plots import PLOTS, box, label_placement, layout, style, weightings, words
-from rbtools.plots.board import page_columns
 from rbtools.scoring import plotted
 
 Records = list[dict[str, Any]]

@@ -16,9 +16,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from rbtools.cli import tools
 from rbtools.commands.train import main as train_command
-from rbtools.plots.board import reproduce_command, shell_words
-from rbtools.plots.board.reproduce_command import reproduce_command as make_again
+from rbtools.pages import reproduce_command, shell_words
+from rbtools.pages.reproduce_command import reproduce_command as make_again
 
 Record = dict[str, Any]
 IMPORTED: Record = {
@@ -76,7 +77,7 @@ def ran(steps: list[str]) -> Record:
     text = ""
     for step in steps:
         tool, *arguments = shlex.split(step)
-        main = importlib.import_module(f"rbtools.commands.{tool.removeprefix('rb-')}").main
+        main = tools.tool(tool.removeprefix("rb-")).command
         result = CliRunner().invoke(main, arguments, input=text)
         assert result.exit_code == 0, f"{step}\n{result.stderr}"
         text = result.stdout

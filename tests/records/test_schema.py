@@ -18,7 +18,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.jobs import train_test_gap
 from rbtools.measures import MEASURES
-from rbtools.plots.board import page_content
+from rbtools.pages import page_content
 from rbtools.probabilistic import NOISES
 from rbtools.records import results, schema
 from rbtools.scoring import corruptions, merge

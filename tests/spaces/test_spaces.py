@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.spaces import BY_NAME, SPACES, describe, external, space
+from rbtools.spaces import BY_NAME, SPACES, describe, space
 from rbtools.spaces import nasbench201 as nb
+from rbtools.zoo import external
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -1,0 +1,90 @@
+"""Networks that a user's own function returns."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from rbtools.errors import RbError, near, shown
+from rbtools.spaces import own_code
+
+# Parameter names of a factory for the number of classes and of image channels.
+_CLASSES = ("classes", "num_classes", "n_classes")
+_CHANNELS = ("in_channels", "in_chans", "channels")
+
+
+def from_python(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    """The network that the user's function `arch["name"]`, written module:factory, returns.
+
+    What follows the function (:width=16) is passed to its parameters of that name. The number of classes, of
+    channels, and the images' shape are passed to parameters of the usual names. `models.build` calls this
+    only with `allow_code`. Raises RbError where the
+    module or the function is not there, stops with an error, or does not give a network.
+    """
+    text = str(arch.get("name"))
+    if arch.get("code") not in (None, own_code.code_digest(text)):
+        raise RbError(
+            f"The module of python:{text} has changed since the record was made with it, so this would be"
+            f" another network. Make the record anew (rb-arch --arch python:{text} --allow-code)."
+        )
+    factory, options = _factory(text), own_code.own_options(text)
+    accepted = inspect.signature(factory).parameters
+    any_name = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
+    for given in options:
+        if given not in accepted and not any_name:
+            raise RbError(f"python:{text}: the function has no parameter {given}.{near(given, accepted)}")
+    offered: dict[str, Any] = {"shape": shape, "input_shape": shape}
+    offered |= dict.fromkeys(_CLASSES, classes) | dict.fromkeys(_CHANNELS, shape[0])
+    with _own_code(text):
+        network = factory(**{name: value for name, value in offered.items() if name in accepted} | options)
+    if not isinstance(network, nn.Module):
+        raise RbError(f"python:{text} gave a {type(network).__name__}. Expected a torch.nn.Module.")
+    return network
+
+
+@contextlib.contextmanager
+def _own_code(text: str) -> Iterator[None]:
+    """Raise errors of the user's own code as RbError, with their file and line."""
+    try:
+        yield
+    except Exception as error:
+        module = text.partition(":")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+            raise own_code.no_module(module) from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        ours = last.filename == __file__ or last.filename.startswith("<")
+        at = "" if ours else f" ({last.filename}, line {last.lineno})"
+        raise RbError(
+            f"python:{text} stopped with {type(error).__name__}: {shown(str(error), 200)}{at}. Fix it there:"
+            " it is called with the classes, channels and shape that it has parameters for."
+        ) from error
+
+
+def _factory(text: str) -> Callable[..., Any]:
+    module_name, colon, attribute = text.partition(":")
+    attribute = attribute.partition(":")[0]
+    if not (colon and module_name and attribute):
+        raise RbError(f"The architecture python:{text} names no function. Expected python:MODULE:FUNCTION.")
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)  # as `python -m` would see the user's own modules
+    try:
+        with _own_code(text):
+            module = importlib.import_module(module_name)
+    finally:
+        if added:
+            sys.path.remove(here)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        there = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
+        raise RbError(f"The module {module_name} has no function {attribute}.{near(attribute, there)}")
+    return factory  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""The leaderboard and the report of one model, as HTML pages."""

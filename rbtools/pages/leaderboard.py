@@ -1,0 +1,110 @@
+"""leaderboard: the records as one self-contained web page that sorts, filters and ranks them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rbtools.errors import RbError
+from rbtools.pages import page_content
+from rbtools.pages.shell_words import CONTROL
+from rbtools.records import dumps
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from rbtools.plots.base import Scoring
+
+
+_SCRIPTS = (
+    "1-data.js 2-score.js 3-order.js 4-table.js 5-panel.js 6-chart.js 7-record.js 8-download.js 9-main.js"
+).split()
+# In a script element only these can end it or open a comment; the others end a line of JavaScript.
+_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaderboard:
+    """A page in one file, for a browser without a network: a table to sort and to filter, sliders for the
+    weights of the composite score, curves of the selected rows, and the command line that reproduces each
+    row.
+
+    The score is that of rb-score if the records have one, with its metrics and weights initially.
+    """
+
+    name: ClassVar[str] = "leaderboard"
+    endings: ClassVar[tuple[str, ...]] = ("html", "htm")
+
+    title: str = param("Leaderboard", "What stands above the page.")
+
+    def draw(self, records: Iterable[dict[str, Any]], scoring: Scoring) -> str:
+        """The page. Raises RbError where there are no records, or none has a metric."""
+        return page(list(records), self.title, scoring.preset_metrics)
+
+
+def page(
+    records: list[dict[str, Any]],
+    title: str = "Leaderboard",
+    preset_metrics: Callable[[str], Sequence[str]] = lambda preset: (),
+) -> str:
+    """The leaderboard page of these records: HTML that loads nothing.
+
+    preset_metrics: the metrics of a preset of rb-score under their usual names, from which some data sets
+    differ. Everything in the records is data: it is embedded as JSON that cannot end its element, and reaches
+    the document only as text; a content security policy lets no other script run. Raises RbError where there
+    are no records, or none has a metric.
+    """
+    if not records:
+        raise RbError("There are no records to draw.")
+    title = title.encode(errors="replace").decode()  # an argument of a shell may be invalid Unicode
+    return filled(page_content.content(records, title, preset_metrics), title)
+
+
+def filled(content: dict[str, Any], title: str) -> str:
+    """The template with its parts."""
+    style, script = _file("style.css"), bundle()
+    parts = {
+        "policy": policy(style, script),
+        "title": html.escape(CONTROL.sub("\ufffd", title)),
+        "style": style,
+        "script": script,
+        "content": embedded(content),
+    }
+    page = _file("page.html")
+    pieces = page.split("{{")
+    whole = [pieces[0]]
+    for piece in pieces[1:]:
+        key, rest = piece.split("}}", 1)
+        whole += [parts[key], rest]
+    return "".join(whole)
+
+
+def embedded(value: dict[str, Any]) -> str:
+    """JSON that is safe inside a script element, whatever texts it holds."""
+    text = dumps(value).decode()
+    for letter, escaped in _ESCAPED.items():  # first: a line separator is no mark of direction
+        text = text.replace(letter, escaped)
+    return CONTROL.sub("\ufffd", text)  # JSON has spelled the control characters
+
+
+def bundle() -> str:
+    """The page's script, as one function."""
+    return '(() => {\n"use strict";\n' + "\n".join(map(_file, _SCRIPTS)) + "})();\n"
+
+
+def policy(style: str, script: str) -> str:
+    """A content security policy under which this style and this script work, and nothing else."""
+    allowed = {"style-src": style, "script-src": script}
+    parts = ["default-src 'none'", "base-uri 'none'", "form-action 'none'"]
+    for kind, text in allowed.items():
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        parts.append(f"{kind} 'sha256-{digest}'")
+    return "; ".join(parts)
+
+
+def _file(name: str) -> str:
+    return resources.files("rbtools.pages").joinpath(name).read_text("utf-8")

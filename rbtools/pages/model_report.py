@@ -1,0 +1,299 @@
+"""The page of one model: results, curves, worst images, checks, command lines and references, in one file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.pages import bibliography
+from rbtools.pages.reproduce_command import reproduce_command
+from rbtools.pages.shell_words import CONTROL, distance, is_number
+from rbtools.plots.base import Scoring, encode
+from rbtools.plots.curves import CurvesPlot
+from rbtools.records import metric_name
+
+Record = Mapping[str, Any]
+CHECK = "obfuscation.failed"
+# Fields of an entry that the table of results shows.
+_SAID = (
+    *("attack", "norm", "eps", "steps", "restarts", "corruption", "severity", "noise", "gamma", "samples"),
+    *("rho", "certificate", "sigma", "measure", "on", "split", "source", "screen", "seed"),
+)
+_CURVES = (
+    ("Accuracy over the distance of attacks", "eps", "*", "an attack (rb-attack)"),
+    ("Probabilistic robustness over the radius of noise", "gamma", "pr.*", "noise (rb-pr)"),
+    ("Accuracy over the severity of corruptions", "severity", "corrupt.*", "a corruption (rb-corrupt)"),
+)
+STYLE = """
+body { margin: 0 auto; max-width: 62rem; padding: 1rem; color: #1a1d21; background: #fff;
+  font: 15px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 1.6rem 0 .4rem; }
+table { border-collapse: collapse; } .wide { overflow-x: auto; }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid #d5d9de; text-align: left; vertical-align: top; }
+td { overflow-wrap: anywhere; }
+td:first-child { white-space: nowrap; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+pre { background: #f2f4f7; padding: .6rem; font-size: .85rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
+.hint { color: #565d66; font-size: .9rem; }
+.holds { color: #00653f; } .fails { color: #a3200d; font-weight: 600; }
+.images { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; } figcaption { font-size: .8rem; }
+.images img { width: 6rem; height: 6rem; image-rendering: pixelated; border: 1px solid #d5d9de; }
+.curve { max-width: 100%; height: auto; }
+@media print { body { max-width: none; } pre, figure { break-inside: avoid; } }
+"""
+
+
+@dataclass(frozen=True)
+class WorstImage:
+    """An adversarial image as PNG files: the original, the difference and the adversarial one."""
+
+    caption: str
+    files: Sequence[bytes]
+
+
+def worst_image(caption: str, clean: Any, adversarial: Any, eps: float) -> WorstImage:
+    """The pictures of an image. clean, adversarial: float arrays (H, W, C) in [0, 1]. In the difference grey
+    is no change, and black and white are one of `eps`, or of its largest where that is less.
+    """
+    difference = adversarial - clean
+    largest = min(float(abs(difference).max()), eps) or 1.0
+    pictures = (clean, (0.5 + difference / largest / 2).clip(0, 1), adversarial)
+    return WorstImage(caption, [_png(picture) for picture in pictures])
+
+
+def _png(pixels: Any) -> bytes:
+    """A PNG of a float array (H, W, C) in [0, 1]."""
+    from matplotlib import image
+
+    stream = io.BytesIO()
+    levels = (pixels * 255).round().astype("uint8")
+    levels = levels.repeat(3, 2) if levels.shape[2] == 1 else levels
+    image.imsave(stream, levels, format="png")
+    return stream.getvalue()
+
+
+@dataclass(frozen=True)
+class ReportParts:
+    """What a report shows beside the record itself.
+
+    latex: the rows of a table. images: the worst ones, and in `shown` what they are; `checks`: what was
+    tested on the network: name, sentence, and whether it holds (None: not tested).
+    """
+
+    latex: str = ""
+    images: Sequence[WorstImage] = ()
+    shown: str = ""
+    checks: Sequence[tuple[str, str, bool | None]] = field(default_factory=tuple)
+
+
+def page(record: Record, parts: ReportParts, scoring: Scoring, title: str | None = None) -> str:
+    """The report as HTML that loads nothing and runs nothing. Every text of the record is escaped."""
+    arch = record.get("arch") or {}
+    name = title or ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
+    sections = [
+        _about(record),
+        _results(record),
+        *_curves(record, scoring),
+        _images(parts),
+        _checklist(record, parts),
+        ("LaTeX", _pre(parts.latex)),
+        _commands(record),
+        ("BibTeX of the methods", _pre(bibliography.bibtex(bibliography.of_record(record)) or "none")),
+    ]
+    body = "\n".join(f"<section>\n<h2>{text(head)}</h2>\n{content}\n</section>" for head, content in sections)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{text(name)}</h1>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def text(value: object) -> str:
+    """Untrusted text for HTML: escaped, without control characters."""
+    words = CONTROL.sub(" ", str(value)).encode(errors="replace").decode()
+    return html.escape(words)
+
+
+def _policy() -> str:
+    """A content security policy: no script, no request, this style and images inside the file."""
+    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    parts = ("default-src 'none'", "base-uri 'none'", "form-action 'none'", "img-src data:")
+    return "; ".join([*parts, f"style-src 'sha256-{digest}'"])
+
+
+def _pre(words: str) -> str:
+    lines = "\n".join(text(line) for line in words.splitlines())
+    return f"<pre>{lines}</pre>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[tuple[str, str]]]) -> str:
+    """A table; a cell is its class and its escaped content."""
+    top = "".join(f"<th>{text(head)}</th>" for head in heads)
+    body = "".join(
+        "<tr>" + "".join(f'<td class="{kind}">{cell}</td>' for kind, cell in row) + "</tr>\n" for row in rows
+    )
+    return f'<div class="wide"><table>\n<tr>{top}</tr>\n{body}</table></div>'
+
+
+def _about(record: Record) -> tuple[str, str]:
+    arch, train = record.get("arch") or {}, record.get("train")
+    train = train if isinstance(train, Mapping) else {}
+    facts = {
+        "architecture": arch.get("name") or arch.get("str"),
+        "parameters": arch.get("params"),
+        "normalisation": _normalisation(arch, train),
+        "data set": record.get("dataset"),
+        "training": train.get("method"),
+        "epochs": train.get("epochs"),
+        "seed": train.get("seed"),
+        "weights": record.get("checkpoint"),
+        "entry of RobustBench": record.get("leaderboard"),
+    }
+    rows = [[("", text(name)), ("", text(value))] for name, value in facts.items() if value is not None]
+    return "Model", _table(("", ""), rows)
+
+
+def _normalisation(arch: Record, train: Record) -> str | None:
+    """What the network subtracts and divides by, of a file's architecture or of a training; None: unknown."""
+    config = train.get("config")
+    known = arch if "normalize" in arch else config if isinstance(config, Mapping) else {}
+    if "normalize" not in known:
+        return None
+    setting = known["normalize"]
+    if isinstance(setting, list) and len(setting) == 2 and all(isinstance(side, list) for side in setting):
+        mean, deviation = (", ".join(map(_figure, side)) for side in setting)
+        return f"mean {mean}; standard deviation {deviation}"
+    return "none: pixels in [0, 1]" if setting in (None, "none") else str(setting)
+
+
+def _results(record: Record) -> tuple[str, str]:
+    entries = {str(entry.get("metric")): entry for entry in record.get("evals") or ()}
+    rows = []
+    for name, value in (record.get("metrics") or {}).items():
+        entry = entries.get(name, {})
+        ends = entry.get("ci95")
+        interval = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if _is_pair(ends) else ""
+        said = ", ".join(f"{key} {_said(key, entry)}" for key in _SAID if entry.get(key) is not None)
+        count = entry.get("n")
+        cells = [text(_figure(value)), text(interval), text("" if count is None else count)]
+        rows.append([("", text(name)), *(("number", cell) for cell in cells), ("", text(said))])
+    return "Results", _table(("metric", "value", "95 % interval", "n", "how"), rows)
+
+
+def _said(field: str, entry: Mapping[str, Any]) -> str:
+    value = entry[field]
+    if field == "eps" and is_number(value):
+        return eps_in_words(value, str(entry.get("norm", "linf")))
+    return _figure(value)
+
+
+def eps_in_words(eps: float, norm: str) -> str:
+    """A distance as papers write it: `8/255` in L-infinity, `0.5` in others."""
+    words = distance(eps, norm)
+    return f"{float(words):.4g}/255" if norm == "linf" else words
+
+
+def _figure(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _is_pair(ends: object) -> bool:
+    return isinstance(ends, list) and len(ends) == 2
+
+
+def _curves(record: Record, scoring: Scoring) -> list[tuple[str, str]]:
+    """A section for each curve that the record has points of."""
+    sections = []
+    names = [(name, metric_name.parse(name).over) for name in record.get("metrics") or ()]
+    for title, over, metric, what in _CURVES:
+        content = f'<p class="hint">Not drawn: the record has no result under {text(what)}.</p>'
+        if any(its == over and fnmatchcase(name, metric) for name, its in names):
+            try:
+                drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)], scoring)
+                content = _picture(encode(drawn, "svg"), "svg+xml", title, "curve")
+            except RbError:
+                words = f"these results do not fit one figure; rb-plot curves --over {over} says why."
+                content = f'<p class="hint">Not drawn: {text(words)}</p>'
+        sections.append((title, content))
+    return sections
+
+
+def _picture(data: bytes, kind: str, words: str, style: str = "") -> str:
+    code = base64.b64encode(data).decode()
+    return f'<img class="{style}" alt="{text(words)}" src="data:image/{kind};base64,{code}">'
+
+
+def _images(parts: ReportParts) -> tuple[str, str]:
+    head = "Worst images"
+    if not parts.images:
+        words = parts.shown or "None are shown: add --adv FILE.adv of rb-attack --save-adv, or --images N."
+        return head, f'<p class="hint">{text(words)}</p>'
+    figures = []
+    for image in parts.images:
+        names = ("original", "difference", "adversarial")
+        files = [_picture(data, "png", name) for name, data in zip(names, image.files, strict=True)]
+        figures.append(f"<figure>{''.join(files)}<figcaption>{text(image.caption)}</figcaption></figure>")
+    return head, f'<p class="hint">{text(parts.shown)}</p>\n<div class="images">{"".join(figures)}</div>'
+
+
+def _checklist(record: Record, parts: ReportParts) -> tuple[str, str]:
+    rows = []
+    for name, says, holds in [*_of_entries(record), *parts.checks]:
+        word = "not tested" if holds is None else "holds" if holds else "fails"
+        rows.append([("", text(name)), ("hint" if holds is None else word, word), ("", text(says))])
+    return "Checklist", _table(("test", "", "what it says"), rows)
+
+
+def _of_entries(record: Record) -> list[tuple[str, str, bool | None]]:
+    """The five tests of rb-attack check, and the warnings of attacks, of AutoAttack among them."""
+    entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
+    checked = [entry for entry in entries if str(entry.get("metric")).endswith(CHECK)]
+    rows: list[tuple[str, str, bool | None]] = []
+    tests = checked[-1].get("tests") if checked else None
+    for test in tests if isinstance(tests, list) else ():
+        if isinstance(test, Mapping):
+            rows.append(
+                (f"gradient masking {test.get('test')}", str(test.get("says")), bool(test.get("holds")))
+            )
+    if not rows:
+        rows.append(("gradient masking a to e", "rb-attack check was not run on this model", None))
+    attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
+    for entry in attacked:
+        for warning in entry.get("warnings") or ():
+            rows.append((f"flags of {entry.get('metric')}", str(warning), False))
+        if _is_autoattack(entry) and not entry.get("warnings"):
+            parts = entry.get("broken_by")
+            if entry.get("tool") != "rb-attack" or not isinstance(parts, Mapping) or "square" not in parts:
+                words = "its entry does not say that rb-attack ran it with Square, which finds them"
+                rows.append((f"flags of {entry.get('metric')}", words, None))
+                continue
+            words = "no vanishing gradient, nothing that Square alone broke, no replaced loss"
+            rows.append((f"flags of {entry.get('metric')}", words, True))
+    if not any(map(_is_autoattack, attacked)):
+        rows.append(("flags of AutoAttack", "rb-attack aa was not run on this model", None))
+    for entry in entries:
+        sanity = entry.get("sanity")
+        for warning in (sanity.get("warnings") or ()) if isinstance(sanity, Mapping) else ():
+            rows.append(("outputs on the first images", str(warning), False))
+    return list(dict.fromkeys(rows))
+
+
+def _is_autoattack(entry: Mapping[str, Any]) -> bool:
+    """Whether all of AutoAttack ran, and no other ensemble of `rb-attack aa`."""
+    return entry.get("attack") == "aa" and not entry.get("attacks")
+
+
+def _commands(record: Record) -> tuple[str, str]:
+    again = reproduce_command(record)
+    hints = "".join(f'<p class="hint">{text(line)}</p>' for line in again.lacking)
+    return "Command lines that remake it", _pre(" |\n  ".join(again.steps) or "none") + hints

@@ -1,0 +1,196 @@
+"""The content of the leaderboard page: columns of numbers, and records in a short form. The page has every
+number once. What many records share (protocols, command lines) is written once and numbered, so that a
+browser opens a page of 6,466 records immediately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rbtools import __version__
+from rbtools.pages import page_columns as board
+from rbtools.pages import score_terms
+from rbtools.pages.reproduce_command import reproduce_command
+from rbtools.records import dumps, expr, metric_name, schema
+
+Record = Mapping[str, Any]
+Pair = tuple[float, float]
+
+FIELDS = {
+    "dataset": ("Data set", ("dataset",)),
+    "arch.name": ("Model", ("arch", "name")),
+    "train.method": ("Training", ("train", "method")),
+    "train.seed": ("Seed", ("train", "seed")),
+}
+# Fields that the page computes itself, and ranks among other records than those of the page.
+_REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "result")
+
+
+class TextPool:
+    """Numbered texts, each stored once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def texts(self) -> list[str]:
+        return list(self.numbers)
+
+
+def content(
+    records: Sequence[Record], title: str, preset_metrics: Callable[[str], Sequence[str]]
+) -> dict[str, Any]:
+    """All data of the page, for JSON. Raises RbError if no record has a metric."""
+    ranked, score = metric_name.default_rank_key(records), score_terms.score(records, preset_metrics)
+    shown = board.columns(records)
+    intervals = [_intervals(record) for record in records]
+    steps, lacking, protocols = TextPool(), TextPool(), TextPool()
+    rows = [_row(record, steps, lacking, protocols) for record in records]
+    return {
+        "title": title,
+        "version": __version__,
+        "fields": _fields(records),
+        "groups": board.GROUPS,
+        "columns": [_column(records, intervals, column) for column in shown],
+        "curves": [curve._asdict() for curve in board.curves(column.name for column in shown)],
+        "ranked": ranked,
+        "terms": [term.described(records, intervals) for term in score.terms],
+        "scopes": _scopes(records, score.within),
+        "within": score.within,
+        "missing": score.missing,
+        "preset": score.preset,
+        "score": [_stored(record) for record in records],
+        "rows": rows,
+        "steps": steps.texts(),
+        "lacking": lacking.texts(),
+        "protocols": protocols.texts(),
+    }
+
+
+def at(record: Record, path: str) -> Any:
+    """The value at a path with dots, None where there is none."""
+    value: Any = record
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The fields in which records differ; one that is the same in all records has no column."""
+    fields = []
+    for path, (title, _) in FIELDS.items():
+        values = [_text(at(record, path)) for record in records]
+        differs = len(set(values)) > 1
+        if path == "arch.name" or (differs if path == "train.seed" else any(values)):
+            fields.append({"path": path, "title": title, "values": values})
+    return fields
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, Mapping | list):
+        return None
+    return value if isinstance(value, str) else dumps({"": value}).decode()[4:-1]
+
+
+def _column(
+    records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]], column: board.PageColumn
+) -> dict[str, Any]:
+    described = {
+        **column._asdict(),
+        "metric": column.name not in board.ARCH_COUNTS,
+        "values": [board.value(record, column.name) for record in records],
+    }
+    pairs = [of.get(column.name) for of in intervals]
+    if any(pairs):
+        described["lows"] = [pair and pair[0] for pair in pairs]
+        described["highs"] = [pair and pair[1] for pair in pairs]
+    return described
+
+
+def _intervals(record: Record) -> dict[str, Pair]:
+    intervals = {}
+    for entry in record.get("evals") or ():
+        pair = _pair(entry.get("ci95"))
+        if pair is not None and isinstance(entry.get("metric"), str):
+            intervals[entry["metric"]] = pair
+    return intervals
+
+
+def _pair(interval: object) -> Pair | None:
+    if (
+        isinstance(interval, list)
+        and len(interval) == 2
+        and all(type(side) in (int, float) for side in interval)
+    ):
+        return interval[0], interval[1]
+    return None
+
+
+def _stored(record: Record) -> float | None:
+    return board.value(record, "score")
+
+
+def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:
+    """The groups among which metrics can be scaled: for each choice of fields, the group of each record."""
+    scopes: list[dict[str, Any]] = []
+    for choice in ([], ["dataset"], ["dataset", "arch.name"], list(within)):
+        keys, groups = _groups(records, choice)
+        useful = choice in ([], list(within)) or 0 < max(groups) < len(records) - 1
+        if useful and all(choice != other["within"] and groups != other["groups"] for other in scopes):
+            scopes.append({"within": choice, "groups": groups, "keys": keys})
+    return scopes
+
+
+def _groups(records: Sequence[Record], names: Sequence[str]) -> tuple[list[dict[str, Any]], list[int]]:
+    """The groups by their fields, and the group of each record. Records that lack a field agree in it."""
+    fields = [expr.compile(name) for name in names]
+    numbers: dict[str, int] = {}
+    keys: list[dict[str, Any]] = []
+    groups = []
+    for record in records:
+        values = [_field(field, record) for field in fields]
+        number = numbers.setdefault(repr(values), len(numbers))
+        if number == len(keys):
+            keys.append(dict(zip(names, values, strict=True)))
+        groups.append(number)
+    return keys, groups
+
+
+def _field(field: expr.Expression, record: Record) -> Any:
+    try:
+        value = field(record)
+    except expr.MissingName:
+        return None
+    return repr(value) if isinstance(value, list | dict) else value
+
+
+def _row(record: Record, steps: TextPool, lacking: TextPool, protocols: TextPool) -> dict[str, Any]:
+    """A record without its numbers: its other fields as text, protocols, and the commands to reproduce it."""
+    base = {key: value for key, value in record.items() if key not in _REPLACED}
+    if isinstance(base.get("train"), Mapping):
+        base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
+    pipe = reproduce_command(record)
+    return {
+        "base": dumps(base).decode(),
+        "evals": [
+            _entry(entry, protocols) for entry in record.get("evals") or () if entry.get("metric") != "score"
+        ],
+        "steps": [steps.add(text) for text in pipe.steps],
+        "lacking": [lacking.add(text) for text in pipe.lacking],
+    }
+
+
+def _entry(entry: Mapping[str, Any], protocols: TextPool) -> Any:
+    """An entry as the number of its protocol, with its own fields if it has any. Value and interval are in
+    the columns.
+    """
+    omitted = schema.on_page("omitted")
+    shared = {key: value for key, value in entry.items() if key not in omitted and key != "value"}
+    if _pair(shared.get("ci95")) is not None:
+        del shared["ci95"]
+    own = {key: shared.pop(key) for key in schema.on_page("own") if key in shared}
+    number = protocols.add(dumps(shared).decode())
+    return [number, dumps(own).decode()] if own else number

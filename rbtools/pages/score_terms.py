@@ -1,0 +1,135 @@
+"""The initial terms of the page's score: those of rb-score, if the records have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.pages import page_columns as board
+from rbtools.records import expr, metric_name
+
+Record = Mapping[str, Any]
+Pair = tuple[float, float]
+MISSING = ("refuse", "renormalise", "worst")
+
+
+@dataclass
+class PageTerm:
+    """One term of the score. `names` has its name in each record, if that differs. A preset has other names
+    of some metrics on some data sets; a name may also be an expression.
+    """
+
+    metric: str
+    weight: float
+    higher: bool
+    names: list[str] = field(default_factory=list)
+
+    def described(self, records: Sequence[Record], intervals: Sequence[Mapping[str, Pair]]) -> dict[str, Any]:
+        """The term as in the page: with its own values if it is no column of the table."""
+        plain = {"metric": self.metric, "weight": self.weight, "higher": self.higher}
+        known = not self.names and any(board.value(record, self.metric) is not None for record in records)
+        if known:
+            return plain
+        names = self.names or [self.metric] * len(records)
+        values = [_value(record, name) for record, name in zip(records, names, strict=True)]
+        pairs = [of.get(name) for of, name in zip(intervals, names, strict=True)]
+        different = list(dict.fromkeys(names))
+        which = [different.index(name) for name in names]
+        return {
+            **plain,
+            "title": board.label(self.metric),
+            "own": metric_name.higher_is_better(self.metric),
+            "values": values,
+            "lows": [pair and pair[0] for pair in pairs],
+            "highs": [pair and pair[1] for pair in pairs],
+            **({"names": different, "which": which} if self.names else {}),
+        }
+
+
+@dataclass
+class Score:
+    """The score of a page. within: fields; metrics are scaled among the records that agree in them."""
+
+    terms: list[PageTerm]
+    within: list[str] = field(default_factory=list)
+    missing: str = "refuse"
+    preset: str | None = None
+
+
+def score(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score:
+    """The score that rb-score gave to all of these records; else its default for them.
+
+    That is every metric that all of them have, with equal weights. `preset_metrics` gives the metrics of a
+    preset under their usual names.
+    """
+    return _agreed(records, preset_metrics) or Score(_common(records))
+
+
+def _agreed(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score | None:
+    """None where a record has no score, or one of another make."""
+    entries = [_entry(record) for record in records]
+    makes = [None if entry is None else _make(entry) for entry in entries]
+    first = makes[0]
+    if first is None or any(make != first for make in makes):
+        return None
+    try:
+        for name in first[1]:
+            expr.compile(name)
+    except RbError:
+        return None
+    agreed = Score([PageTerm(*term) for term in _terms(entries[0] or {})], *first[1:])
+    usual = preset_metrics(agreed.preset) if agreed.preset else ()
+    for place, term in enumerate(agreed.terms):
+        names = [str((entry or {})["terms"][place]["metric"]) for entry in entries]
+        if len(set(names)) > 1:
+            term.metric, term.names = next((name for name in names if name in usual), names[0]), names
+    return agreed
+
+
+def _entry(record: Record) -> Mapping[str, Any] | None:
+    return next((entry for entry in record.get("evals") or () if entry.get("metric") == "score"), None)
+
+
+def _make(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """What all entries must share: weights and directions, groups, handling of missing metrics, preset."""
+    terms = _terms(entry)
+    within, missing, preset = entry.get("within") or {}, entry.get("missing", "refuse"), entry.get("preset")
+    if not terms or not isinstance(within, Mapping) or missing not in MISSING:
+        return None
+    weights = [(weight, higher) for _, weight, higher in terms]
+    return weights, list(within), missing, preset if isinstance(preset, str) else None
+
+
+def _terms(entry: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
+    listed = entry.get("terms")
+    terms = []
+    for term in listed if isinstance(listed, list) else ():
+        if not (isinstance(term, Mapping) and isinstance(term.get("metric"), str)):
+            return []
+        weight, higher = term.get("weight"), term.get("higher")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not isinstance(higher, bool):
+            return []
+        terms.append((term["metric"], weight, higher))
+    return terms
+
+
+def _common(records: Sequence[Record]) -> list[PageTerm]:
+    names = [name for name in metric_name.names(records) if name != "score"]
+    return [
+        PageTerm(name, 1.0, metric_name.higher_is_better(name))
+        for name in names
+        if all(board.value(record, name) is not None for record in records)
+    ]
+
+
+def _value(record: Record, name: str) -> float | None:
+    metric = (record.get("metrics") or {}).get(name)
+    if metric is not None:
+        return float(metric)
+    try:
+        value = expr.compile(name)(record)
+    except RbError:
+        return None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

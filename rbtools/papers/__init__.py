@@ -1,0 +1,1 @@
+"""What belongs to one paper: formats, presets, recipes, figures and tables."""

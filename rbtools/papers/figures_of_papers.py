@@ -1,0 +1,345 @@
+"""Every numbered figure and table of a paper, from the records of its reproduction, and a page of all.
+
+    python bench/figures_of_papers.py prbench --scale mini               (make figures-prbench)
+
+reproduced/PAPER/ gets figN.pdf and figN.png, with all panels of the paper's figure, tableN.md and tableN.tex
+with the published values beside ours, and index.html, which has captions, claims, and of each item what is
+missing and which command makes it. `paper_items.py` lists the items. What is newer than its records, and was
+made by the same command, is not made again, so that a run which was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from click.testing import CliRunner
+
+from rbtools.cli import tools
+from rbtools.cli.streams import MemoryStreams
+from rbtools.papers import panels
+from rbtools.papers import sidebyside as side
+from rbtools.papers.paper_items import PAPERS, WORDS, Item, Paper
+from rbtools.plots import base
+from rbtools.scoring import render
+
+ENDINGS = ("pdf", "png")
+WIDTH = 6.5  # inches; --width makes the column of a paper of it
+
+
+class Made(NamedTuple):
+    """What became of an item: its file without ending ("" for none); by panel its command, and why it is not
+    there."""
+
+    file: str
+    commands: dict[str, str]
+    missing: dict[str, str]
+    html: str = ""
+
+
+# What makes a metric that records lack, by how its name begins, and what keeps details.
+MAKERS = {
+    "'ntk.": "rb-measure ntk --kernel twice --attack fgsm,pgd",
+    "'jacobian.": "rb-measure jacobian --on both",
+    "'hessian.": "rb-measure hessian --on both",
+    "'corrupt.": "rb-corrupt all --severity 1-5",
+    "the confidence of": "rb-attack ... --detail (clean accuracy too) and rb-corrupt ... --detail",
+    "the confusion of": "rb-attack ... --detail (clean accuracy too) and rb-corrupt ... --detail",
+    "'ge.pr": "rb-ge pr",
+    "'ge.": "rb-ge attack ATTACK --eps DISTANCE",
+    "'pr.": "rb-pr --gamma LIST",
+    "'probacc.": "rb-pr --rho LIST",
+    **{
+        f"'{name}": f"rb-attack {name} --eps LIST"
+        for name in ("fgsm", "pgd", "apgd-ce", "cw", "square", "aa")
+    },
+}
+
+
+def reason(said: str) -> str:
+    """Why a tool drew nothing, from what it said on standard error, and what makes what was lacking."""
+    lines = [line.partition(": ")[2].removeprefix("error: ") for line in said.splitlines() if ": " in line]
+    none = [line for line in lines if "holds for no record" in line]
+    text = (none or [line for line in lines if "was not written" not in line] or ["It was not drawn."])[-1]
+    head, *rest = re.split(r" Metrics: | They have: ", text, maxsplit=1)
+    head = re.sub(r" Did you mean .*\?", "", head)
+    if rest and " Measure it" in rest[0]:
+        return f"{head} Measure it{rest[0].partition(' Measure it')[2]}"
+    makers = [made for start, made in MAKERS.items() if start in head]
+    lacking = f" {makers[0]} makes it." if makers and (rest or "no record has" in head) else ""
+    return head + lacking
+
+
+def execute(command: str) -> str:
+    """Run a command line, one tool in this process and a pipe in a shell; what it said on standard error."""
+    if " | " in command:
+        line = ["bash", "-o", "pipefail", "-c", command]
+        return subprocess.run(line, capture_output=True, text=True).stderr
+    tool, *arguments = shlex.split(command)
+    main = tools.tool(tool.removeprefix("rb-")).command
+    return CliRunner().invoke(main, arguments, prog_name=tool).stderr
+
+
+def figure_of(command: str) -> Any:
+    """The matplotlib Figure of a command line of rb-plot, or what the tool said where there is none."""
+    tool, *arguments = shlex.split(command)
+    arguments[arguments.index("-o") + 1] = ""  # no file
+    memory = MemoryStreams()
+    CliRunner().invoke(tools.tool("plot").command, arguments, prog_name=tool, obj=memory)
+    return execute(command) if memory.result is None else memory.result
+
+
+def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> dict[str, str]:
+    """Write STEM.pdf and STEM.png of the panels; of those that cannot be drawn what the tool said, by letter.
+
+    What reads no records through rb-plot alone has one panel, whose tool writes both files.
+    """
+    first = next(iter(commands.values()))
+    if " | " in first or first.startswith("rb-plot corruptions"):
+        for ending in ENDINGS:
+            said = execute(first.replace(f"{stem}.pdf", f"{stem}.{ending}"))
+        return {} if Path(f"{stem}.{ENDINGS[-1]}").exists() else {"": said}
+    figures = {letter: figure_of(command) for letter, command in commands.items()}
+    missing = {letter: one for letter, one in figures.items() if isinstance(one, str)}
+    drawn = [(letter, one) for letter, one in figures.items() if letter not in missing]
+    if drawn:
+        alone = len(commands) == 1
+        whole = drawn[0][1] if alone else panels.joined(drawn, columns, width)
+        for ending in ENDINGS:
+            Path(f"{stem}.{ending}").write_bytes(base.encode(whole, ending))
+    return missing
+
+
+class Run:
+    """A paper's items at a scale: where the records are, where the files go, what is made already."""
+
+    def __init__(self, name: str, scale: str, reproduced: Path, width: float) -> None:
+        self.name, self.scale, self.width = name, scale, width
+        self.paper: Paper = PAPERS[name]
+        self.reproduced, self.folder = reproduced, reproduced / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.pool: ProcessPoolExecutor | None = None
+        self.lock = threading.Lock()
+        self.log = self.folder / "made.json"
+        self.known: dict[str, str] = json.loads(self.log.read_text()) if self.log.exists() else {}
+
+    def records(self, of: str = "") -> Path:
+        """The file that is drawn: of the reproduction, or of those of its records that figures show."""
+        chosen = self.folder / "records.jsonl"
+        if not of and chosen.exists():
+            return chosen
+        return self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
+
+    def maker(self, item: Item) -> str:
+        """The command that makes the records of an item."""
+        return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale}"
+
+    def read(self, of: str = "") -> list[dict[str, Any]]:
+        path = self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
+        if not path.exists():
+            return []
+        with path.open() as stream:
+            return side.read(stream)
+
+    def item(self, number: str, item: Item) -> Made:
+        """Draw or write one item."""
+        if item.reason:
+            return Made("", {}, {"": item.reason})
+        return self.figure(number, item) if item.panels else self.table(number, item)
+
+    # --- figures --------------------------------------------------------------------------------
+
+    def figure(self, number: str, item: Item) -> Made:
+        """Draw a figure, unless it is there; a reason for each panel that cannot be made."""
+        records = self.records(item.of)
+        stem = f"fig{number.removeprefix('figure ')}"
+        commands = self.commands(item, stem)
+        needs = any("{records}" in template or "{to}" in template for template in item.panels.values())
+        if needs and not records.exists():
+            return Made("", commands, {"": f"There is no {records}. {self.maker(item)} makes it."})
+        date = records.stat().st_mtime if needs else 0.0
+        files = [self.folder / f"{stem}.{ending}" for ending in ENDINGS]
+        key = "\n".join(commands.values())
+        if self.known.get(stem) == key and all(one.exists() and one.stat().st_mtime >= date for one in files):
+            return Made(stem, commands, {})
+        for file in files:
+            file.unlink(missing_ok=True)
+        job = (commands, str(self.folder / stem), self.columns(item), self.width)
+        said = draw(*job) if self.pool is None else self.pool.submit(draw, *job).result()
+        missing = {letter: reason(text) for letter, text in said.items()}
+        if not missing:
+            with self.lock:  # now, as the run may end at any time
+                self.known[stem] = key
+                self.log.write_text(json.dumps(self.known, indent=1) + "\n")
+        return Made(stem if files[0].exists() else "", commands, missing)
+
+    def columns(self, item: Item) -> int:
+        """Panels in a row, as far as rb-plot draws them so narrow."""
+        return max(1, min(item.columns, len(item.panels), int(self.width / base.LEAST_WIDTH)))
+
+    def commands(self, item: Item, stem: str) -> dict[str, str]:
+        """The command line of each panel, by its letter."""
+        width = self.width / self.columns(item)
+        records = shlex.quote(str(self.records(item.of)))
+        lines = {}
+        for letter, template in item.panels.items():
+            out = f"-o {shlex.quote(str(self.folder / f'{stem}{letter}.pdf'))} --width {width:g}"
+            places = {**WORDS[self.scale], "records": records, "out": out, "to": f"{out} {records}"}
+            lines[letter] = template.format_map(places)
+        return lines
+
+    # --- tables ---------------------------------------------------------------------------------
+
+    def table(self, number: str, item: Item) -> Made:
+        made = self.tables.get(item.table)
+        maker = item.maker or f"{self.maker(item)} makes it."
+        nothing = f"{self.records(item.of)} has nothing of it. {maker}"
+        if made is None or not made.rows():
+            return Made("", {}, {"": nothing})
+        stem = number.replace(" ", "")
+        built = made.beside()
+        for ending, text in (("md", render.to_markdown(built)), ("tex", render.to_latex(built))):
+            head = render.heading(made.title, "latex" if ending == "tex" else ending)
+            (self.folder / f"{stem}.{ending}").write_text(f"{head}\n{text}")
+        return Made(stem, {}, {} if made.ours else {"": nothing}, _table(built))
+
+    def load(self) -> None:
+        """Read the records, and make their tables and claims."""
+        module = importlib.import_module(f"reproduce_{self.paper.records.replace('-', '_')}")
+        records = self.read()
+        self.tables: dict[str, side.PaperTable] = {}
+        self.claims: list[side.Claim] = []
+        self.theory = side.theory(records)
+        if not records:
+            return
+        if hasattr(module, "plain"):
+            text = "".join(json.dumps(record) + "\n" for record in module.plain(records))
+            chosen = self.folder / "records.jsonl"
+            if not chosen.exists() or chosen.read_text() != text:
+                chosen.write_text(text)
+        more = [self.read("nas-bench-201-robustness")] if self.name == "nas-robbench-201" else []
+        self.tables = {**module.tables(records, self.scale, *more)}
+        self.claims = module.claims(records, self.scale)
+        if self.name == "nas-robbench-201":
+            from rbtools.papers import reproduce_search
+
+            self.tables["table 2"] = reproduce_search.robbench(records, self.scale)
+
+    def all(self, jobs: int) -> dict[str, Made]:
+        self.load()
+        # Threads wait for processes, each of which imports matplotlib once.
+        with (
+            ProcessPoolExecutor(jobs, get_context("spawn")) as self.pool,
+            ThreadPoolExecutor(jobs) as threads,
+        ):
+            made = threads.map(lambda pair: self.item(*pair), self.paper.items.items())
+            return dict(zip(self.paper.items, made, strict=True))
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+STYLE = """body{font:15px/1.45 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}
+img{max-width:100%;border:1px solid #ddd;margin:.3em 0}section{border-top:1px solid #ccc;padding:.6em 0}
+table{border-collapse:collapse;font-size:12px;display:block;overflow-x:auto}
+td,th{border:1px solid #ccc;padding:2px 6px}
+td{text-align:right}td:first-child{text-align:left}.missing{color:#a33}.lacks{color:#666}code{font-size:12px}
+.holds{color:#167}.FAILS{color:#a33}"""
+
+
+def _table(built: Any) -> str:
+    head = "".join(f"<th>{html.escape(heading.title)}</th>" for heading in built.headings)
+    rows = (
+        "<tr>" + "".join(f"<td>{html.escape(str(cell.value))}</td>" for cell in row) + "</tr>"
+        for row in built.rows
+    )
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
+    yield f'<section id="{number.replace(" ", "")}"><h2>{number.capitalize()}</h2>'
+    yield f"<p>{html.escape(item.caption)}</p>"
+    stem = made.file
+    if stem and item.panels:
+        yield f'<p><a href="{stem}.pdf"><img src="{stem}.png" alt="{html.escape(number)}"></a></p>'
+    elif stem:
+        yield f'{made.html}<p><a href="{stem}.md">Markdown</a>, <a href="{stem}.tex">LaTeX</a></p>'
+    for letter, reason in made.missing.items():
+        where = f"{letter}: " if letter else ""
+        yield f'<p class="missing">{html.escape(where + reason)}</p>'
+    if item.note:
+        yield f"<p>{html.escape(item.note)}.</p>"
+    if item.lacks and scale != "full":
+        yield f'<p class="lacks">At this scale: {html.escape(item.lacks)}.</p>'
+    if made.commands:
+        lines = "<br>".join(f"<code>{html.escape(command)}</code>" for command in made.commands.values())
+        yield f"<details><summary>commands</summary>{lines}</details>"
+    yield "</section>"
+
+
+def page(run: Run, made: Mapping[str, Made]) -> str:
+    """The page of a paper: a file that shows what lies beside it."""
+    words = {True: "holds", False: "FAILS", None: "cannot be told"}
+    claims = "".join(
+        f'<li class="{words[one.holds].split()[0]}">{html.escape(one.words)}: {words[one.holds]}'
+        f" ({html.escape(one.found)})</li>"
+        for one in run.claims
+    )
+    drawn = sum(bool(one.file) for one in made.values())
+    title = html.escape(f"{run.paper.title}, SCALE={run.scale}")
+    parts = [
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>',
+        f"<h1>{title}</h1><p>{drawn} of {len(made)} numbered figures and tables; the others say why not.</p>",
+    ]
+    for number, item in run.paper.items.items():
+        parts += _section(number, item, made[number], run.scale)
+    if run.theory:
+        head = "".join(f"<th>{html.escape(one)}</th>" for one in side.THEORY)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(one)}</td>" for one in row) + "</tr>" for row in run.theory
+        )
+        parts.append(
+            f'<section id="theory"><h2>Bounds of the paper</h2><table><tr>{head}</tr>{rows}</table></section>'
+        )
+    parts.append(f'<section id="claims"><h2>Claims of the paper</h2><ul>{claims}</ul></section></html>\n')
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paper", choices=PAPERS)
+    parser.add_argument("--scale", choices=side.SCALES, default="mini")
+    parser.add_argument(
+        "--reproduced", type=Path, default=Path("reproduced"), help="the folder with the records"
+    )
+    parser.add_argument("--width", type=float, default=WIDTH, help="of the figures, in inches")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many are drawn at once")
+    asked = parser.parse_args()
+    run = Run(asked.paper, asked.scale, asked.reproduced, asked.width)
+    made = run.all(asked.jobs)
+    index = run.folder / "index.html"
+    index.write_text(page(run, made))
+    for number, one in made.items():
+        for letter, reason in one.missing.items():
+            if not run.paper.items[number].reason:
+                print(f"{number} {letter}".strip() + f": {reason}", file=sys.stderr)
+    drawn = sum(bool(one.file) for one in made.values())
+    print(f"{index} shows {drawn} of the {len(made)} numbered figures and tables of {run.paper.title}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The files of results that papers publish."""

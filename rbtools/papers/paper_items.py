@@ -1,0 +1,482 @@
+"""Every numbered figure and table of four papers: what shows it here, or why nothing does.
+
+A panel is a command line of pipes with {records} for the file of records, {out} for "-o FILE" and the width,
+{to} for both, and the words of `WORDS`, which differ between the scales. `lacks` says what the mini scale has
+less of than the paper. Captions are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Item(NamedTuple):
+    """A numbered figure or table: its panels by letter, or the key of its table, or the reason for neither.
+
+    of: the reproduction whose records are drawn, where it is another paper's. maker: what makes the records
+    of a table, where it is not the reproduction. note: what the page says of it at every scale. columns:
+    panels in a row.
+    """
+
+    caption: str
+    panels: Mapping[str, str] = {}
+    table: str = ""
+    reason: str = ""
+    lacks: str = ""
+    of: str = ""
+    maker: str = ""
+    note: str = ""
+    columns: int = 2
+
+
+class Paper(NamedTuple):
+    """A paper: its title, the reproduction (reproduce_NAME.py) that has its records, its items by number."""
+
+    title: str
+    records: str
+    items: Mapping[str, Item]
+
+
+# What differs between scales; {near} and {far} are the distances that stand for the paper's.
+WORDS: dict[str, dict[str, str]] = {
+    "mini": {
+        "near": "12",
+        "far": "32",
+        "one": "16",
+        "eight": "32",
+        "eps": "32",
+        "steps": "20",
+        "gamma": "0.12549",
+        "first": "probacc.uniform.0.12549.*",
+        "middle": "0.3",
+        "one_set": "",
+        "and_set": "",
+        "pair": "arch.name == 'nb201-13714'",
+        "score": "--metric acc,pgd20.32,pr.uniform.0.3,probacc.uniform.0.12549.0.05,ge.pgd20.32:lower,"
+        "ge.pr-all.uniform.0.3:lower,seconds_per_epoch:lower",
+        "severity": "3",
+    },
+    "full": {
+        "near": "3",
+        "far": "8",
+        "one": "1",
+        "eight": "8",
+        "eps": "8",
+        "steps": "20",
+        "gamma": "0.03",
+        "first": "probacc.uniform.0.03.*,probacc.uniform.0.3.*",  # MNIST's
+        "middle": "0.08",
+        "one_set": "--where \"dataset == 'cifar10'\"",
+        "and_set": " and dataset == 'cifar10'",
+        "pair": "dataset == 'cifar10' and arch.name == 'resnet18'",
+        "score": "--preset prbench-code",
+        "severity": "3",
+    },
+}
+WORDS["tiny"] = {
+    **{word: text.replace("pgd20", "pgd2") for word, text in WORDS["mini"].items()},
+    "steps": "2",
+    "pair": "arch.name == 'nb201-11472'",
+}
+
+_SETS = "the paper has CIFAR-10, CIFAR-100 and ImageNet16-120"
+_FEW = "16 small networks on digits for the paper's 6,466"
+_ROBUST = "mean(fgsm.{near},fgsm.{far},pgd20.{near},pgd20.{far})"
+_ACCURACIES = "acc,fgsm.{near},fgsm.{far},pgd20.{near},pgd20.{far}"
+NAS_ROBBENCH = Paper(
+    "NAS-RobBench-201",
+    "nas-robbench-201",
+    {
+        "figure 1": Item(
+            "The cell of NAS-Bench-201 and the network that it is stacked to.",
+            {
+                "a": "rb-plot cells --view network --top 1 --by pgd20.{far} {one_set} {to}",
+                "b": "rb-plot cells --view graph --top 1 --by pgd20.{far} {one_set} {to}",
+            },
+        ),
+        "figure 2": Item(
+            "Clean and robust accuracy over all networks; the line is guessing.",
+            {"": f"rb-plot box --facet dataset --metric {_ACCURACIES} {{to}}"},
+            lacks=_SETS,
+        ),
+        "figure 3": Item(
+            "Distribution of accuracies; robust ones in the order of the clean; ranks on other data sets.",
+            {
+                "a": f"rb-plot hist --metric {_ACCURACIES} {{one_set}} {{to}}",
+                "b": f"rb-plot ranks --by acc --metric {_ACCURACIES} {{one_set}} {{to}}",
+                "c": f"rb-plot ranks --join arch.class --metric '{_ROBUST}' {{to}}",
+            },
+            lacks=_SETS + "; ranks across them need records of two or more",
+        ),
+        "figure 4": Item(
+            "Operations on each edge of the ten networks with the best mean robust accuracy.",
+            {"": f"rb-plot cells --view grid --top 10 --by '{_ROBUST}' {{one_set}} {{to}}"},
+            lacks=_FEW,
+        ),
+        "figure 5": Item(
+            "Rank correlation of five tangent kernels at initialisation with clean and robust accuracy.",
+            {
+                "": "rb-plot heatmap --rows ntk.clean.fro,ntk.robust.fro.pgd.{far},ntk.twice.fro.pgd.{far},"
+                f"ntk.cross.fro.pgd.{{far}},ntk.cross2.fro.pgd.{{far}} --cols {_ACCURACIES}"
+                " {one_set} {to}"
+            },
+            lacks=_FEW,
+        ),
+        "figure 6": Item(
+            "The same of kernels on images perturbed by FGSM and PGD at both distances.",
+            {
+                "": "rb-plot heatmap --rows 'ntk.*.fro.fgsm.*,ntk.*.fro.pgd.*'"
+                f" --cols {_ACCURACIES} {{one_set}} {{to}}"
+            },
+            lacks=_FEW,
+        ),
+        "figure 7": Item(
+            "Accuracy under common corruptions at severity 1 and 5.",
+            {"": "rb-plot box --metric 'corrupt.*.1,corrupt.*.5' {one_set} {to}"},
+            lacks="four corruptions of the 15",
+        ),
+        "figure 8": Item(
+            "Operations on each edge of the ten best networks of the robustness dataset of NAS-Bench-201.",
+            {"": "rb-plot cells --view grid --top 10 --by 'mean(fgsm.{eight},pgd40.{eight})' {one_set} {to}"},
+            of="nas-bench-201-robustness",
+            lacks=_FEW,
+        ),
+        "table 1": Item(
+            "Rank correlations of clean and robust accuracies, here and in the robustness dataset (starred).",
+            table="table 1",
+            lacks="six of the paper's fifteen values are not at hand",
+        ),
+        "table 2": Item(
+            "What searches by one metric find; the optimum has the best mean robust accuracy.",
+            table="table 2",
+            lacks="ten runs of ten queries, all of which evolution and local search too make at random, so"
+            " that the three are alike; a table of 16 networks has hardly a neighbour of one",
+        ),
+        "table 3": Item("Symbols of the theory.", reason="It is a list of symbols and has no data."),
+        "table 4": Item(
+            "Five signs that gradients are not obstructed.",
+            table="table 4",
+            lacks="Square is of 100 images, PGD of all; the fifth sign (random points break nothing that"
+            " gradients leave) is rb-attack check",
+        ),
+        "table 5": Item(
+            "The best network of each number of none edges under attacks of growing distance.",
+            table="table 5",
+        ),
+        "table 6": Item(
+            "Rank correlation of accuracy under corruptions (severity 5) and attacks.",
+            table="table 6",
+            lacks="four corruptions of the 15",
+        ),
+        "table 7": Item(
+            "What scores without training and differentiable searches find.",
+            table="table 7",
+            note="The cells that NASI, AdvRush and DARTS derived are not printed, so these searches are run"
+            " again; one cell is known, that of DARTS-V1 in NAS-Bench-201 (skip connections alone, #1835): it"
+            " has a row of its own",
+            lacks="short searches of small supernets on digits",
+        ),
+    },
+)
+
+_METHODS = "10 methods on one small network and digits; the paper has 15 pairs of data set and network"
+_PAIRS = (
+    "make reproduce-prbench with PR_PAIRS='SET/NETWORK ...' trains them, SCALE=full all 14 further pairs; the"
+    " published values stand alone."
+)
+_FOUR = "four methods on digits; the paper has nine, and CIFAR-10, CIFAR-100, Tiny-ImageNet and SVHN"
+PRBENCH = Paper(
+    "PRBench",
+    "prbench",
+    {
+        "figure 1": Item("The two kinds of robustness.", reason="A drawing without data."),
+        "figure 2": Item(
+            "Adversarial against probabilistic robustness, composite scores, PR over the radius for two"
+            " groups of methods, ProbAcc over the tolerated rate, generalisation error over the radius.",
+            {
+                "a": "rb-plot scatter --x pgd{steps}.{eps} --y pr.uniform.{middle}"
+                " --colour train.method {to}",
+                "b": "rb-plot box {score} --weightings equal --within dataset,arch.name"
+                " --missing renormalise {to}",
+                "c": "rb-plot curves --metric 'pr.uniform.*' --where \"{pair} and train.method in"
+                " ['erm','corruption','cvar','at-pr']\" {to}",
+                "d": "rb-plot curves --metric 'pr.uniform.*' --where \"{pair} and train.method not in"
+                " ['erm','corruption','cvar','at-pr']\" {to}",
+                "e": "rb-plot curves --over rho --metric '{first}' --where \"{pair}\" {to}",
+                "f": "rb-plot curves --metric 'ge.pr-all.uniform.*' --where \"{pair}\" {to}",
+            },
+            lacks=_METHODS,
+        ),
+        "figure 3": Item(
+            "PR over the radius of noise, a panel for each data set and network.",
+            {"": "rb-plot curves --metric 'pr.uniform.*' --facet dataset,arch.name {to}"},
+            lacks=_METHODS,
+        ),
+        "figure 4": Item(
+            "ProbAcc over the tolerated rate, a panel for each data set and network.",
+            {"": "rb-plot curves --over rho --metric '{first}' --facet dataset,arch.name {to}"},
+            lacks=_METHODS,
+        ),
+        "figure 5": Item(
+            "Generalisation error of PR over the radius, a panel for each data set and network.",
+            {"": "rb-plot curves --metric 'ge.pr-all.uniform.*' --facet dataset,arch.name {to}"},
+            lacks=_METHODS,
+        ),
+        "figure 6": Item(
+            "Composite scores of the methods under six weightings of the metrics.",
+            {
+                "": "rb-plot box {score} --weightings prbench --within dataset,arch.name"
+                " --missing renormalise {to}"
+            },
+            lacks=_METHODS,
+        ),
+        "table 1": Item("Related work.", reason="Words without data."),
+        "table 2": Item(
+            "Training methods and their losses.", reason="Formulas without data: rb-train --help."
+        ),
+        "table 3": Item(
+            "Definitions of the metrics.", reason="Formulas without data: rb-pr and rb-ge --help."
+        ),
+        "table 4": Item(
+            "All metrics of ResNet-18 on CIFAR-10 by method.",
+            table="table 4",
+            lacks=f"{_METHODS}; AA is of AutoAttack's APGD-CE and APGD-T on 50 images",
+        ),
+        "table 5": Item(
+            "PR under uniform, Gaussian and Laplace noise, and its generalisation error at the first radius.",
+            table="table 5",
+            lacks=_METHODS,
+        ),
+        "table 6": Item("Networks.", reason="A list: rb-arch --space zoo has them with their parameters."),
+        "table 7": Item("Data sets.", reason="A list: rb-train --dataset names them."),
+        "table 8": Item(
+            "Vision transformers from ImageNet's weights, at 32 pixels with patches of 4.",
+            table="table 8",
+            note="Of the paper accuracy, PR and its error are at hand",
+            maker="make reproduce-prbench SCALE=full trains DeiT-T, DeiT-S, ViT-B (PR_VITS) and ViT-S"
+            " (PR_VIT_S) from timm's weights; a smaller scale has none to start from. The published values"
+            " stand alone.",
+        ),
+        "table 9": Item(
+            "The metrics of table 4 for further data sets and networks.",
+            table="table 9",
+            maker=_PAIRS,
+            lacks=_FOUR,
+        ),
+        "table 10": Item("Settings.", reason="Words without data: rbtools/trainer/presets.py."),
+        "table 11": Item(
+            "The metrics of table 4 for CINIC-10, ImageNet-50 and MNIST.",
+            table="table 11",
+            maker=_PAIRS,
+            lacks="MNIST's SimpleCNN on digits and four methods; the radii of digits are .13, .3, .35 and .4",
+        ),
+        "table 12": Item(
+            "TRADES with the filter of Chen and Lee after m steps.",
+            table="table 12",
+            lacks="of the paper only the times are at hand",
+        ),
+    },
+)
+
+_ATTACKS = "'acc,fgsm.*,pgd40.*,apgd-ce.*,square.*'"
+_SMALL = "25 small networks on digits for the paper's 6,466"
+_TWO = "needs records of CIFAR-100 or ImageNet16-120, which SCALE=full has"
+
+
+def _box(what: str) -> dict[str, str]:
+    return {"": f"rb-plot box --metric {what} {{one_set}} {{to}}"}
+
+
+def _kendall(what: str) -> dict[str, str]:
+    return {"": f"rb-plot heatmap --kind kendall --metric {what} {{one_set}} {{to}}"}
+
+
+def _top(edges: str) -> dict[str, str]:
+    return {
+        "": "rb-plot cells --view grid --top 20 --by 'mean(fgsm.{one},pgd40.{one})'"
+        f' --where "{edges}{{and_set}}" {{to}}'
+    }
+
+
+def _on(dataset: str, panels: Mapping[str, str]) -> dict[str, str]:
+    """The panels, of the records of one data set."""
+    return {
+        letter: line.replace("{one_set}", f"--where \"dataset == '{dataset}'\"")
+        for letter, line in panels.items()
+    }
+
+
+# Figures 2 to 4 on further data sets: caption, panels, data set.
+_FURTHER = {
+    19: ("Accuracy under attacks by distance, CIFAR-100.", _box(_ATTACKS), "cifar100"),
+    20: ("Accuracy under attacks by distance, ImageNet16-120.", _box(_ATTACKS), "imagenet16-120"),
+    21: ("Accuracy under corruptions by severity, CIFAR-100.", _box("'corrupt.*'"), "cifar100"),
+    22: ("Accuracy under corruptions, CIFAR-100, the rest.", _box("'corrupt.*'"), "cifar100"),
+    23: ("Kendall's rank correlations under attacks, CIFAR-100.", _kendall(_ATTACKS), "cifar100"),
+    24: ("Kendall's rank correlations under attacks, ImageNet16-120.", _kendall(_ATTACKS), "imagenet16-120"),
+}
+ROBUSTNESS_DATASET = Paper(
+    "Neural Architecture Design and Robustness: A Dataset",
+    "nas-bench-201-robustness",
+    {
+        "figure 1": Item(
+            "The search space: a cell, and the network that it is stacked to.",
+            {
+                "a": "rb-plot cells --view network --top 1 --by acc {one_set} {to}",
+                "b": "rb-plot cells --view graph --top 1 --by acc {one_set} {to}",
+            },
+        ),
+        "figure 2": Item("Accuracy under attacks by distance.", _box(_ATTACKS), lacks=_SMALL),
+        "figure 3": Item(
+            "Kendall's rank correlations of clean and robust accuracies.", _kendall(_ATTACKS), lacks=_SMALL
+        ),
+        "figure 4": Item(
+            "Accuracy under corruptions by severity.", _box("'corrupt.*'"), lacks="severities 3 and 4 alone"
+        ),
+        "figure 5": Item(
+            "Kendall's rank correlations of accuracies under corruptions, severity 3.",
+            _kendall("'acc,corrupt.*.3'"),
+            lacks=_SMALL,
+        ),
+        "figure 6": Item(
+            "Kendall's rank correlation of Jacobian and Hessian with robust accuracies.",
+            {
+                "": "rb-plot heatmap --kind kendall --rows 'jacobian.*,hessian.*.weight.l*'"
+                " --cols 'acc,fgsm.{one},pgd40.{one},apgd-ce.{one},square.{one},corrupt.*.3' {one_set} {to}"
+            },
+            lacks=_SMALL,
+        ),
+        "figure 7": Item(
+            "The best twenty networks of 18 kernel parameters by mean robust accuracy.",
+            _top("live_kernel_params == 18"),
+            lacks="six networks of 18 kernel parameters",
+        ),
+        "figure 8": Item(
+            "Two numbers of one network: #1832 and #309.",
+            {"": "rb-arch --index 1832,309 | rb-plot cells --view graph {out}"},
+        ),
+        "figure 9": Item("How the data set was gathered.", reason="A drawing without data."),
+        "figure 10": Item(
+            "Two numbers of one network: #3365 and #991.",
+            {"": "rb-arch --index 3365,991 | rb-plot cells --view graph {out}"},
+        ),
+        "figure 11": Item("(no description at hand)", reason="What it shows is not known here."),
+        "figure 12": Item("(no description at hand)", reason="What it shows is not known here."),
+        "figure 13": Item(
+            "Confidence on clean images by class: of the label and of the prediction.",
+            {"": "rb-plot confidence --view class --metric acc {one_set} {to}"},
+        ),
+        "figure 14": Item(
+            "What images of class 0 are taken for as the distance grows.",
+            {"": "rb-plot confidence --view label --class 0 --metric 'fgsm.*,pgd40.*' {one_set} {to}"},
+        ),
+        "figure 15": Item(
+            "Confidence of right and wrong predictions by distance.",
+            {"": "rb-plot confidence --metric 'fgsm.*,pgd40.*' {one_set} {to}"},
+        ),
+        "figure 16": Item(
+            "Confusion on clean images, over all networks.",
+            {"": "rb-plot confusion --metric acc {one_set} {to}"},
+        ),
+        "figure 17": Item(
+            "Kendall's rank correlation of clean accuracies between data sets.",
+            {
+                "": "rb-corr --join arch.class --by dataset --metric acc --kind kendall {records} |"
+                " rb-plot heatmap --kind kendall {out}"
+            },
+            lacks=_TWO,
+        ),
+        "figure 18": Item(
+            "The corruptions of an image at five severities.",
+            {"": "rb-plot corruptions all {out}"},
+            lacks="an image of digits for one of CIFAR-10",
+        ),
+        **{
+            f"figure {number}": Item(caption, _on(dataset, panels), lacks=_TWO)
+            for number, (caption, panels, dataset) in _FURTHER.items()
+        },
+        "figure 25": Item(
+            "Kendall's rank correlations of accuracies under corruptions, severity 4.",
+            _kendall("'acc,corrupt.*.4'"),
+            lacks="severities 3 and 4 alone",
+        ),
+        "figure 26": Item(
+            "The three best cells.",
+            {"": "rb-plot cells --view graph --top 3 --by acc {one_set} {to}"},
+            lacks=_SMALL,
+        ),
+        "figure 27": Item(
+            "Robust over clean accuracy, coloured by kernel parameters.",
+            {
+                "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --colour kernel_params"
+                " {one_set} {to}"
+            },
+            lacks=_SMALL,
+        ),
+        "figure 28": Item(
+            "The same, with the networks of 18 kernel parameters marked.",
+            {
+                "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})'"
+                " --highlight 'live_kernel_params == 18' {one_set} {to}"
+            },
+            lacks=_SMALL,
+        ),
+        "figure 29": Item(
+            "The best twenty networks of 18 kernel parameters by another mean.",
+            {
+                "": "rb-plot cells --view grid --top 20 --by 'mean(corrupt.*)'"
+                ' --where "live_kernel_params == 18{and_set}" {to}'
+            },
+            lacks="six networks of 18 kernel parameters",
+        ),
+        "figure 30": Item(
+            "The neighbours of the network that is best on clean images (#13714).",
+            {
+                "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --neighbours 13714"
+                " {one_set} {to}",
+            },
+            lacks="three neighbours of 24",
+        ),
+        "table 1": Item(
+            "What searches find on clean and on FGSM accuracy, and the best there is.",
+            table="table 1",
+            lacks="ten runs of ten queries, without BANANAS, among so few networks: all queries are random,"
+            " so that the searches are alike",
+        ),
+        "table 2": Item("Attacks and their distances.", reason="Settings: rbtools/attacks/presets.py."),
+        "table 3": Item("Keys of the files.", reason="A list: rb-convert jung2023 reads and writes them."),
+        "table 4": Item("Keys of the files.", reason="A list: rb-convert jung2023 reads and writes them."),
+    },
+)
+
+_REGULAR = "dataset,train.config.regularize"
+WCI = Paper(
+    "Weight-Curvature Index",
+    "wci",
+    {
+        "figure 1": Item(
+            "Along adversarial training: robust losses; robust errors; the index beside the gap of losses, a"
+            " panel for each regularisation; the index beside the gap of errors.",
+            {
+                "a": "rb-plot curves --over epoch --metric train_robust_loss --right test_robust_loss"
+                f" --same-scale --facet {_REGULAR} {{to}}",
+                "b": "rb-plot curves --over epoch --metric train_robust_error --right test_robust_error"
+                " --same-scale"
+                f" --facet {_REGULAR} {{to}}",
+                "c": "rb-plot curves --over epoch --metric wci --right robust_loss_gap"
+                f" --facet {_REGULAR} {{to}}",
+                "d": "rb-plot curves --over epoch --metric wci --right robust_error_gap"
+                f" --facet {_REGULAR} {{to}}",
+            },
+            lacks="24 epochs of a small network on digits; the paper: PreActResNet-18, CIFAR-10 and -100",
+        ),
+    },
+)
+
+PAPERS = {
+    "nas-robbench-201": NAS_ROBBENCH,
+    "robustness-dataset": ROBUSTNESS_DATASET,
+    "prbench": PRBENCH,
+    "wci": WCI,
+}

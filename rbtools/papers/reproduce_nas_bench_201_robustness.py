@@ -1,0 +1,181 @@
+"""The robustness dataset of NAS-Bench-201 (Jung et al. 2023) beside ours: its table 1, and its claims.
+
+    python bench/reproduce_nas_bench_201_robustness.py --scale mini < records.jsonl
+
+(make reproduce-nas-bench-201-robustness). At full scale the published weights of all 6,466 architectures
+are evaluated on CIFAR-10, CIFAR-100 and ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C.
+mini and tiny train a few small networks without attacks on the built-in digits; as these are easy, a distance
+of 16/255 stands for the paper's 1/255.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rbtools.papers import sidebyside as side
+from rbtools.papers.reproduce_nas_robbench_201 import correlation
+
+COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
+# Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
+CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}
+# Mean accuracy under attacks of the worst and the best network of 18 kernel parameters (section 4.3), and of
+# networks of one number of parameters (abstract). The mean here is over attacks and distances below 255.
+SPREADS = {"18 kernel parameters": (0.21, 0.40), "one number of parameters": (0.20, 0.41)}
+ATTACKS = ("fgsm", "pgd40", "apgd-ce", "square")
+# An architecture of the published files, at full scale: clean, and PGD at 1.
+KNOWN = 13433, {"clean": 0.893, "PGD": 0.336}
+
+
+def metrics(scale: str) -> dict[str, str]:
+    """Column -> metric of our records."""
+    near, far = {"full": ("1", "8"), "tiny": ("8", "32")}.get(scale, ("16", "32"))
+    return {
+        "clean": "acc",
+        "FGSM": f"fgsm.{near}",
+        "PGD": f"pgd40.{near}",
+        "APGD": f"apgd-ce.{near}",
+        "Square": f"square.{near}",
+        "CIFAR-10-C": "corrupt.mean",
+        "FGSM 8": f"fgsm.{far}",
+        "PGD 8": f"pgd40.{far}",
+    }
+
+
+def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
+    """Architecture -> its columns; without all severities the mean over corruptions is of those there are."""
+    for record in side.of_first_set(records):
+        some = [v for k, v in record["metrics"].items() if k.startswith("corrupt.") and "mean" not in k]
+        if some:
+            record["metrics"].setdefault("corrupt.mean", sum(some) / len(some))
+    return side.means(side.of_first_set(records), lambda record: record["arch"]["name"], metrics(scale))
+
+
+def under_attack(record: dict[str, Any]) -> float | None:
+    """The mean accuracy under the paper's attacks at all distances but 255."""
+    values = [
+        value
+        for name, value in record["metrics"].items()
+        if name.partition(".")[0] in ATTACKS and not name.endswith(".255")
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def spreads(records: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """The worst and the best mean accuracy under attack among networks with 18 kernel parameters, and among
+    those of one number of parameters, where it is widest."""
+    known = [(one, value) for one in side.of_first_set(records) if (value := under_attack(one)) is not None]
+    groups: dict[int, list[float]] = {}
+    for record, value in known:
+        groups.setdefault(record["arch"]["params"], []).append(value)
+    rows = {
+        "18 kernel parameters": [v for one, v in known if one["arch"].get("live_kernel_params") == 18],
+        "one number of parameters": max(groups.values(), key=lambda some: max(some) - min(some), default=[]),
+    }
+    return {
+        name: {"lowest": min(some), "highest": max(some), "networks": float(len(some))}
+        for name, some in rows.items()
+        if len(some) > 1
+    }
+
+
+def chosen_by(rows: side.Rows, column: str) -> dict[str, float | None]:
+    """The row with the most of a column."""
+    some = [row for row in rows.values() if row.get(column) is not None]
+    return dict(max(some, key=lambda row: row[column] or 0.0)) if some else {}
+
+
+def optimum(rows: side.Rows) -> dict[str, float | None]:
+    """The best of each column."""
+    return {column: chosen_by(rows, column).get(column) for column in COLUMNS}
+
+
+def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
+    """What the paper says, held against these networks."""
+    rows = networks(records, scale)
+    best, clean = optimum(rows), chosen_by(rows, "clean")
+    listed = list(rows.values())
+    order = [
+        ("Square", "FGSM", "the best under Square is above the best under FGSM"),
+        ("FGSM", "PGD", "the best under FGSM is above the best under PGD"),
+        ("PGD", "APGD", "the best under PGD is above the best under APGD"),
+        ("clean", "CIFAR-10-C", "corruptions cost accuracy also where it is best"),
+    ]
+    found = [side.above(words, best[a], best[b]) for a, b, words in order]
+    for column in ("FGSM", "PGD", "APGD"):
+        words = f"the best on clean images is not the most robust ({column})"
+        found.append(side.above(words, best[column], clean.get(column)))
+    pgd, fgsm = (correlation(listed, "clean", column) for column in ("PGD 8", "FGSM 8"))
+    found.append(side.above("clean accuracy tells more of FGSM than of PGD at 8 (Spearman)", fgsm, pgd))
+    gap = {column: _gap(best[column], clean.get(column)) for column in ("FGSM", "PGD", "APGD")}
+    found.append(
+        side.above("choosing by clean accuracy loses more under PGD than under FGSM", gap["PGD"], gap["FGSM"])
+    )
+    found.append(side.above("and more under APGD than under PGD", gap["APGD"], gap["PGD"]))
+    ours = spreads(records)
+    for name, (low, high) in SPREADS.items():
+        words = f"networks of {name} differ by {high - low:.2f} in mean accuracy under attack"
+        one = ours.get(name, {})
+        found.append(side.above(words, one.get("highest"), one.get("lowest"), high - low))
+    return found
+
+
+def _gap(high: float | None, low: float | None) -> float | None:
+    return None if high is None or low is None else high - low
+
+
+def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
+    """Table 1, the claims with numbers, correlations of these columns that another paper gives, and one known
+    architecture."""
+    rows = networks(records, scale)
+    listed = list(rows.values())
+    correlations = {pair: {"Spearman": correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
+    published = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
+    ranges = {name: {"lowest": low, "highest": high} for name, (low, high) in SPREADS.items()}
+    made = {
+        "table 1": searches(records, scale),
+        "spreads": side.PaperTable(
+            "Mean accuracy under attack (section 4.3, abstract)",
+            ranges,
+            spreads(records),
+            ("lowest", "highest", "networks"),
+            lambda column, value: f"{value:.0f}" if column == "networks" else side.percent(value),
+        ),
+        "correlations": side.PaperTable(
+            "Rank correlations of the dataset (NAS-RobBench-201, table 1, starred)",
+            published,
+            correlations,
+            ("Spearman",),
+            lambda column, value: f"{value:.3f}",
+        ),
+    }
+    number, known = KNOWN
+    if scale == "full":
+        mine = {f"#{number}": rows.get(f"nb201-{number}", {})}
+        made["known"] = side.PaperTable("One architecture", {f"#{number}": known}, mine, ("clean", "PGD"))
+    return made
+
+
+def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
+    """Table 1: the mean of what runs of each search find on these networks, and the best of each column."""
+    from rbtools.papers import reproduce_search
+
+    networks(records, scale)  # adds the mean over corruptions
+    names = metrics(scale)
+    columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}
+    return reproduce_search.on_records(reproduce_search.JUNG, columns, records, scale, "Table 1 (eps 1)")
+
+
+def report(records: list[dict[str, Any]], scale: str) -> str:
+    """The tables and claims."""
+    texts = [table.text() for table in tables(records, scale).values()]
+    return "\n".join([*texts, side.told(claims(records, scale))])
+
+
+if __name__ == "__main__":
+    side.main(
+        "nas-bench-201-robustness",
+        __doc__,
+        report,
+        published=True,
+        sets=(*side.IMAGES, "cifar10-c", "cifar100-c"),
+    )

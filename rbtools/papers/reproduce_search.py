@@ -1,0 +1,215 @@
+"""Searches on a published table beside the papers' own (NAS-RobBench-201's table 2, Jung et al.'s table 1).
+
+    rb-convert nasrobbench201 FILES | python bench/reproduce_search.py --table -
+    python bench/reproduce_search.py --table jung.jsonl        (make reproduce-search TABLE=jung.jsonl)
+
+The table is one that rb-convert made; its metrics tell which paper it belongs to, and any other table of
+NAS-Bench-201 is searched by its own metrics, beside nothing. Repeats cost a query, as in NASLib, whose
+settings the papers used as far as they say. Random numbers are ours, so single figures differ by a run's
+spread over the square root of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rbtools.papers import sidebyside as side
+
+SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "bananas"}
+
+
+class Paper(NamedTuple):
+    """What a paper reports: column -> metric, what was searched by, queries, and its rows in percent."""
+
+    name: str
+    columns: Mapping[str, str]
+    objectives: Mapping[str, str]
+    budget: int
+    rows: str
+
+
+ROBBENCH = Paper(
+    "NAS-RobBench-201, tables 2 and 7",
+    {"Clean": "acc", "FGSM3": "fgsm.3", "PGD3": "pgd20.3", "FGSM8": "fgsm.8", "PGD8": "pgd20.8"},
+    {"clean": "acc", "FGSM8": "fgsm.8", "PGD8": "pgd20.8"},
+    150,
+    """
+optimal: 79.4 69.8 69.2 53.7 48.2
+RE on clean: 79.1 69.3 68.8 53.0 47.6
+RS on clean: 77.9 68.2 67.6 52.0 47.0
+LS on clean: 79.6 69.7 69.2 53.3 47.8
+RE on FGSM8: 79.0 69.3 68.8 53.2 47.8
+RS on FGSM8: 77.4 67.9 67.4 52.1 47.1
+LS on FGSM8: 79.4 69.5 68.9 53.5 48.1
+RE on PGD8: 78.9 69.2 68.6 53.1 47.8
+RS on PGD8: 77.1 67.6 67.1 52.0 47.1
+LS on PGD8: 79.4 69.5 68.9 53.5 48.1
+""",
+)
+JUNG = Paper(
+    "Jung et al., table 1",
+    {
+        "Clean": "acc",
+        "FGSM": "fgsm.1",
+        "PGD": "pgd40.1",
+        "APGD": "apgd-ce.1",
+        "Square": "square.1",
+        "CIFAR-10-C": "corrupt.mean",
+    },
+    {"clean": "acc", "FGSM": "fgsm.1"},
+    300,
+    """
+best there is: 94.68 69.24 58.85 54.02 73.61 58.55
+BANANAS on clean: 94.21 64.25 41.10 18.62 68.69 55.52
+LS on clean: 94.65 63.95 41.17 18.74 69.59 56.90
+RS on clean: 94.22 63.38 40.09 17.84 68.40 55.60
+RE on clean: 94.53 63.30 40.23 18.11 68.92 56.21
+BANANAS on FGSM: 93.52 66.35 45.59 20.72 68.01 54.88
+LS on FGSM: 93.86 69.10 48.27 23.18 69.47 56.57
+RS on FGSM: 93.57 67.25 46.15 20.93 68.44 55.10
+RE on FGSM: 93.77 68.82 47.99 22.59 69.20 56.11
+""",
+)
+
+
+def published(paper: Paper) -> dict[str, dict[str, float | None]]:
+    """The paper's rows as fractions."""
+    found: dict[str, dict[str, float | None]] = {}
+    for line in paper.rows.strip().splitlines():
+        name, _, numbers = line.partition(": ")
+        found[name] = {
+            column: float(number) / 100 for column, number in zip(paper.columns, numbers.split(), strict=True)
+        }
+    return found
+
+
+def paper_of(names: Sequence[str]) -> Paper:
+    """The paper that a table with these metrics belongs to, or one without rows."""
+    for paper in (ROBBENCH, JUNG):
+        if set(paper.objectives.values()) <= set(names):
+            return paper
+    chosen = {name: name for name in names[:6]}
+    return Paper("no published table", chosen, dict(list(chosen.items())[:2]), 150, "")
+
+
+def searched(algorithm: str, objective: str, table: str, budget: int, more: Sequence[str]) -> dict[str, Any]:
+    """What rb-search says: the `search` of its one record."""
+    command = [sys.executable, "-m", "rbtools.search.command", algorithm, "--objective", objective]
+    command += ["--budget", str(budget), "--charge-repeats", "--table", table, *more]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr.strip())
+    print(done.stderr.strip().splitlines()[-1], file=sys.stderr)
+    section: dict[str, Any] = json.loads(done.stdout)["search"]
+    return section
+
+
+def rows(paper: Paper, table: str, algorithms: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
+    """Row -> column -> the mean of the metric at what was found; and the best there is of each metric."""
+    found: dict[str, Any] = {}
+    for label, objective in paper.objectives.items():
+        for name in algorithms:
+            section = searched(SEARCHES[name], objective, table, paper.budget, more)["looked_up"]["table"]
+            found.setdefault("best there is", _columns(paper, section["optima"]))
+            means = {metric: one["mean"] for metric, one in section["metrics"].items()}
+            found[f"{name} on {label}"] = _columns(paper, means)
+    return found
+
+
+def _columns(paper: Paper, values: Mapping[str, float]) -> dict[str, float]:
+    return {column: values[metric] for column, metric in paper.columns.items() if metric in values}
+
+
+def claims(paper: Paper, ours: Mapping[str, Mapping[str, float]]) -> list[side.Claim]:
+    """What the papers say of the searches: local search first, random search last."""
+    made = []
+    for label, metric in paper.objectives.items():
+        column = next(name for name, one in paper.columns.items() if one == metric)
+        for better, worse in (("LS", "RE"), ("RE", "RS")):
+            high, low = (ours.get(f"{name} on {label}", {}).get(column) for name in (better, worse))
+            made.append(side.above(f"{better} finds more than {worse}, searching on {label}", high, low))
+    return made
+
+
+def on_records(
+    paper: Paper, columns: Mapping[str, str], records: list[dict[str, Any]], scale: str, title: str
+) -> side.PaperTable:
+    """The paper's table, of searches on the records of the data set that comes first.
+
+    columns: column -> metric there. At full scale 100 runs with the paper's budget; below ten runs of ten
+    queries, without BANANAS, which fits networks between its queries.
+    """
+    shown = published(paper)
+    some = [
+        record for record in side.of_first_set(records) if set(columns.values()) <= record["metrics"].keys()
+    ]
+    if not some:
+        return side.PaperTable(title, shown, {}, list(paper.columns))
+    metric = {other: columns[column] for column, other in paper.columns.items()}
+    objectives = {name: metric[other] for name, other in paper.objectives.items()}
+    paper = paper._replace(columns=columns, objectives=objectives)
+    algorithms = [name for name in SEARCHES if f"{name} on clean" in shown]
+    runs = "100"
+    if scale != "full":
+        paper, runs = paper._replace(budget=min(10, len(some))), "10"
+        algorithms = [name for name in algorithms if name != "BANANAS"]
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as table:
+        table.writelines(json.dumps(record) + "\n" for record in some)
+        table.flush()
+        ours = rows(paper, table.name, algorithms, ["--runs", runs])
+    return side.PaperTable(title, shown, ours, list(paper.columns))
+
+
+def robbench(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
+    """NAS-RobBench-201's table 2 on the records of its reproduction; the optimum has the best mean robust
+    accuracy."""
+    from rbtools.papers import reproduce_nas_robbench_201 as reproduction
+
+    names = reproduction.metrics(scale)
+    columns = {
+        column: names[name] for column, name in zip(ROBBENCH.columns, reproduction.COLUMNS_7, strict=True)
+    }
+    records = reproduction.plain(records)
+    table = on_records(ROBBENCH, columns, records, scale, "Table 2, what searches find")
+    if not table.ours:
+        return table
+    robust = [metric for column, metric in columns.items() if column != "Clean"]
+    known = [one for one in side.of_first_set(records) if set(robust) <= one["metrics"].keys()]
+    best = max(known, key=lambda record: sum(record["metrics"][metric] for metric in robust))
+    ours = {"optimal": _columns(ROBBENCH._replace(columns=columns), best["metrics"]), **table.ours}
+    ours.pop("best there is", None)
+    return table._replace(ours=ours)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", required=True, help="records of rb-convert; - for standard input")
+    parser.add_argument("--runs", default="100", help="repetitions of each search")
+    parser.add_argument("--searches", default=",".join(SEARCHES), help="of " + ",".join(SEARCHES))
+    parser.add_argument("--where", help="only some records, such as \"dataset == 'cifar10'\"")
+    asked = parser.parse_args()
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as copy:
+        table = asked.table
+        if table == "-":
+            copy.writelines(sys.stdin)
+            copy.flush()
+            table = copy.name
+        with open(table) as stream:
+            names: dict[str, None] = {}
+            for record in side.read(stream):
+                names.update(dict.fromkeys(record.get("metrics", {})))
+        paper = paper_of(list(names))
+        more = ["--runs", asked.runs, *(["--where", asked.where] if asked.where else [])]
+        ours = rows(paper, table, asked.searches.split(","), more)
+    print(side.table(paper.name, published(paper), ours, list(paper.columns)))
+    print(side.told(claims(paper, ours)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,373 @@
+"""What the reproductions share: a paper's numbers beside ours, which of its claims hold, missing data.
+
+A reproduction (`reproduce_NAME.py`) reads the records that its recipe of pipes made, and prints
+`table`s and `told` claims; its `main` takes the options that all of them have, of which `--need` only says
+which files a scale lacks, before the pipe starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rbtools.datasets import DATASETS
+from rbtools.scoring.table import Heading, Table, TableCell
+
+SCALES = ("mini", "full", "tiny")
+Rows = Mapping[str, Mapping[str, float | None]]
+"""Row -> column -> value."""
+
+
+class Claim(NamedTuple):
+    """A paper's claim in words, whether it holds (None: these records cannot tell), and what was found."""
+
+    words: str
+    holds: bool | None
+    found: str
+
+
+class Missing(NamedTuple):
+    """A file or folder that a scale needs: where it should lie, where it is from, what it looks like."""
+
+    path: str
+    source: str
+    layout: str
+
+
+def read(stream: Iterable[str] = sys.stdin) -> list[dict[str, Any]]:
+    """The records of a stream; those that failed are counted on stderr and left out."""
+    found = [json.loads(line) for line in stream if line.strip()]
+    good = [record for record in found if "error" not in record]
+    if len(good) < len(found):
+        print(f"{len(found) - len(good)} of {len(found)} records failed and are left out.", file=sys.stderr)
+    return good
+
+
+def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of the data set that comes first: tables are of one, CIFAR-10 at full scale."""
+    return [record for record in records if record.get("dataset") == records[0].get("dataset")]
+
+
+def means(
+    records: Iterable[Mapping[str, Any]], row: Callable[[Any], str | None], columns: Mapping[str, str]
+) -> dict[str, dict[str, float | None]]:
+    """The mean of each column's metric (column -> metric) over the records of each row."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        name = row(record)
+        for column, metric in columns.items():
+            if name is not None and metric in record.get("metrics", {}):
+                found[name][column].append(record["metrics"][metric])
+    return {
+        name: {column: sum(values) / len(values) for column, values in of_row.items()}
+        for name, of_row in found.items()
+    }
+
+
+def percent(value: float) -> str:
+    """A fraction as papers print it: 53.15."""
+    return f"{100 * value:.2f}"
+
+
+def plain(value: float) -> str:
+    """A number as it is, with three digits that count."""
+    return f"{value:.3g}"
+
+
+class PaperTable(NamedTuple):
+    """A paper's values and ours, row -> column -> value. show: how a column's value is written."""
+
+    title: str
+    published: Rows
+    ours: Rows
+    columns: Sequence[str]
+    show: Callable[[str, float], str] = lambda column, value: percent(value)
+
+    def rows(self) -> list[str]:
+        """The rows of either side, the published ones first."""
+        return [*self.published, *(row for row in self.ours if row not in self.published)]
+
+    def cell(self, row: str, column: str) -> tuple[str, str, str]:
+        """The published value, ours, and ours minus the published; a dash for what one side lacks."""
+        paper, here = (side.get(row, {}).get(column) for side in (self.published, self.ours))
+        texts = ["-" if value is None else self.show(column, value) for value in (paper, here)]
+        apart = "-" if paper is None or here is None else self.show(column, here - paper)
+        return texts[0], texts[1], apart if apart.startswith("-") else f"+{apart}"
+
+    def text(self) -> str:
+        """Markdown: a line a row, and in each cell the published value, ours, and the difference."""
+        lines = [f"{self.title}: published / ours / difference", ""]
+        lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
+        for row in self.rows():
+            cells = [self.cell(row, column) for column in self.columns]
+            shown = ("-" if cell[:2] == ("-", "-") else " / ".join(cell) for cell in cells)
+            lines.append(f"| {row} | {' | '.join(shown)} |")
+        return "\n".join([*lines, ""])
+
+    def beside(self) -> Table:
+        """For Markdown and LaTeX files: two columns for each of the paper's, its values and ours."""
+        columns = [(column, side) for column in self.columns for side in (0, 1)]
+        known = {
+            key for key in columns if any(self.cell(row, key[0])[key[1]] != "-" for row in self.rows())
+        } | {(column, 1) for column in self.columns}
+        shown = [key for key in columns if key in known]
+        names = [Heading(f"{column}{' (paper)' if not side else ''}", True) for column, side in shown]
+        rows = [
+            [TableCell(row), *(TableCell(self.cell(row, column)[side]) for column, side in shown)]
+            for row in self.rows()
+        ]
+        return Table([Heading("", False), *names], rows, [])
+
+
+def table(
+    title: str,
+    published: Rows,
+    ours: Rows,
+    columns: Sequence[str],
+    show: Callable[[str, float], str] = lambda column, value: percent(value),
+) -> str:
+    """The text of a `PaperTable`."""
+    return PaperTable(title, published, ours, columns, show).text()
+
+
+def above(words: str, higher: float | None, lower: float | None, by: float = 0.0) -> Claim:
+    """The claim that one value is above another, by so much at least."""
+    if higher is None or lower is None:
+        return Claim(words, None, "not measured here")
+    return Claim(words, higher > lower and higher - lower >= by, f"{higher:.4g} and {lower:.4g}")
+
+
+def all_above(
+    words: str, pairs: Iterable[tuple[str, float | None, float | None]], *, or_equal: bool = False
+) -> Claim:
+    """The claim that of each pair (name, higher, lower) the first is above the second (or not below it)."""
+    known = [(name, high, low) for name, high, low in pairs if high is not None and low is not None]
+    if not known:
+        return Claim(words, None, "not measured here")
+    wrong = [
+        f"{name} ({high:.4g} and {low:.4g})"
+        for name, high, low in known
+        if not (high > low or (or_equal and high == low))
+    ]
+    return Claim(words, not wrong, f"not so for {', '.join(wrong)}" if wrong else f"all {len(known)}")
+
+
+def below(words: str, value: float | None, limit: float) -> Claim:
+    """The claim that a value is at most some limit."""
+    if value is None:
+        return Claim(words, None, "not measured here")
+    return Claim(words, value <= limit, f"{value:.4g}, limit {limit:g}")
+
+
+def theory(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The bounds of `rb-measure bound` in records: a row for each, with the inputs of the least value.
+
+    Columns: `THEORY`. A bound that has no value counts as vacuous.
+    """
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in records:
+        for entry in record.get("evals", ()):
+            if entry.get("measure") == "bound" and "vacuous" in entry:
+                found[entry["metric"]].append(entry)
+    rows = []
+    for name, entries in found.items():
+        known = sorted((one for one in entries if one["value"] is not None), key=lambda one: one["value"])
+        span = [f"{one['value']:.4g}" for one in (known[0], known[-1])] if known else ["none", "none"]
+        inputs = known[0]["inputs"] if known else entries[0]["inputs"]
+        words = ", ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in inputs.items()
+        )
+        vacuous = f"{sum(bool(one['vacuous']) for one in entries)} of {len(entries)}"
+        rows.append((name, entries[0]["formula"], *span, words, vacuous))
+    return rows
+
+
+THEORY = ("bound", "formula", "least", "largest", "inputs of the least", "vacuous")
+
+
+def theory_text(records: Iterable[Mapping[str, Any]]) -> str:
+    """`theory` in Markdown; empty where no record has a bound."""
+    rows = theory(records)
+    if not rows:
+        return ""
+    cells = [[one.replace("|", "\\|") for one in row] for row in rows]
+    lines = ["Theory: bounds on these records", "", f"| {' | '.join(THEORY)} |", "|---" * len(THEORY) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells), ""])
+
+
+def told(claims: Sequence[Claim]) -> str:
+    """The claims, a line each, those that fail as openly as those that hold, and their count."""
+    words = {True: "holds", False: "FAILS", None: "cannot be told"}
+    lines = ["Claims of the paper:", ""]
+    lines += [f"- {claim.words}: {words[claim.holds]} ({claim.found})" for claim in claims]
+    known = [claim for claim in claims if claim.holds is not None]
+    held = sum(bool(claim.holds) for claim in known)
+    rest = len(claims) - len(known)
+    unknown = f"; {rest} cannot be told from these records" if rest else ""
+    return "\n".join([*lines, "", f"{held} of {len(known)} claims hold here{unknown}."])
+
+
+# Data set -> its folder, where it is from, and what lies in it.
+SETS = {
+    "cifar10": (
+        "cifar-10-batches-py",
+        "its authors (cifar-10-python.tar.gz), or let a tool fetch it: --dataset cifar10 --download",
+        "data_batch_1 ... data_batch_5, test_batch, batches.meta",
+    ),
+    "cifar100": (
+        "cifar-100-python",
+        "its authors (cifar-100-python.tar.gz), or let a tool fetch it: --dataset cifar100 --download",
+        "train, test, meta",
+    ),
+    "cinic10": (
+        "CINIC-10",
+        "its authors (CINIC-10.tar.gz), or let a tool fetch it: --dataset cinic10 --download",
+        "train/CLASS/*.png and test/CLASS/*.png",
+    ),
+    "svhn": (
+        "train_32x32.mat",
+        "its authors (train_32x32.mat and test_32x32.mat), or let a tool fetch it: --dataset svhn --download",
+        "train_32x32.mat and test_32x32.mat, side by side",
+    ),
+    "mnist": (
+        "MNIST/raw",
+        "its authors, or let a tool fetch it: --dataset mnist --download",
+        "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and both of t10k",
+    ),
+    "tinyimagenet": (
+        "tiny-imagenet-200",
+        "its authors (tiny-imagenet-200.zip), or let a tool fetch it: --dataset tinyimagenet --download",
+        "train/CLASS/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt",
+    ),
+    "imagenet50": (
+        "imagenet50",
+        "fifty classes of ImageNet of your choice: PRBench has not published which",
+        "train/CLASS/*.JPEG and val/CLASS/*.JPEG",
+    ),
+    "imagenet16-120": (
+        "ImageNet16",
+        "the authors of NAS-Bench-201 (ImageNet16.tar)",
+        "train_data_batch_1 ... train_data_batch_10, val_data",
+    ),
+    "cifar10-c": (
+        "CIFAR-10-C",
+        "its authors (CIFAR-10-C.tar, on Zenodo)",
+        "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
+    ),
+    "cifar100-c": (
+        "CIFAR-100-C",
+        "its authors (CIFAR-100-C.tar, on Zenodo)",
+        "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
+    ),
+}
+# What of a data set lies in any of the folders where it is looked for.
+MARKS = {
+    "cifar10": "data_batch_1",
+    "cifar100": "meta",
+    "imagenet16-120": "train_data_batch_1",
+    "cinic10": "train/airplane",
+    "svhn": "train_32x32.mat",
+    "mnist": "train-images-idx3-ubyte*",
+    "tinyimagenet": "val/val_annotations.txt",
+    "imagenet50": "train",
+}
+IMAGES = ("cifar10", "cifar100", "imagenet16-120")
+"""The data sets of NAS-Bench-201."""
+
+
+def data_set(name: str, folder: str) -> Missing:
+    """A published data set as its authors pack it, in whichever place below `folder` has it."""
+    path, source, layout = SETS[name]
+    searched: Any = DATASETS.load(name) if name in MARKS else None
+    places = [Path(folder, one) for one in searched.folders] if searched else []
+    found = [place for place in places if any(place.glob(MARKS[name]))]
+    return Missing(str(found[0] if found else Path(folder, path)), source, layout)
+
+
+def need(name: str, missing: Sequence[Missing]) -> None:
+    """End with a message where a file is not there: which, where from, which layout."""
+    absent = [one for one in missing if not Path(one.path).exists()]
+    if not absent:
+        return
+    print(f"make reproduce-{name} SCALE=full needs what is not here:", file=sys.stderr)
+    for one in absent:
+        print(f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+def weights(folder: str) -> Missing:
+    """The published weights of NAS-Bench-201, as `--checkpoint` takes them."""
+    return Missing(
+        folder,
+        "the authors of NAS-Bench-201 (archive NAS-Bench-201-v1_1-096897, unpacked) or of NATS-Bench"
+        " (NATS-tss-v1_0-3ffb9-full)",
+        f"{Path(folder, '000000-FULL.pth')} and so on to 015624, or 000000.pickle.pbz2 and so on",
+    )
+
+
+def timm_weights(name: str) -> Missing:
+    """The published weights of one of timm's networks, NAME.TAG, in the cache of the Hub."""
+    home = os.environ.get("HF_HOME", str(Path("~/.cache/huggingface").expanduser()))
+    cache = os.environ.get("HF_HUB_CACHE", str(Path(home, "hub")))
+    return Missing(
+        str(Path(cache, f"models--timm--{name}")),
+        f"timm's authors: hf download timm/{name} model.safetensors; or leave the transformers out: PR_VITS=",
+        "snapshots/COMMIT/model.safetensors, as the Hub's library keeps it",
+    )
+
+
+def of_prbench(chosen: argparse.Namespace) -> list[Missing]:
+    """What PRBench's further pairs, and transformers of timm, need."""
+    pairs = [word.partition("/")[0] for word in chosen.pairs.split()]
+    wanted = [data_set(name, chosen.data) for name in SETS if name in pairs and name != "cifar10"]
+    networks = [word for word in chosen.timm.split(",") if word]
+    wanted += [timm_weights(word.removeprefix("timm:").partition(":")[0]) for word in networks]
+    if chosen.vit_s:
+        from rbtools.zoo import timm_2020
+
+        source = f"timm's authors: {timm_2020.URL}; or leave ViT-S out: PR_VIT_S="
+        wanted.append(Missing(chosen.vit_s, source, "the file as it is"))
+    if (networks or chosen.vit_s) and importlib.util.find_spec("timm") is None:
+        source = "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S="
+        wanted.append(Missing("timm", source, "a package of Python"))
+    return wanted
+
+
+def main(
+    name: str,
+    about: str | None,
+    report: Callable[[list[dict[str, Any]], str], str],
+    published: bool = False,
+    sets: Sequence[str] = ("cifar10",),
+    prbench: bool = False,
+) -> None:
+    """A reproduction's command line: print the `report` of the records on stdin at a scale.
+
+    `published` says that the full scale evaluates the published weights; `sets` are its data sets; `prbench`
+    that its recipe names networks of timm and pairs of data set and network, which have needs of their own.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", choices=SCALES, default="mini")
+    parser.add_argument("--need", action="store_true", help="only say which data are missing")
+    parser.add_argument("--data", default="data", help="the folder with CIFAR-10 (default: data)")
+    if published:
+        parser.add_argument("--weights", default="data/nas-bench-201", help="the folder of published weights")
+    if prbench:
+        parser.add_argument("--timm", default="", help="networks of timm, timm:NAME.TAG:..., with commas")
+        parser.add_argument("--vit-s", default="", help="the file of the weights of PRBench's ViT-S")
+        parser.add_argument("--pairs", default="", help="SET/NETWORK of tables 9 and 11, with spaces")
+    chosen = parser.parse_args()
+    if not chosen.need:
+        print(report(read(sys.stdin), chosen.scale))
+    elif chosen.scale == "full":
+        wanted = [data_set(one, chosen.data) for one in sets]
+        wanted += of_prbench(chosen) if prbench else []
+        need(name, [*wanted, *([weights(chosen.weights)] if published else [])])

@@ -1,1 +1,0 @@
-"""The leaderboard page: columns, content, commands that reproduce a record, and template files."""

@@ -1,0 +1,123 @@
+"""Networks that are known by name only, and those of the user's own code."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError, shown
+from rbtools.plain_files import LARGEST_LIST, read_plain
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Foreign:
+    """Networks that are known by name only: they cannot be listed, and building one is needed to count it."""
+
+    name: str
+    example: str
+    version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ()
+
+    def __len__(self) -> int:
+        raise self._no_list()
+
+    def indices(self, unique: bool = False) -> Iterable[int]:
+        raise self._no_list()
+
+    def arch(self, index: int, **_: object) -> dict[str, Any]:
+        raise self._no_list()
+
+    def find(self, text: str) -> int:
+        raise self._no_list()
+
+    def neighbours(self, index: int) -> list[int]:
+        raise self._no_list()
+
+    def _no_list(self) -> RbError:
+        return RbError(f"The space {self.name} has no list: name what you want, such as {self.example}.")
+
+    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+        if not isinstance(arch.get("name"), str):
+            raise RbError(
+                f"The record's arch names the space {self.name} but no model."
+                f" Expected a 'name', as in {self.example}."
+            )
+        return dict(arch)
+
+
+def python() -> Foreign:
+    """Networks made by the user's own functions."""
+    return Foreign(name="python", example="python:mymodels:make_network")
+
+
+def checkpoint() -> Foreign:
+    """Programs (TorchScript, torch.export): the checkpoint is the network."""
+    return Foreign(name="checkpoint", example="torchscript")
+
+
+def code_digest(name: str) -> str:
+    """A digest of the source file of MODULE in MODULE:FUNCTION, without importing it.
+
+    Modules that it imports are not included. Raises RbError if there is no such module.
+    """
+    module, colon, function = name.partition(":")
+    if not (colon and module and function):
+        raise RbError(f"The architecture python:{name} names no function. Expected python:MODULE:FUNCTION.")
+    file = _source_file(module)
+    if file is None:
+        raise no_module(module)
+    return hashlib.sha256(read_plain(file, LARGEST_LIST)).hexdigest()[:16]
+
+
+def own_options(name: str) -> dict[str, str | int | float | bool]:
+    """The parameters in MODULE:FUNCTION:NAME=VALUE:NAME=VALUE: numbers, true and false, else texts.
+
+    Raises RbError for a part that is no NAME=VALUE, or a name that stands twice.
+    """
+    options: dict[str, str | int | float | bool] = {}
+    for part in name.split(":")[2:]:
+        key, equals, value = part.partition("=")
+        if not (equals and key.isidentifier()) or key in options:
+            raise RbError(
+                f"python:{shown(name)} has the part '{shown(part)}'. Expected python:MODULE:FUNCTION, then"
+                " parameters of the function, each once: python:MODULE:FUNCTION:width=16:depth=3."
+            )
+        options[key] = _plain_value(value)
+    return options
+
+
+def _plain_value(text: str) -> str | int | float | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            return value if abs(value) < 1 << 63 else text  # as JSON holds it
+    return text
+
+
+def no_module(name: str) -> RbError:
+    """The error for a missing module, with a hint where a file name was given."""
+    meant = name.removesuffix(".py").replace("/", ".")
+    what = f"Did you mean '{meant}'?" if meant != name else "Check the name."
+    return RbError(f"There is no Python module {name}, in {Path.cwd()} or installed. {what}")
+
+
+def _source_file(module: str) -> Path | None:
+    PathFinder.invalidate_caches()
+    places: list[str] | None = [*sys.path, str(Path.cwd())]
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:depth]), places)
+        if spec is None:
+            return None
+        places = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+        if depth < len(parts) and places is None:
+            return None
+    return Path(spec.origin) if spec is not None and spec.origin else None

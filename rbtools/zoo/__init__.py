@@ -1,0 +1,1 @@
+"""Other people's networks, and how their names and weights are recognised."""

@@ -1,0 +1,150 @@
+"""Architectures of other libraries: torchvision's list, tabulated, and those known by name only.
+
+`torchvision.json` is written by `python -m rbtools.zoo.make_torchvision_table`, which builds every network
+once; a test compares it with the library.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rbtools.errors import RbError, unknown
+from rbtools.spaces.own_code import Foreign
+from rbtools.spaces.prompts import ZERO_SHOT
+
+SMALL_STEM = "cifar"
+WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # prefixes of names
+
+
+@cache
+def table() -> dict[str, dict[str, Any]]:
+    """The table of torchvision's classification networks, by name.
+
+    params: [a, b] for a + b x classes. per_channel: weights of the first layer for each image channel. macs:
+    by pixels a side, [a, b] likewise, for three channels. smallest: the least pixels a side. fixed: the only
+    size that it accepts, or 0. auxiliary: whether it has heads used only in training. head, stem: its last
+    and first weights. digest: of its names and shapes, see `rbtools.models.families`.
+    """
+    text = Path(__file__).with_name("torchvision.json").read_text("utf-8")
+    entries: dict[str, dict[str, Any]] = json.loads(text)
+    return entries
+
+
+@cache
+def timm_table() -> dict[str, dict[str, Any]]:
+    """timm's networks by the digest of names and shapes: `head`, `stem`, `names` (one per function)."""
+    text = Path(__file__).with_name("timm.json").read_text("utf-8")
+    entries: dict[str, dict[str, Any]] = json.loads(text)
+    return entries
+
+
+def torchvision(name: str) -> dict[str, Any]:
+    """The entry of that network, with its name. Raises RbError naming the near misses."""
+    if name not in table():
+        raise unknown("torchvision model", name, table())
+    return {"name": name, **table()[name]}
+
+
+def small_stem(arch: Mapping[str, Any]) -> bool:
+    """Whether the record has the form for small images (`stem` "cifar"), without the first strides and the
+    pooling of a shufflenet. huyvnphan/PyTorch_CIFAR10 and chenyaofo/pytorch-cifar-models have it.
+
+    Raises RbError for another stem, and for a network that has no such form.
+    """
+    stem, name = arch.get("stem"), str(arch.get("name"))
+    if stem is not None and not (stem == SMALL_STEM and name.startswith(WITH_SMALL_STEM)):
+        raise RbError(
+            f"torchvision's {name} has no stem {stem!r} here. Known is {SMALL_STEM} for mobilenet_v2 and"
+            " shufflenet_v2; leave it out for another network."
+        )
+    return stem is not None
+
+
+def refuse_small_images(about: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
+    """Raise RbError if a network cannot process images this small."""
+    side = min(shape[1:])
+    if not about["fixed"] and side < about["smallest"]:
+        raise RbError(
+            f"torchvision's {about['name']} takes images from {about['smallest']} pixels a side on, and"
+            f" these have {shape[1]}x{shape[2]}. Resize the images, or choose another model."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Torchvision:
+    """torchvision's classification networks, in alphabetical order."""
+
+    name: ClassVar[str] = "torchvision"
+    version: ClassVar[int] = 1
+    sizes: ClassVar[tuple[str, ...]] = ()
+
+    def __len__(self) -> int:
+        return len(table())
+
+    def indices(self, unique: bool = False) -> Iterable[int]:
+        return range(len(table()))
+
+    def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
+        if not 0 <= index < len(self):
+            raise RbError(
+                f"The space torchvision has no index {index}. Indices go from 0 to {len(self) - 1}."
+            )
+        return self.describe({"space": self.name, "name": list(table())[index]}, classes, shape)
+
+    def find(self, text: str) -> int:
+        word = text.strip()
+        if word.isascii() and word.isdigit() and int(word[:9]) < len(self):
+            return int(word)
+        return list(table()).index(torchvision(word)["name"])
+
+    def neighbours(self, index: int) -> list[int]:
+        raise RbError(
+            "The networks of torchvision have no neighbours: the space is a plain list."
+            " Neighbours are defined for nasbench201."
+        )
+
+    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+        """With `params`, and with `macs` if they are tabulated for images of this size."""
+        about = torchvision(str(arch.get("name")))
+        in_channels, height, width = shape
+        fields = {key: value for key, value in arch.items() if key != "macs"}
+        base, each = about["params"]
+        counted = {"params": base + each * classes + (in_channels - 3) * about["per_channel"]}
+        side = about["fixed"] or (height if height == width else 0)
+        if in_channels == 3 and str(side) in about["macs"] and not small_stem(arch):
+            base, each = about["macs"][str(side)]
+            counted["macs"] = base + each * classes
+        return {**fields, **counted}
+
+
+def timm() -> Foreign:
+    """The networks of the package timm."""
+    return Foreign(name="timm", example="timm:vit_tiny_patch16_224")
+
+
+class ZeroShot(Foreign):
+    """Networks whose classes are in a file of prompts."""
+
+    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
+        if not isinstance(arch.get("prompts_file"), str):
+            raise RbError(
+                f"{self.name}:{arch.get('name')} is a zero-shot classifier of trained weights. Name them, and"
+                " the prompts of its classes, with --checkpoint FILE (rb-arch: --from-checkpoint) and"
+                f" --arch {self.name}:{arch.get('name')}:prompts=FILE."
+            )
+        return super().describe(arch, classes, shape)
+
+
+def open_clip() -> ZeroShot:
+    """Zero-shot classifiers of the package open_clip."""
+    return ZeroShot(name=ZERO_SHOT, example="open_clip:ViT-B-32")
+
+
+def repo() -> Foreign:
+    """The networks of public repositories (`rbtools.zoo.repositories`)."""
+    return Foreign(name="repo", example="repo:deepmind/wrn-28-10")

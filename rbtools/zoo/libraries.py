@@ -1,0 +1,177 @@
+"""Networks of torchvision and timm."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools.errors import RbError, unknown
+from rbtools.models import Variants
+from rbtools.zoo import external, timm_2020
+
+Shape = tuple[int, int, int]
+
+
+def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
+    """torchvision's classification network called `arch["name"]`, without its published weights.
+
+    Its first convolution takes the images' channels. A network for a single image size resizes images inside;
+    auxiliary heads, used only in training, are left out. With `arch["stem"]` "cifar" it is the form for small
+    images (see `external.small_stem`). Raises RbError for an unknown name and for images that are too small.
+    """
+    from rbtools.models.torchvision_import import torchvision  # 2 s, which other networks need not wait for
+
+    about = external.torchvision(str(arch.get("name")))
+    options = {"aux_logits": False, "init_weights": True} if about["auxiliary"] else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of a slow initialisation
+        network: nn.Module = torchvision.models.get_model(
+            about["name"], weights=None, num_classes=classes, **options
+        )
+    external.refuse_small_images(about, shape)
+    if external.small_stem(arch):
+        without_first_strides(network)
+    if shape[0] != 3:
+        let_in(network, about["stem"].removesuffix(".weight"), shape[0])
+    return resizing(network, about["fixed"]) if about["fixed"] else network
+
+
+def variants_of(arch: Mapping[str, Any]) -> Variants:
+    """The form for small images, of a network of torchvision that has one."""
+    small = str(arch.get("name")).startswith(external.WITH_SMALL_STEM)
+    return Variants(known=[{"stem": external.SMALL_STEM}] if small else [])
+
+
+def without_first_strides(network: nn.Module) -> None:
+    """Make the form for small images of a mobilenet_v2 or a shufflenet_v2, in place."""
+    if hasattr(network, "maxpool"):
+        network.maxpool = nn.Identity()
+        places = ["conv1.0"]
+    else:
+        places = ["features.0.0", "features.2.conv.1.0"]
+    for place in places:
+        first = network.get_submodule(place)
+        assert isinstance(first, nn.Conv2d)
+        first.stride = (1, 1)
+
+
+def let_in(network: nn.Module, place: str, channels: int) -> None:
+    """Replace the first convolution by one for images of that many channels."""
+    parent, _, name = place.rpartition(".")
+    old = network.get_submodule(place)
+    assert isinstance(old, nn.Conv2d)
+    new = nn.Conv2d(
+        channels,
+        old.out_channels,
+        old.kernel_size,  # type: ignore[arg-type]
+        old.stride,  # type: ignore[arg-type]
+        old.padding,  # type: ignore[arg-type]
+        bias=old.bias is not None,
+    )
+    setattr(network.get_submodule(parent), name, new)
+
+
+def resizing(network: nn.Module, side: int) -> nn.Module:
+    """Let a network resize images of another size to its own before anything else."""
+
+    def resized(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (images,) = inputs
+        if tuple(images.shape[2:]) == (side, side):
+            return inputs
+        return (F.interpolate(images, (side, side), mode="bilinear", align_corners=False),)
+
+    network.register_forward_pre_hook(resized)
+    return network
+
+
+def import_timm() -> Any:
+    """The package timm, with the networks that it no longer has. Raises RbError where it is not installed."""
+    # timm imports torchvision, which fails where its compiled operators cannot be loaded.
+    from rbtools.models.torchvision_import import torchvision  # noqa: F401
+
+    try:
+        import timm
+    except ImportError:
+        raise RbError(
+            "This network needs the package timm, which is not installed. Install it with"
+            " pip install 'rbtools[timm]'."
+        ) from None
+    timm_2020.register(timm)
+    return timm
+
+
+def from_timm(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
+    """timm's network called `arch["name"]`, without its published weights. Nothing is downloaded.
+
+    `side` and `patch` in the record are the sides of its images and patches, for networks that have them as
+    arguments (vision transformers). Raises RbError where timm is not installed, has no network of that name,
+    or the network has no such sizes.
+    """
+    network = _timm(arch, num_classes=classes, in_chans=shape[0])
+    cfg = getattr(network, "pretrained_cfg", {})
+    side = arch.get("side") or (cfg["input_size"][-1] if cfg.get("fixed_input_size") else None)
+    return resizing(network, int(side)) if side else network
+
+
+def pretrained_timm(
+    arch: Mapping[str, Any], state: Mapping[str, Tensor], *, classes: int, shape: Shape
+) -> nn.Module:
+    """timm's network with these weights, which timm fits to it: patches, positions, channels, classes.
+
+    state: tensors in timm's names. The classifier is fresh unless the weights' number of classes, as timm
+    publishes it, is `classes`. Raises RbError where a tensor is missing or does not fit.
+    """
+    timm = import_timm()
+    name = str(arch.get("name"))
+    cfg = timm.get_pretrained_cfg(name)
+    ends = (cfg.classifier,) if isinstance(cfg.classifier, str) else tuple(cfg.classifier or ())
+    wanted = _timm(arch, num_classes=classes, in_chans=shape[0]).state_dict()
+    missing = [key for key in wanted if key not in state and not key.startswith(ends)]
+    if missing:
+        raise RbError(
+            f"The weights have no {missing[0]}, which timm's {name} has, and lack {len(missing)} tensors in"
+            " all. Expected a file in timm's names, of the same network."
+        )
+    try:
+        return _timm(
+            arch,
+            num_classes=classes,
+            in_chans=shape[0],
+            pretrained=True,
+            pretrained_cfg_overlay={"state_dict": dict(state), "source": "timm"},
+        )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise RbError(f"The weights do not fit timm's {name}: {reason}") from None
+
+
+def _timm(arch: Mapping[str, Any], **options: Any) -> nn.Module:
+    timm = import_timm()
+    name = str(arch.get("name"))
+    if not timm.is_model(name):  # so nothing that timm would fetch: "hf-hub:..." is no name of its list
+        raise unknown("timm model", name, timm.list_models())
+    sizes = {word: arch[key] for word, key in (("img_size", "side"), ("patch_size", "patch")) if key in arch}
+    try:
+        network: nn.Module = timm.create_model(name, **{"pretrained": False, **sizes, **options})
+    except (TypeError, AssertionError) as error:
+        if not sizes:
+            raise
+        raise RbError(
+            f"timm's {name} cannot be built with {_in_words(arch)}: {error}. Leave out side= and patch=, or"
+            " choose a vision transformer."
+        ) from None
+    patch = getattr(getattr(network, "patch_embed", None), "patch_size", None)
+    if "side" in arch and patch and arch["side"] % patch[0]:  # timm would cut off the rest
+        raise RbError(
+            f"A side of {arch['side']} pixels does not divide into patches of {patch[0]} in timm's {name}."
+            " Choose a patch that divides it."
+        )
+    return network
+
+
+def _in_words(arch: Mapping[str, Any]) -> str:
+    return " and ".join(f"{key}={arch[key]}" for key in ("side", "patch") if key in arch)

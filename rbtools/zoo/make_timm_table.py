@@ -1,0 +1,53 @@
+"""Write `spaces/timm.json`: timm's networks by a digest of their names and shapes.
+
+Run `python -m rbtools.zoo.make_timm_table > rbtools/spaces/timm.json` where timm is installed (20
+minutes).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.models.load_weights import meta_init
+from rbtools.zoo.libraries import import_timm
+from rbtools.zoo.torchvision_family import digest
+
+LARGEST = 450_000_000  # parameters
+
+
+def entries() -> dict[str, dict[str, Any]]:
+    """{digest: names, head, stem}; of names with the same function the shortest."""
+    timm = import_timm()
+    functions: set[tuple[str, str]] = set()
+    table: dict[str, dict[str, Any]] = {}
+    for name in sorted(timm.list_models(), key=lambda one: (len(one), one)):
+        try:
+            with warnings.catch_warnings(), meta_init():
+                warnings.simplefilter("ignore")
+                network = timm.create_model(name, pretrained=False, num_classes=7)
+        except (RuntimeError, RbError, ValueError, NotImplementedError, AttributeError, TypeError):
+            continue  # what computes with its parameters while it is built
+        state, cfg = network.state_dict(), network.pretrained_cfg
+        ends = [f"{cfg.get(end)}.weight" for end in ("classifier", "first_conv")]
+        small = sum(value.numel() for value in network.parameters()) <= LARGEST
+        if name.startswith("test_") or not small or not all(end in state for end in ends):
+            continue
+        key, function = digest(state, *ends), repr(network)
+        about = table.setdefault(key, {"names": [], "head": ends[0], "stem": ends[1]})
+        if (key, function) not in functions:
+            functions.add((key, function))
+            about["names"].append(name)
+    return table
+
+
+def line(key: str, about: dict[str, Any]) -> str:
+    """One network's line of the table."""
+    return f"{json.dumps(key)}:{json.dumps(about, separators=(',', ':'))}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write("{\n" + ",\n".join(line(key, about) for key, about in entries().items()) + "\n}\n")

@@ -1,0 +1,114 @@
+"""Write `spaces/torchvision.json`: sizes of torchvision's networks, measured without memory for parameters.
+
+Run `python -m rbtools.zoo.make_torchvision_table > rbtools/spaces/torchvision.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from rbtools.models.load_weights import meta_init
+from rbtools.models.torchvision_import import torchvision
+from rbtools.zoo import torchvision_family as family
+
+SIDES = (32, 64, 224)  # of images, in pixels; multiply-adds are tabulated for these
+NATIVE, LARGE = 224, 256
+
+
+def names() -> list[str]:
+    """torchvision's classification networks."""
+    listed: list[str] = torchvision.models.list_models(module=torchvision.models)
+    return listed
+
+
+def network(name: str, classes: int = 1000, **options: object) -> nn.Module:
+    """The network with its parameters on the meta device, in eval mode."""
+    with warnings.catch_warnings(), meta_init():
+        warnings.simplefilter("ignore")
+        model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes, **options)
+    return model.eval()
+
+
+def entry(name: str) -> dict[str, Any]:
+    """One network's line of the table; its fields are explained at `rbtools.zoo.external.table`."""
+    whole = network(name)
+    auxiliary = any(key.startswith(("aux", "AuxLogits")) for key in whole.state_dict())
+    options = {"aux_logits": False} if auxiliary else {}
+    first, second = (network(name, classes, **options).to("meta") for classes in (10, 20))
+    state = first.state_dict()
+    head, stem = _ends(first, second)
+    fixed = 0 if _takes(first, LARGE) else NATIVE
+    sides = (fixed,) if fixed else tuple(side for side in SIDES if _takes(first, side))
+    return {
+        "params": _line(_params(first), _params(second)),
+        "per_channel": state[stem][:, 0].numel(),
+        "macs": {str(side): _line(_macs(first, side), _macs(second, side)) for side in sides},
+        "smallest": fixed or _smallest(first),
+        "fixed": fixed,
+        "auxiliary": auxiliary,
+        "head": head,
+        "stem": stem,
+        "digest": family.digest(state, head, stem),
+    }
+
+
+def _line(at_10: int, at_20: int) -> list[int]:
+    each = (at_20 - at_10) // 10
+    return [at_10 - 10 * each, each]
+
+
+def _params(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _ends(first: nn.Module, second: nn.Module) -> tuple[str, str]:
+    """The names of the weights whose shape depends on the classes, and of the first convolution's."""
+    state, other = first.state_dict(), second.state_dict()
+    (head,) = (k for k, v in state.items() if v.shape != other[k].shape and k.endswith("weight"))
+    stem = next(k for k, v in state.items() if v.ndim == 4 and v.shape[1] == 3)
+    return head, stem
+
+
+def _forward(model: nn.Module, side: int) -> None:
+    with torch.no_grad():
+        model(torch.empty(2, 3, side, side, device="meta"))
+
+
+def _takes(model: nn.Module, side: int) -> bool:
+    try:
+        _forward(model, side)
+    except (RuntimeError, ValueError, AssertionError):
+        return False
+    return True
+
+
+def _smallest(model: nn.Module) -> int:
+    low, high = 0, NATIVE
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _takes(model, middle) else (middle, high)
+    return high
+
+
+def _macs(model: nn.Module, side: int) -> int:
+    """Multiply-adds of convolutions, linear layers and attention for one image."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel is not counted
+    try:
+        with FlopCounterMode(display=False) as counter:
+            _forward(model, side)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return int(counter.get_total_flops()) // 2 // 2  # two images; a multiply-add is two operations
+
+
+if __name__ == "__main__":
+    lines = (f"{json.dumps(name)}: {json.dumps(entry(name), separators=(',', ':'))}" for name in names())
+    sys.stdout.write("{\n" + ",\n".join(lines) + "\n}\n")

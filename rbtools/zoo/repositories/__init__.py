@@ -1,0 +1,102 @@
+"""Networks of public repositories, under the names of their tensors: `repo:OWNER/NAME`.
+
+A family is one file here and one line in `REPOSITORIES`. Its module has
+
+    NAMES               a regular expression for all its names
+    infer(state)        the network of a bare state dict, or None: `Inferred`
+    build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
+    variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
+    unusual_variants(name)  more of them, which are tried where the others fit badly; may be absent
+
+A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use; and
+`other_normalizations`, {number of classes: [...]}, those of others who publish the same tensors.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from rbtools.errors import RbError, near
+from rbtools.models import Variants
+
+if TYPE_CHECKING:
+    from rbtools.models.families.base import Inferred, State
+
+REPOSITORIES = {
+    "google-deepmind and DM-Improves-AT (init_conv, layer, batchnorm, logits)": "deepmind",
+    "Huang et al.'s Wide ResNets (stem_conv, blocks, fc)": "huang",
+    "Wide ResNets with a learned activation (Dai et al.)": "dai",
+    "AugMix's ResNeXt (conv_1_3x3, stage_1 to stage_3, classifier)": "augmix",
+    "CARD's ResNets (Diffenderfer et al.)": "card",
+    "XCiT (patch_embed, blocks with attn.temperature), built by timm": "xcit",
+    "ConvNeXt and ViT behind convolutional stems (Singh et al.), built by timm": "convstem",
+    "Swin transformers (patch_embed, layers with relative_position_bias_table), built by timm": "swin",
+    "Wide ResNets with a cosine head (Pang et al.), by name": "pang",
+    "the robust ResNet of Peng et al. for ImageNet (stem.stem.stem, stages, fc)": "peng",
+    "kuangliu/pytorch-cifar's other networks (densenet, dpn, googlenet, senet ...)": "kuangliu",
+    "kuangliu/pytorch-cifar's small networks (mobilenetv2, shufflenet, efficientnet, dla ...)": (
+        "kuangliu_small"
+    ),
+    "chenyaofo/pytorch-cifar-models' ResNets, VGGs, MobileNetV2 and RepVGG": "chenyaofo",
+    "huyvnphan/PyTorch_CIFAR10's VGGs, DenseNets, GoogLeNet and Inception": "huyvnphan",
+}
+
+
+def families() -> Iterator[tuple[str, ModuleType]]:
+    """The words for a family, and its module."""
+    for words, module in REPOSITORIES.items():
+        yield words, importlib.import_module(f"{__name__}.{module}")
+
+
+def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
+    """The network of a public repository that these tensors are of, with the usual one of its variants."""
+    for _, family in families():
+        inferred: Inferred | None = family.infer(state)
+        if inferred is not None:
+            return inferred
+    return None
+
+
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+    """Build the network called `arch["name"]`. Raises RbError for an unknown name or variant."""
+    name = str(arch.get("name"))
+    match, family = _family(name)
+    variants = _variants(family, name)
+    every = [*variants, *_variants(family, name, "unusual_variants")]
+    for field in {field for one in variants for field in one}:
+        known = list(dict.fromkeys(one[field] for one in every if field in one))
+        if arch.get(field, known[0]) not in known:
+            raise RbError(f"repo:{name} has no {field} {arch[field]!r}. Choose from: {', '.join(known)}.")
+    usual = variants[0] if variants else {}
+    network: nn.Module = family.build(match, {**usual, **arch}, classes, shape)
+    return network
+
+
+def variants_of(arch: Mapping[str, Any]) -> Variants:
+    """The variants of a network, the usual one first."""
+    name = str(arch.get("name"))
+    _, family = _family(name)
+    known, unusual = _variants(family, name), _variants(family, name, "unusual_variants")
+    return Variants(next(iter(known), {}), known, unusual)
+
+
+def _variants(family: ModuleType, name: str, of: str = "variants") -> list[dict[str, str]]:
+    return list(getattr(family, of)(name)) if hasattr(family, of) else []
+
+
+def _family(name: str) -> tuple[re.Match[str], ModuleType]:
+    for _, family in families():
+        match = re.fullmatch(family.NAMES, name)
+        if match:
+            return match, family
+    known = [example for _, family in families() for example in family.EXAMPLES]
+    raise RbError(
+        f"There is no network repo:{name[:80]}.{near(name, known)} Known are, with other sizes:"
+        f" {', '.join(known)}."
+    )

@@ -1,0 +1,100 @@
+"""ConvNeXt and ViT behind convolutional stems (Singh et al. 2023), for 224x224 images; the bodies are timm's.
+
+`singh/convnext-t`, `-s`, `-b`, `-l` and `singh/vit-s`, `-b`. All but vit-s take pixels as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.models.families.base import Inferred, State, weight
+from rbtools.zoo.libraries import import_timm
+
+NAMES = r"singh/(?P<body>convnext-[tsbl]|vit-[sb])"
+EXAMPLES = ("singh/convnext-t", "singh/vit-s")
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+# timm's name, the channels of the stem's convolutions, and their strides.
+BODIES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
+    "convnext-t": ("convnext_tiny", (48, 96), (2, 2)),
+    "convnext-s": ("convnext_small", (48, 96), (2, 2)),
+    "convnext-b": ("convnext_base", (64, 96, 128), (2, 2, 1)),
+    "convnext-l": ("convnext_large", (96, 144, 192), (2, 2, 1)),
+    "vit-s": ("deit_small_patch16_224", (48, 96, 192, 384), (2, 2, 2, 2)),
+    "vit-b": ("vit_base_patch16_224", (48, 96, 192, 384), (2, 2, 2, 2)),
+}
+
+
+class ChannelNorm(nn.Module):
+    """LayerNorm over the channels of (N, C, H, W)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(1, keepdim=True)
+        scaled = centred / (centred.pow(2).mean(1, keepdim=True) + 1e-6).sqrt()
+        return self.weight[:, None, None] * scaled + self.bias[:, None, None]
+
+
+class ConvStem(nn.Module):
+    """3x3 convolutions, each with ChannelNorm and GELU; a last 1x1 one where `width` is given."""
+
+    def __init__(
+        self, in_channels: int, channels: Sequence[int], strides: Sequence[int], width: int | None = None
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        before = in_channels
+        for number, stride in zip(channels, strides, strict=True):
+            layers += [nn.Conv2d(before, number, 3, stride, padding=1), ChannelNorm(number), nn.GELU()]
+            before = number
+        if width is not None:
+            layers.append(nn.Conv2d(before, width, 1))
+        self.stem = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x: Tensor = self.stem(images)
+        return x
+
+
+def build(
+    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
+) -> nn.Module:
+    """timm's network with another stem."""
+    body, channels, strides = BODIES[match["body"]]
+    network: Any = import_timm().create_model(body, num_classes=classes, in_chans=shape[0])
+    if body.startswith("convnext"):
+        network.stem = ConvStem(shape[0], channels, strides)
+    else:
+        network.patch_embed.proj = ConvStem(shape[0], channels, strides, network.embed_dim)
+    network.normalizations = {1000: IMAGENET if match["body"] == "vit-s" else None}
+    result: nn.Module = network
+    return result
+
+
+def infer(state: State) -> Inferred | None:
+    """One of the six, by the widths and blocks of its body."""
+    convnext = "stem.stem.0.weight" in state
+    stem = weight(state, f"{'stem' if convnext else 'patch_embed.proj'}.stem.0.weight", 4)
+    head = weight(state, "head.fc.weight" if convnext else "head.weight", 2)
+    if stem is None or head is None:
+        return None
+    body = _convnext(state, head.shape[1]) if convnext else {384: "vit-s", 768: "vit-b"}.get(head.shape[1])
+    return (
+        None
+        if body is None
+        else Inferred({"space": "repo", "name": f"singh/{body}"}, len(head), stem.shape[1])
+    )
+
+
+def _convnext(state: State, width: int) -> str | None:
+    if width == 768:  # tiny and small differ in the blocks of the third stage
+        return "convnext-s" if "stages.2.blocks.9.conv_dw.weight" in state else "convnext-t"
+    return {1024: "convnext-b", 1536: "convnext-l"}.get(width)

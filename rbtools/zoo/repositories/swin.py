@@ -1,0 +1,72 @@
+"""Swin transformers (Liu et al., ICCV 2021) under Microsoft's names, built by timm.
+
+`microsoft/swin-b` and others; patches are merged at the end of a stage there, and at the beginning of the
+next one in timm. `xu/swin-b` and `-l` are those of MIMIR (Xu et al. 2024): their LayerNorm has another
+epsilon, the large one has windows of 14, and they take pixels as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.zoo.libraries import import_timm
+
+NAMES = r"(?P<owner>microsoft|xu)/swin-(?P<size>[tsbl])(?P<window>-window14)?"
+EXAMPLES = ("microsoft/swin-b",)
+# Width, heads and blocks of the stages.
+SIZES: dict[str, tuple[int, tuple[int, ...], tuple[int, ...]]] = {
+    "t": (96, (3, 6, 12, 24), (2, 2, 6, 2)),
+    "s": (96, (3, 6, 12, 24), (2, 2, 18, 2)),
+    "b": (128, (4, 8, 16, 32), (2, 2, 18, 2)),
+    "l": (192, (6, 12, 24, 48), (2, 2, 18, 2)),
+}
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+# There are no variants: the epsilon of LayerNorm changes only the sixth digit of the logits.
+def build(
+    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
+) -> nn.Module:
+    """timm's class with the sizes of a name, for 224x224 images."""
+    width, heads, blocks = SIZES[match["size"]]
+    epsilon = 1e-6 if match["owner"] == "xu" else 1e-5
+    network: Any = import_timm().models.swin_transformer.SwinTransformer(
+        in_chans=shape[0],
+        num_classes=classes,
+        embed_dim=width,
+        depths=blocks,
+        num_heads=heads,
+        window_size=14 if match["window"] else 7,
+        norm_layer=partial(nn.LayerNorm, eps=epsilon),
+    )
+    pairs: list[Any] = [IMAGENET, None] if match["owner"] == "microsoft" else [None, IMAGENET]
+    network.normalizations, network.other_normalizations = {1000: pairs[0]}, {1000: pairs[1:]}
+    result: nn.Module = network
+    return result
+
+
+def infer(state: State) -> Inferred | None:
+    """A Swin transformer in Microsoft's names, or timm's."""
+    stem, table = (
+        weight(state, "patch_embed.proj.weight", 4),
+        "layers.0.blocks.0.attn.relative_position_bias_table",
+    )
+    head = weight(state, "head.weight", 2)
+    head = weight(state, "head.fc.weight", 2) if head is None else head
+    bias = weight(state, table, 2)
+    if stem is None or head is None or bias is None or "patch_embed.norm.weight" not in state:
+        return None
+    places = numbered(state, r"layers\.(\d)\.blocks\.(\d+)\.norm1\.weight")
+    blocks = tuple(sum(stage == wanted for stage, _ in places) for wanted in range(4))
+    sizes = (len(stem), blocks)
+    size = next((size for size, (width, _, deep) in SIZES.items() if (width, deep) == sizes), None)
+    window = {169: "", 729: "-window14"}.get(len(bias))
+    if size is None or window is None:
+        return None
+    return Inferred({"space": "repo", "name": f"microsoft/swin-{size}{window}"}, len(head), stem.shape[1])

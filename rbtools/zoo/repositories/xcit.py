@@ -1,0 +1,70 @@
+"""XCiT (El-Nouby et al., NeurIPS 2021) as Debenedetti et al. 2022 trained it, built by timm.
+
+`debenedetti/xcit-s12`, `m12` and `l12`, for patches of 16 pixels. For small images (`stem` "cifar") the
+first two convolutions of the patches have stride 1, which leaves patches of 4 pixels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.zoo.libraries import import_timm
+
+NAMES = r"debenedetti/xcit-(?P<size>[sml])12"
+EXAMPLES = ("debenedetti/xcit-s12",)
+SIZES = {"s": (384, 8), "m": (512, 8), "l": (768, 16)}  # width and heads
+DEPTH = 12
+SMALL_STRIDES = (0, 2)  # convolutions of the patches that have stride 1 for small images
+NORMALIZATIONS = {
+    10: ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)),
+    100: ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+    1000: None,
+}
+
+
+def variants(name: str) -> tuple[dict[str, str], ...]:
+    """The strides do not show in names and shapes; the BatchNorm layers of the patches decide."""
+    return ({"stem": "imagenet"}, {"stem": "cifar"})
+
+
+def build(
+    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
+) -> nn.Module:
+    """timm's class with the sizes of a name."""
+    width, heads = SIZES[match["size"]]
+    network: Any = import_timm().models.xcit.Xcit(
+        patch_size=16,
+        in_chans=shape[0],
+        num_classes=classes,
+        embed_dim=width,
+        depth=DEPTH,
+        num_heads=heads,
+        eta=1.0,
+        tokens_norm=True,
+    )
+    if fields["stem"] == "cifar":
+        for place in SMALL_STRIDES:
+            network.patch_embed.proj[place][0].stride = (1, 1)
+        network.patch_embed.patch_size = 4
+    network.normalizations = NORMALIZATIONS
+    result: nn.Module = network
+    return result
+
+
+def infer(state: State) -> Inferred | None:
+    """An XCiT of these sizes with patches of 16 pixels, made by four convolutions."""
+    stem, head = weight(state, "patch_embed.proj.0.0.weight", 4), weight(state, "head.weight", 2)
+    heads = weight(state, "blocks.0.attn.temperature", 3)
+    if stem is None or head is None or heads is None or "patch_embed.proj.6.0.weight" not in state:
+        return None
+    depth = len(numbered(state, r"blocks\.(\d+)()\.attn\.temperature"))
+    size = next((size for size, sizes in SIZES.items() if sizes == (head.shape[1], len(heads))), None)
+    if size is None or depth != DEPTH:
+        return None
+    name = f"debenedetti/xcit-{size}12"
+    return Inferred({"space": "repo", "name": name, **variants(name)[0]}, len(head), stem.shape[1])

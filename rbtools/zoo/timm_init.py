@@ -1,0 +1,97 @@
+"""Trainings that start from timm's weights, for vision transformers fitted to other patches and images."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rbtools import models
+from rbtools.errors import RbError
+from rbtools.inputs import named_weights
+from rbtools.models import read_checkpoint
+from rbtools.trainer.init import seeded
+from rbtools.zoo import libraries
+
+if TYPE_CHECKING:
+    from rbtools.datasets.base import Description
+    from rbtools.execution.run import Run
+    from rbtools.trainer.recipe import Recipe
+
+KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
+
+
+def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) -> nn.Module:
+    """timm's network with its published weights, or those of a file; the classifier is fresh."""
+    try:
+        path = recipe.init_file or named_weights.find(f"timm:{arch['name']}", run).path
+    except RbError as error:
+        raise RbError(f"{error} Or name a file of its weights with --init timm:file=FILE.") from None
+    state = read_checkpoint.read(path).state
+    if recipe.resample == "prbench":
+        with seeded(run.settings.seed):
+            sized = models.build(arch, classes=about.classes, shape=about.shape)
+        state = as_prbench(state, sized)
+    with seeded(run.settings.seed):
+        return libraries.pretrained_timm(arch, state, classes=about.classes, shape=about.shape)
+
+
+def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+    """timm's weights, with the patch kernel and the positions in the sizes of `network`, one of timm's.
+
+    The kernel (D, C, P, P) is summed over blocks, and the grid of positions is interpolated bilinearly
+    without antialiasing; tokens before the patches keep theirs (wellzline/PRBenchmark, vit_model_for_cifar,
+    checkpoint_filter_fn). timm itself inverts the resizing of patches and interpolates bicubically.
+    Raises RbError for a network without patches and positions, and for sizes that do not divide.
+    """
+    embed, own = getattr(network, "patch_embed", None), getattr(network, POSITIONS, None)
+    proj = getattr(embed, "proj", None)
+    if not (isinstance(proj, nn.Conv2d) and isinstance(own, Tensor) and {KERNEL, POSITIONS} <= state.keys()):
+        raise RbError(
+            "resample=prbench of --init is for vision transformers, which have patch_embed.proj and"
+            " pos_embed, and"
+            " this network or its weights have not. Use resample=timm."
+        )
+    prefix = getattr(network, "num_prefix_tokens", 1)
+    rows, columns = embed.grid_size  # type: ignore[union-attr]
+    return {
+        **state,
+        KERNEL: summed(state[KERNEL], proj.weight.shape[-1]),
+        POSITIONS: interpolated(state[POSITIONS], (rows, columns), prefix),
+    }
+
+
+def summed(kernel: Tensor, side: int) -> Tensor:
+    """A kernel (D, C, P, P) summed over blocks, so that it is (D, C, side, side).
+
+    Applied to an image, it is the given kernel on the image enlarged by repeating each pixel. Raises RbError
+    where P is no multiple of `side`.
+    """
+    old = kernel.shape[-1]
+    if kernel.ndim != 4 or kernel.shape[-2] != old or old % side:
+        raise RbError(
+            f"resample=prbench of --init sums blocks of the patch kernel, whose shape is"
+            f" {tuple(kernel.shape)}, and"
+            f" {old} is no multiple of {side}. Choose another patch, or resample=timm."
+        )
+    factor = old // side
+    total: Tensor = kernel.reshape(*kernel.shape[:2], side, factor, side, factor).sum(dim=(3, 5))
+    return total
+
+
+def interpolated(positions: Tensor, grid: tuple[int, int], prefix: int = 1) -> Tensor:
+    """Positions (1, prefix + n^2, D) for patches in a grid (rows, columns), interpolated bilinearly."""
+    first, rest = positions[:, :prefix], positions[:, prefix:]
+    old = math.isqrt(rest.shape[1])
+    if old * old != rest.shape[1]:
+        raise RbError(
+            f"The weights have {rest.shape[1]} positions of patches, which are no square. Use resample= timm."
+        )
+    if grid == (old, old):
+        return positions
+    square = rest.reshape(1, old, old, -1).permute(0, 3, 1, 2)
+    square = F.interpolate(square, grid, mode="bilinear", align_corners=False)
+    return torch.cat([first, square.flatten(2).transpose(1, 2)], dim=1)

@@ -1,0 +1,820 @@
+"""The leaderboard page: what is in the file, and what it does in a browser (headless Chromium)."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import random
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rbtools import records as lines
+from rbtools.commands import score
+from rbtools.errors import RbError
+from rbtools.pages import leaderboard
+from rbtools.pages.shell_words import CONTROL
+from rbtools.plots import command as plot
+from rbtools.scoring import plotted
+from rbtools.scoring.rank_order import bands as rank_bands
+
+pytestmark = pytest.mark.xdist_group("browser")
+ROOT = Path(__file__).resolve().parents[2]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+Record = dict[str, Any]
+
+
+def record(name: str, dataset: str = "digits", method: str = "erm", **metrics: Any) -> Record:
+    """A record; a metric given as (value, low, high) has an interval."""
+    values = {key.replace("20_", "20.").replace("ge_", "ge."): value for key, value in metrics.items()}
+    plain = {key: value[0] if isinstance(value, tuple) else value for key, value in values.items()}
+    evals = [
+        {"tool": "rb-attack", "metric": key, "value": value[0], "ci95": list(value[1:]), "n": 100}
+        for key, value in values.items()
+        if isinstance(value, tuple)
+    ]
+    arch = {"space": "zoo", "name": name}
+    return {
+        "schema": 1,
+        "arch": arch,
+        "dataset": dataset,
+        "train": {"method": method},
+        "metrics": plain,
+        "evals": evals,
+    }
+
+
+def benchmark() -> list[Record]:
+    """Two data sets, two networks and four methods, with gaps: what a published table looks like."""
+    dice = random.Random(0)
+    found = []
+    for dataset in ("cifar10", "svhn"):
+        for name in ("resnet18", "vgg16"):
+            for method in ("erm", "pgd", "trades", "mart"):
+                made = record(name, dataset, method)
+                acc, adv = dice.uniform(0.7, 0.95), dice.uniform(0, 0.6)
+                made["metrics"] = {
+                    "acc": acc,
+                    "pgd20.8": adv,
+                    "pr.uniform.0.0313725": dice.uniform(0.9, 1),
+                    "pr.uniform.0.08": dice.uniform(0.7, 0.9),
+                    "ge.pgd20.8": dice.uniform(-0.05, 0.3),
+                    "seconds_per_epoch": float(dice.randint(3, 60)),
+                    "aa.8": 0.25,  # the same for all
+                }
+                made["evals"] = [
+                    {
+                        "tool": "rb-attack",
+                        "metric": key,
+                        "value": value,
+                        "n": 100,
+                        "ci95": [value - 0.04, value + 0.03],
+                    }
+                    for key, value in (("acc", acc), ("pgd20.8", adv))
+                ]
+                found.append(made)
+    return found
+
+
+# --- the file ---------------------------------------------------------------------------------------
+
+EVIL = [
+    "</script><script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "\"'><svg onload=alert(1)>",
+    '=HYPERLINK("http://example.com";"x")',
+    "@SUM(1+1)*cmd|' /C calc'!A0",
+    "a\u2028b\u2029c\u202egnp.exe",
+    "{{script}}<!--<script>",
+    "__proto__",
+    "'; rm -rf ~; echo '",
+    "$(touch owned)`touch owned`",
+    "-n\x07\x1b]0;owned\x07",
+]
+
+
+def wicked() -> list[Record]:
+    found = [record(name, dataset=name, method=name, acc=0.5 + 0.01 * i) for i, name in enumerate(EVIL)]
+    for made, name in zip(found, EVIL, strict=True):
+        made["metrics"][name] = 0.5
+        made["metrics"]["constructor"] = 0.25
+        made["train"]["config"] = {"epochs": 1, name: name, "lr": name, "allow_code": True}
+        made["evals"] = [{"tool": name, "metric": name, "value": 0.5, "attack": name, "eps": name, "n": name}]
+    return found
+
+
+def content_of(page: str) -> Any:
+    return json.loads(
+        re.findall(r'<script type="application/json" id="content">(.*?)</script>', page, re.S)[0]
+    )
+
+
+def shown(text: str) -> str:
+    """A text as the page has it: without marks of direction, which JSON does not escape."""
+    kept = {*map(chr, range(32)), "\u2028", "\u2029"}
+    return "".join(letter if letter in kept else CONTROL.sub("\ufffd", letter) for letter in text)
+
+
+def all_shown(value: Any) -> Any:
+    """JSON with all its texts as the page has them."""
+    if isinstance(value, dict):
+        return {shown(name): all_shown(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [all_shown(inner) for inner in value]
+    return shown(value) if isinstance(value, str) else value
+
+
+def test_nothing_in_a_record_can_leave_the_data_it_is_embedded_as() -> None:
+    page = leaderboard.page(wicked(), title="</title><script>alert(1)</script>")
+    assert len(re.findall("<script", page)) == 2 and page.count("</script>") == 2
+    data = re.findall(r'id="content">(.*?)</script>', page, re.S)[0]
+    assert not set("<>&\u2028\u2029") & set(data)
+    names = next(field for field in content_of(page)["fields"] if field["path"] == "arch.name")
+    assert names["values"] == [shown(name) for name in EVIL]
+    assert "<title>&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt;</title>" in page
+
+
+def test_the_policy_allows_this_script_and_this_style_alone() -> None:
+    page = leaderboard.page(benchmark())
+    policy = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)[0]
+    for tag, kind in (("style", "style-src"), ("script", "script-src")):
+        text = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.S)
+        assert len(text) == 1
+        digest = base64.b64encode(hashlib.sha256(text[0].encode()).digest()).decode()
+        assert f"{kind} 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy and "http" not in policy
+
+
+def test_the_page_names_nothing_to_load_and_writes_no_markup_from_text() -> None:
+    page = leaderboard.page(benchmark())
+    assert set(re.findall(r"https?://[^\s\"'<]*", page)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"\b(src|href)=", page.replace('href="#table"', ""))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", page)
+    assert "fetch(" not in page and "import(" not in page
+
+
+def test_the_same_records_make_the_same_page() -> None:
+    assert leaderboard.page(benchmark()) == leaderboard.page(benchmark())
+
+
+def test_every_file_of_the_page_is_installed_with_the_package() -> None:
+    folder = ROOT / "rbtools" / "plots" / "board"
+    packaged = re.findall(r'"rbtools.pages" = \[(.*?)\]', (ROOT / "pyproject.toml").read_text("utf-8"))
+    patterns = re.findall(r'"([^"]+)"', packaged[0])
+    files = [path.name for path in folder.iterdir() if path.suffix in (".js", ".css", ".html")]
+    assert files and all(any(fnmatch(name, pattern) for pattern in patterns) for name in files)
+    assert sorted(name for name in files if name.endswith(".js")) == list(leaderboard._SCRIPTS)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [([], "There are no records to draw"), ([record("a")], "No record has a metric to rank by")],
+)
+def test_what_cannot_be_a_leaderboard_is_refused(records: list[Record], message: str) -> None:
+    with pytest.raises(RbError, match=message):
+        leaderboard.page(records)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"terms": [{"metric": "(((", "weight": 1.0, "higher": True}]},
+        {"terms": [{"metric": "arch", "weight": 1.0, "higher": True}]},
+        {"terms": [{"metric": "acc", "weight": True, "higher": True}]},
+        {"terms": [{"metric": "acc", "weight": 1.0, "higher": True}], "within": {"))": 1}},
+        {"terms": [{"metric": "acc", "weight": 1.0, "higher": True}], "within": {"arch": 1}, "preset": [1]},
+        {"terms": [{"metric": "acc", "weight": 1.0, "higher": True}], "missing": "</script>"},
+        {"terms": {"acc": 1}, "within": 7},
+        {"terms": [1, None]},
+    ],
+)
+def test_a_score_that_rb_score_never_wrote_makes_a_page_all_the_same(told: Record) -> None:
+    made = [record(name, acc=0.5) for name in "ab"]
+    for one in made:
+        one["evals"] = [{"tool": "rb-score", "metric": "score", "value": 0.5, **told}]
+        one["metrics"]["score"] = 0.5
+    found = content_of(leaderboard.page(made, preset_metrics=plotted.preset_metrics))
+    assert found["missing"] in ("refuse", "renormalise", "worst") and len(found["rows"]) == 2
+
+
+def test_columns_stand_in_groups_with_the_numbers_of_a_family_in_order() -> None:
+    made = record("a", acc=0.5, seconds_per_epoch=3.0)
+    for name in ("pgd20.8", "pgd20.2", "probacc.uniform.0.0313725.0.05", "pr.uniform.0.2", "pr.uniform.0.08"):
+        made["metrics"][name] = 0.5
+    made["metrics"] |= {"train.acc": 1.0, "ge.acc": 0.5, "corrupt.fog.3": 0.5, "corrupt.mean": 0.1, "mine": 1}
+    made["arch"]["params"] = 1000
+    columns = content_of(leaderboard.page([made]))["columns"]
+    assert [(column["group"], column["title"]) for column in columns] == [
+        ("accuracy", "clean"),
+        ("adversarial", "pgd20, ε 2"),
+        ("adversarial", "pgd20, ε 8"),
+        ("probabilistic", "ProbAcc uniform, γ 8/255, ρ 0.05"),
+        ("probabilistic", "PR uniform, γ 0.08"),
+        ("probabilistic", "PR uniform, γ 0.2"),
+        ("generalisation", "GE clean"),
+        ("corruptions", "mean"),
+        ("severities", "fog 3"),
+        ("cost", "seconds per epoch"),
+        ("cost", "parameters"),
+        ("other", "mine"),
+        ("splits", "train: clean"),
+    ]
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, two: str) -> float:
+    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_and_lines_stand_out_in_both_colour_schemes() -> None:
+    style = (ROOT / "rbtools" / "plots" / "board" / "style.css").read_text("utf-8")
+    schemes = [
+        dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", part))
+        for part in re.findall(r"{([^{}]*--paper: [^}]*)}", style)
+    ]
+    assert len(schemes) == 3 and schemes[1] == schemes[2] != schemes[0]
+    for scheme in schemes[:2]:
+        for ground in ("paper", "band", "head", "pick"):
+            for text in ("ink", "soft", "mark"):
+                assert contrast(scheme[text], scheme[ground]) >= 4.5, (text, ground)
+        for number in range(7):
+            assert contrast(scheme[f"s{number}"], scheme["paper"]) >= 3
+
+
+def test_the_command_writes_the_page() -> None:
+    text = "".join(json.dumps(one) + "\n" for one in benchmark())
+    result = CliRunner().invoke(plot.main, ["leaderboard", "--title", "Ours", "-o", "board.html"], input=text)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("rb-plot: board.html shows 16 records.\n")
+    page = Path("board.html").read_text("utf-8")
+    assert page.startswith("<!DOCTYPE html>") and content_of(page)["title"] == "Ours"
+
+
+# --- the browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        pytest.skip(f"there is no browser: none of {', '.join(BROWSERS)} is on the path")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(
+            executable_path=executable, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the page of some records; a complaint on the console or any request is a failure."""
+    contexts, complaints, requests = [], [], []
+
+    def open_(records: list[Record], **options: Any) -> Any:
+        file = tmp_path / "board.html"
+        file.write_text(leaderboard.page(records, preset_metrics=plotted.preset_metrics), encoding="utf-8")
+        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    kinds = {address.split(":")[0] for address in requests if not address.endswith("/board.html")}
+    assert kinds <= {"blob"}
+
+
+def heading(page: Any, title: str) -> Any:
+    return page.locator("#head button.sort", has_text=re.compile(f"^{re.escape(title)}$"))
+
+
+def column(page: Any, title: str) -> list[str]:
+    """The texts of a column in the order of the table, without intervals."""
+    return page.evaluate(
+        """(title) => {
+          const heads = [...document.querySelectorAll("#head tr:last-child th")];
+          const place = heads.findIndex((head) => head.textContent === title);
+          return [...document.querySelectorAll("#body tr:not(.gap)")].map((row) => {
+            const cell = row.cells[place].cloneNode(true);
+            cell.querySelectorAll("small").forEach((small) => small.remove());
+            return cell.textContent;
+          });
+        }""",
+        title,
+    )
+
+
+def sort_of(page: Any, title: str) -> str:
+    return heading(page, title).locator("..").get_attribute("aria-sort")
+
+
+def saved(page: Any, button: str) -> str:
+    with page.expect_download() as download:
+        page.click(f"#{button}")
+    return Path(download.value.path()).read_text("utf-8")
+
+
+def rows_of(page: Any) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(saved(page, "csv"))))
+
+
+def set_slider(page: Any, metric: str, weight: float) -> None:
+    page.locator(f'#weights input[data-metric="{metric}"]').evaluate(
+        "(slider, weight) => { slider.value = weight; slider.dispatchEvent(new Event('input'));"
+        " slider.dispatchEvent(new Event('change')); }",
+        weight,
+    )
+
+
+SOME = [
+    record("b", acc=0.5, pgd20_8=0.3),
+    record("a", acc=0.9),
+    record("c", acc=0.7, pgd20_8=0.1),
+    record("d", acc=0.7, pgd20_8=0.2),
+]
+
+
+def test_a_heading_sorts_best_first_and_then_the_other_way(opened: Any) -> None:
+    page = opened(SOME)
+    heading(page, "clean").click()
+    assert column(page, "Model") == ["a", "c", "d", "b"] and column(page, "rank") == ["1", "2", "2", "4"]
+    assert sort_of(page, "clean") == "descending" and sort_of(page, "Model") == "none"
+    heading(page, "clean").click()
+    assert column(page, "Model") == ["b", "c", "d", "a"] and column(page, "rank") == ["4", "2", "2", "1"]
+    assert sort_of(page, "clean") == "ascending"
+    heading(page, "pgd20, ε 8").click()
+    assert column(page, "Model") == ["b", "d", "c", "a"]  # what has no value is last
+    heading(page, "pgd20, ε 8").click()
+    assert column(page, "Model") == ["c", "d", "b", "a"] and column(page, "rank")[-1] == "–"
+    heading(page, "Model").click()
+    assert column(page, "Model") == ["a", "b", "c", "d"] and sort_of(page, "Model") == "ascending"
+    assert column(page, "rank") == ["–", "1", "3", "2"]  # of the last metric that was sorted by
+    assert "Sorted by Model, A to Z." in page.inner_text("#status")
+
+
+def test_less_is_better_where_it_is(opened: Any) -> None:
+    found = [record(name, wci=value) for name, value in (("a", 3.0), ("b", 1.0), ("c", 2.0))]
+    page = opened(found)
+    heading(page, "wci").click()
+    assert column(page, "Model") == ["b", "c", "a"] and sort_of(page, "wci") == "ascending"
+
+
+def test_the_keyboard_alone_sorts_selects_and_opens(opened: Any) -> None:
+    page = opened(SOME)
+    heading(page, "clean").focus()
+    page.keyboard.press("Enter")
+    assert column(page, "Model")[0] == "a"
+    page.keyboard.press("Space")
+    assert column(page, "Model")[0] == "b" and sort_of(page, "clean") == "ascending"
+    assert page.evaluate("document.activeElement.textContent") == "clean"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "sort"
+    page.locator("#body input").first.focus()
+    page.keyboard.press("Space")
+    assert page.inner_text("#csv") == "Download CSV (1 selected)"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.locator("#record").is_visible() and page.inner_text("#record-title").startswith("b, digits")
+    page.keyboard.press("Escape")
+    assert not page.locator("#record").is_visible()
+    assert page.evaluate("document.activeElement.textContent") == "b"  # back where it was
+
+
+def test_the_slider_follows_the_arrow_keys(opened: Any) -> None:
+    page = opened(SOME)
+    slider = page.locator("#weights input").first
+    slider.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert slider.get_attribute("aria-valuetext") == "weight 1.3"
+    assert "acc:1.3" in page.inner_text("#score-command")
+
+
+def test_words_conditions_and_choices_filter(opened: Any) -> None:
+    page = opened(benchmark())
+    page.fill("#words", "vgg TRADES")
+    assert column(page, "Model") == ["vgg16"] * 2 and set(column(page, "Training")) == {"trades"}
+    assert page.inner_text("#status").startswith("2 of 16 records.")
+    page.fill("#words", "acc>0.8")
+    want = sum(one["metrics"]["acc"] > 0.8 for one in benchmark())
+    assert 0 < want < 16 and len(column(page, "Model")) == want
+    page.select_option('#pickers select[data-path="dataset"]', label="svhn")
+    assert set(column(page, "Data set")) == {"svhn"}
+    assert column(page, "rank")[0] == "1"  # ranks are among the rows shown
+    page.fill("#words", "pgd>0.8")
+    assert "There is no metric pgd." in page.inner_text("#status")
+    page.fill("#words", "nothing-like-this")
+    assert column(page, "Model") == [] and page.is_disabled("#csv")
+
+
+def test_several_data_sets_in_one_ranking_are_named(opened: Any) -> None:
+    page = opened(benchmark())
+    assert "Ranked together are 2 data sets: cifar10, svhn." in page.inner_text("#mixed")
+    page.select_option("#scope", label="records of one data set")
+    assert not page.locator("#mixed").is_visible()
+    heading(page, "clean").click()
+    assert page.locator("#mixed").is_visible()
+    page.select_option('#pickers select[data-path="dataset"]', label="svhn")
+    assert not page.locator("#mixed").is_visible()
+
+
+def test_columns_without_a_value_in_the_rows_shown_are_left_out(opened: Any) -> None:
+    page = opened([record("a", "x", acc=0.5, pgd20_8=0.1), record("b", "y", acc=0.6, cw20_8=0.1)])
+    assert heading(page, "cw20, ε 8").count() == 1
+    page.select_option('#pickers select[data-path="dataset"]', label="x")
+    assert heading(page, "cw20, ε 8").count() == 0 and heading(page, "pgd20, ε 8").count() == 1
+
+
+def test_groups_of_columns_can_be_hidden(opened: Any) -> None:
+    page = opened(benchmark())
+    groups = page.locator('#head th[scope="colgroup"]').all_inner_texts()
+    assert groups == [
+        "Made from",
+        "Score",
+        "Accuracy",
+        "Adversarial",
+        "Probabilistic",
+        "Generalisation",
+        "Cost",
+    ]
+    page.uncheck('#groups input[data-group="probabilistic"]')
+    assert "Probabilistic" not in page.locator('#head th[scope="colgroup"]').all_inner_texts()
+    assert heading(page, "PR uniform, γ 0.08").count() == 0
+    spans = page.evaluate(
+        """() => [...document.querySelectorAll("#head tr")].map(
+          (row) => [...row.cells].reduce((sum, cell) => sum + cell.colSpan, 0))"""
+    )
+    assert spans[0] == spans[1]
+
+
+def scored(records: list[Record], command: str) -> list[float | None]:
+    """The scores that the command on the page gives to these records."""
+    words = shlex.split(command.split("|")[0])
+    assert words[0] == "rb-score" and words[-1] == "records.jsonl"
+    Path("records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    result = CliRunner().invoke(score.main, words[1:])
+    assert result.exit_code == 0, result.stderr
+    Path("scored.jsonl").write_text(result.stdout, encoding="utf-8")
+    return [json.loads(line)["metrics"].get("score") for line in result.stdout.splitlines()]
+
+
+def page_scores(page: Any, records: list[Record]) -> list[float | None]:
+    """The scores of the page in the order of the records, with all their digits."""
+    found = {
+        (row["arch.name"], row["dataset"], row["train.method"]): float(row["score"]) if row["score"] else None
+        for row in rows_of(page)
+    }
+    return [found[one["arch"]["name"], one["dataset"], one["train"]["method"]] for one in records]
+
+
+def agree(found: list[float | None], want: list[float | None]) -> bool:
+    assert len(found) == len(want)
+    return all(
+        (a is None) == (b is None) and (a is None or b is None or abs(a - b) < 1e-12)
+        for a, b in zip(found, want, strict=True)
+    )
+
+
+def test_a_slider_ranks_anew_and_the_scores_are_those_of_rb_score(opened: Any) -> None:
+    records = benchmark()
+    page = opened(records)
+    before = column(page, "score")
+    assert agree(page_scores(page, records), scored(records, page.inner_text("#score-command")))
+    set_slider(page, "acc", 5)
+    set_slider(page, "ge.pgd20.8", 0.3)
+    set_slider(page, "seconds_per_epoch", 0)
+    after = column(page, "score")
+    assert after != before and after == sorted(after, reverse=True)
+    command = page.inner_text("#score-command")
+    assert "acc:5" in command and "ge.pgd20.8:0.3" in command and "seconds" not in command
+    assert agree(page_scores(page, records), scored(records, command))
+    assert "Ranked by score with the new weights." in page.inner_text("#status")
+    page.click("#given")
+    assert column(page, "score") == before
+
+
+def test_the_score_of_a_preset_with_other_names_on_a_data_set_is_kept(opened: Any) -> None:
+    records = benchmark()
+    other = {"pgd20.8": "pgd20.76.5", "pr.uniform.0.08": "pr.uniform.0.35", "ge.pgd20.8": "ge.pgd20.76.5"}
+    for one in records[8:]:
+        one["dataset"] = "mnist"
+        one["metrics"] = {other.get(name, name): value for name, value in one["metrics"].items()}
+        one["evals"] = []
+    added = "mean(pgd20.*):2,max(acc, pr.uniform.*)"
+    command = (
+        f"rb-score --preset prbench --missing renormalise --within dataset --metric '{added}' records.jsonl"
+    )
+    want = scored(records, command)
+    text = Path("scored.jsonl").read_text("utf-8")
+    page = opened([json.loads(line) for line in text.splitlines()])
+    assert agree(page_scores(page, records), want)
+    assert not page.locator("#score-notice").is_visible()
+    shown = page.inner_text("#score-command")
+    assert "rb-score --preset prbench --metric" in shown and "pgd20.8" in shown and "76.5" not in shown
+    assert agree(scored(records, shown), want)
+    set_slider(page, "pgd20.8", 3)
+    assert agree(page_scores(page, records), scored(records, page.inner_text("#score-command")))
+    for line in saved(page, "jsonl").splitlines():
+        one = json.loads(line)
+        told = one["evals"][-1]
+        assert told["within"] == {"dataset": one["dataset"]} and told["compared"] == 8
+        assert told["terms"][1]["metric"] == ("pgd20.76.5" if one["dataset"] == "mnist" else "pgd20.8")
+    set_slider(page, "acc", 0)
+    assert "cannot be told" in page.inner_text("#score-command")
+
+
+@pytest.mark.parametrize("missing", ["refuse", "renormalise", "worst"])
+def test_records_that_lack_a_metric_are_scored_as_rb_score_does(opened: Any, missing: str) -> None:
+    records = benchmark()
+    for place in (3, 8):
+        del records[place]["metrics"]["pgd20.8"]
+    page = opened(records)
+    page.select_option("#add", value="pgd20.8")
+    page.select_option("#missing", value=missing)
+    found = page_scores(page, records)
+    if missing == "refuse":  # rb-score refuses them all, the page those that lack it
+        assert [place for place, value in enumerate(found) if value is None] == [3, 8]
+    else:
+        command = page.inner_text("#score-command")
+        assert f"--missing {missing}" in command and agree(found, scored(records, command))
+
+
+def test_scaled_within_groups_it_is_a_score_of_each_group(opened: Any) -> None:
+    records = benchmark()
+    page = opened(records)
+    page.select_option("#scope", label="records of one data set and model")
+    found, command = page_scores(page, records), page.inner_text("#score-command")
+    assert "--within dataset,arch.name records.jsonl" in command
+    want = scored(records, command)
+    assert agree(found, want) and not agree(found, scored(records, "rb-score records.jsonl"))
+    page.select_option("#mean-field", value="train.method")
+    cells = page.locator("#mean-table tbody tr").all_inner_texts()
+    means = {row.split("\t")[0]: row.split("\t")[1] for row in cells}
+    of_pgd = [value or 0 for value, one in zip(want, records, strict=True) if one["train"]["method"] == "pgd"]
+    assert means["pgd"] == f"{sum(of_pgd) / 4:.4f}"
+
+
+def test_the_score_of_the_records_gives_metrics_weights_and_a_warning_where_they_differ(opened: Any) -> None:
+    Path("records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in benchmark()), encoding="utf-8")
+    arguments = ["--metric", "acc:2,pgd20.8", "--metric", "pr.uniform.0.08:lower", "records.jsonl"]
+    text = CliRunner().invoke(score.main, arguments).stdout
+    records = [json.loads(line) for line in text.splitlines()]
+    page = opened(records)
+    command = page.inner_text("#score-command")
+    assert command.startswith("rb-score --metric acc:2,pgd20.8,pr.uniform.0.08:lower records.jsonl")
+    assert agree(page_scores(page, records), [one["metrics"]["score"] for one in records])
+    assert not page.locator("#score-notice").is_visible()
+    some = opened(records[:5])  # min and max are others among these
+    assert "made among other records" in some.inner_text("#score-notice")
+
+
+def test_ranks_have_bands_and_the_places_that_intervals_leave_open(opened: Any) -> None:
+    dice = random.Random(1)
+    intervals, found = {}, []
+    for place in range(60):
+        value = round(dice.random(), 3)
+        low, high = round(value - dice.random() * 0.1, 3), round(value + dice.random() * 0.1, 3)
+        intervals[f"m{place}"] = (low, high)
+        found.append(record(f"m{place}", acc=(value, low, high)))
+    page = opened(found)
+    heading(page, "clean").click()
+    rows = rows_of(page)
+    names = [row["arch.name"] for row in rows]
+    bands = dict(zip(names, rank_bands([intervals[name] for name in names]), strict=True))
+    assert {row["arch.name"]: int(row["band"]) for row in rows} == bands and max(bands.values()) > 5
+    for row in rows:
+        low, high = intervals[row["arch.name"]]
+        assert int(row["rank_low"]) == 1 + sum(other > high for other, _ in intervals.values())
+        assert int(row["rank_high"]) == sum(other >= low for _, other in intervals.values())
+        assert int(row["rank_low"]) <= int(row["rank"]) <= int(row["rank_high"])
+    shown = page.locator("#body td.c-rank small").all_inner_texts()
+    assert shown == [f"band {bands[row['arch.name']]}" for row in rows]
+    page.locator("button.name").first.click()
+    told = page.inner_text("#record-rank")
+    assert told.startswith("Rank 1 by clean, band 1; by the 95 % intervals places 1 to ")
+
+
+def test_without_intervals_there_are_no_bands(opened: Any) -> None:
+    page = opened(SOME)
+    assert {row["band"] for row in rows_of(page)} == {""}
+    assert set(page.locator("#body td.c-rank small").all_inner_texts()) == {""}
+
+
+def test_wicked_names_are_text(opened: Any) -> None:
+    page = opened(wicked())
+    title = page.title()
+    shown = column(page, "Model")
+    assert len(shown) == len(EVIL) and EVIL[0] in shown and EVIL[1] in shown
+    assert "a\ufffdb\ufffdc\ufffdgnp.exe" in shown  # no lines of their own, no turned text
+    for place in range(len(EVIL)):
+        page.locator("button.name").nth(place).click()
+        command = page.locator("#record-command")
+        if command.count():
+            assert "allow-code" not in command.inner_text()
+        page.click("#record-close")
+    page.locator("#body input").nth(0).check()
+    page.fill("#words", "<img")
+    assert (
+        page.evaluate("document.querySelectorAll('img, iframe, object, #body script, #chart script').length")
+        == 0
+    )
+    assert page.title() == title == "Leaderboard"
+
+
+def test_downloaded_csv_has_no_formulas_and_all_digits(opened: Any) -> None:
+    page = opened(wicked())
+    rows = rows_of(page)
+    names = {row["arch.name"] for row in rows}
+    evil = [shown(name) for name in EVIL]
+    assert {"'" + evil[3], "'" + evil[4], "'" + evil[10], evil[0], evil[8]} <= names
+    every = [
+        cell
+        for row in rows
+        for key, cell in row.items()
+        if key not in ("rank", "band", "rank_low", "rank_high")
+    ]
+    assert not any(cell[:1] in "=+-@\t\r" for cell in every if cell)
+    page = opened([record("a", ge_acc=-0.1 / 3, acc=1 / 3), record("b", ge_acc=0.25, acc=0.5)])
+    by_name = {row["arch.name"]: row for row in rows_of(page)}
+    assert by_name["a"]["ge.acc"] == repr(-0.1 / 3) and by_name["a"]["acc"] == repr(1 / 3)
+
+
+def test_downloaded_json_lines_are_the_records(opened: Any) -> None:
+    records = [*benchmark(), *wicked()]
+    records[0]["mine"] = {"kept": [1, "é\u2028"]}
+    records[0]["train"]["history"] = {"loss": [1.0]}
+    records[0]["evals"][0] |= {"seconds": 1.5, "quantiles": [1], "attack": "pgd"}
+    page = opened(records)
+    text = saved(page, "jsonl")
+    found = [all_shown(lines.parse(line.encode())) for line in text.removesuffix("\n").split("\n")]
+    key = lambda one: (one["arch"]["name"], one["dataset"], one["train"]["method"])  # noqa: E731
+    by_key = {key(one): one for one in found}
+    assert len(found) == len(records) == len(by_key)
+    for one in map(all_shown, records):
+        other = by_key[key(one)]
+        value = other["metrics"].pop("score", None)
+        assert other["metrics"] == one["metrics"]
+        told = other["evals"].pop()
+        assert (told["metric"], told["tool"], told["value"]) == ("score", "rb-plot", value)
+        for entry in one["evals"]:
+            entry.pop("quantiles", None)
+        assert other["evals"] == one["evals"]
+        one["train"].pop("history", None)
+        other.pop("rank", None)
+        assert {**other, "evals": 0, "metrics": 0} == {**one, "evals": 0, "metrics": 0}
+
+
+def test_selected_rows_are_drawn_and_downloaded(opened: Any) -> None:
+    page = opened(benchmark())
+    assert "No row is selected: the first 5" in page.inner_text("#chart-hint")
+    assert page.locator("#chart path.curve").count() == 10  # and as many in the legend
+    for place in (2, 7):
+        page.locator("#body input").nth(place).check()
+    assert page.locator("#chart > svg path.curve").count() == 2
+    assert page.locator("#chart > svg .point").count() == 4
+    assert page.locator("#chart > svg text").last.text_content() == "radius γ"
+    page.locator("#chart-section summary").click()
+    picked = [column(page, "PR uniform, γ 0.08")[place] for place in (2, 7)]
+    cells = page.locator("#chart-table tbody tr").last.locator("td").all_inner_texts()
+    assert cells == picked
+    assert len(rows_of(page)) == 2
+    page.fill("#words", "no such thing")  # a selection is kept
+    assert len(rows_of(page)) == 2
+    page.click("#clear")
+    assert page.locator("#body input:checked").count() == 0
+
+
+def test_a_row_says_how_to_make_it_again_and_what_it_lacks(opened: Any) -> None:
+    page = opened([record("resnet18", "cifar10", "trades", acc=0.5, pgd20_8=0.3), record("x", acc=0.1)])
+    page.locator("button.name", has_text="resnet18").click()
+    command = page.inner_text("#record-command")
+    assert command.replace("\n ", "").split(" | ") == [
+        "rb-arch --arch resnet18",
+        "rb-train --method trades --dataset cifar10",
+        "rb-attack pgd --eps 8 --steps 20",
+    ]
+    lacking = page.inner_text("#record-lacking")
+    assert "configuration is not in the record" in lacking and "pgd20.8" in lacking
+    copy = page.locator("#record .command button")
+    copy.click()  # to the clipboard where the browser lets it, else the text is selected
+    copy.filter(has_text=re.compile("Copied|Selected")).wait_for()
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Record]:
+    dice = random.Random(2)
+    names = ["acc", *(f"{a}.{e}" for a in ("fgsm", "pgd20", "aa") for e in (1, 2, 3, 8)), "wci"]
+    found = []
+    for index in range(6466):
+        values = {name: round(dice.random(), 4) for name in names}
+        made = record(f"nb201-{index}")
+        made["metrics"] = values
+        made["evals"] = [
+            {"metric": name, "value": value, "ci95": [value - 0.01, value + 0.01], "n": 10000}
+            for name, value in values.items()
+        ]
+        found.append(made)
+    return found
+
+
+def test_of_six_thousand_rows_only_those_in_view_are_drawn(opened: Any, many: list[Record]) -> None:
+    page = opened(many)
+    assert page.get_attribute("#table", "aria-rowcount") == "6468"
+    assert page.locator("#body tr").count() < 100
+    for title in ("pgd20, ε 8", "Model", "score"):  # how long a sort takes is bench/leaderboard.py's matter
+        heading(page, title).click()
+        assert page.locator("#body tr").count() < 100
+    heading(page, "clean").click()
+    want = sorted((one["metrics"]["acc"] for one in many), reverse=True)
+    for share in (0, 0.5, 1):
+        page.locator("#scroller").evaluate(
+            "(one, share) => { one.scrollTop = share * one.scrollHeight; }", share
+        )
+        page.wait_for_function(
+            "(share) => document.querySelector('#body tr:not(.gap)').ariaRowIndex > share * 6000", arg=share
+        )
+        first = int(page.locator("#body tr:not(.gap)").first.get_attribute("aria-rowindex")) - 3
+        shown = column(page, "clean")
+        assert shown == [f"{value:.4f}" for value in want[first : first + len(shown)]]
+    assert first + len(shown) == 6466
+
+
+def test_scrolling_keeps_the_focus_on_a_row_that_stays(opened: Any, many: list[Record]) -> None:
+    page = opened(many[:400])
+    page.locator("#body input").nth(10).focus()
+    label = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    page.evaluate("document.getElementById('scroller').scrollTop = 200")
+    page.wait_for_timeout(100)
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == label
+    page.evaluate("document.getElementById('scroller').scrollTop = 9000")
+    page.wait_for_function("document.activeElement.id === 'scroller'")
+
+
+def test_everything_that_can_be_used_has_a_name_and_the_table_its_semantics(opened: Any) -> None:
+    page = opened(benchmark())
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, dialog, [role=region]")].filter(
+          (one) => !(one.labels?.length && [...one.labels].some((label) => label.textContent.trim())) &&
+          !one.getAttribute("aria-label") && !document.getElementById(one.getAttribute("aria-labelledby"))
+          && !(one.tagName === "BUTTON" && one.textContent.trim())).map((one) => one.outerHTML)"""
+    )
+    assert unnamed == []
+    assert page.locator("#table caption").count() == 1 and page.locator('[role="status"]').count() == 1
+    assert page.locator("#body tr").first.locator('th[scope="row"]').count() == 1
+    assert page.evaluate(
+        "[...document.querySelectorAll('#head tr:last-child th')].every((h) => h.scope === 'col')"
+    )
+    assert page.evaluate("document.documentElement.lang") == "en"
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_what_tells_rows_apart_stays_in_view(opened: Any) -> None:
+    page = opened(benchmark(), viewport={"width": 1100, "height": 900})
+    place = "[...document.querySelectorAll('#body tr:first-child > .c-pin')].map((one) => one.offsetLeft)"
+    before = page.evaluate(place)
+    page.evaluate("document.getElementById('scroller').scrollLeft = 300")
+    assert page.evaluate("document.getElementById('scroller').scrollLeft") > 0
+    moved = page.evaluate(place.replace("one.offsetLeft", "one.getBoundingClientRect().left"))
+    assert len(before) == 2 and all(abs(a - b) < 60 for a, b in zip(before, moved, strict=True))
+    narrow = opened(benchmark(), viewport={"width": 800, "height": 900})
+    assert narrow.locator("#body .c-pin").count() == 0
+    assert narrow.locator("#body .about").first.is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_the_table_and_not_the_page(opened: Any, scheme: str) -> None:
+    page = opened(benchmark(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page.click("#score-panel summary")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+    assert dark == (scheme == "dark")
+    page.click("#theme")
+    assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)") != dark
+    page.locator("button.name").first.click()
+    assert page.evaluate("document.getElementById('record').getBoundingClientRect().width") <= 390

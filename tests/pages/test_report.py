@@ -1,0 +1,243 @@
+"""rb-plot report: what is on the page of a model, and that nothing in a record gets out of its place."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rbtools.attacks import ATTACKS
+from rbtools.certification import CERTIFIERS
+from rbtools.commands.attack import main as attack
+from rbtools.pages import bibliography
+from rbtools.plots.command import main
+from rbtools.training import METHODS
+
+Record = dict[str, Any]
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e"
+
+
+def run(arguments: list[str], *records: Record) -> Result:
+    text = "".join(json.dumps(one) + "\n" for one in records)
+    return CliRunner().invoke(main, ["report", "-o", "r.html", *arguments], input=text)
+
+
+def page(arguments: list[str], *records: Record) -> str:
+    result = run(arguments, *records)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == ""
+    return Path("r.html").read_text("utf-8")
+
+
+def entry(metric: str, value: float, **protocol: Any) -> Record:
+    ends = [max(value - 0.1, 0.0), min(value + 0.1, 1.0)]
+    return {"metric": metric, "n": 50, "split": "test", **protocol, "value": value, "ci95": ends}
+
+
+def record(*entries: Record, **more: Any) -> Record:
+    metrics = {one["metric"]: one["value"] for one in entries}
+    arch = {"space": "zoo", "name": "resnet18"}
+    return {"schema": 1, "arch": arch, "dataset": "digits", "metrics": metrics, "evals": [*entries], **more}
+
+
+def evaluated(**more: Any) -> Record:
+    pgd = {"attack": "pgd", "norm": "linf", "steps": 20}
+    entries = [entry("acc", 0.9)]
+    entries += [entry(f"pgd20.{level}", 0.9 - level / 10, eps=level / 255, **pgd) for level in (1, 2, 4)]
+    entries += [
+        entry(f"corrupt.fog.{severity}", 0.8, corruption="fog", severity=severity) for severity in (1, 2)
+    ]
+    entries += [
+        entry(f"pr.uniform.{gamma}", 0.95, noise="uniform", gamma=gamma, samples=9) for gamma in (0.1, 0.2)
+    ]
+    return record(*entries, train={"method": "trades"}, **more)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_a_curve_without_results_is_said_in_plain_words() -> None:
+    text = page([], record(entry("acc", 0.9), entry("fgsm.8", 0.5, attack="fgsm", eps=8 / 255, norm="linf")))
+    assert "Not drawn: the record has no result under noise (rb-pr)." in text
+    assert text.count("Not drawn") == 2 and "--metric" not in text.split("Command lines")[0]
+
+
+def test_a_report_has_results_curves_commands_and_references() -> None:
+    text = page([], evaluated())
+    assert len(re.findall(r'class="curve" alt="[^"]*" src="data:image/svg\+xml;base64,', text)) == 3
+    assert "[0.8, 1]" in text and "attack pgd, norm linf, eps 4/255, steps 20" in text
+    assert "rb-attack pgd --eps 1,2,4" in text and "rb-corrupt fog --severity 1,2" in text
+    keys = re.findall(r"@\w+\{(\w+),", text)
+    assert keys == [
+        "madry2018towards",
+        "hendrycks2019benchmarking",
+        "robey2022probabilistically",
+        "zhang2019theoretically",
+    ]
+    assert r"\begin{tabular}" in text
+    assert "rb-attack check was not run on this model" in text and "the network did not run" in text
+
+
+def test_a_page_loads_and_runs_nothing() -> None:
+    text = page([], evaluated())
+    assert "default-src 'none'" in text
+    assert "<script" not in text and "://" not in re.sub(r"base64,[^\"]*", "", text)
+    assert {source[:5] for source in re.findall(r'src="([^"]*)"', text)} == {"data:"}
+
+
+def test_hostile_texts_stay_texts() -> None:
+    tests = [{"test": HOSTILE, "says": HOSTILE, "holds": False}]
+    bad = evaluated(checkpoint=HOSTILE, leaderboard=HOSTILE)
+    bad["arch"] = {"space": "zoo", "name": HOSTILE}
+    bad["dataset"], bad["train"] = HOSTILE, {"method": HOSTILE}
+    bad["metrics"][HOSTILE] = 0.5
+    bad["evals"] += [
+        {"metric": "obfuscation.failed", "value": 1, "tests": tests},
+        {**entry("aa.8", 0.1), "attack": HOSTILE, "warnings": [HOSTILE], "sanity": {"warnings": [HOSTILE]}},
+    ]
+    text = page(["--title", HOSTILE], bad)
+    assert "&lt;script&gt;" in text
+    assert not re.search(r"<(script|img src=x)", text) and "\u202e" not in text
+    assert text.count("<td") == text.count("</td>") and text.count("<tr>") == text.count("</tr>")
+
+
+def test_the_checklist_has_masking_tests_flags_and_warnings() -> None:
+    tests = [
+        {"test": "a", "says": "fgsm.8 >= pgd20.8", "holds": True},
+        {"test": "b", "says": "square.8 >= pgd20.8, but it is not so by 0.08", "holds": False},
+    ]
+    checked = {"metric": "obfuscation.failed", "value": 1, "tests": tests}
+    warned = entry("aa.8", 0.4, attack="aa", eps=8 / 255, norm="linf", warnings=["Square broke 9 of 50"])
+    clean = entry("aa.4", 0.5, attack="aa", eps=4 / 255, norm="linf")
+    run = {**clean, "metric": "aa.2", "tool": "rb-attack", "broken_by": {"apgd-ce": 20, "square": 0}}
+    without = {**run, "metric": "aa.1", "broken_by": {"apgd-ce": 20}}
+    text = page([], record(entry("acc", 0.9), checked, warned, clean, run, without))
+    rows = re.findall(r'<td class="">(.*?)</td><td class="(\w+)">.*?</td><td class="">(.*?)</td>', text)
+    assert ("gradient masking a", "holds", "fgsm.8 &gt;= pgd20.8") in rows
+    assert ("gradient masking b", "fails", "square.8 &gt;= pgd20.8, but it is not so by 0.08") in rows
+    assert ("flags of aa.8", "fails", "Square broke 9 of 50") in rows
+    kinds = {name: kind for name, kind, _ in rows}
+    assert [kinds[f"flags of aa.{eps}"] for eps in (1, 2, 4)] == ["hint", "holds", "hint"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count", "words"),
+    [
+        ([], 2, "A report is of one model, and 2 came."),
+        (["--where", "acc > 2"], 1, "there is no record to report on"),
+        (["--images", "2"], 1, "has no checkpoint"),
+        (["--adv", "none.adv"], 1, "none.adv cannot be read"),
+    ],
+)
+def test_what_cannot_be_reported_is_said_and_nothing_is_written(
+    arguments: list[str], count: int, words: str
+) -> None:
+    records = [record(entry("acc", 0.5 + n / 10), checkpoint=f"sha256:{n}") for n in range(count)]
+    for one in records:
+        if "--images" in arguments:
+            del one["checkpoint"]
+    result = run(arguments, *records)
+    assert result.exit_code == 1 and words in result.stderr, result.stderr
+    assert not Path("r.html").exists()
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(known: dict[str, Record]) -> Record:
+    """A record whose adversarial images are in some.adv."""
+    arguments = ["pgd", "--eps", "32", "--steps", "3", "--n", "60", "--save-adv", "some.adv"]
+    result = CliRunner().invoke(attack, arguments, input=json.dumps(known["erm"]))
+    assert result.exit_code == 0, result.stderr
+    whole: Record = json.loads(result.stdout)
+    return whole
+
+
+def test_the_worst_images_of_a_file_with_their_differences(saved: Record) -> None:
+    text = page(["--adv", "some.adv", "--images", "3"], saved)
+    pictures = re.findall(r'src="data:image/png;base64,([^"]*)"', text)
+    assert len(pictures) == 9 and all(base64.b64decode(one)[:4] == b"\x89PNG" for one in pictures)
+    captions = re.findall(r"<figcaption>\d+: (\d) taken for (\d) \(([\d.]+)\)", text)
+    assert len(captions) == 3 and all(label != taken for label, taken, _ in captions)
+    confidences = [float(confidence) for *_, confidence in captions]
+    assert confidences == sorted(confidences, reverse=True)
+    assert "0 of 60 adversarial images have other verdicts among 5" in text
+
+
+def test_images_are_found_where_no_file_has_them(saved: Record) -> None:
+    text = page(["--images", "2", "--n", "20"], saved)
+    assert "PGD with 20 steps on 20 images (norm linf, eps 32/255)" in text
+    assert len(re.findall(r"<figcaption>", text)) == 2
+
+
+def test_a_network_whose_verdicts_change_is_named(saved: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from rbtools.inputs import resolve
+
+    class Noisy(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.randn(len(images), 10)
+
+    monkeypatch.setattr(resolve, "load_model", lambda *_: Noisy())
+    text = page(["--adv", "some.adv"], saved)
+    (row,) = re.findall(r'verdicts repeat</td><td class="(\w+)">fails</td><td class="">(\d+) of 60', text)
+    assert row[0] == "fails" and int(row[1]) > 5
+
+
+def test_a_file_of_another_model_is_refused(saved: Record) -> None:
+    other = {**saved, "checkpoint": "sha256:" + "0" * 64}
+    result = run(["--adv", "some.adv"], other)
+    assert result.exit_code == 1 and "is of another checkpoint" in result.stderr
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "cited"),
+    [
+        (ATTACKS, bibliography.ATTACKS),
+        (METHODS, bibliography.TRAININGS),
+        (CERTIFIERS, bibliography.CERTIFICATES),
+    ],
+)
+def test_a_method_is_cited_as_its_docstring_says(kind: Any, cited: dict[str, tuple[str, ...]]) -> None:
+    assert set(cited) <= set(kind)
+    for name, keys in cited.items():
+        said = kind.load(name).__doc__ or ""
+        numbers = [bibliography.BY_KEY[key].arxiv for key in keys]
+        if "arXiv" in said:
+            assert any(number and number in said for number in numbers), name
+
+
+def test_bibtex_is_balanced_and_each_key_stands_once() -> None:
+    text = bibliography.bibtex(bibliography.BY_KEY.values())
+    assert text.count("{") == text.count("}") and text.count("@") == len(bibliography.BY_KEY)
+
+
+def test_the_latex_row_has_the_means_of_corruptions_and_clean_accuracy_first() -> None:
+    from rbtools.pages.report_command import _latex
+
+    metrics = {"corrupt.fog.3": 0.1, "pgd20.8": 0.2, "corrupt.fog.mean": 0.3, "acc": 0.9}
+    assert "0.1" in _latex({"arch": {"name": "a"}, "metrics": metrics})
+    row = _latex({"arch": {"name": "a"}, "metrics": {**metrics, "corrupt.mean": 0.5}})
+    assert "0.1" not in row and row.index("0.9") < row.index("0.2") < row.index("0.3") < row.index("0.5")
+
+
+@pytest.mark.parametrize(
+    ("normalize", "words"),
+    [([[0.5], [0.25]], "mean 0.5; standard deviation 0.25"), ("none", "none: pixels"), ("per-image",) * 2],
+)
+def test_the_model_section_names_the_normalisation(normalize: object, words: str) -> None:
+    from rbtools.pages.model_report import _about
+
+    assert words in _about({"arch": {"normalize": normalize}})[1]
+    assert words in _about({"arch": {}, "train": {"config": {"normalize": normalize}}})[1]
+    assert "normalisation" not in _about({"arch": {}})[1]

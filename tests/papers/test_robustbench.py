@@ -1,0 +1,201 @@
+"""RobustBench's model_info: small files as records and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rbtools.errors import RbError
+from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
+
+# model_info/cifar10/L2/Augustin2020Adversarial_34_10_extra.json, with made-up authors.
+INFO: dict[str, Any] = {
+    "link": "https://example.org",
+    "name": "Some Paper",
+    "authors": "A, B",
+    "additional_data": False,
+    "number_forward_passes": 1,
+    "dataset": "cifar10",
+    "venue": "ECCV 2020",
+    "architecture": "WideResNet-34-10",
+    "eps": "0.5",
+    "clean_acc": "93.96",
+    "reported": "78.79",
+    "autoattack_acc": "78.79",
+    "unreliable": False,
+}
+ROBUSTBENCH = FORMATS.build("robustbench")
+
+
+def put(info: Any, path: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(info if isinstance(info, str) else json.dumps(info))
+
+
+def read(told: ConversionReport | None = None, folder: str = "model_info") -> list[dict[str, Any]]:
+    told = told or ConversionReport()
+    found = list(ROBUSTBENCH.units(Published(Path(folder), folder), told))
+    assert not any(isinstance(unit, Bad) for unit in found)
+    return [ROBUSTBENCH.record(unit.content, told, unit.where) for unit in found]
+
+
+def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> dict[str, Any]:
+    made = [
+        Unit(f"line {n}", ROBUSTBENCH.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)
+    ]
+    documents = ROBUSTBENCH.documents(made, told or ConversionReport())
+    return {document.path: json.loads(b"".join(document.content)) for document in documents}
+
+
+def test_a_file_is_a_record_of_its_path_and_its_texts() -> None:
+    put(INFO, "model_info/cifar10/L2/Some2020Paper.json")
+    (record,) = read()
+    assert record["arch"]["space"] == "zoo" and record["arch"]["name"] == "wrn-34-10"
+    assert (record["dataset"], record["train"]) == ("cifar10", {"method": "Some2020Paper"})
+    assert record["metrics"] == {"acc": 0.9396, "aa.l2.0.5": 0.7879, "reported.l2.0.5": 0.7879}
+    assert record["robustbench"]["venue"] == "ECCV 2020" and record["robustbench"]["threat"] == "L2"
+    assert record["evals"][1] == {
+        "tool": "rb-convert",
+        "metric": "aa.l2.0.5",
+        "attack": "aa",
+        "norm": "l2",
+        "eps": 0.5,
+        "split": "test",
+        "source": "robustbench",
+        "published": "78.79",
+        "unit": "percent",
+        "rounding": 0.0001,
+        "value": 0.7879,
+    }
+
+
+@pytest.mark.parametrize(
+    ("eps", "metric", "distance", "notes"),
+    [("8/255", "aa.8", 8 / 255, 0), ("4/255", "aa.4", 4 / 255, 0), ("0.031", "aa.8", 0.031, 1)],
+)
+def test_distances_are_texts(eps: str, metric: str, distance: float, notes: int) -> None:
+    put({**INFO, "eps": eps, "external": "70.1"}, "model_info/cifar10/Linf/A.json")
+    told = ConversionReport()
+    (record,) = read(told)
+    assert record["metrics"][metric] == 0.7879
+    assert record["metrics"][f"external.{metric[3:]}"] == 0.701
+    entry = next(one for one in record["evals"] if one["metric"] == metric)
+    assert entry["eps"] == distance and len(list(told.remarks())) == notes
+    assert written([record])["cifar10/Linf/A.json"]["eps"] == eps
+
+
+def test_corruptions_have_no_distance() -> None:
+    info = {key: INFO[key] for key in ("dataset", "clean_acc", "architecture")}
+    info |= {"eps": None, "reported": "", "corruptions_acc": "62.91", "corruptions_mce": "147.61"}
+    put(info, "model_info/imagenet/corruptions/A.json")
+    (record,) = read()
+    assert record["metrics"] == {"acc": 0.9396, "corrupt.mean": 0.6291, "corrupt.mce": 1.4761}
+    assert record["dataset"] == "imagenet" and record["arch"]["space"] == "robustbench"
+    assert written([record]) == {"imagenet/corruptions/A.json": {**info, "dataset": "cifar10"}}
+
+
+def test_the_folder_says_the_data_set_where_the_file_says_another() -> None:
+    put(INFO, "model_info/cifar100/L2/A.json")
+    told = ConversionReport()
+    (record,) = read(told)
+    assert record["dataset"] == "cifar100" and "is not that of its folder" in next(told.remarks())
+    assert written([record]) == {"cifar100/L2/A.json": INFO}
+
+
+def test_one_file_by_itself_tells_its_threat_model() -> None:
+    put({**INFO, "eps": "8/255"}, "alone.json")
+    assert "aa.8" in read(folder="alone.json")[0]["metrics"]
+    put(INFO, "alone.json")
+    assert "aa.l2.0.5" in read(folder="alone.json")[0]["metrics"]
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=4)
+percents = st.integers(0, 10_000).map(lambda hundredths: f"{hundredths / 100:.2f}")
+infos = st.fixed_dictionaries(
+    {
+        "dataset": st.sampled_from(["cifar10", "cifar100", "imagenet"]),
+        "architecture": st.sampled_from(
+            ["WideResNet-34-10", "wrn-34-10", "ResNet-18", "PreActResNet-18", "XCiT-S12", "ResNet-50 + x"]
+        ),
+        "eps": st.sampled_from(["8/255", "4/255", "0.031", "8.0/255"]),
+        "clean_acc": percents,
+    },
+    optional={
+        "reported": percents | st.sampled_from(["", "58", "0.0"]),
+        "autoattack_acc": percents,
+        "external": percents,
+        "footnote": texts | st.none(),
+        "unreliable": st.booleans(),
+        "link": texts,
+    },
+)
+
+
+@given(infos)
+def test_a_round_trip_loses_nothing(info: dict[str, Any]) -> None:
+    path = f"{info['dataset']}/Linf/Model.json"
+    unit = FORMATS.load("robustbench")
+    from rbtools.papers.formats.robustbench import Info
+
+    record = unit().record(Info(info["dataset"], "Linf", "Model", info), ConversionReport(), "here")
+    assert written([record]) == {path: info}
+
+
+def test_measured_results_become_files() -> None:
+    record = {
+        "arch": {"space": "zoo", "name": "preactresnet18"},
+        "dataset": "cifar10",
+        "train": {"method": "mine"},
+        "metrics": {"acc": 0.875, "aa.4": 0.5, "aa.8": 0.25},
+    }
+    assert written([record]) == {
+        "cifar10/Linf/mine.json": {
+            "dataset": "cifar10",
+            "architecture": "PreActResNet-18",
+            "eps": "8/255",
+            "clean_acc": "87.5",
+            "autoattack_acc": "25",
+        }
+    }
+    chosen = FORMATS.build("robustbench", threat="corruptions")
+    both = {**record, "metrics": {"aa.8": 0.5, "corrupt.mean": 0.75}}
+    assert chosen.unit(both).fields["corruptions_acc"] == "75" and chosen.unit(both).threat == "corruptions"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "It is cut off: it ends in the middle."),
+        ("[]", "The file is a list. Expected an object."),
+        ('{"rows": 1}', "It has neither autoattack_acc nor corruptions_acc (it has: rows)."),
+    ],
+)
+def test_a_file_that_is_none_says_why_and_the_others_are_read(text: str, message: str) -> None:
+    put(text, "model_info/cifar10/Bad.json")
+    put(INFO, "model_info/cifar10/L2/Good.json")
+    units = list(ROBUSTBENCH.units(Published(Path("model_info"), "model_info"), ConversionReport()))
+    (bad,) = [unit for unit in units if isinstance(unit, Bad)]
+    assert bad.problem.startswith(message) and len(units) == 2
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "..", ""])
+def test_no_name_leads_out_of_the_folder(name: str) -> None:
+    record = {
+        "arch": {"name": "a"},
+        "dataset": "cifar10",
+        "train": {"method": name},
+        "metrics": {"aa.8": 0.5},
+    }
+    with pytest.raises(RbError, match="cannot be the name of a file"):
+        written([record])
+
+
+def test_a_record_without_such_results_is_refused() -> None:
+    record = {"arch": {"name": "a"}, "dataset": "cifar10", "train": {"method": "x"}, "metrics": {"acc": 0.5}}
+    with pytest.raises(RbError, match=r"neither aa\.8, aa\.l2\.0\.5 nor corrupt\.mean\. Run rb-attack aa"):
+        written([record])

@@ -1,0 +1,243 @@
+"""--checkpoint with the name of published weights: hf:, timm: and torchvision:."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from safetensors.torch import save_file
+from tests.models.test_transformers_names import filled, resnet
+
+from rbtools.commands.arch import main as arch_of
+from rbtools.commands.attack import main as attack
+from rbtools.datasets import imagenet
+from rbtools.models import checkpoint
+from rbtools.models.torchvision_import import torchvision
+from rbtools.zoo import transformers_config
+from rbtools.zoo.libraries import import_timm
+
+timm = import_timm()
+
+NAME, COMMIT = "mobilenetv3_small_050", "0123456789abcdef0123456789abcdef01234567"
+MEAN, STD = [0.3], [0.7]
+IMAGES = {"mean": MEAN, "std": STD, "input_size": [1, 64, 64], "crop_pct": 0.875, "interpolation": "bicubic"}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the Hub with the repository me/small, whose network timm made at random."""
+    folder = tmp_path / "hub" / "models--me--small"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(COMMIT)
+    snapshot = folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    config = {"architecture": NAME, "num_classes": 10, "pretrained_cfg": IMAGES}
+    (snapshot / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(0)
+    network = timm.create_model(NAME, num_classes=10, in_chans=1)
+    save_file(network.state_dict(), snapshot / "model.safetensors")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return snapshot
+
+
+TEACHER = "DeiTForImageClassificationWithTeacher"
+CROPPED = {"do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+SHORTEST, BOTH = {"shortest_edge": 224}, {"height": 256, "width": 256}
+
+
+@pytest.mark.parametrize(
+    ("images", "preprocessing"),
+    [
+        ({"resample": 3, "size": SHORTEST, "crop_pct": 0.875}, "bicubic-256-224"),
+        ({"resample": 3, "size": 224, "crop_pct": 0.875}, "bicubic-256-224"),
+        ({"resample": 3, "size": {"shortest_edge": 384}, "crop_pct": 1.0}, "squash-bicubic-384-384"),
+        ({"resample": 2, "size": {"height": 224, "width": 224}}, "squash-bilinear-224-224"),
+        ({"resample": 2, "size": 224}, "squash-bilinear-224-224"),
+        ({"resample": 3, "size": BOTH, "do_center_crop": True, "crop_size": 224}, "squash-bicubic-256-224"),
+        (
+            {
+                "resample": 3,
+                "size": SHORTEST,
+                "do_center_crop": True,
+                "crop_size": {"height": 96, "width": 96},
+            },
+            "bicubic-224-96",
+        ),
+        ({"resample": 3, "size": SHORTEST}, None),
+        ({"resample": 1, "size": BOTH}, None),
+        ({"resample": 2, "size": BOTH, "do_resize": False}, None),
+    ],
+)
+def test_a_preprocessor_of_transformers_is_a_preprocessing_of_imagenet(
+    images: dict[str, Any], preprocessing: str | None
+) -> None:
+    fields = transformers_config.images({"image_mean": [0.1], "image_std": [0.5], **images}, "me/small")
+    assert fields.get("preprocessing") == preprocessing
+    assert fields["normalize"] == [[0.1], [0.5]]
+    if preprocessing is not None:
+        imagenet.scaling(preprocessing)  # raises RbError for a text that the data set does not know
+
+
+def test_a_classifier_of_transformers_is_recognised_and_brings_its_preprocessing(hub: Path) -> None:
+    state = {key: value for key, value in filled(resnet()).items() if "classifier" not in key}
+    state["resnet.embedder.embedder.convolution.weight"] = torch.ones(64, 1, 7, 7) / 49
+    for key in [key for key in state if "running" in key]:
+        state[key] = torch.full_like(state[key], float(key.endswith("var")))  # a fresh network's
+    state |= filled({"classifier.1.weight": (10, 512), "classifier.1.bias": (10,)})
+    save_file(state, hub / "model.safetensors")
+    config = {"architectures": ["ResNetForImageClassification"], "hidden_act": "relu", "model_type": "resnet"}
+    (hub / "config.json").write_text(json.dumps(config))
+    images = {"image_mean": MEAN, "image_std": STD, "resample": 3, "size": 224, "crop_pct": 0.875}
+    (hub / "preprocessor_config.json").write_text(json.dumps(images))
+    made = record(fgsm("hf:me/small"))
+    arch = made["arch"]
+    assert (arch["space"], arch["name"], arch["stem"]) == ("zoo", "resnet18", "imagenet")
+    assert (arch["normalize"], arch["preprocessing"]) == ([MEAN, STD], "bicubic-256-224")
+    (hub / "preprocessor_config.json").write_text(json.dumps({**images, "rescale_factor": 1}))
+    assert "not scaled to [0, 1]" in " ".join(fgsm("hf:me/small").stderr.split())
+    (hub / "preprocessor_config.json").write_text(json.dumps({"resample": 3}))
+    assert "is damaged: KeyError('image_mean')" in " ".join(fgsm("hf:me/small").stderr.split())
+
+
+def fgsm(name: str, *options: str) -> Result:
+    arguments = ["fgsm", "--eps", "4", "--n", "10", "--dataset", "digits", "--checkpoint", name, *options]
+    return CliRunner().invoke(attack, arguments)
+
+
+def record(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.stderr
+    made: dict[str, Any] = json.loads(result.stdout)
+    return made
+
+
+def test_a_downloaded_file_has_the_configuration_beside_it(hub: Path) -> None:
+    file, config = str(hub / "model.safetensors"), hub / "config.json"
+    arch = record(fgsm(file))["arch"]
+    assert (arch["name"], arch["normalize"], arch["preprocessing"]) == (NAME, [MEAN, STD], "bicubic-73-64")
+    for content in ("{}", '{"architectures": ["BertModel"]}'):  # of another program; without images
+        config.write_text(content)
+        assert record(fgsm(file))["arch"]["normalize"] != [MEAN, STD]
+    config.write_text("[]")
+    damaged = fgsm(file)
+    assert damaged.exit_code == 1 and "is no JSON object" in damaged.stderr
+
+
+def test_a_repository_of_the_hub_is_its_network_normalisation_and_preprocessing(hub: Path) -> None:
+    made = record(fgsm("hf:me/small"))
+    arch = made["arch"]
+    assert (arch["space"], arch["name"], arch["preprocessing"]) == ("timm", NAME, "bicubic-73-64")
+    assert arch["normalize"] == [MEAN, STD]
+    assert made["recognised"]["weights"] == f"hf:me/small@{COMMIT}"
+    assert "fgsm.4" in made["metrics"]
+    file = hub / "model.safetensors"
+    model, _, _ = checkpoint.load(file, arch, classes=10, shape=(1, 8, 8))
+    network = timm.create_model(NAME, num_classes=10, in_chans=1).eval()
+    timm.models.load_checkpoint(network, str(file))
+    images = torch.rand(3, 1, 8, 8)
+    torch.testing.assert_close(model(images), network((images - MEAN[0]) / STD[0]))
+
+
+def test_a_revision_is_the_one_that_was_named_and_options_count_more_than_the_repository(hub: Path) -> None:
+    made = record(fgsm(f"hf:me/small@{COMMIT}", "--normalize", "none"))
+    assert made["recognised"]["weights"] == f"hf:me/small@{COMMIT}"
+    assert made["arch"]["normalize"] == "none"
+    other = fgsm("hf:me/small@v2")
+    assert other.exit_code == 1
+    assert "config.json of hf:me/small is not in the cache" in other.stderr
+
+
+def test_timm_s_own_weights_are_found_by_the_name_of_the_network(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg = timm.models.PretrainedCfg(hf_hub_id="me/small", tag="", **{**IMAGES, "input_size": (1, 64, 64)})
+    monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: cfg)
+    made = record(fgsm(f"timm:{NAME}"))
+    assert made["arch"]["normalize"] == [MEAN, STD]
+    assert made["recognised"]["weights"] == f"hf:me/small@{COMMIT}"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "beit", "architectures": ["BeitForImageClassification"]}, "is BeitForImageClass"),
+        ({"model_type": "beit"}, "is a beit of the package transformers"),
+        ({"architectures": ["ViTForImageClassification"], "hidden_act": "relu"}, "hidden_act 'relu'"),
+        ({"architectures": ["ViTForImageClassification"], "num_attention_heads": 8}, "64 channels each"),
+        ({"architectures": ["ViTForImageClassification"], "layer_norm_eps": 1e-3}, "layer_norm_eps 0.001"),
+        ({"architectures": ["ViTForImageClassification"], "layer_norm_eps": "x"}, "is damaged"),
+        (
+            {"architectures": [TEACHER], "hidden_size": 256, "num_attention_heads": 4},
+            "width 256",
+        ),
+        ({"architectures": ["ResNetForImageClassification"], "downsample_in_bottleneck": True}, "downsample"),
+        ({"architecture": NAME, "model_args": {"width": 2}}, "with changed arguments (width)"),
+        ({"architecture": NAME, "pretrained_cfg": {"mean": ["x"], "std": [1]}}, "is damaged"),
+        ({"architecture": NAME, "pretrained_cfg": [1]}, "is damaged"),
+        ({"architecture": "hf-hub:other/name"}, "timm model"),
+        ([], "is no JSON object"),
+        (None, "is damaged"),
+    ],
+)
+def test_a_configuration_that_cannot_be_followed_is_refused(hub: Path, config: Any, words: str) -> None:
+    text = "{" if config is None else json.dumps(config)
+    (hub / "config.json").write_text(text)
+    result = fgsm("hf:me/small")
+    assert result.exit_code == 1
+    assert words in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hf:small", "names no repository"),
+        ("timm:resnet1", "timm model"),
+        ("torchvision:resnet1", "torchvision model"),
+        ("torchvision:resnet18:V9", "IMAGENET1K_V1"),
+        ("torchvision:resnet18", "are not in torch's cache"),
+        ("hf:nobody/nothing", "is not in the cache of the Hub"),
+    ],
+)
+def test_a_name_that_is_nowhere_is_an_error_with_the_next_step(
+    hub: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, words: str
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    result = fgsm(name)
+    assert result.exit_code == 1
+    assert words in " ".join(result.stderr.split())
+
+
+def test_weights_of_torchvision_bring_their_transforms_and_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    torch.manual_seed(0)
+    network = torchvision.models.get_model("mobilenet_v3_small", num_classes=1000)
+    (tmp_path / "checkpoints").mkdir()
+    file = tmp_path / "checkpoints" / "net.pth"
+    torch.save(network.state_dict(), file)
+    named = file.rename(file.with_name(f"net-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}.pth"))
+    weights = torchvision.models.MobileNet_V3_Small_Weights.IMAGENET1K_V1
+    monkeypatch.setattr(weights.value, "url", f"https://nowhere.test/{named.name}")
+    found = CliRunner().invoke(arch_of, ["--from-checkpoint", "torchvision:mobilenet_v3_small"])
+    made = record(found)
+    assert made["arch"]["preprocessing"] == "bilinear-256-224"
+    assert made["arch"]["normalize"] == [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]
+    assert made["recognised"]["weights"] == "torchvision:mobilenet_v3_small:IMAGENET1K_V1"
+    with named.open("ab") as stream:
+        stream.write(b"x")
+    changed = CliRunner().invoke(arch_of, ["--from-checkpoint", "torchvision:mobilenet_v3_small"])
+    assert "is not the file that torchvision publishes" in " ".join(changed.stderr.split())
+
+
+@pytest.mark.parametrize("name", ["./folder", "../net", "org/-net", "org/net--2", "org/" + "n" * 99, "~/net"])
+def test_what_is_no_name_of_the_hub_is_one_sentence(name: str) -> None:
+    result = CliRunner().invoke(attack, ["fgsm", "--checkpoint", f"hf:{name}", "--n", "2"])
+    assert result.exit_code in (1, 2) and "Traceback" not in result.stderr
+    assert "names no repository of the Hub. Expected hf:ORG/NAME" in result.stderr
+    assert ("For a file here write --checkpoint FILE." in result.stderr) == (name[0] in ".~")
