@@ -48,9 +48,9 @@ def same(made: dict[str, Any], line: str, record: dict[str, Any]) -> None:
 
 def test_each_function_gives_the_record_of_its_tool() -> None:
     record, how = {"arch": ARCH}, {"n": 20, "store": "one"}
-    trained = rbtools.train(record, "pgd", **OPTIONS, track="robust", track_n=9, store="one")
+    trained = rbtools.train(record, "pgd", **OPTIONS, track="robust:n=9", store="one")
     line = "train --method pgd --epochs 1 --batch-size 256 --attack-steps 1 --eps 16"
-    same(trained, f"{line} --track robust --track-n 9", record)
+    same(trained, f"{line} --track robust:n=9", record)
     attacked = rbtools.attack(trained, "pgd", eps=[8, "32/255"], steps=2, **how)
     same(attacked, "attack pgd --eps 8,32/255 --steps 2 --n 20", trained)
     assert {"pgd2.8", "pgd2.32"} <= attacked["metrics"].keys()

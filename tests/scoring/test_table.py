@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from rbtools.records.sheet_cells import of_cell
-from rbtools.scoring import render, table
+from rbtools.scoring import render
 from rbtools.scoring.rank_order import rank
 from rbtools.scoring.table import Heading, Table, TableCell, build, choose_metrics, figure, plain, text
 
@@ -194,9 +194,3 @@ def test_latex_reads_back(found: str) -> None:
     lines = render.to_latex(one_cell(found)).splitlines()
     assert len(lines) == 8  # a name cannot add a line
     assert all(line.endswith(r" & 0.5000 \\") for line in lines[4:6])
-
-
-def test_sums_and_means_of_shares_are_shares_and_other_expressions_are_none() -> None:
-    shares = ["acc", "acc - pgd20.8", "mean(pgd20.*, aa.8)", "min(pgd*)", "-(acc - aa.8)"]
-    others = ["2*acc", "acc/aa.8", "log(acc)", "arch.macs", "acc - seconds_per_epoch", "count(acc)"]
-    assert [*filter(table.is_share, shares + others)] == shares
