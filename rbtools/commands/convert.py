@@ -63,7 +63,8 @@ def main(
     if target is None:
         status = _Reading(chosen, report, screen, strict).run(files)
     else:
-        source = streams.of_command().source(files=files, strict=strict, allow_empty=allow_empty)
+        errors = "stop" if strict else "pass"
+        source = streams.of_command().source(files=files, errors=errors, allow_empty=allow_empty)
         status = _Writing(chosen, report, screen, source).run(target)
     for line in report.errors():
         screen.error(line)
