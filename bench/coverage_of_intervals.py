@@ -331,10 +331,7 @@ def rare_rates() -> dict[str, Law]:
         return (lambda rng, n: np.minimum(least * rng.random(n) ** (-1 / index), 1), mean)
 
     return {
-        "1 % at .1, else 1e-8": (
-            lambda rng, n: np.where(rng.random(n) < 0.01, 0.1, 1e-8),
-            0.001 + 0.99e-8,
-        ),
+        "1 % at .1, else 1e-8": (lambda rng, n: np.where(rng.random(n) < 0.01, 0.1, 1e-8), 0.001 + 0.99e-8),
         "log-normal, e^-18, sigma 3": lognormal(-18, 3),
         "log-normal, e^-9, sigma 3": lognormal(-9, 3),
         "Pareto, from 1e-6, index .7": pareto(1e-6, 0.7),

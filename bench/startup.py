@@ -34,10 +34,7 @@ SHELLS = {
         ("zsh", "-f"),
         f"words=(rb-attack sq) CURRENT=2 PREFIX=sq; source '{COMPLETIONS}/_rbtools' 2>/dev/null; true",
     ),
-    "fish": (
-        ("fish", "--no-config"),
-        f"source '{COMPLETIONS}/rbtools.fish'; complete -C 'rb-attack sq'",
-    ),
+    "fish": (("fish", "--no-config"), f"source '{COMPLETIONS}/rbtools.fish'; complete -C 'rb-attack sq'"),
 }
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "sklearn")
 
