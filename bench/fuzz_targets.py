@@ -495,12 +495,13 @@ class Checkpoints:
 
     def check_batch(self, data: bytes) -> None:
         """Arrays and lists, or one of two errors."""
-        from rbtools.datasets import pickles as reader
+        from rbtools.datasets import cifar
+        from rbtools.unpickle import Refused
 
         with self.watch:
             try:
-                reader.loads(data)
-            except (reader.Refused, ValueError) as wrong:
+                cifar.read_pickle(io.BytesIO(data))
+            except (Refused, ValueError) as wrong:
                 told(f"{wrong}.")
 
     def usable(self, network: Any, arch: Any, facts: Any) -> None:
@@ -735,7 +736,7 @@ class Adversarial(Files):
     SHAPE = (3, 8, 8)
 
     def make(self, chance: Chance) -> bytes:
-        from rbtools.jobs import adv_file
+        from rbtools.jobs import evidence
         from rbtools.lazy import np
 
         count, pixels = chance.pick((2, 1, 4)), 192
@@ -743,7 +744,7 @@ class Adversarial(Files):
         ids = np.array([chance.pick((0, 1, 2, 2**31 - 1, -1)) for _ in range(count)])
         coarse = chance.pick((1, 8, 0, 127))
         zeros = np.zeros((count, pixels))
-        block = adv_file.packed(ids, forms, zeros.astype(np.int8), zeros.astype(np.float32), max(coarse, 1))
+        block = evidence.packed(ids, forms, zeros.astype(np.int8), zeros.astype(np.float32), max(coarse, 1))
         if chance.often(4):
             sizes = list(struct.unpack("<6I", block[:24]))
             sizes[chance.integer(0, 5)] = chance.pick(NUMBERS) % 2**32
@@ -758,15 +759,15 @@ class Adversarial(Files):
             text = json.dumps(header).encode()
         except ValueError:
             text = b"{}"
-        data = adv_file.MAGIC + text + b"\n" + block * chance.pick((1, 2))
+        data = evidence.MAGIC + text + b"\n" + block * chance.pick((1, 2))
         return chance.damaged(data) if chance.integer(0, 1) else data
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.jobs import adv_file
+        from rbtools.jobs import evidence
 
         (folder / "x.adv").write_bytes(data)
-        adv_file.header_of(folder / "x.adv")
-        for ids, forms, differences in adv_file.blocks(folder / "x.adv", self.SHAPE, 10):
+        evidence.header_of(folder / "x.adv")
+        for ids, forms, differences in evidence.blocks(folder / "x.adv", self.SHAPE, 10):
             if not len(ids) == len(forms) == len(differences) <= 10:
                 raise Finding(f"a block of {len(ids)}, {len(forms)} and {len(differences)}")
 
@@ -786,11 +787,11 @@ class Shards(Files):
         return chance.damaged(data) if chance.often(4) else data
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.datasets import decode, shards
+        from rbtools.datasets import decode, imagenet
         from rbtools.lazy import np
 
         (folder / "val-000.tar").write_bytes(data)
-        tree = shards.packed_tree([folder / "val-000.tar"], [f"n{number:08}" for number in range(1000)])
+        tree = imagenet.packed_tree([folder / "val-000.tar"], [f"n{number:08}" for number in range(1000)])
         out = np.zeros((len(tree), 3, 8, 8), np.uint8)
         decode.decode(tree, range(len(tree)), out, decode.Scaling(8))
 
