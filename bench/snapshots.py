@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 # Where a tool's `main` is: the first that has it.
-MAIN_MODULES = ("rbtools.commands.{}", "rbtools.cli.{}", "rbtools.{}s.command", "rbtools.{}.command")
+MAIN_MODULES = ("rbtools.commands.{0}", "rbtools.cli.{0}", "rbtools.{0}s.{0}", "rbtools.{0}.{0}")
 TOOLS = """
 arch train attack certify corrupt pr ge measure score rank corr search plot convert store verify
 """.split()

@@ -100,7 +100,7 @@ def paper_of(names: Sequence[str]) -> Paper:
 
 def searched(algorithm: str, objective: str, table: str, budget: int, more: Sequence[str]) -> dict[str, Any]:
     """What rb-search says: the `search` of its one record."""
-    command = [sys.executable, "-m", "rbtools.search.command", algorithm, "--objective", objective]
+    command = [sys.executable, "-m", "rbtools.search.search", algorithm, "--objective", objective]
     command += ["--budget", str(budget), "--charge-repeats", "--table", table, *more]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
