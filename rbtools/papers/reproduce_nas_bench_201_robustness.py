@@ -1,8 +1,6 @@
 """The robustness dataset of NAS-Bench-201 (Jung et al. 2023) beside ours: its table 1, and its claims.
 
-    python bench/reproduce_nas_bench_201_robustness.py --scale mini < records.jsonl
-
-(make reproduce-nas-bench-201-robustness). At full scale the published weights of all 6,466 architectures
+At full scale the published weights of all 6,466 architectures
 are evaluated on CIFAR-10, CIFAR-100 and ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C.
 mini and tiny train a few small networks without attacks on the built-in digits; as these are easy, a distance
 of 16/255 stands for the paper's 1/255.
@@ -15,6 +13,7 @@ from typing import Any
 from rbtools.papers import sidebyside as side
 from rbtools.papers.reproduce_nas_robbench_201 import correlation
 
+SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
 # Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
 CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}
@@ -169,13 +168,3 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables and claims."""
     texts = [table.text() for table in tables(records, scale).values()]
     return "\n".join([*texts, side.told(claims(records, scale))])
-
-
-if __name__ == "__main__":
-    side.main(
-        "nas-bench-201-robustness",
-        __doc__,
-        report,
-        published=True,
-        sets=(*side.IMAGES, "cifar10-c", "cifar100-c"),
-    )

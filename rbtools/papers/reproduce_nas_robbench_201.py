@@ -1,9 +1,5 @@
 """NAS-RobBench-201 beside ours: tables 1 and 4 to 7, and the paper's claims.
 
-    python bench/reproduce_nas_robbench_201.py --scale mini < records.jsonl
-
-(make reproduce-nas-robbench-201.)
-
 At full scale all 6,466 architectures are trained three times on CIFAR-10. mini and tiny train a few of each
 number of none edges on the built-in digits, at distances four times as large (12 and 32 for 3 and 8).
 """
@@ -17,6 +13,7 @@ from typing import Any
 
 from rbtools.papers import sidebyside as side
 
+SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 # Table 1: Spearman's rank correlation on CIFAR-10; with a star the robustness dataset of NAS-Bench-201. Of
 # its fifteen these nine are at hand.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
@@ -282,7 +279,3 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables and claims."""
     texts = [table.text() for table in tables(records, scale).values()]
     return "\n".join([*texts, side.told(claims(records, scale))])
-
-
-if __name__ == "__main__":
-    side.main("nas-robbench-201", __doc__, report, sets=(*side.IMAGES, "cifar10-c", "cifar100-c"))

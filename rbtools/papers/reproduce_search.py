@@ -1,8 +1,5 @@
 """Searches on a published table beside the papers' own (NAS-RobBench-201's table 2, Jung et al.'s table 1).
 
-    rb-convert nasrobbench201 FILES | python bench/reproduce_search.py --table -
-    python bench/reproduce_search.py --table jung.jsonl        (make reproduce-search TABLE=jung.jsonl)
-
 The table is one that rb-convert made; its metrics tell which paper it belongs to, and any other table of
 NAS-Bench-201 is searched by its own metrics, beside nothing. Repeats cost a query, as in NASLib, whose
 settings the papers used as far as they say. Random numbers are ours, so single figures differ by a run's
@@ -11,7 +8,6 @@ spread over the square root of the runs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,6 +15,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import click
+
+from rbtools.errors import RbError
 from rbtools.papers import sidebyside as side
 
 SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "bananas"}
@@ -104,8 +103,8 @@ def searched(algorithm: str, objective: str, table: str, budget: int, more: Sequ
     command += ["--budget", str(budget), "--charge-repeats", "--table", table, *more]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(done.stderr.strip())
-    print(done.stderr.strip().splitlines()[-1], file=sys.stderr)
+        raise RbError(done.stderr.strip())
+    click.echo(done.stderr.strip().splitlines()[-1], err=True)
     section: dict[str, Any] = json.loads(done.stdout)["search"]
     return section
 
@@ -187,29 +186,17 @@ def robbench(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
     return table._replace(ours=ours)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--table", required=True, help="records of rb-convert; - for standard input")
-    parser.add_argument("--runs", default="100", help="repetitions of each search")
-    parser.add_argument("--searches", default=",".join(SEARCHES), help="of " + ",".join(SEARCHES))
-    parser.add_argument("--where", help="only some records, such as \"dataset == 'cifar10'\"")
-    asked = parser.parse_args()
+def report(table: str, runs: str = "100", where: str | None = None) -> str:
+    """The searches on the records of a file, or of standard input ("-"), beside the paper's."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as copy:
-        table = asked.table
         if table == "-":
             copy.writelines(sys.stdin)
             copy.flush()
             table = copy.name
         with open(table) as stream:
-            names: dict[str, None] = {}
-            for record in side.read(stream):
-                names.update(dict.fromkeys(record.get("metrics", {})))
+            names = dict.fromkeys(name for record in side.read(stream) for name in record.get("metrics", {}))
         paper = paper_of(list(names))
-        more = ["--runs", asked.runs, *(["--where", asked.where] if asked.where else [])]
-        ours = rows(paper, table, asked.searches.split(","), more)
-    print(side.table(paper.name, published(paper), ours, list(paper.columns)))
-    print(side.told(claims(paper, ours)))
-
-
-if __name__ == "__main__":
-    main()
+        ours = rows(paper, table, list(SEARCHES), ["--runs", runs, *(["--where", where] if where else [])])
+    return side.table(paper.name, published(paper), ours, list(paper.columns)) + side.told(
+        claims(paper, ours)
+    )

@@ -24,7 +24,7 @@ from rbtools.commands import score
 from rbtools.errors import RbError
 from rbtools.pages import leaderboard
 from rbtools.pages.shell_words import CONTROL
-from rbtools.plots import command as plot
+from rbtools.plots import plot
 from rbtools.scoring import plotted
 from rbtools.scoring.rank_order import bands as rank_bands
 

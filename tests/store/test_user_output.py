@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from rbtools.commands import convert, score, store
 from rbtools.errors import RbError
-from rbtools.plots import command as plot
+from rbtools.plots import plot
 from rbtools.store.files import user_output
 
 LINE = json.dumps({"schema": 1, "arch": {"name": "x"}, "metrics": {"acc": 0.5, "fgsm.8": 0.25}}) + "\n"
