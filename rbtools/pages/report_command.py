@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from rbtools.cli import keywords, shared
+from rbtools.cli.entry_commands import distance, is_number
 from rbtools.cli.sink import Sink, where_option
 from rbtools.cli.source import name_of
 from rbtools.cli.streams import MemoryStreams
@@ -18,7 +19,6 @@ from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
 from rbtools.inputs import checkpoints
 from rbtools.pages import model_report
-from rbtools.pages.shell_words import distance, is_number
 from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
 from rbtools.records import metric_name
 from rbtools.scoring import plotted, render, table
