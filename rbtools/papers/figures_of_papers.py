@@ -118,7 +118,7 @@ def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> 
     return missing
 
 
-class Run:
+class PaperRun:
     """A paper's items at a scale: where the records are, where the files go, what is made already."""
 
     def __init__(self, name: str, scale: str, reproduced: Path, width: float) -> None:
@@ -229,9 +229,7 @@ class Run:
         self.tables = {**module.tables(records, self.scale, *more)}
         self.claims = module.claims(records, self.scale)
         if self.name == "nas-robbench-201":
-            from rbtools.papers import reproduce_search
-
-            self.tables["table 2"] = reproduce_search.robbench(records, self.scale)
+            self.tables["table 2"] = module.searches(records, self.scale)
 
     def all(self, jobs: int) -> dict[str, Made]:
         self.load()
@@ -284,7 +282,7 @@ def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
     yield "</section>"
 
 
-def page(run: Run, made: Mapping[str, Made]) -> str:
+def page(run: PaperRun, made: Mapping[str, Made]) -> str:
     """The page of a paper: a file that shows what lies beside it."""
     words = {True: "holds", False: "FAILS", None: "cannot be told"}
     claims = "".join(
@@ -314,7 +312,7 @@ def page(run: Run, made: Mapping[str, Made]) -> str:
 
 def draw_all(name: str, scale: str, reproduced: Path, width: float, jobs: int) -> None:
     """Draw a paper's items, `jobs` at once, and write its page."""
-    run = Run(name, scale, reproduced, width)
+    run = PaperRun(name, scale, reproduced, width)
     made = run.all(jobs)
     index = run.folder / "index.html"
     index.write_text(page(run, made))

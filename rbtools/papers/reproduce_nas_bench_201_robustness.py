@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rbtools.papers import reproduce_search
 from rbtools.papers import sidebyside as side
-from rbtools.papers.reproduce_nas_robbench_201 import correlation
 
 SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
@@ -103,7 +103,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     for column in ("FGSM", "PGD", "APGD"):
         words = f"the best on clean images is not the most robust ({column})"
         found.append(side.above(words, best[column], clean.get(column)))
-    pgd, fgsm = (correlation(listed, "clean", column) for column in ("PGD 8", "FGSM 8"))
+    pgd, fgsm = (side.correlation(listed, "clean", column) for column in ("PGD 8", "FGSM 8"))
     found.append(side.above("clean accuracy tells more of FGSM than of PGD at 8 (Spearman)", fgsm, pgd))
     gap = {column: _gap(best[column], clean.get(column)) for column in ("FGSM", "PGD", "APGD")}
     found.append(
@@ -127,7 +127,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     architecture."""
     rows = networks(records, scale)
     listed = list(rows.values())
-    correlations = {pair: {"Spearman": correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
+    correlations = {pair: {"Spearman": side.correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
     published = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
     ranges = {name: {"lowest": low, "highest": high} for name, (low, high) in SPREADS.items()}
     made = {
@@ -156,8 +156,6 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
     """Table 1: the mean of what runs of each search find on these networks, and the best of each column."""
-    from rbtools.papers import reproduce_search
-
     networks(records, scale)  # adds the mean over corruptions
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}

@@ -69,6 +69,16 @@ def means(
     }
 
 
+def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> float | None:
+    """Spearman's rank correlation of two columns; None below three rows or where one does not vary."""
+    from scipy import stats
+
+    pairs = [(one[first], one[second]) for one in rows if first in one and second in one]
+    if len(pairs) < 3 or any(len(set(values)) < 2 for values in zip(*pairs, strict=True)):
+        return None
+    return float(stats.spearmanr([a for a, _ in pairs], [b for _, b in pairs]).statistic)
+
+
 def percent(value: float) -> str:
     """A fraction as papers print it: 53.15."""
     return f"{100 * value:.2f}"

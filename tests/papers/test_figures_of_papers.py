@@ -61,7 +61,7 @@ def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str) -> None:
 @pytest.mark.parametrize("name", NUMBERED)
 @pytest.mark.parametrize("scale", ["mini", "full"])
 def test_every_command_of_an_item_is_one(name: str, scale: str) -> None:
-    run = figures_of_papers.Run(name, scale, Path("made"), 6.5)
+    run = figures_of_papers.PaperRun(name, scale, Path("made"), 6.5)
     for number, item in run.paper.items.items():
         for command in run.commands(item, number.replace(" ", "")).values():
             for part in re.split(r" \| (?=rb-)", command):
@@ -80,7 +80,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
         "figure 2": figures_of_papers.Item("Of others.", {"": "rb-plot hist {to}"}, of="prbench"),
         "table 1": figures_of_papers.Item("Words & more.", reason="It has no data."),
     }
-    run = figures_of_papers.Run("wci", "mini", Path("made"), 3.3)
+    run = figures_of_papers.PaperRun("wci", "mini", Path("made"), 3.3)
     run.paper = run.paper._replace(items=items)
     run.claims = []
     bound = {
