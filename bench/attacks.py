@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import rbtools
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation import adversarial
+from rbtools.evaluation import tasks
 from rbtools.evaluation.base import Batch, batch_size, default_chunk_size
 from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.execution import precision
@@ -67,9 +67,7 @@ class Bench:
         method = ATTACKS.build(name, **params)
         still_correct = 0
         for start in range(0, len(self.ids), self.together):
-            still_correct += int(
-                adversarial.run_attack(self.tile(start, search, seed), method).survived.sum()
-            )
+            still_correct += int(tasks.run_attack(self.tile(start, search, seed), method).survived.sum())
         return still_correct / len(self.ids)
 
     def tile(self, start: int, search: nn.Module, seed: int) -> Batch:
@@ -187,7 +185,7 @@ class Bench:
                 for eps in GRID:
                     method = ATTACKS.build("pgd", steps=40, eps=eps / 255, iterate=iterate)
                     left = None if before is None else before.survived
-                    before = adversarial.run_attack(tile, method, before, left)
+                    before = tasks.run_attack(tile, method, before, left)
                 assert before is not None
                 still_correct += int(before.survived.sum())
             return still_correct / len(self.ids)
@@ -263,7 +261,7 @@ class Bench:
             method = ATTACKS.build("aa", eps=eps)
             found, by = [], {}
             for start in range(0, len(self.ids), self.together):
-                seen = adversarial.run_attack(self.tile(start, search, seed), method)
+                seen = tasks.run_attack(self.tile(start, search, seed), method)
                 found.append(seen.survived)
                 for name, value in seen.totals.items():
                     by[name] = by.get(name, 0.0) + value
@@ -304,7 +302,7 @@ class Bench:
 
         method, still_correct = Timed(eps=self.options.eps / 255), 0
         for start in range(0, min(self.options.aa_n, len(self.ids)), self.together):
-            survived = adversarial.run_attack(self.tile(start, search, 0), method).survived
+            survived = tasks.run_attack(self.tile(start, search, 0), method).survived
             still_correct += int(survived.sum())
         line = {"figure": f"stages of AutoAttack ({self.bf16})", "n": len(self.ids), "robust": still_correct}
         print(json.dumps(line | spent), flush=True)

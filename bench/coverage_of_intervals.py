@@ -30,11 +30,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from rbtools.evaluation import mean_interval
 from rbtools.evaluation.tasks import mean_over
 from rbtools.jobs import measurement
 from rbtools.measures.base import over_batches
-from rbtools.probabilistic.intervals import square_and_add, wilson
+from rbtools.probabilistic.intervals import of_images, square_and_add, wilson
 from rbtools.scoring import bootstrap, correlate
 from rbtools.scoring.rank_order import SortKey
 from rbtools.search.summary import spread
@@ -145,7 +144,7 @@ def losses(draws: int, rng: np.random.Generator) -> Iterator[Row]:
             alone, gap = Tally(), Tally()
             for _ in range(draws):
                 test, train = drawn(rng, n), 0.2 * drawn(rng, n)
-                ends = [mean_interval.of_images(side, 0.0) for side in (test, train)]
+                ends = [of_images(side, 0.0) for side in (test, train)]
                 alone.see(ends[0], mean)
                 gap.see(square_and_add(float(test.mean()), ends[0], float(train.mean()), ends[1]), 0.8 * mean)
             yield alone.row("loss, distance", shape, n)

@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-FILES = ("safetensors", "images", "parquet", "shards", "adv", "archives", "leases", "ray")  # fuzz_files.py
+FILES = ("safetensors", "images", "parquet", "shards", "adv", "archives", "leases")  # fuzz_files.py
 SLOW = 10  # seconds of processor time: what reads a small file has no right to more
 GREEDY = 2**31  # bytes of memory that one input may take beyond what the process has
 ROOM = 4 * 2**20  # bytes of an input that outlive a process that dies

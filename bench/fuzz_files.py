@@ -27,7 +27,6 @@ from typing import Any
 from fuzz_targets import Chance, Finding, Watch, damaged, odd, told
 
 from rbtools.errors import RbError
-from rbtools.execution.job import JobFunction
 
 NUMBERS = (0, 1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, -1, -(2**31), -(2**63))
 NAMES = (
@@ -253,7 +252,7 @@ class Adversarial(Files):
     SHAPE = (3, 8, 8)
 
     def make(self, chance: Chance) -> bytes:
-        from rbtools.jobs import adv_file
+        from rbtools.jobs import evidence
         from rbtools.lazy import np
 
         count, pixels = chance.pick((2, 1, 4)), 192
@@ -261,7 +260,7 @@ class Adversarial(Files):
         ids = np.array([chance.pick((0, 1, 2, 2**31 - 1, -1)) for _ in range(count)])
         coarse = chance.pick((1, 8, 0, 127))
         zeros = np.zeros((count, pixels))
-        block = adv_file.packed(ids, forms, zeros.astype(np.int8), zeros.astype(np.float32), max(coarse, 1))
+        block = evidence.packed(ids, forms, zeros.astype(np.int8), zeros.astype(np.float32), max(coarse, 1))
         if chance.integer(0, 3) == 0:
             sizes = list(struct.unpack("<6I", block[:24]))
             sizes[chance.integer(0, 5)] = chance.pick(NUMBERS) % 2**32
@@ -276,15 +275,15 @@ class Adversarial(Files):
             text = json.dumps(header).encode()
         except ValueError:
             text = b"{}"
-        data = adv_file.MAGIC + text + b"\n" + block * chance.pick((1, 2))
+        data = evidence.MAGIC + text + b"\n" + block * chance.pick((1, 2))
         return damaged(data, chance) if chance.integer(0, 1) else data
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.jobs import adv_file
+        from rbtools.jobs import evidence
 
         (folder / "x.adv").write_bytes(data)
-        adv_file.header_of(folder / "x.adv")
-        for ids, forms, differences in adv_file.blocks(folder / "x.adv", self.SHAPE, 10):
+        evidence.header_of(folder / "x.adv")
+        for ids, forms, differences in evidence.blocks(folder / "x.adv", self.SHAPE, 10):
             if not len(ids) == len(forms) == len(differences) <= 10:
                 raise Finding(f"a block of {len(ids)}, {len(forms)} and {len(differences)}")
 
@@ -345,11 +344,11 @@ class Shards(Files):
         return damaged(data, chance) if chance.integer(0, 3) == 0 else data
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.datasets import decode, shards
+        from rbtools.datasets import decode, imagenet
         from rbtools.lazy import np
 
         (folder / "val-000.tar").write_bytes(data)
-        tree = shards.packed_tree([folder / "val-000.tar"], [f"n{number:08}" for number in range(1000)])
+        tree = imagenet.packed_tree([folder / "val-000.tar"], [f"n{number:08}" for number in range(1000)])
         out = np.zeros((len(tree), 3, 8, 8), np.uint8)
         decode.decode(tree, range(len(tree)), out, decode.Scaling(8))
 
@@ -413,9 +412,9 @@ class Leases(Files):
     writes = True
 
     def make(self, chance: Chance) -> bytes:
-        from rbtools.store import owner
+        from rbtools.store import lease
 
-        holder: Any = {**owner.myself(), "token": "x"}
+        holder: Any = {**lease.myself(), "token": "x"}
         for _ in range(chance.integer(0, 2)):
             holder[chance.pick(("host", "space", "pid", "token"))] = chance.pick(
                 (odd(chance), *NUMBERS, "9" * 5000)
@@ -432,7 +431,7 @@ class Leases(Files):
         return json.dumps(about).encode() + b"\n" + body
 
     def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.store import gc, lease
+        from rbtools.store import lease, upkeep
         from rbtools.store.content_store import Store
 
         head, _, body = data.partition(b"\n")
@@ -450,7 +449,7 @@ class Leases(Files):
         time.time = lambda: real() + about["clock"]
         try:
             held = self._claimed(path)
-            list(gc.find(store).garbage)
+            list(upkeep.find(store).garbage)
         finally:
             time.time = real
         old = abs(about["age"]) > 60
@@ -483,78 +482,6 @@ class Leases(Files):
         return held is not None
 
 
-class RayMessages(Files):
-    """What a worker is sent (records, files), and what it answers: Ray's pickles themselves are trusted."""
-
-    writes = True
-
-    def make(self, chance: Chance) -> bytes:
-        from rbtools.store.checksum import sealed
-
-        files = {}
-        for _ in range(chance.integer(0, 4)):
-            kind = chance.pick(
-                ("results", "outcomes", "state", "objects", "there", "leases", "../x", "cache")
-            )
-            name = chance.pick((HASH, HASH, "cd" * 32, *NAMES, f"../../{OUTSIDE}"))
-            files[kind, name] = chance.pick(
-                (sealed(b"{}"), sealed(chance.data(30)), chance.data(30), b"", None)
-            )
-        record: Any = {
-            "schema": 1,
-            "arch": {"space": "zoo", "name": "simplecnn"},
-            "checkpoint": f"sha256:{OBJECT}",
-        }
-        record["checkpoint_file"] = chance.pick(
-            ("/nowhere/w.pt", "w.pt", "/nowhere/..", "x/", "a\0b", *NAMES)
-        )
-        if chance.integer(0, 1):
-            record[chance.pick(list(record))] = odd(chance)
-        dropped = [chance.pick((HASH, f"../../{OUTSIDE}", *NAMES)) for _ in range(chance.integer(0, 3))]
-        known = {**files, ("objects", OBJECT): chance.pick((BYTES, None))} if chance.integer(0, 1) else files
-        return pickle.dumps((record, known, files, dropped))  # made here: its values are plain ones
-
-    def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.execution.job import JobReport
-        from rbtools.execution.ray import worker
-        from rbtools.execution.ray.ray_executor import RayExecutor
-        from rbtools.execution.run import Run
-        from rbtools.store.content_store import Store
-
-        record, known, files, dropped = pickle.loads(data)
-        store = Store(folder / "store")
-        spec = worker.RunSpec(
-            [Looks()], Run.of(tool="rb-x", store=Store(folder / "theirs")), str(folder), None
-        )
-        task = worker.RayTask(1, 0, record, False, 1, known)
-        here = os.getcwd()
-        try:
-            answer = worker.serve(worker.__version__, pickle.dumps(spec), task, None)
-        finally:
-            os.chdir(here)
-        if answer.report is not None and answer.report.trace:
-            raise Finding(answer.report.trace)
-        if answer.report is not None and answer.report.problem:
-            told(answer.report.problem)
-        driver = RayExecutor.__new__(RayExecutor)
-        driver.store = store
-        files = {file: data for file, data in files.items() if data is not None}
-        problem = driver._keep(worker.Answer(JobReport(), frozenset(), files, tuple(dropped)))
-        if problem:
-            told(problem)
-
-
-class Looks(JobFunction):
-    """A job that reads its record's checkpoint, where it has one."""
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        path = record.get("checkpoint_file")
-        if isinstance(path, str) and os.path.isfile(path):
-            with open(path, "rb") as stream:
-                stream.read(10)
-        return record
-
-
 TARGETS: dict[str, Callable[[], Files]] = {
     "safetensors": Safetensors,
     "images": Images,
@@ -563,5 +490,4 @@ TARGETS: dict[str, Callable[[], Files]] = {
     "adv": Adversarial,
     "archives": StoreArchives,
     "leases": Leases,
-    "ray": RayMessages,
 }

@@ -524,12 +524,13 @@ class Checkpoints:
 
     def _check_batch(self, data: bytes) -> None:
         """Arrays and lists, or one of two errors."""
-        from rbtools.datasets import pickles
+        from rbtools.datasets import cifar
+        from rbtools.unpickle import Refused
 
         with self.watch:
             try:
-                pickles.loads(data)
-            except (pickles.Refused, ValueError) as wrong:
+                cifar.read_pickle(io.BytesIO(data))
+            except (Refused, ValueError) as wrong:
                 told(f"{wrong}.")
 
     def _usable(self, network: Any, arch: Any, facts: Any) -> None:

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.attacks import ATTACKS, cw_search
-from rbtools.evaluation import sampling
+from rbtools.attacks import ATTACKS, cw_l2
+from rbtools.evaluation import probabilistic
 from rbtools.evaluation.base import Batch
 from rbtools.probabilistic import NOISES
 from rbtools.rng.draws import Draws
@@ -69,7 +69,7 @@ def attack(name: str, count: int) -> None:
     own = {OPTIONS.get(name, "steps"): count, **ONE_LOOP.get(name, {})}
     built = ATTACKS.build(name, eps=1e-6, **own)
     # cw-l2 would stop by itself where an example gains nothing.
-    with mock.patch.object(cw_search, "NO_BETTER", math.inf):
+    with mock.patch.object(cw_l2, "NO_BETTER", math.inf):
         built(model, x, model(x).argmax(1), draws())
 
 
@@ -108,15 +108,15 @@ def pr(count: int) -> None:
     model, x = network().eval().requires_grad_(False), images()
     ids = torch.arange(IMAGES, device="cuda")
     batch = Batch(model, x, model(x).argmax(1), ids, seed=0, chunk_size=512)
-    block = sampling.batch_size(ids.device, (3, 8, 8)) // IMAGES
-    sampling.batch_size = lambda device, shape: IMAGES  # a draw of each image is a batch
+    block = probabilistic.batch_size(ids.device, (3, 8, 8)) // IMAGES
+    probabilistic.batch_size = lambda device, shape: IMAGES  # a draw of each image is a batch
     try:
-        sampling.copies(batch, NOISES.build("uniform"), (0.1,), min(count, block))
+        probabilistic.sample_copies(batch, NOISES.build("uniform"), (0.1,), min(count, block))
     finally:
-        sampling.batch_size = BATCH_SIZE
+        probabilistic.batch_size = BATCH_SIZE
 
 
-BATCH_SIZE = sampling.batch_size
+BATCH_SIZE = probabilistic.batch_size
 
 
 def works() -> Iterator[tuple[str, str, Callable[[], dict[str, float]]]]:

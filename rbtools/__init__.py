@@ -20,7 +20,6 @@ _API = (
     "certify",
     "check",
     "curve",
-    "evaluate",
     "convert",
     "corr",
     "corrupt",
@@ -35,22 +34,23 @@ _API = (
     "transfer",
     "verify",
 )
-_LIBRARY = {"Fit": "rbtools.trainer.fit", "fit": "rbtools.trainer.fit"}
+_LIBRARY = {
+    "Fit": "rbtools.trainer.fit",
+    "Result": "rbtools.evaluation.in_memory",
+    "evaluate": "rbtools.evaluation.evaluate",
+    "fit": "rbtools.trainer.fit",
+}
 _ROOMS = ("datasets", "models", "records")
 
 
 def __getattr__(name: str) -> Any:
     # Imported on use: tools do not need what is for notebooks.
-    if name in ("evaluate", "Result"):
-        from rbtools.evaluation import evaluate
-
-        return evaluate.evaluate if name == "evaluate" else evaluate.Result
+    if name in _LIBRARY:
+        return getattr(importlib.import_module(_LIBRARY[name]), name)
     if name in _API:
         from rbtools import api
 
         return getattr(api, name)
-    if name in _LIBRARY:
-        return getattr(importlib.import_module(_LIBRARY[name]), name)
     if name in _ROOMS:
         return importlib.import_module(f"rbtools.{name}")
     raise AttributeError(f"module 'rbtools' has no attribute {name!r}")

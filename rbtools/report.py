@@ -9,20 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def discard(text: str) -> None:
-    """Discard a message."""
-
-
-def _do_nothing() -> None:
-    """Check nothing."""
-
-
-def _count_nothing(images: int) -> None:
-    """Count no images."""
-
-
-def discard_event(event: dict[str, Any]) -> None:
-    """Discard an event."""
+def discard(*ignored: object) -> None:
+    """Take a message, an event or a count, and do nothing."""
 
 
 class Clock:
@@ -78,16 +66,14 @@ class Report:
 
     `progress` takes text for the status line, `event` the same for programs, `notify` messages for people and
     `warn` warnings, a line each. `check_cancelled` is called between units of work and raises when the work
-    should stop (nobody reads the output any more), `after_batch` when so many images are done. `clock` counts
-    the seconds of its stages.
+    should stop (nobody reads the output any more). `clock` counts the seconds of its stages.
     """
 
     progress: Callable[[str], None] = discard
-    event: Callable[[dict[str, Any]], None] = discard_event
+    event: Callable[[dict[str, Any]], None] = discard
     notify: Callable[[str], None] = discard
     warn: Callable[[str], None] = discard
-    check_cancelled: Callable[[], None] = _do_nothing
-    after_batch: Callable[[int], None] = _count_nothing
+    check_cancelled: Callable[[], None] = discard
     clock: Clock = field(default_factory=Clock)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
         ("train", ["erm"], {"batch_size": 0}, "train --batch-size 0"),
         ("train", ["erm"], {"mixup_alpha": 2}, "train --mixup-alpha 2"),
         ("train", ["erm"], {"preset": "rice2021"}, "train --method erm --preset rice2021"),
-        ("train", ["erm"], {"store": None}, "train --no-store"),
+        ("train", ["erm"], {"store": None}, "train --store none"),
         ("load", [], {"device": "gpu"}, "attack fgsm --device gpu"),
     ],
 )
@@ -198,7 +198,7 @@ def test_the_rooms_that_help_names_need_no_import_of_their_own() -> None:
 # What a call from Python does not have: streams, messages and several processes.
 NOT_IN_PYTHON = {"strict", "allow_empty", "retry_errors", "shard", "in_place", "form", "shown", "help"}
 NOT_IN_PYTHON |= {"version"}
-NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run", "device_rate"}
+NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "print_config", "dry_run"}
 NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered", "checkpoint"}
 FUNCTIONS = [(name, name, ()) for name in tools.TOOLS if name != "store"]
 FUNCTIONS += [

@@ -225,22 +225,6 @@ def test_the_same_seed_gives_the_same_attack_and_another_only_where_there_is_cha
     assert torch.equal(first, other) is not attack.random
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if not ATTACKS.build(name).batch_dependent])
-def test_the_company_of_an_example_does_not_matter_to_an_attack(name: str) -> None:
-    model, images = network(), images_of()
-    attack, labels, draws = attack_of(name), labels_of(model, images), draws_for()
-    whole = attack(model, images, labels, draws)
-    part = torch.tensor([7, 2, 10])
-    alone = attack(model, images[part], labels[part], draws.take(part))
-    torch.testing.assert_close(alone, whole[part], rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "norm"), NORMS)
-def test_at_distance_0_an_attack_returns_the_image(name: str, norm: str) -> None:
-    images, perturbed = attacked(attack_of(name, norm, eps=0.0))
-    torch.testing.assert_close(perturbed, images, rtol=0, atol=1e-7)
-
-
 @pytest.mark.parametrize(("name", "norm"), NORMS)
 def test_the_stem_of_an_attack_tells_norms_apart(name: str, norm: str) -> None:
     stem = attack_of(name, norm).stem

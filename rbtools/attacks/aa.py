@@ -16,10 +16,9 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Stage
+    from rbtools.attacks.active_examples import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.target import Network
-    from rbtools.rng.draws import Draws
 
 VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
     "standard": (("apgd-ce", {}), ("apgd-t", {}), ("fab-t", {}), ("square", {})),
@@ -139,22 +138,15 @@ class AutoAttack(ReferenceBackend):
         attacks = torch.tensor(numbers, device=by.device)[by.clamp_min(0)]
         return {"broken_by": torch.where(by < 0, by, attacks)}
 
-    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         names = [name for name, _ in self.plan]
-
-        def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-            label = f"aa ({self.attacks or self.variant})"
-            if "apgd-t" in names:
-                pyauto.need_classes(tame, 4, "the targeted DLR loss", label)
-            if "apgd-dlr" in names:
-                pyauto.need_classes(tame, 3, "the DLR loss", label)
-            if "square" in names and self.norm != "linf":
-                pyauto.need_tiles(images, "aa", self.norm)
-            return self._sequence(tame, seed, images)
-
-        return pyauto.run(model, images, labels, draws, eps=self.eps, attack=attack)
-
-    def _sequence(self, tame: TameModel, seed: int, images: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        label = f"aa ({self.attacks or self.variant})"
+        if "apgd-t" in names:
+            pyauto.need_classes(tame, 4, "the targeted DLR loss", label)
+        if "apgd-dlr" in names:
+            pyauto.need_classes(tame, 3, "the DLR loss", label)
+        if "square" in names and self.norm != "linf":
+            pyauto.need_tiles(images, "aa", self.norm)
         from pyautoattack import AutoAttack as Theirs
 
         chosen = {"attacks": self.named, "version": "custom"} if self.named else {"version": self.variant}

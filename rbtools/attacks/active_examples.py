@@ -1,4 +1,4 @@
-"""The active examples of an attack's loop, those not broken yet, and at which steps the loop checks for them.
+"""The examples of an attack, of which broken ones leave, and at which steps a loop looks for them.
 
 A check makes the host wait for all work of a GPU. On a CPU it costs nothing, so a broken example leaves at
 once and saves the rest of its passes. On a GPU a loop works on all its examples, marks on the device which
@@ -8,12 +8,26 @@ of an example is its own and its computation does not depend on others, so both 
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rbtools.attacks.losses import AttackObjective
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.attacks.losses import Loss
+    from rbtools.attacks.target import Network
+    from rbtools.rng.draws import Draws
+
+    # From a model, a batch and whether more stages follow to (an image each, which of them fool the model).
+    Stage = Callable[[Network, "AttackBatch", bool], tuple[Tensor, Tensor]]
+
+STILL_CORRECT, CLEAN = -1, -2
+"""In place of the number of a stage: no stage broke the example; it is misclassified without an attack."""
 
 
 class CheckSchedule(NamedTuple):
@@ -38,6 +52,54 @@ SELDOM = CheckSchedule(8)
 def check_schedule(device: torch.device) -> CheckSchedule:
     """The schedule of loops on a device."""
     return EACH_STEP if device.type == "cpu" else SELDOM
+
+
+@dataclass(frozen=True)
+class AttackBatch:
+    """Examples under attack.
+
+    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: of the
+    unchanged images (N, K), if there was a clean pass; checks: when a loop checks which of them are broken,
+    by default as their device suggests.
+    """
+
+    images: Tensor
+    labels: Tensor
+    draws: Draws
+    logits: Tensor | None = None
+    checks: CheckSchedule | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def schedule(self) -> CheckSchedule:
+        """When a loop on these examples checks which of them are broken."""
+        return self.checks or check_schedule(self.images.device)
+
+    def take(self, index: Tensor) -> AttackBatch:
+        """Some of the examples, by positions or by a mask."""
+        logits = None if self.logits is None else self.logits[index]
+        images, labels, draws = self.images[index], self.labels[index], self.draws.take(index)
+        return AttackBatch(images, labels, draws, logits, self.checks)
+
+    def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
+        """The loss for these examples."""
+        return AttackObjective(loss, self.labels, self.labels if targets is None else targets)
+
+
+class ExampleRows:
+    """The base of dataclasses whose tensors and objectives have one row an example."""
+
+    def take(self, kept: Tensor) -> Any:
+        """Keep some examples, by a mask or by positions, in place; fields of other types stay."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, AttackObjective):
+                setattr(self, field.name, value.take(kept))
+            elif isinstance(value, torch.Tensor):
+                setattr(self, field.name, value[kept])
+        return self
 
 
 def size_for(active: int, size: int) -> int | None:
@@ -71,16 +133,19 @@ class ActiveExamples:
     def __len__(self) -> int:
         return len(self.row)
 
-    def mark_broken(self, fooled: Tensor, points: Tensor) -> Tensor | None:
-        """Mark the rows that fool the model at these points (M, C, H, W).
+    def update(self, step: int, fooled: Tensor, points: Tensor, *rows: Any) -> tuple[Any, ...]:
+        """Mark the examples that fool the model at these points (M, C, H, W), and drop broken ones.
 
-        Returns the rows to go on with, a mask (M,), or None to go on with all.
+        step: counted from 0; -1 drops none on a GPU. Returns `rows` of the examples to go on with: each a
+        tensor of M rows or anything with `take`.
         """
-        if not self.schedule.each_step:
-            fresh = fooled & ~self._done
-            self._first = torch.where(wide(fresh, points), points, self._first)
-            self._done = self._done | fooled
-            return None
+        kept = self._mark(fooled, points) if self.schedule.each_step else self._compact(step, fooled, points)
+        if kept is None:
+            return rows
+        return tuple(row[kept] if isinstance(row, torch.Tensor) else row.take(kept) for row in rows)
+
+    def _mark(self, fooled: Tensor, points: Tensor) -> Tensor | None:
+        """The rows to go on with once the broken ones have left, a mask (M,); None for all."""
         if not fooled.any():
             return None
         rows = self.row[fooled]
@@ -89,17 +154,12 @@ class ActiveExamples:
         self.row = self.row[on]
         return on
 
-    def drop(self, fooled: Tensor, points: Tensor, *rows: Any) -> tuple[Any, ...]:
-        """`mark_broken`, and the points and rows (M, ...) to go on with: tensors, or objectives."""
-        return _kept(self.mark_broken(fooled, points), points, *rows)
-
-    def shrink(self, step: int, *rows: Any) -> tuple[Any, ...]:
-        """`compact`, and the rows to go on with."""
-        return _kept(self.compact(step), *rows)
-
-    def compact(self, step: int) -> Tensor | None:
-        """After a step, counted from 0: the rows to go on with, int64 (M,), or None to go on with all."""
-        if self.schedule.each_step or not self.schedule.due(step):
+    def _compact(self, step: int, fooled: Tensor, points: Tensor) -> Tensor | None:
+        """The same without a look at the device but after a step that is due: int64 (M,)."""
+        fresh = fooled & ~self._done
+        self._first = torch.where(wide(fresh, points), points, self._first)
+        self._done = self._done | fooled
+        if not self.schedule.due(step):
             return None
         done = self._done.cpu()
         active = (~done).nonzero()[:, 0]
@@ -113,23 +173,16 @@ class ActiveExamples:
 
     def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(result, broken); `points` (M, C, H, W) are the results of the rows that are not broken."""
-        if self.schedule.each_step:
-            if points is not None:
-                self.result[self.row] = points
-        else:
+        if not self.schedule.each_step:
             self._write(points)
+        elif points is not None:
+            self.result[self.row] = points
         return self.result, self.broken
 
     def _write(self, points: Tensor | None = None) -> None:
         others = self.result[self.row] if points is None else points
         self.result[self.row] = torch.where(wide(self._done, others), self._first, others)
         self.broken[self.row] = self._done
-
-
-def _kept(on: Tensor | None, *rows: Any) -> tuple[Any, ...]:
-    if on is None:
-        return rows
-    return tuple(row[on] if isinstance(row, torch.Tensor) else row.take(on) for row in rows)
 
 
 def uploaded(index: Tensor, device: torch.device) -> Tensor:

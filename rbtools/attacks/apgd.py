@@ -1,159 +1,170 @@
-"""Auto-PGD (Croce and Hein 2020, arXiv:2003.01690): momentum and an adaptive step size.
-
-In L1 the steps are those of l1-APGD (`apgd_l1`).
-"""
+"""Auto-PGD as attacks: on the cross-entropy, DLR and the margin, and towards each of several classes."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from rbtools.attacks import active_batch, apgd_ascent, apgd_l1, steps
-from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.target import Mean
-from rbtools.lazy import torch
+from rbtools.attacks import losses, pyauto
+from rbtools.attacks.apgd_ascent import apgd
+from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
+from rbtools.registry import param
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.target import Network
 
 
-MOMENTUM = 0.75  # weight of the new step relative to the last move
-RHO = 0.75  # share of the steps since the last checkpoint that must have raised the loss
+class _AutoPGD(ReferenceBackend):
+    """Runs of Auto-PGD on the class's loss."""
+
+    steps: int
+    restarts: int
+    keep_best: ClassVar[bool] = False
+
+    def _climb(
+        self, draw: int, rank: int | None, model: Network, batch: AttackBatch, more: bool
+    ) -> tuple[Tensor, Tensor]:
+        assert batch.logits is not None
+        targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
+        goal = batch.goal(losses.LOSSES[self.loss_for(batch.logits.shape[1])], targets)
+        return apgd(
+            model,
+            batch,
+            goal,
+            eps=self.eps,
+            norm=self.norm,
+            count=self.steps,
+            draw=draw,
+            passes=getattr(self, "eot", 1),
+            keep_best=self.keep_best,
+        )
+
+    def _reference(
+        self, cls: Any, tame: TameModel, device: torch.device, seed: int, **more: Any
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        perturb: Callable[[Tensor, Tensor], Tensor] = cls(
+            tame,
+            n_iter=self.steps,
+            norm=pyauto.NORMS[self.norm],
+            n_restarts=self.restarts,
+            eps=self.eps,
+            seed=seed,
+            device=device,
+            logger=pyauto.logger,
+            use_largereps=self.norm == "l1" and self.steps > 1,  # which fails with one step
+            **more,
+        ).perturb
+        return perturb
 
 
-def checkpoints(count: int) -> list[int]:
-    """The steps, of `count`, after which the step size is checked: 22, 41, 57, 70, 80, 87, 93, 99 of 100.
+@dataclass(frozen=True, kw_only=True)
+class APGDCE(_AutoPGD):
+    """Auto-PGD on the cross-entropy (Croce and Hein 2020, arXiv:2003.01690).
 
-    The paper's p_1 = .22, p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06), with the gaps rounded down
-    as in the authors' code.
+    In L1 it is l1-APGD (Croce and Hein 2021, arXiv:2103.01208): steps along the largest entries of the
+    gradient, projected onto ball and box; .3 of the steps are in the ball of 3 eps, .3 in that of 2 eps.
+    Any iterate that fools the model counts, and its example is dropped. Unbroken examples are returned
+    unchanged.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
-    gap, least, shrink = (max(int(share * count), 1) for share in (0.22, 0.06, 0.03))
-    numbers: list[int] = []
-    done = gap
-    while done <= count:
-        numbers.append(done)
-        gap = max(gap - shrink, least)
-        done += gap
-    return numbers
+
+    name: ClassVar[str] = "apgd-ce"
+    version: ClassVar[int] = 2
+    random: ClassVar[bool] = True
+    loss: ClassVar[str] = "ce"
+
+    eps: float = 8 / 255
+    norm: str = norm_param("l1")
+    steps: int = param(100, "Number of gradient steps.", check="positive")
+    restarts: int = param(1, "Number of runs from new random starts.", check="positive")
+    eot: int = param(1, "Passes to average every gradient over, for randomised models.", check="positive")
+    backend: str = backend_param()
+
+    def stages(self, classes: int) -> list[Stage]:
+        return [functools.partial(self._climb, restart, None) for restart in range(self.restarts)]
+
+    def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+        from pyautoattack.autopgd_base import APGDAttack
+
+        if self.loss == "dlr":
+            pyauto.need_classes(tame, 3, "the DLR loss", self.name)
+        return self._reference(APGDAttack, tame, images.device, seed, eot_iter=self.eot, loss=self.loss)
 
 
-def stalled(rose: Tensor, gap: int, halved: Tensor, best: Tensor, best_then: Tensor) -> Tensor:
-    """The examples whose step is halved at a checkpoint (N,).
+@dataclass(frozen=True, kw_only=True)
+class APGDDLR(APGDCE):
+    """Auto-PGD on the difference of logits ratio, DLR (Croce and Hein 2020, arXiv:2003.01690).
 
-    Condition 1: the loss rose in no more than RHO of the `gap` steps since the last one. Condition 2:
-    the step was not halved there and the best loss has not changed since.
+    The loss is the margin divided by the difference of the first and the third logit, so it does not depend
+    on the scale of the logits. It needs three classes: for a model of two it is the margin itself.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Raises RbError for a model of two classes with backend pyautoattack.
     """
-    return (rose <= RHO * gap) | (~halved & (best <= best_then))
+
+    name: ClassVar[str] = "apgd-dlr"
+    version: ClassVar[int] = 1
+    loss: ClassVar[str] = "dlr"
 
 
-@dataclass
-class HalvingAscent(apgd_ascent.Ascent):
-    """Steps in L-infinity or L2 with momentum, of a size that is halved where the loss stalls (algorithm 1).
+@dataclass(frozen=True, kw_only=True)
+class APGDMargin(APGDCE):
+    """Auto-PGD on the margin, max of the other logits - z_y: the screen of two-phase attacks in L1.
 
-    eps: in pixel units of [0, 1]; marks: the steps after which the size is checked.
+    An unbroken example comes back as the point of its largest loss in the ball, not as the image: its margin
+    there says how near it is to being broken. It is not registered: `rb-attack apgd-dlr` scales this loss.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
 
-    eps: float
-    norm: str
-    marks: list[int]
-    previous: Tensor = field(init=False)
-    step: Tensor = field(init=False)
-    rose: Tensor = field(init=False)
-    halved: Tensor = field(init=False)
-    best_then: Tensor = field(init=False)
-    last_mark: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.previous, self.best_then = self.point, self.loss
-        shape = (len(self.point), *[1] * (self.point.ndim - 1))
-        self.step = torch.full(shape, 2 * self.eps, device=self.point.device)
-        self.rose = torch.zeros_like(self.loss)
-        self.halved = torch.ones_like(self.loss, dtype=torch.bool)
-
-    def move(self, number: int) -> Tensor:
-        """A projected step, then momentum (but for the first), then projected again."""
-        point = steps.ascend(self.point, self.gradient, self.step, self.norm)
-        point = steps.project(point, self.images, self.eps, self.norm)
-        if number > 1:
-            moved = self.point + MOMENTUM * (point - self.point)
-            moved += (1 - MOMENTUM) * (self.point - self.previous)
-            point = steps.project(moved, self.images, self.eps, self.norm)
-        self.previous = self.point
-        return point
-
-    def note(self, loss: Tensor, gradient: Tensor) -> None:
-        self.rose = self.rose + (loss > self.loss)
-        super().note(loss, gradient)
-
-    def check(self, number: int) -> None:
-        """At a checkpoint, halve the step of the examples that stalled and reset them to their best point."""
-        if number not in self.marks:
-            return
-        stall = stalled(self.rose, number - self.last_mark, self.halved, self.best, self.best_then)
-        wide = stall.view(-1, *[1] * (self.point.ndim - 1))
-        self.step = torch.where(wide, self.step / 2, self.step)
-        self.return_to_best(wide)
-        self.halved, self.best_then, self.last_mark = stall, self.best, number
-        self.rose = torch.zeros_like(self.rose)
+    name: ClassVar[str] = "apgd-margin"
+    version: ClassVar[int] = 1
+    loss: ClassVar[str] = "margin"
+    keep_best: ClassVar[bool] = True
 
 
-def apgd(
-    model: Network,
-    batch: active_batch.AttackBatch,
-    goal: AttackObjective,
-    *,
-    eps: float,
-    norm: str,
-    count: int,
-    draw: int,
-    passes: int = 1,
-    keep_best: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """`count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
+@dataclass(frozen=True, kw_only=True)
+class APGDT(_AutoPGD):
+    """Targeted Auto-PGD on the targeted DLR loss (Croce and Hein 2020, arXiv:2003.01690).
 
-    eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
-    dropped; unbroken examples are returned unchanged, or with `keep_best` as their points of largest loss.
-    `draw` numbers the random start; `passes`: of a randomised model, whose mean counts.
+    One run per target: the wrong classes in the order of the clean logits, the most likely first. Any wrong
+    class counts as a success. The loss needs four classes: for models of two or three it is z_t - z_y, the
+    numerator alone. Unbroken examples are returned unchanged. In L1 the steps are those of apgd-ce.
 
-    In L1 the first steps are within larger balls, and nothing they reach
-    counts; the last ball's start is the projection of their best point.
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    Raises RbError for models of fewer than 4 classes with backend pyautoattack.
     """
-    model = Mean(model, passes) if passes > 1 else model
-    radii = apgd_l1.radii(eps, count) if norm == "l1" else [(eps, count)]
-    start = border_start(batch.images, batch.draws, radii[0][0], norm, draw)
-    for (radius, number), (smaller, _) in itertools.pairwise(radii):
-        new = _new(radius, norm, number)
-        best = apgd_ascent.highest(model, batch, goal, start, new, number)
-        start = steps.project(best, batch.images, smaller, norm)
-    last = radii[-1][1]
-    new = _new(eps, norm, last)
-    return apgd_ascent.until_broken(model, batch, goal, start, new, last, keep_best=keep_best)
 
+    name: ClassVar[str] = "apgd-t"
+    version: ClassVar[int] = 1
+    random: ClassVar[bool] = True
+    loss: ClassVar[str] = "targeted-dlr"
 
-def _new(eps: float, norm: str, count: int) -> apgd_ascent.NewAscent:
-    """The step rule of a norm for a run of `count` steps."""
-    if norm == "l1":
-        return functools.partial(apgd_l1.SparseAscent, eps=eps, every=apgd_l1.check_every(count))
-    return functools.partial(HalvingAscent, eps=eps, norm=norm, marks=checkpoints(count))
+    eps: float = 8 / 255
+    norm: str = norm_param("l1")
+    steps: int = param(100, "Number of gradient steps.", check="positive")
+    targets: int = param(9, "Number of wrong classes to try, if there are as many.", check="positive")
+    restarts: int = param(1, "Number of runs from new random starts.", check="positive")
+    backend: str = backend_param()
 
+    def stages(self, classes: int) -> list[Stage]:
+        return [
+            functools.partial(self._climb, restart * self.targets + rank, rank)
+            for restart in range(self.restarts)
+            for rank in range(min(self.targets, classes - 1))
+        ]
 
-def border_start(images: Tensor, draws: object, eps: float, norm: str, draw: int) -> Tensor:
-    """A random point on the border of the ball, shaped as `images` (N, C, H, W), in [0, 1].
+    def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+        from pyautoattack.autopgd_base import APGDAttack_targeted
 
-    A uniform offset, its largest entry stretched to eps (linf), or a uniform direction of length eps (l2), in
-    pixel units; then clipped to the box. l1: a standard normal offset, projected onto ball and box.
-    """
-    shape = tuple(images.shape[1:])
-    if norm == "linf":
-        offset = draws.uniform(shape, draw=draw).to(images) * 2 - 1  # type: ignore[attr-defined]
-        largest = offset.abs().amax(dim=tuple(range(1, images.ndim)), keepdim=True)
-        offset = offset / largest.clamp_min(torch.finfo(offset.dtype).tiny)
-        return steps.project(images + eps * offset, images, eps, norm)
-    offset = draws.normal(shape, draw=draw).to(images)  # type: ignore[attr-defined]
-    reach = offset if norm == "l1" else eps * steps.unit(offset)
-    return steps.project(images + reach, images, eps, norm)
+        pyauto.need_classes(tame, 4, "the targeted DLR loss", self.name)
+        targets = min(self.targets, tame.classes - 1)
+        return self._reference(APGDAttack_targeted, tame, images.device, seed, n_target_classes=targets)

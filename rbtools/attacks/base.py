@@ -5,18 +5,18 @@ Nothing here imports torch, so that the classes of attacks load with `--help`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import check_input
-from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import Registered, param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Stage
+    from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
@@ -163,7 +163,11 @@ class SequentialAttack(Attack):
         """Run the stages one after another on the examples that are still classified correctly."""
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
-        from rbtools.attacks.active_batch import CLEAN, STILL_CORRECT, AttackBatch  # --help does not need it
+        from rbtools.attacks.active_examples import (
+            CLEAN,
+            STILL_CORRECT,
+            AttackBatch,
+        )  # --help does not need it
         from rbtools.attacks.target import as_target
 
         target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
@@ -226,24 +230,16 @@ class ReferenceBackend(SequentialAttack):
         """Whether the random numbers are drawn for the batch as a whole, as AutoAttack's code does."""
         return self.backend == "pyautoattack"
 
-    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-        """Perturb images by AutoAttack's own code."""
+    def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """AutoAttack's own attack on images such as these: from images and labels to perturbed images."""
         raise NotImplementedError
 
     def run(
         self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.backend == "pyautoattack":
-            from rbtools.attacks.target import as_target
+        if self.backend != "pyautoattack":
+            return super().run(model, images, labels, draws)
+        from rbtools.attacks import pyauto
+        from rbtools.attacks.target import as_target
 
-            return self.run_reference(as_target(model), images, labels, draws), {}
-        return super().run(model, images, labels, draws)
-
-
-def need_random_start(attack: str, restarts: int, start: str) -> None:
-    """Raise RbError if all restarts would be equal."""
-    if restarts > 1 and start == "zero":
-        raise RbError(
-            f"Attack '{attack}' has {restarts} restarts but starts at the image, so every run would be"
-            " the same. Use start 'uniform', or restarts 1."
-        )
+        return pyauto.run(self, as_target(model), images, labels, draws), {}

@@ -10,7 +10,7 @@ from rbtools.attacks.pgd import PGD
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from rbtools.attacks.active_batch import AttackBatch
+    from rbtools.attacks.active_examples import AttackBatch
     from rbtools.attacks.losses import AttackObjective
 
 

@@ -7,17 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.attacks import fab_steps, losses, pyauto
+from rbtools.attacks import losses, pyauto
+from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
+from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
+from rbtools.attacks.target import differentiate
+from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Stage
+    from rbtools.attacks.active_examples import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.target import Network
-    from rbtools.rng.draws import Draws
+
+ALPHA_MAX = 0.1  # the largest weight of the projection of the image
+ETA = 1.05  # overshoot factor of a step beyond the linearised boundary
+BETA = 0.9  # the share of the offset from the image that is kept once a point is adversarial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,23 +63,190 @@ class FAB(ReferenceBackend):
         assert batch.logits is not None
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
-        return fab_steps.fab(model, batch, targets, eps=self.eps, norm=self.norm, count=self.steps, draw=draw)
+        active, start = ActiveExamples(batch.images, batch.schedule), batch.images
+        if draw is not None:
+            border = border_start(batch.images, batch.draws, self.eps, self.norm, draw)
+            start = batch.images + (border - batch.images) / 2
+        state = _FABState(
+            images=batch.images,
+            labels=batch.labels,
+            targets=batch.labels if targets is None else targets,
+            point=start,
+        )
+        for number in range(self.steps):
+            if targets is None:
+                find = functools.partial(_nearest_boundary, model, state, self.norm)
+            else:
+                find = functools.partial(_boundary, model, state)
+            value, normal = model.in_chunks(len(active), find)
+            state.point = _step(state, value.to(normal), normal, self.norm)
+            logits = model.logits(state.point)
+            over = logits.argmax(1) != state.labels
+            if active.schedule.each_step and not over.any():
+                continue
+            points, offset = state.point, state.point - state.images
+            near = over & (length(offset, self.norm) <= self.eps)
+            if active.schedule.each_step:
+                near[near.clone()] = ~model.still_correct(points[near], state.labels[near], logits[near])
+            state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
+            (state,) = active.update(number, near, points, state)
+            if not len(active):
+                break
+        return active.finish()
 
-    def run_reference(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-        def attack(tame: TameModel, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-            from pyautoattack.fab_pt import FABAttack_PT
+    def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+        from pyautoattack.fab_pt import FABAttack_PT
 
-            perturb: Callable[[Tensor, Tensor], Tensor] = FABAttack_PT(
-                tame,
-                norm=pyauto.NORMS[self.norm],
-                n_restarts=self.restarts,
-                n_iter=self.steps,
-                eps=self.eps,
-                seed=seed,
-                targeted=self.targeted,
-                device=images.device,
-                n_target_classes=min(getattr(self, "targets", 9), tame.classes - 1),
-            ).perturb
-            return perturb
+        perturb: Callable[[Tensor, Tensor], Tensor] = FABAttack_PT(
+            tame,
+            norm=pyauto.NORMS[self.norm],
+            n_restarts=self.restarts,
+            n_iter=self.steps,
+            eps=self.eps,
+            seed=seed,
+            targeted=self.targeted,
+            device=images.device,
+            n_target_classes=min(getattr(self, "targets", 9), tame.classes - 1),
+        ).perturb
+        return perturb
 
-        return pyauto.run(model, images, labels, draws, eps=self.eps, attack=attack)
+
+@dataclass(frozen=True, kw_only=True)
+class FABT(FAB):
+    """Targeted fast adaptive boundary attack (Croce and Hein 2020, arXiv:1907.02044 and 2003.01690).
+
+    One run per target: steps onto the linearised boundary between the true class and the target. Targets are
+    the wrong classes in the order of the clean logits, the most likely first. An example is broken, and
+    dropped, once any wrong class is found within eps. Unbroken examples are returned unchanged.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
+    """
+
+    name: ClassVar[str] = "fab-t"
+    version: ClassVar[int] = 1
+    targeted: ClassVar[bool] = True
+
+    targets: int = param(9, "Number of wrong classes to try, if there are as many.", check="positive")
+
+    def stages(self, classes: int) -> list[Stage]:
+        return [
+            functools.partial(self._walk, restart, rank)
+            for rank in range(min(self.targets, classes - 1))
+            for restart in range(self.restarts)
+        ]
+
+
+@dataclass
+class _FABState(ExampleRows):
+    images: Tensor
+    labels: Tensor
+    targets: Tensor
+    point: Tensor
+
+
+def length(vectors: Tensor, norm: str) -> Tensor:
+    """The norm of each example (N,)."""
+    flat = vectors.flatten(1)
+    if norm == "linf":
+        return flat.abs().amax(1)
+    return flat.abs().sum(1) if norm == "l1" else torch.linalg.vector_norm(flat, dim=1)
+
+
+def _step(state: _FABState, value: Tensor, normal: Tensor, norm: str) -> Tensor:
+    """The next point: between the projections of the current point and of the image onto the boundary."""
+    here, image, normal = state.point.flatten(1), state.images.flatten(1), normal.flatten(1)
+    from_image = value + (normal * (image - here)).sum(1)
+    both = shortest_way(
+        torch.cat((here, image)), torch.cat((normal, normal)), torch.cat((value, from_image)), norm
+    )
+    ways = both[: len(here)], both[len(here) :]
+    near, far = (length(way, norm).clamp_min(1e-8) for way in ways)
+    alpha = (near / (near + far)).clamp_max(ALPHA_MAX)[:, None]
+    moved = (1 - alpha) * (here + ETA * ways[0]) + alpha * (image + ETA * ways[1])
+    return moved.clamp_(0, 1).view_as(state.point)
+
+
+def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Tensor]:
+    """z_t - z_y (N,) and its gradient (N, C, H, W), of some of the examples."""
+    goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
+    with torch.enable_grad():
+        inputs = state.point[rows].detach().requires_grad_(True)
+        logits = model.logits(inputs)
+    return differentiate(model, inputs, logits, goal)
+
+
+def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
+    """The same for the wrong class whose linearised boundary is nearest."""
+    labels = state.labels[rows]
+    with torch.enable_grad():
+        inputs = state.point[rows].detach().requires_grad_(True)
+        logits = model.logits(inputs)
+    least = torch.full_like(logits[:, 0].detach(), torch.inf)
+    value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()
+    dual = {"linf": 1, "l2": 2, "l1": torch.inf}[norm]
+    for kind in range(logits.shape[1]):
+        goal = losses.AttackObjective(losses.targeted_margin, labels, torch.full_like(labels, kind))
+        one, slope = differentiate(model, inputs, logits, goal, again=True)
+        away = one.abs() / (torch.linalg.vector_norm(slope.flatten(1), ord=dual, dim=1) + 1e-12)
+        nearer = (away < least) & (labels != kind)
+        least = torch.where(nearer, away, least)
+        value = torch.where(nearer, one, value)
+        normal = torch.where(wide(nearer, normal), slope, normal)
+    return value, normal
+
+
+_ROUNDS = 50
+# Where to see whether all have arrived would make a GPU wait. Rows that have stay; others go on with the
+# next step of the attack.
+_ROUNDS_UNCHECKED = 16
+
+
+def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Tensor:
+    """The smallest move d in `norm` with value + <normal, d> = 0 and points + d in [0, 1].
+
+    If the box does not reach the hyperplane, every coordinate goes to the border. Coordinates whose normal is
+    zero stay.
+
+    Shape: points and normal (N, d), value (N,); the result is (N, d).
+
+    A coordinate moves by min(t * speed, room) in the direction that lowers |value|; speed is 1 in linf and
+    |normal| in l2. The change of the value is concave and piecewise linear in t, so Newton's method from t =
+    0 approaches from below and reaches the solution after as many rounds as t crosses kinks. In l1 the
+    coordinates with the largest |normal| move to the border one after another, the last of them part of the
+    way.
+    """
+    slope = normal.abs()
+    direction = normal.sign().mul_(-value.sign()[:, None])
+    room = 0.5 - direction * (
+        points - 0.5
+    )  # distance to the border of the box; comparisons would cost three times as much
+    if norm == "l1":
+        return direction.mul_(_steepest_first(slope, room, value.abs()))
+    speed = slope if norm == "l2" else None
+    rate = slope if speed is None else slope.square()
+    wanted = value.abs()
+    t = torch.zeros_like(wanted)
+    gain, pace, move = t, rate.sum(1), torch.zeros_like(room)
+    each_step = check_schedule(points.device).each_step
+    for _ in range(_ROUNDS if each_step else _ROUNDS_UNCHECKED):
+        short = wanted - gain
+        ahead = (short > 1e-6 * wanted) & (pace > 0)
+        if each_step and not ahead.any():
+            break
+        t = torch.where(ahead, t + short / pace.clamp_min(torch.finfo(pace.dtype).tiny), t)
+        reach = t[:, None] if speed is None else t[:, None] * speed
+        move = torch.minimum(room, reach)
+        gain = (slope * move).sum(1)
+        pace = torch.where(room > reach, rate, 0.0).sum(1)
+    return direction.mul_(move)
+
+
+def _steepest_first(slope: Tensor, room: Tensor, wanted: Tensor) -> Tensor:
+    """How far each coordinate moves (N, d) so that slope times move adds up to `wanted` (N,), in the least
+    L1 norm."""
+    slopes, order = slope.sort(dim=1, descending=True)
+    rooms = room.gather(1, order)
+    gains = slopes * rooms
+    missing = wanted[:, None] - (gains.cumsum(1) - gains)
+    moves = torch.where(slopes > 0, missing / slopes, 0.0).clamp_min_(0).minimum(rooms)
+    return torch.zeros_like(moves).scatter_(1, order, moves)

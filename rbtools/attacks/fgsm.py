@@ -12,7 +12,7 @@ from rbtools.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Stage
+    from rbtools.attacks.active_examples import AttackBatch, Stage
     from rbtools.attacks.target import Network
 
 
@@ -29,14 +29,10 @@ class FGSM(SequentialAttack):
     version: ClassVar[int] = 1
     loss: ClassVar[str] = "ce"
     random: ClassVar[bool] = False
-
-    eps: float = 8 / 255
-
+    clean_pass: ClassVar[bool] = False
     single_step: ClassVar[bool] = True
 
-    @property
-    def clean_pass(self) -> bool:
-        return False
+    eps: float = 8 / 255
 
     def stages(self, classes: int) -> list[Stage]:
         return [self._step]

@@ -95,9 +95,15 @@ def nearest(
     unknown = torch.full_like(images.flatten(1)[:, 0], torch.inf)
     points = images.clone() if start is None else start
     search = Search(images, points, distances(points, images, norm), unknown.isnan(), images.clone(), unknown)
+
+    def gradient_at(rows: slice) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            inputs = search.points[rows].detach().requires_grad_(True)
+            logits = model.logits(inputs)
+        return logits.detach(), *differentiate(model, inputs, logits, objective.take(rows))
+
     for number in range(count):
-        find = _Gradient(model, search.points, objective)
-        logits, value, gradient = model.in_chunks(len(images), find)
+        logits, value, gradient = model.in_chunks(len(images), gradient_at)
         _look(model, search, logits, objective.labels)
         search.points = move(search, gradient, value, number)
         search.length = distances(search.points, images, norm)
@@ -114,21 +120,6 @@ def distances(points: Tensor, images: Tensor, norm: str) -> Tensor:
 def cosine(first: float, last: float, number: int, count: int) -> float:
     """From `first` to `last` along half a cosine, at step `number` of `count`."""
     return last + (first - last) * (1 + math.cos(math.pi * number / count)) / 2
-
-
-@dataclass
-class _Gradient:
-    """The logits, the objective and its gradient at some of the points."""
-
-    model: Network
-    points: Tensor
-    objective: AttackObjective
-
-    def __call__(self, rows: slice) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            points = self.points[rows].detach().requires_grad_(True)
-            logits = self.model.logits(points)
-        return logits.detach(), *differentiate(self.model, points, logits, self.objective.take(rows))
 
 
 def _look(model: Network, search: Search, logits: Tensor, labels: Tensor) -> None:

@@ -14,7 +14,7 @@ from rbtools.registry import param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Stage
+    from rbtools.attacks.active_examples import AttackBatch, Stage
     from rbtools.attacks.target import Network
 
 
@@ -32,23 +32,20 @@ class NoiseAttack(SequentialAttack):
     version: ClassVar[int] = 1
     random: ClassVar[bool] = True
     loss: ClassVar[str] = "margin"
+    clean_pass: ClassVar[bool] = False
 
     eps: float = 8 / 255
     norm: str = norm_param()
     samples: int = param(100, "Number of random points of each image.", check="positive")
 
-    @property
-    def clean_pass(self) -> bool:
-        return False
-
     def stages(self, classes: int) -> list[Stage]:
         return [self._sample]
 
     def _sample(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        loop, best_point = ActiveExamples(batch.images, batch.schedule), batch.images
+        active, best_point = ActiveExamples(batch.images, batch.schedule), batch.images
         best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
         for sample in range(self.samples):
-            if not len(loop):
+            if not len(active):
                 break
             points = steps.uniform_start(batch.images, batch.draws, self.eps, self.norm, draw=sample)
             logits = model.logits(points)
@@ -57,7 +54,5 @@ class NoiseAttack(SequentialAttack):
             better = value > best
             best_point = torch.where(wide(better, points), points, best_point)
             best = torch.where(better, value, best)
-            for on in (loop.mark_broken(fooled, points), loop.compact(sample)):
-                if on is not None:
-                    best_point, best, batch = best_point[on], best[on], batch.take(on)
-        return loop.finish(best_point)
+            best_point, best, batch = active.update(sample, fooled, points, best_point, best, batch)
+        return active.finish(best_point)

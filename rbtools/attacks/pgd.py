@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, steps
 from rbtools.attacks.active_examples import ActiveExamples
-from rbtools.attacks.base import SequentialAttack, need_random_start, norm_param
+from rbtools.attacks.base import SequentialAttack, norm_param
 from rbtools.errors import RbError
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_batch import AttackBatch, Stage
+    from rbtools.attacks.active_examples import AttackBatch, Stage
     from rbtools.attacks.losses import AttackObjective
     from rbtools.attacks.target import Network
 
@@ -48,12 +48,12 @@ class PGD(SequentialAttack):
     steps: int = param(20, "Number of gradient steps.", check="positive")
     step_size: float | None = param(
         None,
-        "Length of a step, in the unit of --eps.  [default: 2.5*eps/steps]",
+        "Length of a step, in the unit of --eps, or as a share of it: 0.25*eps.  [default: 2.5*eps/steps]",
         unit="eps",
         check="non-negative",
     )
     relative_step: float | None = param(
-        None, "Length of a step as a share of --eps, instead of --step-size.", check="non-negative"
+        None, "Length of a step as a share of eps.", check="non-negative", part_of="step-size"
     )
     decay: str = param(
         "constant",
@@ -72,7 +72,11 @@ class PGD(SequentialAttack):
     target: str = param("none", "Target: none (away from the label), least-likely, or a class number.")
 
     def __post_init__(self) -> None:
-        need_random_start(self.name, self.restarts, self.start)
+        if self.restarts > 1 and self.start == "zero":
+            raise RbError(
+                f"Attack '{self.name}' has {self.restarts} restarts but starts at the image, so every run"
+                " would be the same. Use start 'uniform', or restarts 1."
+            )
         if self.step_size is not None and self.relative_step is not None:
             raise RbError(
                 f"Attack '{self.name}' has a step_size and a relative_step. Give one of them: the length of a"
@@ -149,22 +153,21 @@ class PGD(SequentialAttack):
 
     def _run(self, restart: int, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         """One run: (an iterate of each example, which of them are known to fool the model)."""
-        images, goal = batch.images, self.goal(batch)
-        current = images
+        images, goal, any_counts = batch.images, self.goal(batch), self.iterate == "any"
+        points = images
         if self.start == "uniform":
-            current = steps.uniform_start(images, batch.draws, self.eps, self.norm, draw=restart)
-        loop, any_counts = ActiveExamples(images, batch.schedule), self.iterate == "any"
-        everyone = not any_counts or not batch.schedule.each_step
-        for step in range(self.steps):
-            seen = model.loss_and_gradient(current, goal, everyone=everyone)
+            points = steps.uniform_start(images, batch.draws, self.eps, self.norm, draw=restart)
+        active = ActiveExamples(images, batch.schedule)
+        everyone = not (any_counts and batch.schedule.each_step)
+        for number in range(self.steps):
+            seen = model.loss_and_gradient(points, goal, everyone=everyone)
             if any_counts:
-                current, images, goal = loop.drop(~seen.still_correct, current, images, goal)
-            if not len(loop):
+                broken = ~seen.still_correct
+                seen, points, images, goal = active.update(number, broken, points, seen, points, images, goal)
+            if not len(active):
                 break
-            moved = steps.ascend(current, seen.gradient, self.step_at(step), self.norm)
-            current = steps.project(moved, images, self.eps, self.norm)
-            if any_counts:
-                current, images, goal = loop.shrink(step, current, images, goal)
-        if more and len(loop):  # the caller evaluates the last iterate of the last run
-            (current,) = loop.drop(~model.still_correct(current, goal.labels), current)
-        return loop.finish(current)
+            size = self.step_at(number)
+            points = steps.step(points, seen.gradient, images, eps=self.eps, step_size=size, norm=self.norm)
+        if more and len(active):  # the caller evaluates the last iterate of the last run
+            (points,) = active.update(-1, ~model.still_correct(points, goal.labels), points, points)
+        return active.finish(points)

@@ -12,7 +12,7 @@ import logging
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
@@ -21,6 +21,7 @@ from rbtools.lazy import nn, np, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rbtools.attacks.base import ReferenceBackend
     from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
@@ -28,27 +29,18 @@ if TYPE_CHECKING:
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
-def run(
-    model: Network,
-    images: Tensor,
-    labels: Tensor,
-    draws: Draws,
-    *,
-    eps: float,
-    attack: Callable[[TameModel, int], Callable[[Tensor, Tensor], Tensor]],
-) -> Tensor:
-    """Run the attack that `attack(model, seed)` returns; return its perturbed images (N, C, H, W).
+def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+    """The images (N, C, H, W) that AutoAttack's own code makes of these.
 
     The seed comes from the draws of the first example, since this code draws for the whole batch: equal
-    batches give equal results. Images are float32 in [0, 1], eps in their unit.
+    batches give equal results. Images are float32 in [0, 1].
     """
-    if len(images) == 0 or eps == 0:
+    if len(images) == 0 or method.eps == 0:
         return images.clone()
-    first = draws.take(torch.tensor([0]))
-    seed = int(first.bits(1)[0, 0])
+    seed = int(draws.take(torch.tensor([0])).bits(1)[0, 0])
     with _guarded(model), torch.no_grad():
-        tame = TameModel(model, images[:1])
-        perturbed = attack(tame, seed)(images.contiguous(), labels.clone())
+        attack = method.reference(TameModel(model, images[:1]), images, seed)
+        perturbed = attack(images.contiguous(), labels.clone())
     return perturbed.detach()
 
 

@@ -139,6 +139,28 @@ def ascend(perturbed: Tensor, gradient: Tensor, step_size: float | Tensor, norm:
     return perturbed + step_size * unit(gradient)
 
 
+def step(
+    perturbed: Tensor,
+    gradient: Tensor,
+    images: Tensor,
+    *,
+    eps: float | Tensor,
+    step_size: float | Tensor,
+    norm: str = "linf",
+) -> Tensor:
+    """The next iterate of projected gradient ascent.
+
+    linf: clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), Madry et al. 2018. sphere: eps and
+    step_size are shares of the image's norm.
+
+    Shape: perturbed, gradient and images (N, C, H, W); eps and step_size in pixel units of [0, 1], one per
+    batch or broadcastable to it; the result as images.
+    """
+    if norm == "sphere":
+        step_size = step_size * _length(images)
+    return project(ascend(perturbed, gradient, step_size, norm), images, eps, norm)
+
+
 def pgd_step(
     model: Model,
     perturbed: Tensor,
@@ -149,18 +171,9 @@ def pgd_step(
     step_size: float | Tensor,
     norm: str = "linf",
 ) -> tuple[Tensor, Tensor]:
-    """One step of projected gradient ascent: (the next iterate, the logits at `perturbed`).
-
-    linf: clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), Madry et al. 2018. sphere: eps and
-    step_size are shares of the image's norm.
-
-    Shape: perturbed and images (N, C, H, W); eps and step_size in pixel units of [0, 1], one per batch or
-    broadcastable to it.
-    """
+    """(The next iterate, by `step` along the gradient of the objective; the logits at `perturbed`.)"""
     gradient, logits = input_gradient(model, perturbed, objective)
-    if norm == "sphere":
-        step_size = step_size * _length(images)
-    return project(ascend(perturbed, gradient, step_size, norm), images, eps, norm), logits
+    return step(perturbed, gradient, images, eps=eps, step_size=step_size, norm=norm), logits
 
 
 def uniform_start(

@@ -28,6 +28,11 @@ class Evaluated(NamedTuple):
     loss: Tensor
     gradient: Tensor
 
+    def take(self, index: Tensor) -> Evaluated:
+        """The result at some of the points; with losses of the correct ones only, at these."""
+        some = index if len(self.loss) == len(self.still_correct) else slice(None)
+        return Evaluated(self.still_correct[index], self.loss[some], self.gradient[some])
+
 
 @runtime_checkable
 class Target(Protocol):

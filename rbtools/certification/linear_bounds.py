@@ -10,14 +10,9 @@ import torch
 from torch import Tensor
 
 from rbtools.certification import rounding
-from rbtools.certification.ball import Ball
+from rbtools.certification.ball import Ball, products
 from rbtools.certification.network import Node, TracedNetwork
-from rbtools.certification.operations import (
-    Dense,
-    Step,
-    ValueBounds,
-    contract_alike,
-)
+from rbtools.certification.operations import Dense, Step, ValueBounds, contract_alike
 from rbtools.certification.piecewise_linear import MaxPooled, Rectifier
 
 # Coefficients that are computed at once: more than fit the processor's cache take longer.
@@ -92,8 +87,12 @@ class NetworkBounds:
 
     def _in_ball(self, number: int, bounds: ValueBounds, norm: Tensor) -> ValueBounds:
         """The bounds of an affine function of the image, also by the L2 norm of its rows."""
+        path: list[Node] = []  # from the image to this node, each of which takes one
+        while number:
+            path.append(self.network.nodes[number])
+            number = path[-1].parents[0]
         values = self.ball.images
-        for node in _path(self.network, number):
+        for node in reversed(path):
             values = node.operation.interval([ValueBounds(values, values)]).lower
         radius = norm * self.ball.eps
         return ValueBounds(
@@ -159,15 +158,6 @@ class NetworkBounds:
                 more = self._charge(parent, last=True)
                 error = more if error is None or more is None else error + more
         return error
-
-
-def _path(network: TracedNetwork, number: int) -> list[Node]:
-    """The nodes from the image to a node, each of which takes one."""
-    path: list[Node] = []
-    while number:
-        path.append(network.nodes[number])
-        number = network.nodes[number].parents[0]
-    return path[::-1]
 
 
 def crown_bounds(network: TracedNetwork, ball: Ball) -> NetworkBounds:
@@ -298,5 +288,4 @@ def interval_margins(bounds: NetworkBounds, labels: Tensor) -> Tensor:
     lower, upper = bounds.values[last]
     centre, radius = ((lower + upper) / 2).flatten(1), ((upper - lower) / 2).flatten(1)
     rows = rows.flatten(2)
-    least = torch.einsum("nrk,nk->nr", rows, centre) - torch.einsum("nrk,nk->nr", rows.abs(), radius)
-    return least + constant
+    return products(rows, centre) - products(rows.abs(), radius) + constant

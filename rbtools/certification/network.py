@@ -54,10 +54,7 @@ def trace(model: Callable[[Tensor], Tensor], shape: Sequence[int], device: torch
     images = torch.rand(_PROBE, *shape, generator=generator).to(device)
     with torch.no_grad(), _Recorder(images) as recorder:
         logits = model(images)
-    last = recorder.number_of(logits)
-    if last is None:
-        raise RbError("The logits do not depend on the image, so there is nothing to certify.")
-    return _pruned(_merged(recorder.nodes, last))
+    return _network(recorder.nodes, recorder.number_of(logits), "so there is nothing to certify")
 
 
 def trace_batch(model: Callable[[Tensor], Tensor], images: Tensor) -> tuple[TracedNetwork, Tensor]:
@@ -69,10 +66,23 @@ def trace_batch(model: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Trac
     """
     with _Recorder(images, training=True) as recorder:
         logits = model(images)
+    # During a call weights have no graph: the operations are made again after it.
+    nodes = [
+        recorder.nodes[0],
+        *(
+            node._replace(operation=_HANDLERS[call.name.removesuffix("_")](call)[0])
+            for call, node in zip(recorder.calls, recorder.nodes[1:], strict=True)
+        ),
+    ]
     last = recorder.number_of(logits)
+    return _network(nodes, last, "so there are no bounds to train with"), logits
+
+
+def _network(nodes: list[Node], last: int | None, consequence: str) -> TracedNetwork:
+    """The network whose logits node `last` gives, if they depend on the image."""
     if last is None:
-        raise RbError("The logits do not depend on the image, so there are no bounds to train with.")
-    return _pruned(_merged(recorder.differentiable_nodes(), last)), logits
+        raise RbError(f"The logits do not depend on the image, {consequence}.")
+    return _pruned(_merged(nodes, last))
 
 
 class _Recorder(TorchDispatchMode):
@@ -82,7 +92,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.count, self.training = len(images), training
         self.nodes = [Node(ops.Input(), (), tuple(images.shape[1:]))]
-        self._calls: list[_Call] = []  # of all nodes but the first
+        self.calls: list[_Call] = []  # of all nodes but the first
         # A node of None is of outputs that nothing may use, such as the indices of max pooling.
         self._known: dict[int, tuple[Tensor, int, int | None]] = {id(images): (images, images._version, 0)}
 
@@ -118,18 +128,11 @@ class _Recorder(TorchDispatchMode):
         operation, parents = handler(call)
         self.nodes.append(Node(operation, tuple(parents), tuple(first.shape[1:])))
         if self.training:
-            self._calls.append(call)
+            self.calls.append(call)
         for tensor in _tensors([output]):
             number = len(self.nodes) - 1 if tensor is first else None
             self._known[id(tensor)] = (tensor, _version_after(tensor, args[0]), number)
         return output
-
-    def differentiable_nodes(self) -> list[Node]:
-        """The nodes with operations whose weights have a graph: during a call they have none."""
-        nodes = self.nodes[:1]
-        for call, node in zip(self._calls, self.nodes[1:], strict=True):
-            nodes.append(node._replace(operation=_HANDLERS[call.name.removesuffix("_")](call)[0]))
-        return nodes
 
 
 def _version_after(output: Tensor, argument: object) -> int:
@@ -137,12 +140,10 @@ def _version_after(output: Tensor, argument: object) -> int:
 
     A change in place is not counted yet, and a view does not share its base's count yet.
     """
-    if (
-        not isinstance(argument, Tensor)
-        or output.untyped_storage().data_ptr() != argument.untyped_storage().data_ptr()
-    ):
+    if not isinstance(argument, Tensor):
         return output._version
-    return argument._version + (output is argument)
+    shared = output.untyped_storage().data_ptr() == argument.untyped_storage().data_ptr()
+    return argument._version + (output is argument) if shared else output._version
 
 
 def refusal(name: str) -> RbError:
@@ -346,9 +347,8 @@ def _reduced(call: _Call) -> _Recorded:
     if not dims or any(dim % values.ndim == 0 for dim in dims):
         raise refusal(f"{call.name} over several images")
     terms = math.prod(values.shape[dim] for dim in dims)
-    if call.name == "mean":
-        return ops.Average(lambda x: x.mean(dims, keepdim=keep), terms), [call.only()]
-    return ops.Average(lambda x: x.sum(dims, keepdim=keep), terms), [call.only()]
+    reduce = torch.mean if call.name == "mean" else torch.sum
+    return ops.Average(lambda x: reduce(x, dims, keepdim=keep), terms), [call.only()]
 
 
 def _max_pool(call: _Call) -> _Recorded:

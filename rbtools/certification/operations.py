@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -331,13 +332,10 @@ class Average(Affine):
     def linear(self, values: Tensor) -> Tensor:
         return self.function(values)
 
-    def absolute(self, values: Tensor) -> Tensor:
-        return self.function(values)
+    absolute = linear
 
     def transpose(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
-        if self.adjoint is not None:
-            return self.adjoint(coefficients, shape)
-        return _transposed(self.function, coefficients, shape)
+        return (self.adjoint or partial(_transposed, self.function))(coefficients, shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,8 +349,7 @@ class Rearranged(Affine):
     def linear(self, values: Tensor) -> Tensor:
         return self.function(values)
 
-    def absolute(self, values: Tensor) -> Tensor:
-        return self.function(values)
+    absolute = linear
 
     def error(self, inputs: Sequence[ValueBounds]) -> Tensor | None:
         return None

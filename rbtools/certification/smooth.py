@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rbtools.certification import base, smoothed_counts
 from rbtools.errors import RbError
-from rbtools.lazy import np, torch
+from rbtools.lazy import Tensor, np, torch
 from rbtools.probabilistic import smoothing
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

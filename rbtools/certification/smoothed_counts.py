@@ -10,15 +10,13 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.probabilistic import smoothing
+from rbtools.probabilistic.smoothing import StoppingPlan
+from rbtools.rng.draws import Draws
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rbtools.certification.smooth import Smooth
-    from rbtools.probabilistic.smoothing import StoppingPlan
-    from rbtools.rng.draws import Draws
 
 
 class SmoothedExamples(NamedTuple):

@@ -19,7 +19,7 @@ RARE = ("noise", "norm", "clip", "truncate", "particles", "moves", "runs", "floo
 KERNELS = ("clean", "robust", "twice", "joint")  # of ntk; each computes those before it too
 _MEASURED = ("on", "split", "batches", "batch_size", "init_seed", "batchnorm", "seed")
 _PIXELS = ("cw-l2", "ddn")  # attacks whose distances are on [0, 1] whatever their entry says
-_NO_HASH = "Chosen images were evaluated (--indices), of which the record has only a hash."
+_NO_HASH = "Chosen images were evaluated (--n LIST), of which the record has only a hash."
 
 
 class Unsayable(Exception):

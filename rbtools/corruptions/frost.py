@@ -8,16 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rbtools.corruptions import imaging
-from rbtools.corruptions.base import Corruption, Draws
+from rbtools.corruptions.base import Corruption, by_archive
 from rbtools.errors import RbError
-from rbtools.lazy import np, torch
+from rbtools.lazy import Tensor, np, torch
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.rng.draws import Draws
 
 PACKAGE = "imagecorruptions"  # has the photographs of frost
 USED = 5  # of six photographs: the reference draws from 0 to 4
@@ -42,12 +40,12 @@ class Frost(Corruption):
     on images of 32 pixels (less on larger ones), with those of ImageNet-C they keep their size.
     """
 
-    name: ClassVar[str] = "frost"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
-        "cifar": ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-        "imagenet": ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
-    }
+    name = "frost"
+    random = True
+    severities = by_archive(
+        cifar=((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        imagenet=((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    )
 
     textures: str = param(
         "auto",

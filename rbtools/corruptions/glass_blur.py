@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
-from rbtools.corruptions.base import Corruption, Draws
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor, torch
+from rbtools.rng.draws import Draws
 
 Constant = tuple[float, int, int]
 
@@ -24,12 +21,12 @@ class GlassBlur(Corruption):
     published archives have it: its exchange only copies, so the other pixel does not change.
     """
 
-    name: ClassVar[str] = "glass_blur"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[Constant, ...]]] = {
-        "cifar": ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
-        "imagenet": ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-    }
+    name = "glass_blur"
+    random = True
+    severities = by_archive(
+        cifar=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        imagenet=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    )
 
     def smallest(self, constant: Constant) -> int:
         return 2 * constant[1] + 2  # else no pixel is far enough from the border to move

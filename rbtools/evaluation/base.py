@@ -1,4 +1,4 @@
-"""What an evaluation is: a task with its outputs, and the batches of examples that it runs on.
+"""What an evaluation is: a task with its outputs, the batches that it runs on, and outcomes in the store.
 
 An output is one whole number per example, and the entries computed from all of them. Nothing here imports
 torch before a batch is measured: a task whose outcomes are all stored only reads them.
@@ -6,13 +6,21 @@ torch before a batch is measured: a task whose outcomes are all stored only read
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
+from rbtools import registry
+from rbtools.datasets import npy
 from rbtools.errors import RbError
 from rbtools.lazy import nn, np, torch
 from rbtools.rng.draws import Draws
+from rbtools.store import Store
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +42,8 @@ REFERENCE_BATCH = 128
 # batches of 512 (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on
 # AMD EPYC).
 _PIXELS, _MOST = 32 * 32, 4
+VERSION = 2  # of the computation of outcomes
+_SECONDS_BETWEEN_WRITES = 2.0
 
 
 def batch_size(device: torch.device, shape: Sequence[int]) -> int:
@@ -119,16 +129,9 @@ class Batch:
 
     def in_chunks(self, chunk_size: int) -> Batch:
         """The same batch with another number of images that go through a model at once."""
-        return Batch(
-            self.model,
-            self.images,
-            self.labels,
-            self.ids,
-            seed=self.seed,
-            chunk_size=chunk_size,
-            fast_model=self.fast_model,
-            precomputed=self.precomputed,
-        )
+        batch = copy(self)
+        batch.chunk_size = chunk_size
+        return batch
 
     def take(self, rows: Tensor | slice) -> Batch:
         """The batch of some of the examples: where a mask is true, at positions, or a slice."""
@@ -217,6 +220,10 @@ class Output:
         """The fields that determine the entries besides the outcomes."""
         return {}
 
+    def measure(self, batch: Batch) -> Tensor | Outcome:
+        """Outcomes (N,) for the examples of a batch, or an `Outcome`."""
+        raise NotImplementedError
+
     def correct(self, outcomes: np.ndarray) -> np.ndarray:
         """Which examples (n,) are classified correctly, from their outcomes or rows: bool."""
         correct: np.ndarray = outcomes[:, 1:].argmax(1) == outcomes[:, 0] if self.detail else outcomes > 0
@@ -235,15 +242,10 @@ class EvalTask:
     """A set of outputs that share work.
 
     `save`: a folder for the adversarial images. `gaps`: metrics whose generalisation gap is test minus train.
-    `in_turn`: see JobFunction.
     """
 
     save: str | None = None
     gaps: frozenset[str] = frozenset()
-
-    @property
-    def in_turn(self) -> bool:
-        return False
 
     @property
     def title(self) -> str:
@@ -255,11 +257,138 @@ class EvalTask:
         raise NotImplementedError
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        """Outcomes (N,) of the wanted outputs for the examples of the batch, or an `Outcome`."""
-        raise NotImplementedError
+        """What `measure` of each wanted output gives, for outputs that share work."""
+        return [output.measure(batch) for output in wanted]
 
     def summarize(
         self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
     ) -> Entries:
         """Entries computed from the others; `correct_images` gives the correctly classified images."""
         return []
+
+
+def method_key(kind: str, word: str, method: Any) -> dict[str, Any]:
+    """The key fields of an output of a registered method: its name (as `word`), version and configuration."""
+    return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}
+
+
+class Part(NamedTuple):
+    """Outcomes of one output for some consecutive examples: the arguments of `Outcomes.extend`."""
+
+    values: np.ndarray
+    totals: Mapping[str, float]
+    device: str
+    fast_steps: Sequence[str] = ()
+    environment: str = ""
+
+    def encoded(self) -> bytes:
+        """The part in the format of stored outcomes."""
+        rows = _rows(self.values)
+        return encoded(rows, self.totals, [self.device], self.fast_steps, [self.environment])
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Part | None:
+        """A part that was stored; None for damaged data."""
+        values, totals, devices, fast_steps, environments = _decoded(data)
+        if values is None or len(devices) != 1 or len(environments) != 1:
+            return None
+        return cls(values, totals, devices[0], fast_steps, environments[0])
+
+
+class Outcomes:
+    """The outcomes of one output for a prefix of the examples' fixed order.
+
+    A row is a whole number, or some float32 numbers. Every write contains all rows, so that an interrupted
+    run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
+    them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
+    the fast model, `environments` what `device.environment` said, "" where that is not known. With `anew`
+    stored outcomes are ignored.
+    """
+
+    def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
+        self._store, self.key = store, key
+        stored = None if anew else store.outcomes(key)
+        self.totals: dict[str, float] = {}
+        self.devices: list[str] = []
+        self.fast_steps: list[str] = []
+        self.environments: list[str] = []
+        self._values: np.ndarray | None = None
+        if stored is not None:
+            self._values, self.totals, self.devices, self.fast_steps, self.environments = _decoded(stored)
+        self._kept = len(self)
+        self._written = time.monotonic()
+
+    def __len__(self) -> int:
+        return 0 if self._values is None else len(self._values)
+
+    def extend(
+        self,
+        values: np.ndarray,
+        totals: Mapping[str, float],
+        device: str,
+        fast_steps: Sequence[str] = (),
+        environment: str = "",
+    ) -> None:
+        """Append the outcomes of the next examples in the order, and add their sums, device, steps and
+        environment."""
+        rows = _rows(values)
+        self._values = rows if self._values is None else np.concatenate([self._values, rows])
+        for name, value in totals.items():
+            self.totals[name] = self.totals.get(name, 0.0) + value
+        self.devices = sorted({*self.devices, device})
+        self.fast_steps = sorted({*self.fast_steps, *fast_steps})
+        self.environments = sorted({*self.environments, environment})
+        if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
+            self.keep()
+
+    def keep(self) -> None:
+        """Write the outcomes to the store if there are new ones."""
+        if self._values is not None and len(self) > self._kept:
+            data = encoded(self._values, self.totals, self.devices, self.fast_steps, self.environments)
+            self._store.keep_outcomes(self.key, data)
+            self._kept, self._written = len(self), time.monotonic()
+
+    def values(self, n: int) -> np.ndarray:
+        """The outcomes of the first n examples."""
+        return np.empty(0, np.int32) if self._values is None else self._values[:n]
+
+
+def _rows(values: np.ndarray) -> np.ndarray:
+    """Rows as they are stored."""
+    return values.astype(np.int32 if values.ndim == 1 else np.float32)
+
+
+def encoded(
+    values: np.ndarray,
+    totals: Mapping[str, float],
+    devices: Sequence[str],
+    fast_steps: Sequence[str] = (),
+    environments: Sequence[str] = ("",),
+) -> bytes:
+    """Outcomes in the store's format: a line of JSON, then the array in numpy's .npy format."""
+    buffer = io.BytesIO()
+    rounded = {name: round(value, 3) for name, value in totals.items()}
+    head = {"totals": rounded, "devices": list(devices), "prepared": list(fast_steps)}
+    head["environments"] = list(environments)
+    buffer.write(orjson.dumps(head) + b"\n")
+    np.save(buffer, values, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _decoded(data: bytes) -> tuple[np.ndarray | None, dict[str, float], list[str], list[str], list[str]]:
+    """Decode stored outcomes; damaged data decode to none."""
+    try:
+        line, _, body = data.partition(b"\n")
+        head = orjson.loads(line)
+        header = npy.header(io.BytesIO(body))  # an untrusted file may declare any size
+        values: np.ndarray = (
+            np.frombuffer(body, header.dtype, offset=header.size).reshape(header.shape).copy()
+        )
+        totals = {str(name): float(value) for name, value in head["totals"].items()}
+        if (str(values.dtype), values.ndim) in (("int32", 1), ("float32", 2)):
+            names = (head["devices"], head["prepared"], head.get("environments", [""]))
+            devices, fast_steps, environments = (list(map(str, part)) for part in names)
+            return values, totals, devices, fast_steps, environments
+    except (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError):
+        pass
+    return None, {}, [], [], []

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rbtools import registry
-from rbtools.evaluation import adversarial, diagnostics
-from rbtools.evaluation.base import EvalTask, Outcome, Output
-from rbtools.evaluation.tasks import CleanOutput, accuracy_entry, attack_settings
+from rbtools.evaluation import diagnostics
+from rbtools.evaluation.base import EvalTask, Outcome, Output, method_key
+from rbtools.evaluation.tasks import CleanOutput, accuracy_entry, attack_settings, run_attack
 from rbtools.lazy import np, torch
 from rbtools.records import metric_name
 
@@ -43,18 +42,19 @@ class DistanceOutput(Output):
         return True
 
     def key_fields(self) -> dict[str, Any]:
-        return {
-            "kind": "distance",
-            "attack": self.method.name,
-            "version": self.method.version,
-            "config": self._settings(),
-        }
+        key = method_key("distance", "attack", self.method)
+        del key["config"]["eps"]  # the search does not depend on it
+        return key
 
     def postprocess_key(self) -> dict[str, Any]:
         return {"eps": list(self.eps)}
 
-    def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in registry.config(self.method).items() if name != "eps"}
+    def measure(self, batch: Batch) -> Outcome:
+        from rbtools.attacks.minimal_norm import distances
+
+        result = run_attack(batch, self.method)
+        rows = distances(result.images, batch.images, self.method.norm)
+        return Outcome(torch.where(result.survived, torch.inf, rows)[:, None], result.totals)
 
     def entry_template(self) -> list[dict[str, Any]]:
         stem, norm = self.method.stem, self.method.norm
@@ -158,21 +158,10 @@ class DistanceTask(EvalTask):
         rows: dict[Any, Any] = dict(batch.precomputed)
         outcomes: list[Tensor | Outcome] = []
         for output in wanted:
-            if isinstance(output, DistanceOutput):
-                outcome = _distances(batch, output)
-                rows[output] = outcome.values
-                outcomes.append(outcome)
-            elif isinstance(output, OptimalityOutput):
+            if isinstance(output, OptimalityOutput):
                 outcomes.append(torch.cat([rows[attack] for attack in output.attacks], dim=1))
-            else:
-                outcomes.append(batch.clean.int())
+                continue
+            outcome = output.measure(batch)
+            rows[output] = outcome.values if isinstance(outcome, Outcome) else outcome
+            outcomes.append(outcome)
         return outcomes
-
-
-def _distances(batch: Batch, output: DistanceOutput) -> Outcome:
-    """The rows (N, 1) of a batch."""
-    from rbtools.attacks.minimal_norm import distances
-
-    result = adversarial.run_attack(batch, output.method)
-    rows = distances(result.images, batch.images, output.method.norm)
-    return Outcome(torch.where(result.survived, torch.inf, rows)[:, None], result.totals)

@@ -20,12 +20,12 @@ from rbtools.evaluation.base import (
     Batch,
     EvalTask,
     Outcome,
+    Outcomes,
     Output,
+    Part,
     batch_size,
     default_chunk_size,
 )
-from rbtools.evaluation.outcomes import Outcomes, Part
-from rbtools.evaluation.result import Result, result_of
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, out_of_memory
 from rbtools.lazy import nn, np, torch
@@ -120,17 +120,17 @@ def evaluate(
 
     Raises RbError for input in another form, with what was found and what to do.
     """
-    from rbtools.evaluation import arguments  # imports torch, which outcomes in a store do not need
+    from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
 
     report = SILENT if progress is None else Report(progress=progress)
-    given = arguments.data_of(data, kept=store is not None)
-    network, place = arguments.model_of(model, given, device)
+    given = in_memory.data_of(data, kept=store is not None)
+    network, place = in_memory.model_of(model, given, device)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen)
-    cache = arguments.Cache(store, model, given) if store is not None else None
-    results: list[Result] = []
-    for todo in map(arguments.task_of, task if isinstance(task, list) else [task]):
+    cache = in_memory.Cache(store, model, given) if store is not None else None
+    results: list[in_memory.Result] = []
+    for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
         outputs = todo.outputs()
         outcomes = [
             Outcomes(Store(None), "")
@@ -138,7 +138,7 @@ def evaluate(
             else Outcomes(cache.store, cache.key(output, settings, len(order)), anew=keep_images)
             for output in outputs
         ]
-        images = arguments.KeptImages() if keep_images else None
+        images = in_memory.KeptImages() if keep_images else None
         if any(len(known) < len(order) for known in outcomes):
             compute_outcomes(
                 network,
@@ -153,7 +153,7 @@ def evaluate(
             )
         for output, known in zip(outputs, outcomes, strict=True):
             if not output.implicit:
-                results.append(result_of(output, known, order, settings, images))
+                results.append(in_memory.result_of(output, known, order, settings, images))
     return results if isinstance(task, list) or len(results) > 1 else results[0]
 
 
@@ -178,8 +178,6 @@ def compute_outcomes(
     examples and the outcome wherever the outcome has images. Raises RbError where one image alone needs more
     memory than there is.
     """
-    from rbtools.models import cuda_graphs  # imports torch
-
     n, channels, height, width = len(examples.order), *examples.images.shape[1:]
     shape = (channels, height, width)
     pixels, labels = streaming.batchwise(examples.images, device), examples.labels.to(device)
@@ -193,7 +191,6 @@ def compute_outcomes(
     cuts = cut(outputs, n, device, shape, share.workers)
     with (
         _kept(outcomes),
-        cuda_graphs.released(fast.model),
         closing(share.tiles(cuts, outcomes, progress)) as tiles,  # type: ignore[type-var]
     ):
         for tile in tiles:
@@ -217,7 +214,6 @@ def compute_outcomes(
                 chunk = batch.chunk_size
                 arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
                 seconds = time.perf_counter() - start
-                report.after_batch(len(ids))
                 for i, result, values in zip(missing, results, arrays, strict=True):
                     steps = fast.steps if outputs[i].allow_fast_model else ()
                     totals = {"seconds": seconds, **result.totals}
@@ -330,7 +326,8 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
         raise RbError(
             "Memory ran out with one image at a time. Use a larger device, or --device cpu."
         ) from error
-    cuda_graphs.release(batch.fast_model)
+    if isinstance(batch.fast_model, cuda_graphs.GraphedNetwork):
+        batch.fast_model.release()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return batch.in_chunks(max(batch.chunk_size // 2, 1))

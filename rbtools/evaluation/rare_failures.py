@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rbtools import registry
-from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.attacks import losses
+from rbtools.evaluation.base import EvalTask, Outcome, Output, method_key
 from rbtools.evaluation.tasks import CleanOutput
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, splitting
@@ -31,10 +31,7 @@ class RareOutput(Output):
 
     def key_fields(self) -> dict[str, Any]:
         return {
-            "kind": "pr-rare",
-            "noise": self.noise.name,
-            "version": self.noise.version,
-            "config": registry.config(self.noise),
+            **method_key("pr-rare", "noise", self.noise),
             "gamma": self.gamma,
             "splitting_version": self.split.version,
             **({"shaped": self.noise.shaped_version} if self.noise.shaped_version > 1 else {}),
@@ -43,6 +40,37 @@ class RareOutput(Output):
 
     def postprocess_key(self) -> dict[str, Any]:
         return {"confidence": self.confidence, "intervals": estimate.INTERVALS}
+
+    def measure(self, batch: Batch) -> Outcome:
+        rows = torch.full((len(batch.ids), 1 + self.split.runs), float("nan"), device=batch.ids.device)
+        rows[:, 0] = batch.ids
+        passes = 0.0
+        for row in batch.clean.nonzero()[:, 0]:
+            rows[row, 1:], seen = self._example(batch.take(row[None]))
+            passes += seen
+        return Outcome(rows, {"forward": passes + len(batch.ids), "backward": 0.0})
+
+    def _example(self, batch: Batch) -> tuple[Tensor, int]:
+        """The logarithms of one example's failure probability (runs,), and the number of forward passes."""
+        shape = tuple(batch.images.shape[1:])
+        seen = 0
+
+        def score(normals: Tensor) -> Tensor:
+            """The largest logit of another class minus that of the label: float32 (M,)."""
+            nonlocal seen
+            seen += len(normals)
+            margins = []
+            for part in normals.split(batch.chunk_size):
+                noisy = self.noise.apply(batch.images, self.noise.shaped(part, shape), self.gamma).float()
+                with torch.no_grad():
+                    logits = batch.model(noisy).float()
+                labels = batch.labels.expand(len(part))
+                margins.append(losses.margin(logits, labels, labels))
+            return torch.cat(margins)
+
+        draws = batch.draws(f"rare.{self.noise.stem}")
+        logarithms = self.split.log_probabilities(score, self.noise.width(shape), draws)
+        return logarithms.float(), seen
 
     def entry_template(self) -> list[dict[str, Any]]:
         settings = {**self.noise.settings, **self.split.config(), "denominator": "correct"}
@@ -73,41 +101,3 @@ class RareFailureTask(EvalTask):
             CleanOutput(),
             *(RareOutput(self.noise, gamma, self.split, self.confidence) for gamma in self.gammas),
         ]
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
-        return [
-            self._rows(batch, output) if isinstance(output, RareOutput) else batch.clean.int()
-            for output in wanted
-        ]
-
-    def _rows(self, batch: Batch, output: RareOutput) -> Outcome:
-        rows = torch.full((len(batch.ids), 1 + self.split.runs), float("nan"), device=batch.ids.device)
-        rows[:, 0] = batch.ids
-        passes = 0.0
-        for place in batch.clean.nonzero()[:, 0]:
-            rows[place, 1:], seen = self._example(batch.take(place[None]), output.gamma)
-            passes += seen
-        return Outcome(rows, {"forward": passes + len(batch.ids), "backward": 0.0})
-
-    def _example(self, batch: Batch, gamma: float) -> tuple[Tensor, int]:
-        """The logarithms of one example's failure probability (runs,), and the number of forward passes."""
-        shape, label = tuple(batch.images.shape[1:]), int(batch.labels[0])
-        seen = 0
-
-        def score(normals: Tensor) -> Tensor:
-            """The largest logit of another class minus that of the label: float32 (M,)."""
-            nonlocal seen
-            seen += len(normals)
-            margins = []
-            for part in normals.split(batch.chunk_size):
-                noisy = self.noise.apply(batch.images, self.noise.shaped(part, shape), gamma).float()
-                with torch.no_grad():
-                    logits = batch.model(noisy).float()
-                own = logits[:, label].clone()
-                logits[:, label] = float("-inf")
-                margins.append(logits.max(1).values - own)
-            return torch.cat(margins)
-
-        draws = batch.draws(f"rare.{self.noise.stem}")
-        logarithms = self.split.log_probabilities(score, self.noise.width(shape), draws)
-        return logarithms.float(), seen

@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rbtools import registry
 from rbtools.attacks import steps
 from rbtools.errors import UsageError
-from rbtools.evaluation import mean_interval
-from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.base import EvalTask, Outcome, Output, method_key
 from rbtools.evaluation.tasks import CleanOutput, attack_settings
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rbtools.attacks.base import Attack
     from rbtools.evaluation.base import Batch
 
 # The gaps of these metrics are test - train: loss and error on test images grow with overfitting.
@@ -38,15 +33,24 @@ class LossOutput(Output):
         return bool(self.method.random)
 
     def key_fields(self) -> dict[str, Any]:
-        return {
-            "kind": "robust loss",
-            "attack": self.method.name,
-            "version": self.method.version,
-            "config": registry.config(self.method),
-        }
+        return method_key("robust loss", "attack", self.method)
 
     def postprocess_key(self) -> dict[str, Any]:
-        return {"intervals": mean_interval.VERSION}
+        return {"intervals": intervals.OF_IMAGES_VERSION}
+
+    def measure(self, batch: Batch) -> Outcome:
+        from rbtools.evaluation.fast_model import CountingModel
+
+        counting = CountingModel(batch.fast_model, batch.chunk_size)
+        counting.begin(len(batch.ids))
+        draws = batch.draws(f"attack.{self.method.name}")
+        perturbed = self.method(counting, batch.images, batch.labels, draws).detach().float()
+        perturbed = steps.project(perturbed, batch.images, self.method.eps, self.method.norm)
+        logits = batch.logits(perturbed)
+        loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
+        rows = torch.stack([loss, (logits.argmax(1) == batch.labels).float()], dim=1)
+        passes = {"forward": float(counting.forwards + len(rows)), "backward": float(counting.backwards)}
+        return Outcome(rows, passes)
 
     def entry_template(self) -> list[dict[str, Any]]:
         name = metric_name.attack_name(self.method.stem, self.method.eps, self.method.norm)
@@ -59,8 +63,8 @@ class LossOutput(Output):
         mean = float(losses.mean())
         loss: dict[str, Any] = {"n": n, "value": mean}
         if n > 1:
-            loss["ci95"] = list(mean_interval.of_images(losses, 0.0))
-            loss["interval_of"] = mean_interval.OF
+            loss["ci95"] = list(intervals.of_images(losses, 0.0))
+            loss["interval_of"] = intervals.OF_IMAGES
         error = {"n": n, "value": wrong / n, "ci95": list(intervals.wilson(wrong, n))}
         return [entry | numbers for entry, numbers in zip(self.entry_template(), (loss, error), strict=True)]
 
@@ -93,25 +97,3 @@ class RobustLossTask(EvalTask):
 
     def outputs(self) -> Sequence[Output]:
         return [CleanOutput(), *(LossOutput(replace(self.method, eps=eps)) for eps in self.eps)]
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
-        return [
-            _rows(batch, output.method) if isinstance(output, LossOutput) else batch.clean.int()
-            for output in wanted
-        ]
-
-
-def _rows(batch: Batch, method: Attack) -> Outcome:
-    """The row of every example of a batch."""
-    from rbtools.evaluation.fast_model import CountingModel
-
-    counting = CountingModel(batch.fast_model, batch.chunk_size)
-    counting.begin(len(batch.ids))
-    draws = batch.draws(f"attack.{method.name}")
-    perturbed = method(counting, batch.images, batch.labels, draws).detach().float()
-    perturbed = steps.project(perturbed, batch.images, method.eps, method.norm)
-    logits = batch.logits(perturbed)
-    loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-    rows = torch.stack([loss, (logits.argmax(1) == batch.labels).float()], dim=1)
-    passes = {"forward": float(counting.forwards + len(rows)), "backward": float(counting.backwards)}
-    return Outcome(rows, passes)

@@ -1,21 +1,25 @@
 """The tasks that most tools run: accuracy on unchanged, attacked and corrupted images.
 
-Nothing here imports torch before a batch is measured, so that a task whose outcomes are all stored only
-reads them.
+An attack only proposes: whether it broke an example is decided in float32 and inside the budget
+(`run_attack`). Nothing here imports torch before a batch is measured, so that a task whose outcomes are all
+stored only reads them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rbtools import registry
+from rbtools.attacks import steps
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.evaluation import adversarial, diagnostics
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
-from rbtools.lazy import np, torch
+from rbtools.errors import RbError
+from rbtools.evaluation import diagnostics
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, method_key
+from rbtools.lazy import nn, np, torch
 from rbtools.probabilistic import estimate, intervals
 from rbtools.records import metric_name
 from rbtools.scoring import corruptions as sums
@@ -77,8 +81,7 @@ class CleanOutput(Output):
     def entry_template(self) -> list[dict[str, Any]]:
         return [{"metric": "acc"}]
 
-    def outcomes(self, batch: Batch) -> Tensor:
-        """The outcomes of a batch, or its rows."""
+    def measure(self, batch: Batch) -> Tensor:
         return rows_of(batch, batch.clean_logits, self.detail)
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -95,9 +98,6 @@ class AccuracyTask(EvalTask):
     def outputs(self) -> Sequence[CleanOutput]:
         return [CleanOutput(implicit=False, detail=self.detail)]
 
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
-        return [one.outcomes(batch) for one in self.outputs() if one in wanted]
-
 
 def attack_settings(method: Attack, **more: object) -> dict[str, Any]:
     """The settings of the attack in an entry: its name and configuration, with the norm and step in use.
@@ -109,6 +109,125 @@ def attack_settings(method: Attack, **more: object) -> dict[str, Any]:
     if "step_size" in settings:
         settings["step_size"] = method.effective_step_size
     return {"attack": method.name, **more, **settings}
+
+
+class AttackResult(NamedTuple):
+    """Result of an attack on the examples of a batch.
+
+    survived: bool (N,), classified correctly unchanged and under the attack. images: (N, C, H, W), the
+    perturbed images; logits: float32 (N, K) on them. totals: sums over the examples.
+    """
+
+    survived: Tensor
+    images: Tensor
+    logits: Tensor
+    totals: dict[str, float]
+
+
+def run_attack(
+    batch: Batch,
+    method: Attack,
+    previous: AttackResult | None = None,
+    still_correct: Tensor | None = None,
+    on: nn.Module | None = None,
+) -> AttackResult:
+    """Attack the examples that are classified correctly, or only those of them in `still_correct` (N,).
+
+    A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
+    projected onto the budget and the box first, so that a wrong attack cannot report a false success. The
+    fast model decides nothing: an example that it misclassifies stays in the attack until the model itself
+    agrees; if they still disagree at the end, the example is attacked again on the model itself (not with
+    `iterate` "last", which only evaluates the last iterate). `previous`: the result at a smaller eps, whose
+    images are kept for examples that are not attacked here. `on`: another model to attack; its adversarial
+    examples are evaluated on this one.
+    """
+    from rbtools.evaluation.fast_model import is_float32
+
+    start = time.perf_counter()
+    images = batch.images.clone() if previous is None else previous.images.clone()
+    logits = batch.clean_logits.clone() if previous is None else previous.logits.clone()
+    survived = batch.clean.clone() if still_correct is None else batch.clean & still_correct
+    totals = {"forward": float(len(images)), "backward": 0.0}
+    if survived.any() and method.eps > 0:
+        left = batch.take(survived)
+        exact = on is not None or batch.fast_model is batch.model or method.batch_dependent
+        points, outputs = _attempt(left, method, on or (batch.model if exact else batch.fast_model), totals)
+        # A single step follows no decision of the fast model; in float32 both decide alike, and a pass to
+        # find where they do not would cost as much as the step.
+        confirmed = method.iterate == "last" or (method.single_step and is_float32(batch.fast_model))
+        if not exact and not confirmed:
+            _repeat_unconfirmed(left, method, points, outputs, totals)
+        rows = survived.nonzero()[:, 0]
+        images[rows], logits[rows] = points, outputs
+        survived[rows] = outputs.argmax(1) == left.labels
+    totals["seconds"] = time.perf_counter() - start
+    return AttackResult(survived, images, logits, totals)
+
+
+def _repeat_unconfirmed(
+    batch: Batch, method: Attack, images: Tensor, logits: Tensor, totals: dict[str, float]
+) -> None:
+    """Attack the examples again, on the model itself, that only the fast model misclassifies at the end.
+
+    images: (N, C, H, W), the perturbed ones; logits: (N, K), the model's on them. Both are changed in place.
+    """
+    still_correct = logits.argmax(1) == batch.labels
+    unconfirmed = torch.zeros_like(still_correct)
+    if still_correct.any():
+        unconfirmed[still_correct.clone()] = ~batch.take(still_correct).judged(
+            batch.fast_model, images[still_correct]
+        )
+        totals["forward"] += float(still_correct.sum())
+    totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(unconfirmed.sum())
+    if unconfirmed.any():
+        images[unconfirmed], logits[unconfirmed] = _attempt(
+            batch.take(unconfirmed), method, batch.model, totals, True
+        )
+
+
+def _attempt(
+    batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
+    # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
+    whole = method.batch_dependent
+    decides = batch.model if model is batch.fast_model is not batch.model else None
+    from rbtools.evaluation.fast_model import CountingModel
+
+    counting = CountingModel(model, None if whole else batch.chunk_size, decides)
+    counting.begin(len(batch.ids))
+    draws = batch.draws(f"attack.{method.name}")
+    perturbed, findings = method.run(counting, batch.images, batch.labels, draws)
+    if perturbed.shape != batch.images.shape:
+        raise RbError(
+            f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
+            f" {tuple(batch.images.shape)}. This is an error in the attack."
+        )
+    if not torch.isfinite(perturbed).all():
+        first = int((~torch.isfinite(perturbed)).flatten(1).any(1).nonzero()[0])
+        raise RbError(
+            f"The attack {method.name} gave NaN or infinite pixels for image {int(batch.ids[first])}. Check"
+            " that the gradient of the model is finite there."
+        )
+    norm = method.norm
+    perturbed = steps.project(perturbed.detach().float(), batch.images, method.eps, norm)
+    logits = batch.logits(perturbed)
+    sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
+    if counting.backwards and not again:
+        sums |= {"started": len(perturbed), "zero_gradient": counting.zero_gradients}
+    loss = method.loss_for(logits.shape[1])
+    if loss is not None:
+        sums[f"loss.{loss}"] = len(perturbed)
+    if "distance" in findings:
+        distances = findings["distance"][torch.isfinite(findings["distance"])]
+        sums |= {"distance": float(distances.sum()), "distances": len(distances)}
+    if "broken_by" in findings:
+        broken = findings["broken_by"][logits.argmax(1) != batch.labels]
+        for number in broken.unique().tolist():
+            sums[f"broken_by.{number}"] = int((broken == number).sum())
+    for name, value in sums.items():
+        totals[name] = totals.get(name, 0.0) + float(value)
+    return perturbed, logits
 
 
 @dataclass(frozen=True)
@@ -141,14 +260,8 @@ class AttackOutput(Output):
         return not self.batch_dependent
 
     def key_fields(self) -> dict[str, Any]:
-        return {
-            "kind": "attack",
-            "attack": self.method.name,
-            "version": self.method.version,
-            "config": registry.config(self.method),
-            **({"ladder": list(self.ladder)} if self.ladder else {}),
-            **rows_key(self.detail),
-        }
+        ladder = {"ladder": list(self.ladder)} if self.ladder else {}
+        return {**method_key("attack", "attack", self.method), **ladder, **rows_key(self.detail)}
 
     def postprocess_key(self) -> dict[str, Any]:
         # Ensembles of other attacks were once called aa, as AutoAttack is: their entries are made anew.
@@ -189,22 +302,14 @@ class AttackTask(EvalTask):
     save: str | None = None
 
     @property
-    def in_turn(self) -> bool:
-        return not self.method.batch_dependent  # pyautoattack changes settings of the process
-
-    @property
     def title(self) -> str:
         return str(self.method.stem)
 
     def outputs(self) -> Sequence[Output]:
-        smaller = {
-            eps: tuple(smaller_eps for smaller_eps in sorted(self.eps) if smaller_eps < eps)
-            for eps in self.eps
-        }
-        attacked = [
-            AttackOutput(replace(self.method, eps=eps), smaller[eps] if self.ladder else (), self.detail)
-            for eps in self.eps
-        ]
+        def smaller(eps: float) -> tuple[float, ...]:
+            return tuple(other for other in sorted(self.eps) if other < eps) if self.ladder else ()
+
+        attacked = [AttackOutput(replace(self.method, eps=e), smaller(e), self.detail) for e in self.eps]
         return [CleanOutput(detail=self.detail), *attacked]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
@@ -213,14 +318,14 @@ class AttackTask(EvalTask):
         for output in sorted(wanted, key=_distance):
             if isinstance(output, AttackOutput):
                 last, still_correct = self._smaller(batch, output, previous)
-                result = adversarial.run_attack(batch, output.method, last, still_correct)
+                result = run_attack(batch, output.method, last, still_correct)
                 previous[output.method.eps] = result
                 values = result.survived.int()
                 if self.detail:
                     values = rows_of(batch, result.logits, self.detail)
                 outcomes[output] = Outcome(values, result.totals, result.images)
             elif isinstance(output, CleanOutput):
-                outcomes[output] = output.outcomes(batch)
+                outcomes[output] = output.measure(batch)
         return [outcomes[output] for output in wanted]
 
     def _smaller(
@@ -257,14 +362,13 @@ class CorruptionOutput(Output):
         return self.detail  # logits are kept to the bit
 
     def key_fields(self) -> dict[str, Any]:
-        return {
-            "kind": "corruption",
-            "corruption": self.corruption.name,
-            "version": self.corruption.version,
-            "config": registry.config(self.corruption),
-            "severity": self.severity,
-            **rows_key(self.detail),
-        }
+        key = method_key("corruption", "corruption", self.corruption)
+        return {**key, "severity": self.severity, **rows_key(self.detail)}
+
+    def measure(self, batch: Batch) -> Tensor:
+        draws = batch.draws(f"corruption.{self.corruption.name}")
+        logits = batch.logits(self.corruption(batch.images, self.severity, draws))
+        return rows_of(batch, logits, self.detail)
 
     def entry_template(self) -> list[dict[str, Any]]:
         name, severity = self.corruption.name, self.severity
@@ -312,17 +416,6 @@ class CorruptionTask(EvalTask):
             for severity in self.severities
         ]
         return [CleanOutput(detail=self.detail), *pairs]
-
-    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
-        outcomes = []
-        for output in wanted:
-            if isinstance(output, CorruptionOutput):
-                draws = batch.draws(f"corruption.{output.corruption.name}")
-                logits = batch.logits(output.corruption(batch.images, output.severity, draws))
-                outcomes.append(rows_of(batch, logits, self.detail))
-            elif isinstance(output, CleanOutput):
-                outcomes.append(output.outcomes(batch))
-        return outcomes
 
     def summarize(
         self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]

@@ -11,11 +11,10 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-
-from rbtools.execution.turns import pause
 
 _PAUSE_SECONDS = 0.02
 
@@ -103,7 +102,7 @@ def held(store: Path | None, threads: int, check_cancelled: Callable[[], None]) 
                         wanted -= 1
                 if wanted:
                     check_cancelled()
-                    pause(_PAUSE_SECONDS)
+                    time.sleep(_PAUSE_SECONDS)
         yield
 
 
@@ -144,5 +143,5 @@ def _locked(path: Path, check_cancelled: Callable[[], None]) -> Iterator[None]:
     with contextlib.ExitStack() as lock:
         while not _taken(lock, path):
             check_cancelled()
-            pause(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
         yield

@@ -42,7 +42,7 @@ class Data:
 
     def order(self, labels: torch.Tensor) -> torch.Tensor:
         """The examples (indices into the split) in the order of every evaluation; `--n` takes the first ones,
-        `--indices` only some of them.
+        `--n LIST` only some of them.
         """
         if self.indices is None:
             return datasets.subset(labels, self.size, seed=0)
@@ -125,7 +125,7 @@ class InMemory(dict[str, Any]):
         self.model, self.data = model, data
 
     def split(self, split: str, chosen: Any) -> MemoryData:
-        """The images under the name of a split; `chosen`: only some of them (`--indices`)."""
+        """The images under the name of a split; `chosen`: only some of them (`--n LIST`)."""
         if chosen is None:
             return replace(self.data, split=split)
         part = datasets.indices.read(chosen, self.data.size) if isinstance(chosen, str) else chosen

@@ -8,22 +8,17 @@ is summed layer by layer, and a layer's gradients are freed before the next laye
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import F, nn, torch
-from rbtools.measures.derivatives import differentiating, weights_of
+from rbtools.lazy import F, Tensor, nn, torch
+from rbtools.measures.base import watching
+from rbtools.measures.derivatives import Weights, differentiating, weights_of
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rbtools.measures.derivatives import Weights
-
-    # Called with a layer, its input, and the gradient at its output.
-    Add = Callable[[nn.Module, Tensor, Tensor], None]
-    # Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
-    Blocks = Iterator[tuple[str, Tensor]]
+# Called with a layer, its input, and the gradient at its output.
+Add = Callable[["nn.Module", Tensor, Tensor], None]
+# Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
+Blocks = Iterator[tuple[str, Tensor]]
 
 # Numbers of a layer's gradients that are in memory at once, and columns of a block of products.
 _NUMBERS = 1 << 26
@@ -99,9 +94,6 @@ def _add_products(total: Tensor, block: Tensor) -> None:
         total.addmm_(rows, rows.T)
 
 
-# --- a layer's gradients ---------------------------------------------------------------------------
-
-
 def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
     """The images' gradients with respect to a layer's own parameters, from its input and output gradient.
 
@@ -110,6 +102,7 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
     if isinstance(module, nn.Conv2d):
         if module.groups == 1 and not isinstance(module.padding, str) and module.padding_mode == "zeros":
             yield from _convolution(module, inside, gradient)
+            yield "bias", gradient.flatten(2).sum(2)
     elif isinstance(module, nn.Linear):
         yield from _linear(module, inside, gradient)
     elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
@@ -135,30 +128,15 @@ def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
     if conv.kernel_size == (1, 1) and conv.padding == (0, 0):
         seen = inside[:, :, :: conv.stride[0], :: conv.stride[1]].flatten(2)
         yield "weight", torch.bmm(gradient.flatten(2), seen.transpose(1, 2))
-        if conv.bias is not None:
-            yield "bias", gradient.flatten(2).sum(2)
         return
     step = max(_NUMBERS // (count * conv.weight[0].numel()), 1)
     beside = inside.reshape(1, -1, *inside.shape[2:])
     for first in range(0, channels, step):
         part = gradient[:, first : first + step].reshape(1, -1, *gradient.shape[2:])
         weight = conv.weight.detach()[:1].expand(part.shape[1], *conv.weight.shape[1:])
-        gradients = torch.ops.aten.convolution_backward(
-            part,
-            beside,
-            weight,
-            None,
-            conv.stride,
-            conv.padding,
-            conv.dilation,
-            False,
-            [0, 0],
-            count,
-            [False, True, False],
-        )
+        options = (None, conv.stride, conv.padding, conv.dilation, False, [0, 0], count, [False, True, False])
+        gradients = torch.ops.aten.convolution_backward(part, beside, weight, *options)
         yield "weight", gradients[1].view(count, -1)
-    if conv.bias is not None:
-        yield "bias", gradient.flatten(2).sum(2)
 
 
 def _linear(module: nn.Linear, inside: Tensor, gradient: Tensor) -> Blocks:
@@ -178,18 +156,10 @@ def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient:
     """The backward pass of one BatchNorm in which each channel of each image is a channel."""
     assert norm.running_mean is not None and norm.running_var is not None
     count = len(inside)
-    _, weight, bias = torch.ops.aten.native_batch_norm_backward(
-        gradient.reshape(1, -1, *gradient.shape[2:]),
-        inside.reshape(1, -1, *inside.shape[2:]),
-        None,
-        norm.running_mean.repeat(count),
-        norm.running_var.repeat(count),
-        None,
-        None,
-        False,
-        norm.eps,
-        [False, True, True],
-    )
+    left, right = (x.reshape(1, -1, *x.shape[2:]) for x in (gradient, inside))
+    mean, variance = norm.running_mean.repeat(count), norm.running_var.repeat(count)
+    options = (None, None, False, norm.eps, [False, True, True])
+    _, weight, bias = torch.ops.aten.native_batch_norm_backward(left, right, None, mean, variance, *options)
     yield "weight", weight.view(count, -1)
     yield "bias", bias.view(count, -1)
 
@@ -268,16 +238,7 @@ def _differentiable(parameters: list[nn.Parameter]) -> Iterator[None]:
             parameter.requires_grad_(False)
 
 
-# --- passes through the model ----------------------------------------------------------------------
-
-
-def _backward(
-    model: nn.Module,
-    images: Tensor,
-    modules: set[nn.Module],
-    add: Add,
-    each_logit: bool,
-) -> None:
+def _backward(model: nn.Module, images: Tensor, modules: set[nn.Module], add: Add, each_logit: bool) -> None:
     """Call `add(module, input, gradient at its output)` for every call of these modules."""
     with _watched(modules, add), torch.enable_grad():
         points = images.detach().requires_grad_()
@@ -289,24 +250,17 @@ def _backward(
             torch.autograd.grad(output, points, retain_graph=place + 1 < len(outputs), allow_unused=True)
 
 
-@contextmanager
-def _watched(modules: set[nn.Module], add: Add) -> Iterator[None]:
+def _watched(modules: set[nn.Module], add: Add) -> AbstractContextManager[None]:
+    def take(module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
+        with torch.no_grad():
+            add(module, inside, gradient.detach())
+
     def seen(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         if isinstance(output, torch.Tensor) and output.requires_grad and isinstance(inputs[0], torch.Tensor):
             # The hook gets the gradient at the tensor's present value, also if that is overwritten later.
-            output.register_hook(partial(_take, add, module, inputs[0].detach()))
+            output.register_hook(partial(take, module, inputs[0].detach()))
 
-    handles = [module.register_forward_hook(seen) for module in modules if module._parameters]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _take(add: Add, module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
-    with torch.no_grad():
-        add(module, inside, gradient.detach())
+    return watching((module for module in modules if module._parameters), seen)
 
 
 def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tensor, each_logit: bool) -> None:

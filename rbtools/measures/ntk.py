@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 KERNELS = ("clean", "robust", "twice", "joint")
 # A smallest eigenvalue below this share of the largest is rounding error.
@@ -41,10 +38,10 @@ class NTK(Measure):
     "image", at the cost of running ones; those of the batch need a backward pass of the batch for each image.
     """
 
-    name: ClassVar[str] = "ntk"
-    weights: ClassVar[str] = "init"
-    size: ClassVar[tuple[int, int]] = (1, 50)
-    batchnorm: ClassVar[str | None] = "batch"
+    name = "ntk"
+    weights = "init"
+    size = 1, 50
+    batchnorm = "batch"
 
     kernel: str = param(
         "robust",
@@ -56,6 +53,7 @@ class NTK(Measure):
         "sum",
         "The kernel of the sum of the logits, or the sum of the logits' kernels.",
         choices=("sum", "each"),
+        part_of="kernel:logits",
     )
 
     @property

@@ -15,7 +15,7 @@ from rbtools.models.load_weights import load_into, meta_init
 from rbtools.models.normalising import behind
 from rbtools.spaces import zoo
 from rbtools.spaces.nasbench201 import ops_of
-from rbtools.spaces.zoo_forms import SHORTCUTS, TRACELESS, PreActResNetForm, ResNetForm, WideResNetForm
+from rbtools.spaces.zoo import SHORTCUTS, TRACELESS, PreActResNetForm, ResNetForm, WideResNetForm
 
 if TYPE_CHECKING:
     from rbtools.models.read_checkpoint import Checkpoint

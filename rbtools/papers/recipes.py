@@ -80,7 +80,7 @@ def _evaluated(s: Setting, dataset: str = "") -> str:
         "step": s.at("8/255", "2/255", "8/255"),
         "first": s.at("32/255", "0.03", "32/255"),
         "gamma": s.at("32/255,0.3,0.35,0.4", "0.03,0.08,0.1,0.12", "32/255,0.3,0.35,0.4"),
-        "images": s.at("--n-train 355", "--indices 0-999", "--n 20 --n-train 20"),
+        "images": s.at("--n-train 355", "--n 0-999", "--n 20 --n-train 20"),
         **_PR_OF_SET.get(dataset, {}),
     }
     images, n, truncate = of["images"], s.at("", "", "--n 20"), s.at("", "--truncate", "")

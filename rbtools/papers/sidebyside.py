@@ -308,7 +308,7 @@ def absent(name: str, wanted: Sequence[Missing]) -> str:
 
 
 def weights(folder: str) -> Missing:
-    """The published weights of NAS-Bench-201, as `--weights` takes them."""
+    """The published weights of NAS-Bench-201, as `--checkpoint` takes them."""
     return Missing(
         folder,
         "the authors of NAS-Bench-201 (archive NAS-Bench-201-v1_1-096897, unpacked) or of NATS-Bench"
@@ -333,7 +333,9 @@ def needed(setting: Setting, sets: Sequence[str], published: bool, further: bool
     wanted = [data_set(name, setting.data) for name in sets]
     if further:
         pairs = [word.partition("/")[0] for word in setting.pairs_of_scale().split()]
-        wanted += [data_set(name, setting.data) for name in SETS if name in pairs and name not in sets]
+        wanted += [
+            data_set(name, setting.data) for name in SETS if name in pairs and name not in (*sets, "cifar10")
+        ]
         networks = [word for word in setting.vits_of_scale().split(",") if word]
         wanted += [timm_weights(word.removeprefix("timm:").partition(":")[0]) for word in networks]
         vit_s = setting.vit_s_of_scale()

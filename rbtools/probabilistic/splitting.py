@@ -9,7 +9,7 @@ The level is the highest score that is killed, and survivors are strictly above 
 lowest survivor, that one would count as above itself: an overestimate, by half at 1e-9. With this rule the
 mean over runs is unbiased if moved particles are independent of their start: Brehier, Gazeau, Goudenege,
 Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel splitting algorithms" (Ann. Appl.
-Probab. 26, 2016). bench/rare.py measures the remaining bias.
+Probab. 26, 2016). tests/probabilistic hold it.
 """
 
 from __future__ import annotations
@@ -17,28 +17,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.probabilistic.estimate import Estimate, interval_name
 from rbtools.probabilistic.intervals import mean_interval
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.rng.draws import Draws
 
 # The step is adapted until this share of the moves stays above the level.
 _ACCEPTED = 0.3
 _MOST_LEVELS = 500
-
-
-class Draws(Protocol):
-    """Random numbers of one example."""
-
-    def normal(self, shape: Sequence[int], draw: int = 0) -> Tensor:
-        """Standard normal numbers, float32 (1, *shape)."""
-
-    def uniform(self, shape: Sequence[int], draw: int = 0) -> Tensor:
-        """Numbers from [0, 1), float32 (1, *shape)."""
 
 
 @dataclass(frozen=True, kw_only=True)

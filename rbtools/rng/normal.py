@@ -9,14 +9,9 @@ GPU. This costs some 5 ns per value more than the library's functions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.rng.philox import WORD, scalar
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 # ln m = 2 artanh(s), s = (m - 1)/(m + 1); for m in [sqrt(1/2), sqrt(2)), |s| < 0.1716 and the first
 # term left out is 1e-12 of the sum. The sine's, on [-pi/4, pi/4], is 7e-12; a float32 has 6e-8.

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rbtools.attacks import losses, steps
 from rbtools.attacks.active_examples import uploaded, wide
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
+from rbtools.rng.draws import Draws
 from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
-
-    Solution = Tensor | tuple[Tensor, Tensor | None]
+Solution: TypeAlias = "Tensor | tuple[Tensor, Tensor | None]"
 
 _CLOSE = 4  # decimals to which distances in equal steps are compared, since they are rounded
 
@@ -42,7 +38,7 @@ class Walk(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ATPR(Method["Solution"]):
+class ATPR(Method[Solution]):
     """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
     correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start, with
     its own step size and number of steps, drawn for each image. From a misclassified candidate a walk
@@ -60,9 +56,8 @@ class ATPR(Method["Solution"]):
     tenth are correct.
     """
 
-    name: ClassVar[str] = "at-pr"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "candidates"
+    name = "at-pr"
+    inner = "candidates"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     candidates: int = param(5, "Attacks to choose from: 5 (text), 10 (PRBench's code).", check="positive")

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rbtools.attacks.active_examples import wide
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
+from rbtools.rng.draws import Draws
 from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy, mode
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
-    from rbtools.rng.draws import Draws
-
-
-class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
+class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     """A method that stops its attack if that does not raise the loss: Chen and Lee's filter, as in PRBench.
 
     After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
@@ -33,16 +28,12 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
         self.method, self.warm_steps, self.rule = method, warm_steps, rule
-        self.name, self.inner = method.name, method.inner  # type: ignore[misc]
+        self.name, self.inner, self.inner_mode = method.name, method.inner, method.inner_mode  # type: ignore[misc]
 
     @property
     def passes(self) -> tuple[int, int]:
         forward, backward = self.method.passes
         return forward + 1 + (self.method.inner == "ce"), backward
-
-    @property
-    def solves_in_eval(self) -> bool:
-        return self.method.solves_in_eval
 
     @property
     def of_whole_batches(self) -> bool:

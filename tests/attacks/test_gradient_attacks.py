@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
 
 from rbtools.attacks import ATTACKS, steps
 from rbtools.errors import RbError
@@ -90,111 +85,6 @@ def test_robust_accuracy_is_that_of_the_closed_form(norm):
         assert torch.equal((model(perturbed).argmax(1) == labels)[~near], robust[~near])
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    eps=st.floats(0, 1.5),
-    step=st.none() | st.floats(0, 2),
-    norm=st.sampled_from(["linf", "l2"]),
-    start=st.sampled_from(["uniform", "zero"]),
-    iterate=st.sampled_from(["any", "last"]),
-    restarts=st.integers(1, 3),
-    steps_=st.integers(1, 4),
-    seed=st.integers(0, 2**31),
-    channels_last=st.booleans(),
-)
-def test_pgd_never_leaves_ball_or_box(eps, step, norm, start, iterate, restarts, steps_, seed, channels_last):
-    if start == "zero":
-        restarts = 1
-    images = images_for(5, (3, 4, 2), seed % 1000).round(decimals=1)  # some pixels lie on the walls
-    if channels_last:
-        images = images.to(memory_format=torch.channels_last)
-    labels = torch.arange(5) % 3
-    attack = ATTACKS.build(
-        "pgd",
-        eps=eps,
-        step_size=step,
-        norm=norm,
-        start=start,
-        iterate=iterate,
-        restarts=restarts,
-        steps=steps_,
-    )
-    before = images.clone()
-    perturbed = attack(linear(3, (3, 4, 2), seed % 7, scale=30.0), images, labels, draws_for(5, seed))
-    assert torch.equal(images, before), "the attack wrote into its input"
-    inside_budget(perturbed, images, eps, norm)
-
-
-@settings(max_examples=30, deadline=None)
-@given(eps=st.floats(0, 1.5), seed=st.integers(0, 1000))
-def test_fgsm_never_leaves_ball_or_box(eps, seed):
-    images = images_for(5, (3, 4, 2), seed).round(decimals=1)
-    perturbed = ATTACKS.build("fgsm", eps=eps)(
-        linear(3, (3, 4, 2)), images, torch.zeros(5).long(), draws_for(5)
-    )
-    inside_budget(perturbed, images, eps, "linf")
-
-
-def inside_budget(perturbed, images, eps, norm):
-    assert perturbed.shape == images.shape and perturbed.dtype == torch.float32
-    assert perturbed.min() >= 0 and perturbed.max() <= 1
-    delta = (perturbed.double() - images.double()).flatten(1)
-    size = delta.abs().amax(1) if norm == "linf" else delta.norm(dim=1)
-    assert (size <= eps + 1e-6).all()
-
-
-def curved(seed=0):
-    """A small network, computed in float64 so that batch size cannot show through rounding."""
-    torch.manual_seed(seed)
-    net = nn.Sequential(
-        nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 25, 4)
-    )
-    net = net.double().eval().requires_grad_(False)
-    return lambda images: net(images.double())
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"norm": n, "iterate": i, "restarts": r}
-        for n in ("linf", "l2")
-        for i in ("any", "last")
-        for r in (1, 3)
-    ],
-)
-def test_result_does_not_depend_on_batch_or_order(params):
-    model, images = curved(), images_for(13, (2, 5, 5))
-    labels = model(images).argmax(1)
-    draws = draws_for(13)
-    eps = 0.03 if params["norm"] == "linf" else 0.12
-    attack = ATTACKS.build("pgd", eps=eps, steps=5, **params)
-    whole = attack(model, images, labels, draws)
-    broken = model(whole).argmax(1) != labels
-    assert 0 < broken.sum() < 13  # both kinds of example are there, so some leave the batch early
-    for size in (1, 4, 5):
-        parts = [
-            attack(
-                model, images[i : i + size], labels[i : i + size], draws.take(torch.arange(13)[i : i + size])
-            )
-            for i in range(0, 13, size)
-        ]
-        assert torch.equal(torch.cat(parts), whole)
-    order = torch.randperm(13)
-    shuffled = attack(model, images[order], labels[order], draws.take(order))
-    assert torch.equal(shuffled, whole[order])
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-@pytest.mark.parametrize("iterate", ["any", "last"])
-@pytest.mark.parametrize("start", ["uniform", "zero"])
-def test_eps_zero_returns_the_images(norm, iterate, start):
-    images = images_for(6, (2, 5, 5))
-    for step_size in (None, 0.1):
-        attack = ATTACKS.build("pgd", eps=0.0, norm=norm, iterate=iterate, start=start, step_size=step_size)
-        assert torch.equal(attack(curved(), images, torch.zeros(6).long(), draws_for(6)), images)
-    assert torch.equal(ATTACKS.build("fgsm", eps=0.0)(curved(), images, torch.zeros(6).long(), None), images)
-
-
 def band(images):
     """Wrong only for a pixel in (0.515, 0.525), though the gradient always points upward."""
     pixel = images.flatten(1)[:, 0]
@@ -242,18 +132,11 @@ def test_restarts_from_the_same_start_are_refused():
 
 
 def test_only_a_random_start_depends_on_the_draws():
-    images, labels = images_for(4, (2, 5, 5)), torch.zeros(4).long()
+    model, images, labels = linear(4), images_for(4), torch.zeros(4).long()
     for name, params in (("fgsm", {}), ("pgd", {"start": "zero"}), ("pgd", {}), ("pgd", {"norm": "l2"})):
         attack = ATTACKS.build(name, eps=0.1, **params)
-        one, two = (attack(curved(), images, labels, draws_for(4, seed)) for seed in (0, 1))
+        one, two = (attack(model, images, labels, draws_for(4, seed)) for seed in (0, 1))
         assert torch.equal(one, two) != attack.random
-
-
-def test_other_seed_other_start():
-    images = images_for(3)
-    attack = ATTACKS.build("pgd", eps=0.1, steps=1, step_size=0.0, iterate="last")
-    one, two = (attack(linear(2), images, torch.zeros(3).long(), draws_for(3, seed)) for seed in (0, 1))
-    assert not torch.equal(one, two)
 
 
 def test_default_step_and_stem():
@@ -268,18 +151,3 @@ def test_default_step_and_stem():
     assert build(steps=7).stem == "pgd7"
     assert build(norm="l2").stem == "pgd20.l2"
     assert ATTACKS.build("fgsm").stem == "fgsm"
-
-
-@pytest.mark.parametrize("params", [{"steps": 0}, {"restarts": 0}, {"step_size": -0.1}, {"norm": "l1"}])
-def test_values_out_of_range_are_refused(params):
-    with pytest.raises(RbError, match=next(iter(params))):
-        ATTACKS.build("pgd", **params)
-
-
-@pytest.mark.parametrize("name", list(ATTACKS))
-def test_attacks_are_frozen_and_carry_what_the_engine_reads(name):
-    attack = ATTACKS.build(name, eps=0.01)
-    assert attack.name == name and attack.version >= 1 and attack.norm in ("linf", "l2")
-    assert attack.stem.startswith(name) and isinstance(attack.batch_dependent, bool)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        attack.eps = 1.0

@@ -7,9 +7,10 @@ import itertools
 import pytest
 import torch
 
-from rbtools.attacks import ATTACKS, active_batch, square_search
+from rbtools.attacks import ATTACKS, active_examples, apgd, square
 from rbtools.attacks.target import Network
 from rbtools.errors import RbError
+from rbtools.evaluation import diagnostics
 from rbtools.evaluation.fast_model import CountingModel
 from rbtools.rng.draws import Draws
 
@@ -40,18 +41,9 @@ def test_share_of_the_square_follows_the_paper():
 
 
 def test_side_of_the_square():
-    square = ATTACKS.build("square")
     # sqrt(.8 * 1024) = 28.6, sqrt(.4 * 1024) = 20.2, ... sqrt(.8 / 128 * 1024) = 2.5
-    assert [square.side(query, 32, 32) for query in (0, 11, 51, 201, 501, 1001, 2001, 4001)] == [
-        29,
-        20,
-        14,
-        10,
-        7,
-        5,
-        4,
-        3,
-    ]
+    sides = {0: 29, 11: 20, 51: 14, 201: 10, 501: 7, 1001: 5, 2001: 4, 4001: 3}
+    assert {query: ATTACKS.build("square").side(query, 32, 32) for query in sides} == sides
     assert ATTACKS.build("square", norm="l2").side(2001, 32, 32) == 5  # odd, so that it has a centre
     assert ATTACKS.build("square", p=1.0).side(0, 28, 5) == 5
     assert ATTACKS.build("square", p=0.0).side(0, 28, 28) == 1
@@ -60,16 +52,15 @@ def test_side_of_the_square():
 def test_pixels_are_at_the_border_of_the_ball_and_squares_differ_between_images():
     model, eps = linear(), 0.1
     images = 0.2 + 0.6 * images_for(6)
-    found = ATTACKS.build("square", eps=eps, queries=40)
-    sides = [found.side(query, 6, 6) for query in range(40)]
-    batch = active_batch.AttackBatch(images, model(images).argmax(1), draws_for(6))
+    attack = ATTACKS.build("square", eps=eps, queries=40)
+    batch = active_examples.AttackBatch(images, model(images).argmax(1), draws_for(6))
     asked = []
 
     def watched(points):
         asked.append(points.clone())
         return 1e-3 * model(points) + torch.nn.functional.one_hot(batch.labels, 4)[: len(points)]
 
-    square_search.square_search(Network(watched), batch, eps=eps, norm="linf", sides=sides, restart=0)
+    attack._search(0, Network(watched), batch, False)
     for points in asked:
         if len(points) == 6:
             torch.testing.assert_close(
@@ -82,42 +73,27 @@ def test_pixels_are_at_the_border_of_the_ball_and_squares_differ_between_images(
     assert len({tuple(one.flatten().tolist()) for one in changed}) > 1
 
 
-def test_margin_never_rises():
+def test_margin_never_rises(monkeypatch):
     model, images = linear(), images_for(5)
-    labels = model(images).argmax(1)
-    margins = []
-    for queries in (1, 10, 60):
-        attack = ATTACKS.build("square", eps=0.02, queries=queries)
-        batch = active_batch.AttackBatch(images, labels, draws_for(5))
-        state = []
-        original = square_search._try
+    batch = active_examples.AttackBatch(images, model(images).argmax(1), draws_for(5))
+    margins, original = [], square._try
 
-        def tried(model, one, *rest, original=original, state=state):
-            fooled = original(model, one, *rest)
-            state.append(one.margin.clone())
-            return fooled
+    def tried(model, state, *rest):
+        fooled = original(model, state, *rest)
+        margins.append(state.margin.clone())
+        return fooled
 
-        square_search._try = tried
-        try:
-            square_search.square_search(
-                Network(model),
-                batch,
-                eps=0.02,
-                norm="linf",
-                sides=[attack.side(query, 6, 6) for query in range(queries)],
-                restart=0,
-            )
-        finally:
-            square_search._try = original
-        margins.append(state[-1])
-        whole = [one for one in state if len(one) == len(state[-1])]
-        assert all((after <= before).all() for before, after in itertools.pairwise(whole))
+    monkeypatch.setattr(square, "_try", tried)
+    ATTACKS.build("square", eps=0.02, queries=60)._search(0, Network(model), batch, False)
+    whole = [margin for margin in margins if len(margin) == len(margins[-1])]
+    assert all((after <= before).all() for before, after in itertools.pairwise(whole))
+    assert (whole[-1] < whole[0]).any()
 
 
 @pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("l1", 1)])
 @pytest.mark.parametrize("side", [3, 4, 5, 7])
 def test_pattern_is_two_bumps_of_opposite_sign(side, norm, order):
-    pattern = square_search._pattern(side, norm, torch.device("cpu"))
+    pattern = square._pattern(side, norm, torch.device("cpu"))
     half = side // 2
     assert pattern.norm(p=order) == pytest.approx(1)
     assert (pattern[:half] > 0).all() and (pattern[half:] < 0).all()
@@ -144,8 +120,8 @@ def test_a_square_in_l1_moves_what_two_windows_had_into_one():
     best[0, 0, 0, 0], best[0, 0, 4, 4] = 0.6, 0.2  # lengths .1 and .3 of eps .5: .1 is unused
     words = torch.tensor([[0, 0, 2**32 - 1, 2**32 - 1, 1]])  # from the last corner into the first
     row = torch.zeros(1, dtype=torch.long)
-    state = square_search._SquareState(row, best, images[:, 0, 0, 0], images, images, images, words, row)
-    patch = square_search._squares(state, words, 3, 0.5, "l1")
+    state = square._SquareState(row, best, images[:, 0, 0, 0], images, images, images, words, row)
+    patch = square._squares(state, words, 3, 0.5, "l1")
     change = (patch.values.view(5, 5) - 0.5).abs()
     assert float(change.sum()) == pytest.approx(0.5, abs=1e-6)
     assert float(change[:3, :3].sum()) == pytest.approx(0.5, abs=1e-6)
@@ -161,15 +137,15 @@ def test_a_square_that_was_rejected_is_not_tried_again(shape, monkeypatch):
         return linear(size=images[0].numel())(points)
 
     labels = network(images).argmax(1)
-    square = ATTACKS.build("square", eps=0.02, queries=1200)
+    attack = ATTACKS.build("square", eps=0.02, queries=1200)
 
     def search():
         asked.clear()
-        points, _ = square.run(network, images, labels, draws_for(20))
+        points, _ = attack.run(network, images, labels, draws_for(20))
         return points, sum(asked)
 
     points, few = search()
-    monkeypatch.setattr(square_search, "_MOST_SQUARES", 0)
+    monkeypatch.setattr(square, "_MOST_SQUARES", 0)
     same_points, many = search()
     assert torch.equal(points, same_points)
     assert few < many
@@ -191,13 +167,11 @@ def test_it_says_which_attack_broke_what():
     made, labels, found, told = run("aa", attacks="noise,apgd-ce,apgd-t")
     by = told["broken_by"]
     assert [part.name for part in made.parts] == ["noise", "apgd-ce", "apgd-t"]
-    assert (by[:3] == active_batch.CLEAN).all() and set(by[3:].tolist()) >= {-1, 1}
-    assert torch.equal(model(found).argmax(1) == labels, by == active_batch.STILL_CORRECT)
+    assert (by[:3] == active_examples.CLEAN).all() and set(by[3:].tolist()) >= {-1, 1}
+    assert torch.equal(model(found).argmax(1) == labels, by == active_examples.STILL_CORRECT)
 
 
 def test_each_attack_gets_what_the_ones_before_left(monkeypatch):
-    from rbtools.attacks import apgd
-
     sizes = []
     original = apgd.apgd
 
@@ -280,3 +254,14 @@ def test_one_attack_in_a_sequence_is_that_attack_alone():
     assert torch.equal(
         ATTACKS.build("aa", eps=0.06, attacks="apgd-ce")(model, images, labels, draws_for(20)), alone
     )
+
+
+@pytest.mark.parametrize(
+    ("attacks", "warns"), [("square", False), ("fgsm,square", True), ("apgd-ce,square", True)]
+)
+def test_square_says_something_of_gradients_only_beside_an_attack_by_gradients(attacks, warns):
+    attack = ATTACKS.build("aa", attacks=attacks)
+    square = attacks.split(",").index("square")
+    fields = diagnostics.of_attack(attack, {f"broken_by.{square}": 50.0}, 100)
+    assert fields["broken_by"]["square"] == 50
+    assert any("no attack by gradients broke" in text for text in fields.get("warnings", [])) is warns

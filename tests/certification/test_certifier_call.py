@@ -15,8 +15,7 @@ from rbtools.certification import CERTIFIERS
 from rbtools.commands.certify import main
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.certified import CertifiedTask
-from rbtools.evaluation.smoothed_classifier import SmoothingOutput, SmoothingTask
+from rbtools.evaluation.certified import CertifiedTask, SmoothingOutput, SmoothingTask
 from rbtools.inputs import resolve
 from tests.certification.networks import DrawnNetwork, drawn_images
 from tests.runner import Record, entry, invoke, one

@@ -163,11 +163,11 @@ def test_a_diverging_training_is_an_error_record_and_the_stream_goes_on(explodin
 
 
 def test_strict_stops_at_the_first_failure_and_says_it_once(exploding: str) -> None:
-    result = run([*FAST, "--method", f"erm,{exploding},erm", "--strict"], LINE)
+    result = run([*FAST, "--method", f"erm,{exploding},erm", "--errors", "stop"], LINE)
     assert result.exit_code == 1
     (record,) = records(result)
     assert record["train"]["method"] == "erm"
-    assert result.stderr.count("diverged") == 1 and "because of --strict" in result.stderr
+    assert result.stderr.count("diverged") == 1 and "because of --errors stop" in result.stderr
 
 
 def test_an_architecture_that_cannot_be_built_fails_alone() -> None:
@@ -202,7 +202,7 @@ def test_tracking_goes_into_the_history() -> None:
         (["--method", ","], f"--method is empty. Known methods: {', '.join(METHODS)}."),
         (["--seed", "1,-2"], "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2."),
         (["--milestones", "7.5", "--schedule", "step"], "--milestones has 7.5. Expected whole numbers"),
-        (["--no-store"], "--no-store leaves no place for the checkpoints"),
+        (["--store", "none"], "--store none leaves no place for the checkpoints"),
         (["--momentum", "0.8"], "--momentum has no effect with --schedule onecycle"),
         (["--decay", "0.5", "--schedule", "cosine"], "--decay has no effect with --schedule cosine"),
         (["--decay", "0.5", "--schedule", "cosine"], "Leave out one, or change the other."),
@@ -317,7 +317,7 @@ def test_a_full_disk_is_an_error_record_and_a_later_run_goes_on(monkeypatch: pyt
         result = run(FAST)
     assert result.exit_code == 1
     assert "No space left on device. Free some space" in records(result)[0]["error"]["message"]
-    later = CliRunner().invoke(main, [*FAST, "--retry-errors"], input=result.stdout)
+    later = CliRunner().invoke(main, [*FAST, "--errors", "retry"], input=result.stdout)
     assert later.exit_code == 0 and "checkpoint" in records(later)[0]
 
 

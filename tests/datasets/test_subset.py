@@ -50,19 +50,6 @@ def test_seeds_give_other_orders_and_the_order_is_frozen():
     assert orders[1] == [24, 14, 29, 7, 16, 34, 13, 27]
 
 
-def test_every_example_is_equally_likely_to_come_first():
-    labels = torch.zeros(5, dtype=torch.int64)
-    firsts = [int(datasets.subset(labels, 1, seed)) for seed in range(2000)]
-    # 400 expected of each, standard deviation 18.
-    assert all(abs(firsts.count(example) - 400) < 75 for example in range(5))
-
-
-def test_classes_may_be_missing_and_labels_large():
-    labels = torch.tensor([999, 5, 999, 5, 5])
-    chosen = datasets.subset(labels, 4, seed=0)
-    assert sorted(labels[chosen].tolist()) == [5, 5, 999, 999]
-
-
 @pytest.mark.parametrize("n", [0, -3])
 def test_fewer_than_one_is_refused(n):
     with pytest.raises(RbError, match=f"number of examples is {n}. It must be 1 or more"):

@@ -19,9 +19,8 @@ from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import Pending, RbError
 from rbtools.evaluation import base, evaluate
-from rbtools.evaluation.base import EvalTask
+from rbtools.evaluation.base import EvalTask, Outcomes, Part
 from rbtools.evaluation.certified import CertifiedTask
-from rbtools.evaluation.outcomes import Outcomes, Part
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask
 from rbtools.execution import memoize

@@ -22,12 +22,13 @@ from rbtools.certification.smooth import Smooth
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
-from rbtools.evaluation import arguments
+from rbtools.evaluation import in_memory
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record
 from rbtools.probabilistic import NOISES
 from rbtools.store import Store
+from tests.networks import linear
 
 MODULE = """
 from torch import nn
@@ -127,7 +128,7 @@ def by_command(line: list[str], task: Any, name: str) -> np.ndarray:
     assert result.exit_code == 0, result.output
     run = Run.of(store=Store("rb-store"), device="cpu", allow_code=True)
     inputs = resolve_inputs(json.loads(result.stdout), run)
-    found = evaluate_record.known_outcomes(inputs, arguments.task_of(task))
+    found = evaluate_record.known_outcomes(inputs, in_memory.task_of(task))
     assert found, "the store has no outcomes under the key of these settings"
     return found[0][inputs.data.order(inputs.data.load().labels).argsort().numpy()]
 
@@ -341,20 +342,13 @@ def test_the_functions_of_the_tools_take_a_module(network: nn.Module, digits: tu
     assert "ntk.trained.train.clean.fro" in rbtools.measure(linear, digits, "ntk", batch_size=4)["metrics"]
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_is_called_by_itself(name: str) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).eval()
-    images, few = (
-        torch.rand(6, 3, 4, 4),
-        {"steps": 2, "queries": 20, "samples": 2, "restarts": 1, "targets": 2},
-    )
-    labels = model(images).argmax(1)
-    fields = ATTACKS.load(name).__dataclass_fields__
-    own = {key: value for key, value in few.items() if key in fields}
-    attack = ATTACKS.build(name, eps=0.2, **own)
+def test_an_attack_called_by_itself_draws_by_the_position_of_the_images(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    model, attack = linear((1, 8, 8)), PGD(eps=0.2, steps=2)
+    images, labels = digits[0][:6], digits[1][:6]
     points = attack(model, images, labels)
-    assert points.shape == images.shape and points.min() >= 0 and points.max() <= 1
     assert torch.equal(points, attack(model, images, labels, seed=0))
+    assert not torch.equal(points, attack(model, images, labels, seed=1))
     part = attack(model, images[3:], labels[3:], examples=torch.arange(3, 6))
     torch.testing.assert_close(part, points[3:], atol=1e-5, rtol=0)

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rbtools.evaluation import fast_model, sampling
+from rbtools.evaluation import fast_model, probabilistic
 from rbtools.evaluation.base import Batch
+from rbtools.evaluation.probabilistic import sample_copies
 from rbtools.probabilistic import NOISES, sequential
-from rbtools.probabilistic.estimate import pr_d
-from rbtools.probabilistic.intervals import clopper_pearson
 from tests.pretend_device import PretendDevice
 
 
@@ -60,7 +59,7 @@ def normal_tail(t: float) -> float:
 )
 def test_pr_of_a_linear_model_is_its_closed_form(noise: str, gamma: float, failing: float) -> None:
     images, samples = 100, 60
-    (found,) = sampling.copies(tile_of(Above(1, 0.4), images), NOISES.build(noise), [gamma], samples)
+    (found,) = sample_copies(tile_of(Above(1, 0.4), images), NOISES.build(noise), [gamma], samples)
     share = 1 - found.right.sum().item() / (images * samples)
     assert share == pytest.approx(failing, abs=4 * math.sqrt(failing * (1 - failing) / (images * samples)))
 
@@ -70,7 +69,7 @@ def test_pr_of_a_linear_model_in_the_l2_ball(noise: str) -> None:
     """Failing is a cap of the ball: the first coordinate of 64 below -.25 of the radius."""
     images, samples, gamma, d = 100, 60, 0.4, 64
     chosen = NOISES.build(noise, norm="l2", clip=False)
-    (found,) = sampling.copies(tile_of(Above(1, 0.4), images), chosen, [gamma], samples)
+    (found,) = sample_copies(tile_of(Above(1, 0.4), images), chosen, [gamma], samples)
     generator = np.random.default_rng(0)
     if noise == "uniform":  # direction times u^(1/d)
         z = generator.normal(size=(100_000, d))
@@ -93,8 +92,8 @@ def test_an_early_stop_counts_the_same_draws_whatever_the_batch(batch: int) -> N
     samples, rhos = 60, (0.1, 0.3)
     noise, gammas = NOISES.build("uniform"), (0.15, 0.2, 0.5)
     rules = [sequential.fixed(samples, rho) for rho in rhos]
-    full = sampling.copies(tile_of(Above(2, 0.4), 20), noise, gammas, samples)
-    found = sampling.copies(tile_of(Above(2, 0.4), 20, batch=batch), noise, gammas, samples, rules)
+    full = sample_copies(tile_of(Above(2, 0.4), 20), noise, gammas, samples)
+    found = sample_copies(tile_of(Above(2, 0.4), 20, batch=batch), noise, gammas, samples, rules)
     for early, all_ in zip(found, full, strict=True):
         wrong = samples - all_.right
         for place, rho in enumerate(rhos):
@@ -111,21 +110,21 @@ def test_an_early_stop_counts_the_same_draws_whatever_the_batch(batch: int) -> N
             ]
         )
         assert bool(decided.any(0).all())
-    alone = sampling.copies(tile_of(Above(2, 0.4), 20), noise, gammas, samples, rules)
+    alone = sample_copies(tile_of(Above(2, 0.4), 20), noise, gammas, samples, rules)
     assert all(torch.equal(a.drawn, b.drawn) for a, b in zip(alone, found, strict=True))
 
 
 def test_a_search_that_errs_changes_no_decision_and_saves_passes() -> None:
     samples, gammas, noise = 40, (0.15, 0.3), NOISES.build("gaussian")
     exact = Above(2, 0.4)
-    want = sampling.copies(tile_of(exact), noise, gammas, samples)
+    want = sample_copies(tile_of(exact), noise, gammas, samples)
     asked, exact.seen = exact.seen, 0
     erring = Above(2, 0.4, blur=0.003)
-    found = sampling.copies(tile_of(exact, search=erring), noise, gammas, samples)
+    found = sample_copies(tile_of(exact, search=erring), noise, gammas, samples)
     assert all(torch.equal(a.right, b.right) for a, b in zip(want, found, strict=True))
     assert erring.seen == 2 * 200 * samples and exact.seen < 0.15 * asked
     blind = Above(2, 0.4, blur=0.003)  # without confirmation the counts would differ
-    naive = sampling.copies(tile_of(blind), noise, gammas, samples)
+    naive = sample_copies(tile_of(blind), noise, gammas, samples)
     assert any(not torch.equal(a.right, b.right) for a, b in zip(want, naive, strict=True))
     assert found[0].totals["confirmed"] + found[1].totals["confirmed"] == exact.seen - 200  # the clean ones
 
@@ -133,9 +132,9 @@ def test_a_search_that_errs_changes_no_decision_and_saves_passes() -> None:
 def test_what_is_wrong_without_noise_is_sampled_only_on_request() -> None:
     tile = tile_of(Above(1, 0.4), 10)
     tile.labels[:5] = 0
-    (found,) = sampling.copies(tile, NOISES.build("uniform"), [0.2], 50)
+    (found,) = sample_copies(tile, NOISES.build("uniform"), [0.2], 50)
     assert found.right[:5].tolist() == [-1] * 5 and found.drawn.tolist() == [0] * 5 + [50] * 5
-    (every,) = sampling.copies(tile, NOISES.build("uniform"), [0.2], 50, everyone=True)
+    (every,) = sample_copies(tile, NOISES.build("uniform"), [0.2], 50, everyone=True)
     assert torch.equal(every.right[5:], found.right[5:]) and bool((every.right[:5] < 30).all())
 
 
@@ -150,7 +149,7 @@ def test_the_draws_of_many_samples_need_no_more_memory() -> None:
             return images.flatten(1)[:, :2]
 
     model = Largest()
-    sampling.copies(tile_of(model, 30, batch=50), NOISES.build("uniform"), [0.1, 0.2], 64, everyone=True)
+    sample_copies(tile_of(model, 30, batch=50), NOISES.build("uniform"), [0.1, 0.2], 64, everyone=True)
     assert model.most <= 50
 
 
@@ -174,47 +173,22 @@ def network() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 @pytest.mark.trains
-def test_intervals_hold_what_a_plain_loop_of_100_000_draws_finds(network: Any) -> None:
-    """Brute force with torch's own generator; then 200 seeds of 60 draws, which must cover as they say."""
-    model, images, labels = network
-    gamma, generator = 0.35, torch.Generator().manual_seed(1)
-    right = torch.zeros(len(images))
-    for _ in range(1000):
-        unit = 2 * torch.rand(len(images), 100, 1, 8, 8, generator=generator) - 1
-        copies = (images[:, None] + gamma * unit).clamp(0, 1).flatten(0, 1)
-        right += (model(copies).argmax(1).view(-1, 100) == labels[:, None]).sum(1)
-    truth = (right / 100_000).double()
-    assert 0.3 < float(truth.min()) < 0.99 and float(truth.max()) > 0.999  # the test sees both kinds
-    samples, hits, means = 60, 0, 0
-    for seed in range(200):
-        tile = Batch(model, images, labels, torch.arange(len(images)), seed=seed, chunk_size=512)
-        (found,) = sampling.copies(tile, NOISES.build("uniform"), [gamma], samples)
-        for count, share in zip(found.right.tolist(), truth.tolist(), strict=True):
-            low, high = clopper_pearson(count, samples)
-            hits += low - 1e-4 <= share <= high + 1e-4
-        low, high = pr_d(found.right.tolist(), samples).interval or (0, 0)
-        means += low <= float(truth.mean()) <= high
-    assert hits / (200 * len(images)) >= 0.95
-    assert means / 200 >= 0.95  # these very images: their own spread is not at play
-
-
-@pytest.mark.trains
 def test_bf16_leaves_the_decisions_as_they_are(network: Any) -> None:
     model, images, labels = network
     search = fast_model.make_fast_model(model, "bf16", (1, 8, 8)).model
     ids, noise, gammas = torch.arange(len(images)), NOISES.build("uniform"), (0.2, 0.4, 0.6)
-    exact = sampling.copies(Batch(model, images, labels, ids, seed=0, chunk_size=128), noise, gammas, 300)
+    exact = sample_copies(Batch(model, images, labels, ids, seed=0, chunk_size=128), noise, gammas, 300)
     tile = Batch(model, images, labels, ids, seed=0, chunk_size=128, fast_model=search)
-    found = sampling.copies(tile, noise, gammas, 300)
+    found = sample_copies(tile, noise, gammas, 300)
     assert all(torch.equal(a.right, b.right) for a, b in zip(exact, found, strict=True))
     assert 0 < found[2].totals["confirmed"] < 0.3 * found[2].totals["copies"]
 
 
 def test_a_gpu_is_waited_for_once_in_eight_batches_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies near a tie, which the model itself decides, are looked up together."""
-    monkeypatch.setattr(sampling, "batch_size", lambda device, shape: 20)
+    monkeypatch.setattr(probabilistic, "batch_size", lambda device, shape: 20)
     noise, model, waits = NOISES.build("uniform"), Above(1, 0.4), []
-    (want,) = sampling.copies(tile_of(model, 20, Above(1, 0.4, blur=0.05)), noise, [0.2], 32)
+    (want,) = sample_copies(tile_of(model, 20, Above(1, 0.4, blur=0.05)), noise, [0.2], 32)
     for samples in (16, 32):
         with PretendDevice() as device:
             tile = tile_of(model, 20, Above(1, 0.4, blur=0.05))
@@ -223,7 +197,7 @@ def test_a_gpu_is_waited_for_once_in_eight_batches_of_copies(monkeypatch: pytest
             )
             assert bool(tile.clean.all())
             device.reset()
-            (found,) = sampling.copies(tile, noise, [0.2], samples)
+            (found,) = sample_copies(tile, noise, [0.2], samples)
             waits.append(device.waits.total())
     assert found.right.tolist() == want.right.tolist() and found.totals == want.totals
     assert waits[1] - waits[0] <= 2 * (2 + 1), (

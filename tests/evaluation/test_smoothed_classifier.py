@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rbtools.certification.smooth import Smooth
 from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.smoothed_classifier import SmoothingOutput, SmoothingTask
+from rbtools.evaluation.certified import SmoothingOutput, SmoothingTask
 from rbtools.probabilistic import smoothing
 from rbtools.rng.draws import Draws
 

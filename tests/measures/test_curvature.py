@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from rbtools.errors import RbError
-from rbtools.measures import MEASURES, derivatives, spectrum, wci
+from rbtools.measures import MEASURES, derivatives, hessian, wci
 from rbtools.measures.base import MeasureBatch, Value, measured
 from rbtools.rng.draws import Draws
 
@@ -274,16 +274,16 @@ def test_lanczos_finds_a_small_eigenvalue_beside_a_large_negative_one() -> None:
     matrix = torch.diag(torch.tensor([-5.0, 1.0, 0.5, 0.0, -0.1]))
     start = torch.ones(1, 5)
     limits: Any = {"iterations": 300, "tolerance": 1e-6}
-    assert float(spectrum.lanczos(lambda v: v @ matrix, start, top=1, **limits)[0, 0]) == pytest.approx(
+    assert float(hessian.lanczos(lambda v: v @ matrix, start, top=1, **limits)[0, 0]) == pytest.approx(
         1, abs=1e-5
     )
-    assert float(spectrum.power(lambda v: v @ matrix, start, **limits)[0]) == pytest.approx(-5, abs=1e-4)
+    assert float(hessian.power(lambda v: v @ matrix, start, **limits)[0]) == pytest.approx(-5, abs=1e-4)
 
 
 def test_lanczos_of_a_row_that_is_exhausted_is_exact_and_leaves_the_others_alone() -> None:
     diagonals = torch.tensor([[3.0, 0.0, 0.0, 0.0], [4.0, 3.0, 2.0, 1.0]])
     start = torch.ones(2, 4)
-    found = spectrum.lanczos(lambda v: v * diagonals, start, top=3, iterations=10, tolerance=1e-6)
+    found = hessian.lanczos(lambda v: v * diagonals, start, top=3, iterations=10, tolerance=1e-6)
     assert found[1].tolist() == pytest.approx([4, 3, 2], abs=1e-4)
     assert found[0, :2].tolist() == pytest.approx([3, 0], abs=1e-4) and math.isnan(found[0, 2])
 

@@ -13,7 +13,7 @@ from torch.func import functional_call, jacrev
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.measures import MEASURES, codes, jacobian, kernel
+from rbtools.measures import MEASURES, jacobian, kernel, naswot
 from rbtools.measures.base import MeasureBatch, Value, measured
 from rbtools.rng.draws import Draws
 
@@ -293,7 +293,7 @@ def test_naswot_counts_units_that_are_alike() -> None:
     on = [(model[:2](batch.images) > 0).double(), (model[:4](batch.images) > 0).double()]
     exact = sum(c @ c.T + (1 - c) @ (1 - c).T for c in on)
     assert isinstance(exact, Tensor)
-    torch.testing.assert_close(codes.agreement(model.eval(), batch.images), exact)
+    torch.testing.assert_close(naswot.agreement(model.eval(), batch.images), exact)
     assert value("naswot", model, batch) == pytest.approx(float(torch.linalg.slogdet(exact)[1]))
 
 
@@ -309,7 +309,7 @@ def test_naswot_takes_relus_of_any_kind_that_reach_the_logits() -> None:
             logits: Tensor = self.relu(self.layer(x)) + F.relu(self.layer(x)) + self.layer(x).relu()
             return logits + torch.relu_(self.layer(x))
 
-    found = codes.agreement(Mixed().eval(), images_of(3))
+    found = naswot.agreement(Mixed().eval(), images_of(3))
     assert found.diag().tolist() == [64, 64, 64]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rbtools import datasets
 from rbtools.commands.pr import main
 from rbtools.errors import RbError
-from rbtools.evaluation import sampling
+from rbtools.evaluation import probabilistic
 from rbtools.evaluation.base import Batch
 from rbtools.inputs import resolve
 from rbtools.probabilistic import NOISES
@@ -44,7 +44,7 @@ def test_copies_are_those_that_the_evaluation_classifies(name: str, options: dic
     batch = Batch(model, images, torch.zeros(3, dtype=torch.int64), examples, seed=5, chunk_size=1000)
     assert batch.clean.all()
     model.seen.clear()
-    sampling.copies(batch, noise, [0.2], 6)
+    probabilistic.sample_copies(batch, noise, [0.2], 6)
     seen = torch.cat(model.seen).view(6, 3, 2, 5, 4)
     copies = noise(images, 0.2, 6, seed=5, examples=examples)
     assert torch.equal(copies, seen) and torch.equal(images, kept)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rbtools.errors import RbError
 from rbtools.spaces import nasbench201 as nb
-from rbtools.spaces.nb201_cells import cells
+from rbtools.spaces.nasbench201 import cells
 
 # sha256 of the JSON list of [string, index of its class] over all 15,625 entries of the metadata that
 # Jung et al. published (meta.json of the robustness dataset), in the order of their indices.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rbtools.attacks import ATTACKS
-from rbtools.evaluation.outcomes import encoded
+from rbtools.evaluation.base import encoded
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.run import Run
 from rbtools.jobs import evaluate_record

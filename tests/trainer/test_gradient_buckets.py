@@ -17,7 +17,7 @@ from torch import nn
 
 from rbtools.models import checkpoint
 from rbtools.store import Store
-from rbtools.trainer.gradient_buckets import GradientBuckets
+from rbtools.trainer.division import GradientBuckets
 from rbtools.training.base import Loss
 
 # Each process of torchrun, and the test itself, runs this with its own store. The network has no BatchNorm,

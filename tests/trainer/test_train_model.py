@@ -635,20 +635,13 @@ def test_training_with_one_step_is_attacked_on_some_of_its_images(run: Run) -> N
     assert len(chosen) == 32 and set(chosen.tolist()) <= set(ids.tolist())
 
 
-@pytest.mark.parametrize("name", ["erm", "trades", "mart", "awp"])
-def test_a_training_by_recorded_passes_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    awp = {"regularize": ("awp",), "awp_gamma": 0.01, "awp_warmup": 0} if name == "awp" else {}
-    method = (
-        METHODS.build("erm")
-        if name == "erm"
-        else METHODS.build("trades" if name == "awp" else name, attack_steps=2)
-    )
-    how = dataclasses.replace(FAST, epochs=1, batch_size=200, lr=0.01, **awp)
+def test_a_training_by_recorded_passes_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = METHODS.build("trades", attack_steps=2)
+    how = dataclasses.replace(FAST, epochs=1, batch_size=200, lr=0.01)
     plain = train(RECORD, method, how, run_in("plain"))
     graphs = pretend_graphs.install(monkeypatch)
     recorded = train(RECORD, method, how, run_in("recorded"))
-    replays = {"erm": 10, "trades": 40, "mart": 40, "awp": 60}
-    assert sum(graph.replays for graph in graphs) > replays[name]
+    assert sum(graph.replays for graph in graphs) > 20
     assert recorded["train"]["passes"] == plain["train"]["passes"]
     assert "cuda-graphs" in recorded["train"]["prepared"]
     before = weights(plain, "plain")

@@ -25,14 +25,13 @@ from rbtools.trainer import (
     augment,
     init,
     loop,
+    optim,
     presets,
     recipe,
     regularize,
-    theorem_lr,
     train_model,
     validation,
 )
-from rbtools.trainer import schedule as schedules
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS, chen_lee
 
@@ -324,14 +323,6 @@ def test_a_network_without_bounds_is_refused_before_the_first_step(monkeypatch: 
         train_model.train(record, METHODS.build("ibp"), FAST, run_in())
 
 
-def test_planned_passes_are_the_mean_over_the_schedule() -> None:
-    assert train_model._passes(METHODS.build("pgd", attack_steps=3), 10) == 8
-    half = METHODS.build("ibp", eps_warmup=0.5, eps_ramp=0.0)
-    assert train_model._passes(half, 10) == pytest.approx(2 + 2 * 2 / 2, abs=0.05)
-    linear = METHODS.build("crown-ibp", eps_warmup=0.0, eps_ramp=0.0, beta_end=1.0)
-    assert train_model._passes(linear, 10) == pytest.approx(2 + 2 * (2 + 9), abs=0.3)
-
-
 # --- validation -----------------------------------------------------------------------------------
 
 
@@ -542,14 +533,14 @@ def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None
     for a, b in ((rows(images), rows(once)), (rows(once), rows(twice))):
         joint = 0.49 * a @ a.T + 0.21 * (a @ b.T + b @ a.T) + 0.09 * b @ b.T
         energies.append(float(y @ torch.linalg.solve(joint, y)))
-    found = theorem_lr.step_size(arch, method, model, images, labels, 3)
+    found = optim.step_size(arch, method, model, images, labels, 3)
     assert found == pytest.approx((min(energies) / 6) ** 0.5 / 5, rel=1e-3)
     with pytest.raises(RbError, match="--lr-rule theorem1 divides by the width of a network of fcnn"):
-        theorem_lr.step_size({"space": "zoo", "name": "vgg11"}, method, model, images, labels, 3)
+        optim.step_size({"space": "zoo", "name": "vgg11"}, method, model, images, labels, 3)
     for parameter in model.parameters():
         parameter.data.zero_()
     with pytest.raises(RbError, match="singular"):
-        theorem_lr.step_size(arch, method, model, images, labels, 3)
+        optim.step_size(arch, method, model, images, labels, 3)
 
 
 def test_what_a_drawn_output_and_theorem_1_do_not_go_with() -> None:
@@ -667,7 +658,7 @@ def test_a_presets_step_belongs_to_its_radius() -> None:
 def test_the_piecewise_schedule_falls_one_batch_before_the_epoch() -> None:
     net = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    rates_of = schedules.schedule(optimizer, Recipe(schedule="piecewise", milestones=(1, 2), epochs=3), 4)
+    rates_of = optim.schedule(optimizer, Recipe(schedule="piecewise", milestones=(1, 2), epochs=3), 4)
     rates = []
     for _ in range(12):
         rates.append(optimizer.param_groups[0]["lr"])

@@ -11,9 +11,9 @@ from torch import nn
 
 from rbtools.rng.draws import Draws
 from rbtools.training import METHODS
+from rbtools.training.base import noisy
 from rbtools.training.cvar import quantile
 from rbtools.training.evar import sharpness
-from rbtools.training.random_perturbations import noisy
 
 COUNT, SAMPLES = 5, 6
 

@@ -1,0 +1,227 @@
+"""What may be given to `evaluate`, images and labels in any form and what to measure, and its result."""
+
+from __future__ import annotations
+
+import html
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools import check_input
+from rbtools.attacks.base import Attack
+from rbtools.certification.base import Certifier
+from rbtools.certification.smooth import Smooth
+from rbtools.corruptions.base import Corruption
+from rbtools.datasets.given import pair
+from rbtools.errors import RbError
+from rbtools.evaluation import tasks
+from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output
+from rbtools.execution.device import named
+from rbtools.inputs.memory import images_hash, weights_hash
+from rbtools.lazy import nn, torch
+from rbtools.probabilistic.distributions import Noise
+from rbtools.rng import seed_fields
+from rbtools.settings import Settings
+from rbtools.store import Store, digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.datasets.streaming import Streamed
+    from rbtools.records.typed import Entry
+
+_TASKS = (
+    "an attack such as PGD(eps=8 / 255), a corruption with its severity such as (Fog(), 3), a noise with its"
+    " radius such as (Uniform(), 0.1),"
+    " a certification method such as IBP(eps=2 / 255) or (Smooth(), 0.5), or 'acc'"
+)
+
+
+class GivenData(NamedTuple):
+    """Images (N, C, H, W), uint8 or floats in [0, 1], labels int64 (N,), and the hash of named data."""
+
+    images: Tensor | Streamed
+    labels: Tensor
+    fingerprint: str | None = None
+
+    def hashed(self) -> str:
+        """A hash of the images and labels."""
+        return self.fingerprint or images_hash(self.images, self.labels)
+
+
+def data_of(given: Any, *, kept: bool) -> GivenData:
+    """The images and labels of what was given: (images, labels), a Dataset or DataLoader of such pairs, or
+    the name of a data set.
+
+    kept: results are kept in a store, so that the order of the images has to be the same every time. Raises
+    RbError for images or labels in another form.
+    """
+    if isinstance(given, str):
+        return _named(given)
+    return GivenData(*pair(given, in_order=kept))
+
+
+def task_of(given: Any) -> EvalTask:
+    """The task of what was given. Raises RbError for what cannot be measured."""
+    method, strength = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if isinstance(given, EvalTask):
+        return given
+    if given == "acc":
+        return tasks.AccuracyTask()
+    if isinstance(method, Attack) and strength is None:
+        return tasks.AttackTask(method, (method.eps,))
+    if isinstance(method, Corruption) and isinstance(strength, int):
+        return tasks.CorruptionTask((method,), (strength,))
+    if isinstance(method, Noise) and isinstance(strength, int | float):
+        from rbtools.evaluation.probabilistic import NoiseTask
+        from rbtools.probabilistic.estimate import Estimator
+
+        return NoiseTask(method, (float(strength),), Estimator(), samples=100)
+    radius = method.eps if isinstance(method, Certifier) and strength is None else strength
+    if isinstance(method, Certifier | Smooth) and isinstance(radius, int | float):
+        from rbtools.evaluation import certified
+
+        return certified.certification_task(method, (float(radius),), warnings.warn)
+    raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
+
+
+def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
+    """The model as a module, and the device that it is on. Raises RbError for one in another form."""
+    check_input.check_model(given)
+    network = given if isinstance(given, nn.Module) else _Function(given)
+    first = next(network.parameters(), None)
+    place = torch.device("cpu") if first is None else first.device
+    if device != "auto":
+        place = named(str(device), 'device="cpu" or "auto"')
+        if first is not None:
+            check_input.check_device(network, place, "The evaluation is")
+    check_input.checked(
+        network, data.images[: check_input.PROBED].to(place), data.labels[: check_input.PROBED]
+    )
+    return network, place
+
+
+class _Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.function(images)
+        return logits
+
+
+class Cache:
+    """Outcomes of a model and its data in a store, by the hash of both."""
+
+    def __init__(self, store: Any, model: Any, data: GivenData) -> None:
+        self.store = store if isinstance(store, Store) else Store(store)
+        self.fields = {
+            "kind": "outcomes",
+            "version": VERSION,
+            "model": weights_hash(model),
+            "data": data.hashed(),
+        }
+
+    def key(self, output: Output, settings: Settings, n: int) -> str:
+        """The key of the outcomes of an output."""
+        arithmetic = {"precision": settings.precision if output.allow_fast_model else "fp32"}
+        seed = {"seed": settings.seed} if output.random else {}
+        whole = {"n": n} if output.batch_dependent else {}
+        return digest({**self.fields, **arithmetic, **seed, **whole, "column": output.key_fields()})
+
+
+class KeptImages:
+    """The images that a task left, by output."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+
+    def __call__(self, output: Any, ids: Tensor, outcome: Outcome) -> None:
+        assert outcome.images is not None
+        self.parts.setdefault(output, []).append((ids.cpu(), outcome.images.cpu()))
+
+    def of(self, output: Any) -> Tensor | None:
+        """The images (n, C, H, W) by their position in the data; None of a task that leaves none."""
+        if output not in self.parts:
+            return None
+        ids, images = zip(*self.parts[output], strict=True)
+        return torch.cat(images)[torch.cat(ids).argsort()]
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What `rbtools.evaluate` found for one task.
+
+    metric: its name in records ("pgd20.8"); value: a share of the images in [0, 1]; ci95: its interval; n:
+    the number of images. ids: int64 (n,), their positions in the data, ascending. correct: bool (n,), whether
+    each is classified correctly under the task (with noise: in every copy). outcomes: what is counted of
+    each, (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of the
+    computation; entry: what a record would say.
+    """
+
+    metric: str
+    value: float
+    ci95: tuple[float, float]
+    n: int
+    ids: Tensor
+    correct: Tensor
+    outcomes: Tensor
+    images: Tensor | None
+    seconds: float
+    entry: Entry
+
+    def __repr__(self) -> str:
+        low, high = self.ci95
+        return (
+            f"{self.metric} {self.value:.4f} (95 % interval {low:.4f} to {high:.4f}, {self.n:,} images,"
+            f" {self.seconds:.1f} s)"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        low, high = self.ci95
+        rows = {
+            "metric": self.metric,
+            "value": f"{self.value:.4f}",
+            "95 % interval": f"{low:.4f} to {high:.4f}",
+            "images": f"{self.n:,}",
+            "seconds": f"{self.seconds:.1f}",
+        }
+        lines = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<table>{''.join(lines)}</table>"
+
+
+def result_of(
+    output: Output, known: Outcomes, order: Tensor, settings: Settings, images: KeptImages | None
+) -> Result:
+    """The result of an output from the outcomes of the examples in `order` (n,)."""
+    outcomes = known.values(len(order))
+    seed = seed_fields(settings.seed) if output.random else {}
+    seconds = round(known.totals.get("seconds", 0.0), 3)
+    entry: Any = {**output.entries(outcomes, known.totals)[0], **seed, "seconds": seconds}
+    back = order.argsort().numpy()
+    low, high = entry["ci95"]
+    return Result(
+        metric=entry["metric"],
+        value=entry["value"],
+        ci95=(low, high),
+        n=len(order),
+        ids=order.sort().values,
+        correct=torch.from_numpy(output.correct(outcomes)[back]),
+        outcomes=torch.from_numpy(outcomes[back]),
+        images=None if images is None else images.of(output),
+        seconds=seconds,
+        entry=entry,
+    )
+
+
+def _named(name: str) -> GivenData:
+    from rbtools.execution.run import Run
+    from rbtools.inputs import data
+
+    named = data.data_of({}, Run.of(dataset=name))
+    dataset = named.load()
+    return GivenData(dataset.images, dataset.labels, named.fingerprint)
