@@ -239,7 +239,7 @@ def _stored_entries(run: Run, key: str) -> Entries | None:
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
     """An entry as stored in the record: named for its split, with the tool that made it."""
     data = inputs.data
-    named = {"tool": inputs.run.tool, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
+    named = {**inputs.run.labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if named_data(inputs.record, data.name) != data.name:
         named["dataset"] = data.name
     return named
