@@ -15,9 +15,8 @@ One JSON line a figure: `ours` and `reference` in seconds or minutes (or images 
 what the multiply-adds alone allow at the card's measured matrix rate, `times`: how many times as fast as the
 reference, `goal` where there is one (for an H200), `memory_gib`: the most that torch held while our own code
 ran, where that was in this process, `check` and `good`. The references are plain float32 loops of this file,
-run on fewer batches and scaled. Lines with `rate` are for plans (rbtools/execution/device_rates.py):
-`rb-train --dry-run --device-rate FILE`, where FILE has these lines. Ends with status 1 where a check fails.
-bench/gpu_table.py makes a table of the lines.
+run on fewer batches and scaled. Ends with status 1 where a check fails. bench/gpu_table.py makes a table of
+the lines.
 """
 
 from __future__ import annotations
@@ -174,27 +173,6 @@ class Bench:
         yield
         self._memory = torch.cuda.max_memory_allocated(self.device) / 2**30
 
-    def rate_of_training(
-        self, done: dict[str, Any], method: str, options: dict[str, Any], images: int, seconds: float
-    ) -> None:
-        """A line for plans: what an epoch of a training took."""
-        from rbtools import registry
-        from rbtools.training import METHODS as KNOWN
-
-        built = KNOWN.build(method, **options)
-        rate = {"kind": "training", "method": {"name": method, "config": registry.config(built)}}
-        rate |= {"macs": done["arch"]["macs"], "images": images, "passes": sum(built.passes)}
-        print(json.dumps({"rate": {**rate, "seconds": seconds}}), flush=True)
-
-    def rates_of_evaluations(self) -> None:
-        """Lines for plans: what the attacks and noises took."""
-        from rbtools.execution.device_rates import measured
-        from rbtools.store import Store
-
-        for folder in sorted(path.parent for path in self.folder.glob("*/results")):
-            for rate in measured(Store(folder)):
-                print(json.dumps({"rate": rate}), flush=True)
-
     def options(self, **more: Any) -> dict[str, Any]:
         """What every call of rbtools is told."""
         store = str(self.folder / "store")
@@ -313,7 +291,6 @@ def train(bench: Bench) -> None:
         bench.say(
             f"{method}, an epoch", ours, **told, check="finite loss, no more passes than it says", good=fine
         )
-        bench.rate_of_training(done, method, options, images, ours)
 
 
 def attack(bench: Bench) -> None:
@@ -434,8 +411,7 @@ def networks(bench: Bench) -> None:
     scale = 50 * 50_000 / images / 60
     reference = scale * plain_epoch(bench, "pgd", records[0], sizes)
     for some in (records[:1], records):
-        done, sharing = train_networks(bench, some, sizes)
-        seconds_each = epoch_of_each(done, sharing, images)
+        done, seconds_each = train_networks(bench, some, sizes)
         minutes = scale * seconds_each
         told: dict[str, Any] = {"unit": "min", "reference": reference, "goal": NETWORK_MINUTES}
         macs = sum(one["arch"]["macs"] for one in done) / len(done)
@@ -445,53 +421,27 @@ def networks(bench: Bench) -> None:
         )
         words = "alone" if len(some) == 1 else f"{len(some)} at once"
         figure = f"nasbench201, 50 epochs of PGD-7, {words}"
-        bench.say(figure, minutes, **told, **sharing, check="all trained, finite loss", good=bool(fine))
-        for one in done:
-            bench.rate_of_training(one, "pgd", {"attack_steps": sizes.steps}, images, seconds_each)
-    import rbtools
-
-    store = str(bench.folder / f"networks-{len(records)}")
-    for _ in range(2):  # the first warms up
-        rbtools.attack(done[0], "pgd", eps=8, **bench.options(n=sizes.attacked, force=True, store=store))
-
-
-def epoch_of_each(done: list[dict[str, Any]], sharing: dict[str, Any], images: int) -> float:
-    """Seconds of the device that an epoch of a network costs where they share it.
-
-    From the images a second of all workers, in the way of sharing that was chosen. Where that was not
-    measured, from the last epochs, which flatters: slow networks run theirs with fewer beside them.
-    """
-    measured = sharing.get("sharing", {})
-    count = measured.get("per_gpu")
-    way = "1" if count == 1 else f"{count} {'in turn' if measured.get('in_turn') else 'processes'}"
-    rate = measured.get("images_per_second", {}).get(way)
-    if rate:
-        return images / float(rate)
-    return sum(one["train"]["history"]["seconds"][-1] for one in done) / len(done) ** 2
+        bench.say(figure, minutes, **told, check="all trained, finite loss", good=bool(fine))
 
 
 def train_networks(
     bench: Bench, records: list[dict[str, Any]], sizes: Sizes
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The records as rb-train leaves them, all trained at once, and what it has measured of the ways to share
-    a GPU, as `sharing`."""
-    log = bench.folder / f"networks-{len(records)}.log"
+) -> tuple[list[dict[str, Any]], float]:
+    """The records as rb-train leaves them, all trained at once, and the seconds of the device that an epoch
+    of each costs: by the last epochs, in which slow networks have fewer beside them.
+    """
     options: dict[str, Any] = {"epochs": sizes.epochs, "attack-steps": sizes.steps, "val": 0}
     options |= {"batch-size": sizes.batch}
     options |= {"jobs": len(records), "device": bench.device, "dataset": bench.dataset, "config": "none"}
-    options |= {"store": bench.folder / f"networks-{len(records)}", "log": log}
-    if bench.device.type == "cuda" and len(records) > 1:
-        options |= {"jobs": "auto", "jobs-per-gpu": len(records), "epochs": 3 * sizes.epochs}
+    options |= {"store": bench.folder / f"networks-{len(records)}"}
     command = [sys.executable, "-m", "rbtools.commands.train", "--method", "pgd", "-q"]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     text = "\n".join(map(json.dumps, records))
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
-    events = [json.loads(line) for line in log.read_text().splitlines()]
-    measured = [event for event in events if event.get("event") == "workers"]
-    sharing = {"sharing": measured[-1]} if measured else {}
-    return [json.loads(line) for line in done.stdout.splitlines()], sharing
+    trained = [json.loads(line) for line in done.stdout.splitlines()]
+    return trained, sum(one["train"]["history"]["seconds"][-1] for one in trained) / len(trained) ** 2
 
 
 def robust(bench: Bench) -> None:
@@ -549,7 +499,6 @@ def main() -> None:
         print(json.dumps({"machine": name, "torch": torch.__version__, "small": chosen.small}), flush=True)
         for part in parts(chosen.parts):
             part(bench)
-        bench.rates_of_evaluations()
     if bench.failed:
         raise SystemExit(f"checks failed: {', '.join(bench.failed)}")
 

@@ -2,6 +2,7 @@
 
 `--help`, completions and look-ups in the store need none of them, and torch takes over a second to import. A
 module that defines networks or decorates with torch uses torch at its own import, and imports it as usual.
+`Tensor` is torch's for annotations, and a name at run time: `isinstance` takes `torch.Tensor`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__all__ = ["F", "distributed", "nn", "np", "special", "torch"]
+__all__ = ["F", "Tensor", "distributed", "nn", "np", "special", "torch"]
 
 # Read when torch loads its threads. By default a thread that waits for others spins, and on a core that
 # another process wants this made a training of two threads 25 times slower than one of one thread.
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     import torch
     import torch.nn.functional as F
     from scipy import special
-    from torch import distributed, nn
+    from torch import Tensor, distributed, nn
 else:
+    Tensor = "Tensor"
     np = _LazyModule("numpy")
     torch = _LazyModule("torch")
     F = _LazyModule("torch.nn.functional")

@@ -73,8 +73,7 @@ def attack(
     eps_values = distances(eps, method.norm, warn)
     if warn and hasattr(method, "reach"):
         farthest = dataclasses.replace(method, eps=max(eps_values))
-        what = "--step-size" if method.relative_step is None else "--relative-step"
-        tell_reach(farthest, what, "--steps", warn)
+        tell_reach(farthest, "--step-size", "--steps", warn)
     return method, eps_values
 
 

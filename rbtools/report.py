@@ -66,8 +66,7 @@ class Report:
 
     `progress` takes text for the status line, `event` the same for programs, `notify` messages for people and
     `warn` warnings, a line each. `check_cancelled` is called between units of work and raises when the work
-    should stop (nobody reads the output any more), `after_batch` when so many images are done. `clock` counts
-    the seconds of its stages.
+    should stop (nobody reads the output any more). `clock` counts the seconds of its stages.
     """
 
     progress: Callable[[str], None] = discard
@@ -75,7 +74,6 @@ class Report:
     notify: Callable[[str], None] = discard
     warn: Callable[[str], None] = discard
     check_cancelled: Callable[[], None] = discard
-    after_batch: Callable[[int], None] = discard
     clock: Clock = field(default_factory=Clock)
 
     def __getstate__(self) -> dict[str, Any]:

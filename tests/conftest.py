@@ -141,9 +141,9 @@ def trained(_trained: tuple[Path, dict[str, str]], tmp_path: Path) -> dict[str, 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stamp of every file is believed in this process, however young the file is."""
-    from rbtools.store import stamps
+    from rbtools.store import checksum
 
-    monkeypatch.setattr(stamps, "RESOLUTION_SECONDS", -3600.0)
+    monkeypatch.setattr(checksum, "RESOLUTION_SECONDS", -3600.0)
 
 
 @pytest.fixture

@@ -55,6 +55,9 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Stream:
+    def __init__(self, device: Any = None) -> None:
+        pass
+
     def wait_stream(self, other: _Stream) -> None:
         pass
 
@@ -82,6 +85,5 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
-    monkeypatch.setattr(cuda_graphs, "_capture_stream", lambda device: _Stream())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     return recorded

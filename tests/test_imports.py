@@ -28,6 +28,7 @@ COMMON = {
     "units",
     "parse_units",
     "plain_files",
+    "proportions",
     "check_input",
     "report",
     "settings",
@@ -57,8 +58,8 @@ TABLE: dict[str, set[str]] = {
     "corruptions": {"rng"},
     "probabilistic": {"rng"},
     "certification": {"probabilistic", "rng"},
-    "training": {"attacks", "certification", "corruptions"},
-    "measures": set(),
+    "training": {"attacks", "certification", "corruptions", "rng"},
+    "measures": {"rng"},
     "scoring": {"records"},
     "store": {"records"},
     "datasets": {"store"},
@@ -101,7 +102,10 @@ HEAVY = {"torch", "torchvision", "numpy", "scipy", "sklearn", "pyautoattack", "m
 LIGHT_ROOMS = ("cli", "commands", "records", "spaces", "scoring", "store", "plots")
 
 # What `rbtools.lazy` imports at its first use -> its package.
-LAZY = dict.fromkeys(("F", "distributed", "nn", "torch"), "torch") | {"np": "numpy", "special": "scipy"}
+LAZY = dict.fromkeys(("F", "Tensor", "distributed", "nn", "torch"), "torch") | {
+    "np": "numpy",
+    "special": "scipy",
+}
 
 TORCHVISION_DOOR = "rbtools.models.torchvision_import"
 
@@ -359,7 +363,11 @@ def test_a_parameter_typed_any_is_seen() -> None:
         ),
         ("rbtools.attacks.x", "try:\n    pass\nfinally:\n    import rbtools.store", "may import"),
         ("rbtools.attacks.x", "import importlib\nimportlib.import_module('rbtools.store')", "may import"),
-        ("rbtools.training.x", "import os, rbtools.models", "may import attacks, certification, corruptions"),
+        (
+            "rbtools.training.x",
+            "import os, rbtools.models",
+            "may import attacks, certification",
+        ),
         ("rbtools.records.x", "from rbtools.spaces import zoo", "may import no other room"),
         ("rbtools.evaluation.x", "from rbtools import cli", "only api and commands import cli"),
         ("rbtools.trainer.x", "import rbtools.cli.shared", "only api and commands import cli"),

@@ -34,12 +34,11 @@ from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.execution.run import Run
-from rbtools.jobs.corruption_archive import run_archive
+from rbtools.jobs.attack_tasks import GradientMaskingTask, TransferTask
+from rbtools.jobs.corrupted_images import run_archive
 from rbtools.jobs.evaluate_record import run_task
-from rbtools.jobs.gradient_masking import GradientMaskingTask
 from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
 from rbtools.jobs.screened_attack import TwoPhaseRequest, run_two_phase, screen_of
-from rbtools.jobs.transfer import TransferTask
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator

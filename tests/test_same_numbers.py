@@ -7,11 +7,8 @@ an outcome may depend on is the example, the seed and the question; never on its
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
+import json
 from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.evaluation.base import EvalTask, Outcomes
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
-from rbtools.execution import turns
-from rbtools.execution.executor import Finished, Grown, Job
+from rbtools.execution.executor import Finished, Job
 from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
 from rbtools.jobs import evaluate_record
@@ -196,8 +192,6 @@ def pooled(works: list[Any], records: list[dict[str, Any]], run: Run) -> list[di
         for place, (record, number) in enumerate(pairs):
             executor.submit(Job(place, number, record))
         for event in executor.events():
-            if isinstance(event, Grown):
-                continue
             assert isinstance(event, Finished) and event.report.problem is None, event
             results[event.place] = event.report.result or {}
             if len(results) == len(pairs):
@@ -216,69 +210,17 @@ def timeless(value: Any) -> Any:
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("how", [{}, {"gpus": 1, "jobs_per_gpu": 2}], ids=["processes", "in turn"])
 def test_workers_give_the_records_of_one_process(
-    how: dict[str, int], trained: tuple[Path, dict[str, Any]], tmp_path: Path
+    trained: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "plain").mkdir()
     (tmp_path / "pooled").mkdir()
     plain = fresh(trained[0], tmp_path / "plain", n=40)
     names = ["fgsm", "pr", "corrupt"]
     wanted = [evaluate_record.run_task(trained[1], QUESTIONS[name], plain) for name in names]
-    run = fresh(trained[0], tmp_path / "pooled", n=40, jobs=2, batch=7, **how)
+    run = fresh(trained[0], tmp_path / "pooled", n=40, jobs=2, batch=7)
     works = [jobs.EvaluateJob(QUESTIONS[name], run) for name in names]
     assert timeless(pooled(works, [trained[1]], run)) == timeless(wanted)
-
-
-def in_turn(
-    works: dict[str, Callable[[], Any]], monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[str, Any], str]:
-    """The results of works that take turns in this process, and the works in the order of their steps."""
-    results: dict[str, Any] = {}
-    steps: list[str] = []
-    order, pass_on = turns.Turns(), turns.pass_on
-
-    def logged() -> None:
-        steps.append(threading.current_thread().name)
-        pass_on()
-
-    def run(name: str, work: Callable[[], Any]) -> None:
-        with order.taken(lambda: None):
-            results[name] = work()
-
-    monkeypatch.setattr(turns, "pass_on", logged)
-    monkeypatch.setattr(turns, "SECONDS", 0.0)
-    threads = [threading.Thread(target=run, args=item, name=item[0]) for item in works.items()]
-    with order.taken(lambda: None):  # all of them stand in the queue before the first begins
-        for thread in threads:
-            thread.start()
-        while len(order._waiting) < len(threads):
-            time.sleep(0.001)
-    for thread in threads:
-        thread.join()
-    return results, "".join(steps)
-
-
-def switches(steps: str) -> int:
-    """How often another work went on."""
-    return sum(one != other for one, other in pairwise(steps))
-
-
-def test_evaluations_in_turn_give_the_records_of_those_alone(
-    trained: tuple[Path, dict[str, Any]],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def ask(name: str) -> dict[str, Any]:
-        return evaluate_record.run_task(
-            trained[1], QUESTIONS[name], fresh(trained[0], tmp_path_factory.mktemp("one"), n=40)
-        )
-
-    names = {"p": "pgd", "s": "square", "n": "pr"}  # samples pass on after a batch only
-    alone = {short: ask(name) for short, name in names.items()}
-    together, steps = in_turn({short: partial(ask, name) for short, name in names.items()}, monkeypatch)
-    assert timeless([together[short] for short in names]) == timeless([alone[short] for short in names])
-    assert switches(steps) >= 6, steps
 
 
 @pytest.fixture(scope="module")
@@ -310,13 +252,10 @@ def test_a_resumed_training_ends_with_the_same_weights(
     assert not list(run.store.files("state"))
 
 
-def test_trainings_in_turn_end_with_the_weights_of_those_alone(
-    uninterrupted: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    works = {
-        name[0]: partial(small, name, Run.of(tool="test", store=Store(tmp_path / name)))
-        for name in ("erm", "trades")
-    }
-    done, steps = in_turn(works, monkeypatch)
-    assert [done["e"]["checkpoint"], done["t"]["checkpoint"]] == list(uninterrupted.values())
-    assert switches(steps) >= 6, steps
+def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, str], tmp_path: Path) -> None:
+    run = Run.of(tool="test", store=Store(tmp_path / "store"), jobs=2)
+    how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
+    record = {"arch": sized("nasbench201", channels=2, cells=1).arch(1462), "dataset": "digits"}
+    (done,) = pooled([jobs.TrainJob(METHODS.build("erm"), how, 0, run)], [record], run)
+    assert done["checkpoint"] == uninterrupted["erm"]
+    assert json.dumps(done)

@@ -48,12 +48,12 @@ class PGD(SequentialAttack):
     steps: int = param(20, "Number of gradient steps.", check="positive")
     step_size: float | None = param(
         None,
-        "Length of a step, in the unit of --eps.  [default: 2.5*eps/steps]",
+        "Length of a step, in the unit of --eps, or as a share of it: 0.25*eps.  [default: 2.5*eps/steps]",
         unit="eps",
         check="non-negative",
     )
     relative_step: float | None = param(
-        None, "Length of a step as a share of --eps, instead of --step-size.", check="non-negative"
+        None, "Length of a step as a share of eps.", check="non-negative", part_of="step-size"
     )
     decay: str = param(
         "constant",

@@ -52,15 +52,15 @@ class Ball:
         centre = ((self.box.lower + self.box.upper) / 2).flatten(1)
         radius = ((self.box.upper - self.box.lower) / 2).flatten(1)
         absolute = rows.abs()
-        least = _product(rows, centre) - _product(absolute, radius)
+        least = products(rows, centre) - products(absolute, radius)
         if self.norm == "l2":
             moved = self.eps * torch.linalg.vector_norm(rows, dim=2)
-            least = torch.maximum(least, _product(rows, self.images.flatten(1)) - moved)
+            least = torch.maximum(least, products(rows, self.images.flatten(1)) - moved)
         if self.outward:
             least = least - absolute.sum(2) * (2 * rows.shape[2] + 8) * torch.finfo(torch.float64).eps
         return least
 
 
-def _product(rows: Tensor, values: Tensor) -> Tensor:
+def products(rows: Tensor, values: Tensor) -> Tensor:
     """Sums (N, R) of rows (N, R, n) times values (N, n)."""
     return torch.einsum("nrk,nk->nr", rows, values)

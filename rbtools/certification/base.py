@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from rbtools import check_input
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from rbtools.certification.ball import Ball
+    from rbtools.certification.network import TracedNetwork
 
-    from torch import Tensor
-
-    Model = Callable[[Tensor], Tensor]
+Model = Callable[[Tensor], Tensor]
 
 # Images that go through the model at once without `batch`, by the type of their device.
 TOGETHER = {"cpu": 64, "cuda": 512}
 
 
-def ball_norm_param() -> Any:
-    """The field for the norm of the ball."""
-    return param("linf", "The norm of the ball.", choices=("linf", "l2"))
-
-
+@dataclass(frozen=True, kw_only=True)
 class Certifier:
-    """The base of the methods that bound margins: a frozen, keyword-only dataclass with `bounds`.
+    """The base of the methods that bound margins; a subclass defines `least_margins`.
 
     `eps` is the radius of the ball of `norm` ("linf" or "l2"), in pixel units of [0, 1].
     """
@@ -36,8 +32,9 @@ class Certifier:
     name: ClassVar[str]
     version: ClassVar[int] = 1
     default_eps: ClassVar[str] = "8"  # as typed
-    eps: float
-    norm: str
+
+    eps: float = 8 / 255
+    norm: str = param("linf", "The norm of the ball.", choices=("linf", "l2"))
 
     @property
     def alone(self) -> bool:
@@ -68,7 +65,7 @@ class Certifier:
         mode or whose logits are not finite, and a network that has an operation without bounds.
         """
         images, labels = checked(model, images, labels, batch)
-        method = self if eps is None else replace(self, eps=eps)  # type: ignore[type-var]
+        method = self if eps is None else replace(self, eps=eps)
         if not 0 <= method.eps < math.inf:
             raise RbError(f"eps is {method.eps}. Expected a radius of 0 or more, in pixel units of [0, 1].")
         size = batch or together(images)
@@ -93,6 +90,15 @@ class Certifier:
         model in float32, and not only for real numbers (`rbtools.certification.rounding`). Raises RbError for
         a network that has an operation without bounds.
         """
+        from rbtools.certification import network
+        from rbtools.certification.ball import Ball
+
+        traced = network.trace(model, images.shape[1:], images.device)
+        ball = Ball(images, self.eps, self.norm, outward=outward)
+        return self.least_margins(traced, ball, labels).amin(1)
+
+    def least_margins(self, traced: TracedNetwork, ball: Ball, labels: Tensor) -> Tensor:
+        """Lower bounds (N, K - 1) in float64 of the margins over the images of a ball, for labels (N,)."""
         raise NotImplementedError
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from rbtools.certification.base import Certifier, ball_norm_param
-from rbtools.lazy import torch
+from rbtools.certification.base import Certifier
+from rbtools.lazy import Tensor, torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rbtools.certification.ball import Ball
+    from rbtools.certification.network import TracedNetwork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,8 @@ class CROWN(Certifier):
     `bounds` float64 (N,).
     """
 
-    name: ClassVar[str] = "crown"
-    version: ClassVar[int] = 1
+    name = "crown"
 
-    eps: float = 8 / 255
-    norm: str = ball_norm_param()
     intermediate: str = param(
         "crown", "What bounds the layers between: crown or ibp.", choices=("crown", "ibp")
     )
@@ -41,20 +38,15 @@ class CROWN(Certifier):
     def alone(self) -> bool:
         return self.intermediate == "crown"
 
-    def bounds(
-        self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, *, outward: bool = True
-    ) -> Tensor:
-        from rbtools.certification import linear_bounds, network
-        from rbtools.certification.ball import Ball
+    def least_margins(self, traced: TracedNetwork, ball: Ball, labels: Tensor) -> Tensor:
+        from rbtools.certification import linear_bounds
 
-        traced = network.trace(model, images.shape[1:], images.device)
-        ball = Ball(images, self.eps, self.norm, outward=outward)
-        last, classes = len(traced.nodes) - 1, traced.nodes[-1].shape[0]
-        rows = linear_bounds.margin_rows(labels, classes)
+        last = len(traced.nodes) - 1
+        rows = linear_bounds.margin_rows(labels, traced.nodes[last].shape[0])
         if self.intermediate == "ibp":
-            return linear_bounds.NetworkBounds(traced, ball).all().lower(last, rows).amin(1)
+            return linear_bounds.NetworkBounds(traced, ball).all().lower(last, rows)
         least = [
             linear_bounds.crown_bounds(traced, ball.one(number)).lower(last, rows[number : number + 1])
             for number in range(len(ball))
         ]
-        return torch.cat(least).amin(1)
+        return torch.cat(least)

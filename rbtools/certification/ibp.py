@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from rbtools.certification.base import Certifier, ball_norm_param
+from rbtools.certification.base import Certifier
+from rbtools.lazy import Tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rbtools.certification.ball import Ball
+    from rbtools.certification.network import TracedNetwork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,19 +25,9 @@ class IBP(Certifier):
     `bounds` float64 (N,).
     """
 
-    name: ClassVar[str] = "ibp"
-    version: ClassVar[int] = 1
+    name = "ibp"
 
-    eps: float = 8 / 255
-    norm: str = ball_norm_param()
+    def least_margins(self, traced: TracedNetwork, ball: Ball, labels: Tensor) -> Tensor:
+        from rbtools.certification import linear_bounds
 
-    def bounds(
-        self, model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor, *, outward: bool = True
-    ) -> Tensor:
-        from rbtools.certification import linear_bounds, network
-        from rbtools.certification.ball import Ball
-
-        traced = network.trace(model, images.shape[1:], images.device)
-        ball = Ball(images, self.eps, self.norm, outward=outward)
-        bounds = linear_bounds.NetworkBounds(traced, ball).all()
-        return linear_bounds.interval_margins(bounds, labels).amin(1)
+        return linear_bounds.interval_margins(linear_bounds.NetworkBounds(traced, ball).all(), labels)

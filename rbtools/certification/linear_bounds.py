@@ -10,14 +10,9 @@ import torch
 from torch import Tensor
 
 from rbtools.certification import rounding
-from rbtools.certification.ball import Ball
+from rbtools.certification.ball import Ball, products
 from rbtools.certification.network import Node, TracedNetwork
-from rbtools.certification.operations import (
-    Dense,
-    Step,
-    ValueBounds,
-    contract_alike,
-)
+from rbtools.certification.operations import Dense, Step, ValueBounds, contract_alike
 from rbtools.certification.piecewise_linear import MaxPooled, Rectifier
 
 # Coefficients that are computed at once: more than fit the processor's cache take longer.
@@ -92,8 +87,12 @@ class NetworkBounds:
 
     def _in_ball(self, number: int, bounds: ValueBounds, norm: Tensor) -> ValueBounds:
         """The bounds of an affine function of the image, also by the L2 norm of its rows."""
+        path: list[Node] = []  # from the image to this node, each of which takes one
+        while number:
+            path.append(self.network.nodes[number])
+            number = path[-1].parents[0]
         values = self.ball.images
-        for node in _path(self.network, number):
+        for node in reversed(path):
             values = node.operation.interval([ValueBounds(values, values)]).lower
         radius = norm * self.ball.eps
         return ValueBounds(
@@ -124,17 +123,14 @@ class NetworkBounds:
             if at == 0:
                 upper = constant + gap - self.ball.least(-here) if both else constant
                 return constant + self.ball.least(here), upper
-            parts, added, spare = self._step(at, here.dtype)(here, both)
+            node = self.network.nodes[at]
+            if (at, here.dtype) not in self._steps:
+                self._steps[at, here.dtype] = node.operation.step(self.inputs(at), here.dtype)
+            parts, added, spare = self._steps[at, here.dtype](here, both)
             constant, gap = constant + added, gap + spare
-            for parent, part in zip(self.network.nodes[at].parents, parts, strict=True):
+            for parent, part in zip(node.parents, parts, strict=True):
                 pending[parent] = pending[parent] + part if parent in pending else part
         return constant, constant + gap
-
-    def _step(self, number: int, dtype: torch.dtype) -> Step:
-        if (number, dtype) not in self._steps:
-            operation = self.network.nodes[number].operation
-            self._steps[number, dtype] = operation.step(self.inputs(number), dtype)
-        return self._steps[number, dtype]
 
     def _charge(self, number: int, *, last: bool) -> Tensor | None:
         """What rounding of a node's values, and of the sum of its coefficients, may change functions by, for
@@ -159,15 +155,6 @@ class NetworkBounds:
                 more = self._charge(parent, last=True)
                 error = more if error is None or more is None else error + more
         return error
-
-
-def _path(network: TracedNetwork, number: int) -> list[Node]:
-    """The nodes from the image to a node, each of which takes one."""
-    path: list[Node] = []
-    while number:
-        path.append(network.nodes[number])
-        number = network.nodes[number].parents[0]
-    return path[::-1]
 
 
 def crown_bounds(network: TracedNetwork, ball: Ball) -> NetworkBounds:
@@ -252,7 +239,9 @@ def _linear(
         return least[: len(places)], most[: len(places)]
     shape, device = bounds.network.nodes[number].shape, places.device
     lower, upper = (torch.zeros(len(places), dtype=torch.float64, device=device) for _ in range(2))
-    for part in torch.arange(len(places), device=device).split(_rows(bounds.network, number, device)):
+    largest = max(torch.Size(node.shape).numel() for node in bounds.network.nodes[: number + 1])
+    at_once = max(_COEFFICIENTS.get(device.type, _COEFFICIENTS["cpu"]) // largest, 1)
+    for part in torch.arange(len(places), device=device).split(at_once):
         rows = torch.zeros(len(part), torch.Size(shape).numel(), device=device)
         rows.scatter_(1, places[part, None], signs[part, None].to(rows.dtype))
         rows = rows.view(len(part), *shape)
@@ -261,12 +250,6 @@ def _linear(
         least, most = bounds.lower_and_upper(number, rows[None])
         lower[part], upper[part] = least[0], most[0]
     return lower, upper
-
-
-def _rows(network: TracedNetwork, number: int, device: torch.device) -> int:
-    """How many values are bounded at once."""
-    largest = max(torch.Size(node.shape).numel() for node in network.nodes[: number + 1])
-    return max(_COEFFICIENTS.get(device.type, _COEFFICIENTS["cpu"]) // largest, 1)
 
 
 def other_classes(labels: Tensor, classes: int) -> Tensor:
@@ -298,5 +281,4 @@ def interval_margins(bounds: NetworkBounds, labels: Tensor) -> Tensor:
     lower, upper = bounds.values[last]
     centre, radius = ((lower + upper) / 2).flatten(1), ((upper - lower) / 2).flatten(1)
     rows = rows.flatten(2)
-    least = torch.einsum("nrk,nk->nr", rows, centre) - torch.einsum("nrk,nk->nr", rows.abs(), radius)
-    return least + constant
+    return products(rows, centre) - products(rows.abs(), radius) + constant

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -72,12 +73,6 @@ def unflattened(rows: Tensor, shape: Sequence[int]) -> Tensor:
     if len(shape) == 3:
         return rows.view(len(rows), shape[1], shape[2], shape[0]).movedim(-1, 1)
     return rows.view(len(rows), *shape)
-
-
-def _each(function: Callable[[Tensor], Tensor], coefficients: Tensor) -> Tensor:
-    """A function of (N, ...) applied to coefficients (N, R, ...)."""
-    rows = function(coefficients.flatten(0, 1))
-    return rows.view(*coefficients.shape[:2], *rows.shape[1:])
 
 
 def as_rows(values: Tensor) -> Tensor:
@@ -147,7 +142,8 @@ class Affine(Operation):
 
     def transposed(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
         """The same for coefficients (N, R, ...)."""
-        return _each(lambda rows: self.transpose(rows, shape), coefficients)
+        rows = self.transpose(coefficients.flatten(0, 1), shape)
+        return rows.view(*coefficients.shape[:2], *rows.shape[1:])
 
     def absolute_bias(self) -> Tensor | float:
         """The sum of the absolute values of what is added, (1, ...)."""
@@ -168,12 +164,12 @@ class Affine(Operation):
         return error
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        shape, own = inputs[0].lower.shape[1:], self.converted(dtype)
-        bias = own.bias
+        shape, converted = inputs[0].lower.shape[1:], self.converted(dtype)
+        bias = converted.bias
         per_channel = bias is not None and bias.ndim == 4 and bias.shape[2:] == (1, 1)
 
         def step(coefficients: Tensor, both: bool) -> Backward:
-            before = own.transposed(coefficients, shape)
+            before = converted.transposed(coefficients, shape)
             if bias is None:
                 return Backward([before])
             if per_channel:
@@ -331,13 +327,10 @@ class Average(Affine):
     def linear(self, values: Tensor) -> Tensor:
         return self.function(values)
 
-    def absolute(self, values: Tensor) -> Tensor:
-        return self.function(values)
+    absolute = linear
 
     def transpose(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
-        if self.adjoint is not None:
-            return self.adjoint(coefficients, shape)
-        return _transposed(self.function, coefficients, shape)
+        return (self.adjoint or partial(_transposed, self.function))(coefficients, shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,8 +344,7 @@ class Rearranged(Affine):
     def linear(self, values: Tensor) -> Tensor:
         return self.function(values)
 
-    def absolute(self, values: Tensor) -> Tensor:
-        return self.function(values)
+    absolute = linear
 
     def error(self, inputs: Sequence[ValueBounds]) -> Tensor | None:
         return None
@@ -403,5 +395,5 @@ class Concatenated(Operation):
         return ValueBounds(lower, upper)
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        sizes = [one.lower.shape[self.dim] for one in inputs]
+        sizes = [bounds.lower.shape[self.dim] for bounds in inputs]
         return lambda rows, both: Backward(list(rows.split(sizes, self.dim + 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +13,6 @@ from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
 
 if TYPE_CHECKING:
-    from rbtools.execution.device_rates import DeviceRates
     from rbtools.execution.run import Run
 
 
@@ -39,15 +38,15 @@ def build_context(
     verbose: bool,
     log: str | None,
     store: str,
-    no_store: bool,
     force: bool,
     dry_run: bool,
     jobs: str | None,
-    jobs_per_gpu: int | Literal["auto"] | None,
+    jobs_per_gpu: int | None,
     threads: int | None,
     device: str,
     engine: str,
-    device_rate: str | None = None,
+    prepare: str = "fold",
+    replace: bool = False,
     **fields: object,
 ) -> CommandContext:
     """The run that the options describe, checked once, before the first record.
@@ -55,44 +54,35 @@ def build_context(
     Raises UsageError for options that contradict each other, and for a data set, weights, a store or a file
     that is not available. `fields`: further fields of Run.
     """
-    from rbtools.execution import resources, slurm
+    from rbtools.execution import resources
     from rbtools.execution.run import Run
     from rbtools.store import Store
 
     screen = terminal(quiet, verbose, log)
     resources.check(threads, device)
-    if jobs_per_gpu == "auto":
-        if engine != LOCAL or jobs not in (None, "auto"):
-            other = f"--engine {engine}" if engine != LOCAL else f"--jobs {jobs}"
-            raise UsageError(
-                f"--jobs-per-gpu auto measures how many workers this machine starts, and {other} says it."
-                " Give a number, or leave out one of the two."
-            )
-        jobs, jobs_per_gpu = "auto", None
+    if fields.get("address") is not None and engine != "ray":
+        raise UsageError("HOST:PORT of --jobs is of a Ray cluster. Write --jobs ray:HOST:PORT.")
     processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
-    measured = jobs == "auto" and jobs_per_gpu != 1 and engine == LOCAL and not dry_run
-    gpus = resources.gpus(device) if measured else 0
-    finished = Store(None if no_store else store, force=force, dry=dry_run)
-    if device_rate is not None and not dry_run:
-        raise UsageError("--device-rate says how long work would take. Add --dry-run.")
+    finished = Store(None if store == "none" else store, force=force, dry=dry_run)
     if dry_run:
         from rbtools.execution.dry_run import DryRun
 
-        rates = None if device_rate is None else _rates(device_rate)
-        fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail, rates=rates)
+        fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail)
         engine, processes = LOCAL, 1
-    tasks = (slurm.task() or (1, 1))[1]
+    tasks = (resources.slurm_task() or (1, 1))[1]
     run = Run.of(
         tool=screen.tool,
         store=finished,
         jobs=processes,
-        divide=(processes != 1 or gpus > 0 or tasks > 1) and not (no_store or force),
+        divide=(processes != 1 or tasks > 1) and not (store == "none" or force),
         workers=processes * tasks,
         jobs_per_gpu=jobs_per_gpu or 1,
-        gpus=gpus,
         threads=threads,
         device=device,
         engine=engine,
+        prepare=prepare != "none",
+        compile=prepare == "compile",
+        replace=replace or force,
         progress=screen.status,
         notify=screen.once,
         event=screen.tell,
@@ -124,20 +114,10 @@ def build_context(
     return CommandContext(run, screen)
 
 
-def _rates(path: str) -> DeviceRates:
-    from rbtools.execution.device_rates import DeviceRates
-
-    try:
-        return DeviceRates(path)
-    except RbError as wrong:
-        raise UsageError(str(wrong)) from None
-
-
 def alone(**fields: object) -> CommandContext:
     """A run in this process that reads images and stores nothing."""
     return build_context(
-        store="",
-        no_store=True,
+        store="none",
         force=False,
         dry_run=False,
         device="cpu",

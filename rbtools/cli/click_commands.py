@@ -18,9 +18,10 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import config, effective_config, events, exit_status, option_groups
+from rbtools.cli import config, events, exit_status, option_groups, streams
 from rbtools.cli.method_options import for_people, legible, method_options
-from rbtools.cli.tools import CONTEXT, params_of
+from rbtools.cli.option_parts import OLD_WORDS
+from rbtools.cli.tools import CONTEXT, TOOLS, params_of
 from rbtools.errors import RbError, unknown
 
 
@@ -78,10 +79,9 @@ class _Main:
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, or with `--print-config` print its options."""
-        if ctx.meta.get(effective_config.PRINT):
-            click.echo(effective_config.shown(ctx))
-            return exit_status.DONE
+        """Run the command, after the notices about old words in its line."""
+        for notice in ctx.meta.pop(OLD_WORDS, ()):
+            streams.of_command().terminal(ctx.command_path.split()[0], False, False, None).warn(notice)
         _refuse_odd(self.get_params(ctx), ctx)
         return super().invoke(ctx)  # type: ignore[misc]
 
@@ -128,8 +128,7 @@ class Command(_Main, click.Command):
         args = with_pairs(args)
         if self.classes:
             ctx.meta["rbtools.classes"] = list(self.classes)
-        if config.files(ctx, args):
-            config.apply(ctx, self.get_params(ctx), args)
+        config.apply(ctx, self.get_params(ctx), args)
         return super().parse_args(ctx, args)
 
 
@@ -270,11 +269,10 @@ class OptionChooser(_Main, click.Command):
     """A command where one option (`--method trades`) chooses classes, whose fields are further options.
 
     `covers` names an option that sets all of the command's own options (`--preset`): if it is on the command
-    line, a file's settings of them are ignored. `resolve` returns what it sets, for `--print-config`.
+    line, a file's settings of them are ignored.
     """
 
     covers: str | None = None
-    resolve: Callable[[click.Context], dict[str, tuple[Any, str]]] | None = None
 
     registry: registry.Registry
     option: str
@@ -283,7 +281,8 @@ class OptionChooser(_Main, click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named: list[str] = []
         args = with_pairs(args)
-        said = config.words(ctx, args, self.covers)
+        settings = [] if config.covers(self, args) else config.keys(ctx, args)
+        said = [f"--{key.name}={config.text_of(key.value)}" for key in settings]
         for position, word in enumerate(before := [*said, *args]):
             if word == "--":
                 break
@@ -299,8 +298,7 @@ class OptionChooser(_Main, click.Command):
             ctx.meta["rbtools.classes"] = [self.registry.load(name) for name in names or [default]]
         except RbError as wrong:
             raise click.UsageError(str(wrong), ctx) from None
-        if config.files(ctx, args):
-            config.apply(ctx, self.get_params(ctx), args)
+        config.apply(ctx, self.get_params(ctx), args)
         try:
             rest = super().parse_args(ctx, args)
             self._refuse_choices(ctx)
@@ -348,8 +346,6 @@ class OptionChooser(_Main, click.Command):
         return legible([*method_options(classes), *super().get_params(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        if ctx.meta.get(effective_config.PRINT):
-            return super().invoke(ctx)
         fields = {option.name for option in method_options(ctx.meta["rbtools.classes"])}
         given = {name: ctx.params.pop(str(name)) for name in fields}
         ctx.params["params"] = {name: value for name, value in given.items() if value is not None}
@@ -414,8 +410,10 @@ def command(
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """rb-attack for a function in attack.py; from the file name, since `python -m` renames the module."""
-    return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
+    """rb-attack for a function in attack.py; from the file, since `python -m` renames the module."""
+    path = Path(inspect.unwrap(function).__code__.co_filename).with_suffix("").as_posix()
+    modules = {target.partition(":")[0].replace(".", "/"): tool for tool, target in TOOLS.items()}
+    return "rb-" + next((tool for module, tool in modules.items() if path.endswith(module)), Path(path).stem)
 
 
 def group(function: Callable[..., Any]) -> click.Group:

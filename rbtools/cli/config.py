@@ -14,12 +14,13 @@ run, nor name a path outside the working directory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
 
-from rbtools.cli import safe_yaml, tools
+from rbtools.cli import tools
+from rbtools.cli.option_parts import Compound, Part
 from rbtools.datasets import WITH_PATH
 from rbtools.errors import UsageError, near, unknown
 from rbtools.plain_files import read_settings
@@ -28,119 +29,32 @@ NAME = "rbtools.yaml"
 VARIABLE = "RB_CONFIG"
 NONE = "none"
 ALL = "all"
-META = "rbtools.config"
-ORIGINS = "rbtools.origins"
-# Options that a file cannot set, and why; "" for those that make no sense there.
-FORBIDDEN = {
-    "allow-code": "it lets programs run",
-    "live": "it starts trainings",
-    "config": "",
-    "print-config": "",
-    "help": "",
-    "version": "",
-}
+_META = "rbtools.config"
+_DEEPEST = 50  # levels of YAML, which PyYAML reads by recursion
+# Options that a file cannot set, and why.
+FORBIDDEN = {"allow-code": ": it lets programs run", "live": ": it starts trainings"}
+FORBIDDEN |= dict.fromkeys(("config", "help", "version"), "")
 _PATHS = ("FILE", "DIR", "PATH")
 SHARED: set[str] = set()
 """The long options that mean the same in every tool, which `all` may set; cli/options.py adds them."""
 
 
-class ConfigFile(NamedTuple):
-    """A file of defaults: its path, as the user wrote it, and its sections."""
-
-    path: str
-    sections: dict[str, Any]
-
-
 class ConfigKey(NamedTuple):
-    """A key of a file with its value, its place, and whether it is for all tools."""
+    """A key of a file, its value, and the section that it stands in."""
 
     name: str
     value: Any
     path: str
-    place: str
-    shared: bool
+    section: str
 
-
-def files(ctx: click.Context, arguments: Sequence[str]) -> list[ConfigFile]:
-    """The files that apply to this command line, in increasing priority. Raises UsageError."""
-    config_files: list[ConfigFile] | None = ctx.meta.get(META)
-    if config_files is None:
-        from_python = ctx.find_root().obj is not None  # its functions have defaults of their own
-        unread = ctx.resilient_parsing or from_python
-        config_files = [] if unread else [_read(path) for path in _paths(arguments)]
-        ctx.meta[META] = config_files
-    return config_files
-
-
-def _paths(arguments: Sequence[str]) -> list[str]:
-    words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    if {"-h", "--help", "--version"} & set(words):  # help is fast, and works with an invalid file
-        return []
-    named = os.environ.get(VARIABLE)
-    for place, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        if option == "--config":
-            named = value if equals else words[place + 1] if place + 1 < len(words) else None
-    if named == NONE:
-        return []
-    if named is not None:
-        if os.path.isdir(named) or not os.path.exists(named):
-            what = "is a folder" if os.path.isdir(named) else "does not exist"
-            raise UsageError(f"The configuration {named} {what}. Expected a YAML file, or none for no file.")
-        return [named]
-    return [path for path in (_of_the_user(), NAME) if os.path.isfile(path)]
-
-
-def _of_the_user() -> str:
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(base, "rbtools", "config.yaml")
-
-
-def _read(path: str) -> ConfigFile:
-    """The checked contents of a file. Raises UsageError."""
-    import yaml  # only where there is a file: --help and most runs do without
-
-    try:
-        sections = safe_yaml.parse(read_settings(path))
-    except yaml.MarkedYAMLError as wrong:
-        at = "" if wrong.problem_mark is None else f": line {wrong.problem_mark.line + 1}"
-        raise UsageError(f"{path}{at}: {wrong.problem}. Expected YAML: a section per tool.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as wrong:
-        raise UsageError(f"{path}: {' '.join(str(wrong).split())}. Expected YAML in UTF-8.") from None
-    except OSError as error:
-        raise UsageError(f"Cannot read {path}: {error.strerror}. --config none does without.") from None
-    sections = {} if sections is None else sections
-    if not isinstance(sections, dict):
-        raise UsageError(f"{path} is {_kind(sections)}. Expected a section per tool, such as rb-train:.")
-    _check_sections(path, sections)
-    return ConfigFile(path, {name: {} if value is None else value for name, value in sections.items()})
-
-
-def _check_sections(path: str, sections: Mapping[Any, Any]) -> None:
-    names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in tools.TOOLS)]
-    for name, value in sections.items():
-        if name not in names:
-            raise unknown(f"section in {path}:", str(name), names, UsageError)
-        if value is not None and not isinstance(value, dict):
-            raise UsageError(f"{path}: {name} is {_kind(value)}. Expected options and their values below it.")
-
-
-def words(ctx: click.Context, arguments: Sequence[str], covers: str | None = None) -> list[str]:
-    """The files' settings for this tool as words of a command line, for code that reads these before click.
-
-    Nothing if the command line has the option `covers`.
-    """
-    tokens: list[str] = []
-    if covers is not None and any(word.partition("=")[0] == covers for word in arguments):
-        return tokens
-    for key in _keys(ctx, arguments):
-        if not isinstance(key.value, dict | bool) and key.value is not None:
-            tokens += [f"--{key.name}", _text(key.value)]
-    return tokens
+    @property
+    def place(self) -> str:
+        """Where it stands, for messages."""
+        return f"{self.path}: {self.name} of {self.section}"
 
 
 def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequence[str]) -> None:
-    """Set the defaults of this command from the files. Raises UsageError for invalid settings."""
+    """Set the defaults of this command from the files, as click's `default_map`. Raises UsageError."""
     options = {
         flag[2:]: param
         for param in params
@@ -148,49 +62,100 @@ def apply(ctx: click.Context, params: Sequence[click.Parameter], arguments: Sequ
         for flag in param.opts
         if flag.startswith("--")
     }
-    covered = _covered(ctx, arguments)
+    covered = covers(ctx.command, arguments)
     defaults: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for key in _keys(ctx, arguments):
+    for key in keys(ctx, arguments):
+        option = options.get(key.name)
         if isinstance(key.value, dict):
             _check_subcommand(ctx, key)
-            continue
-        if key.name in FORBIDDEN and key.value is not False:
-            why = FORBIDDEN[key.name]
-            reason = f": {why}. Say it on the command line" if why else ""
+        elif key.name in FORBIDDEN and key.value is not False:
+            reason = FORBIDDEN[key.name] and f"{FORBIDDEN[key.name]}. Say it on the command line"
             raise UsageError(f"{key.path}: {key.name} cannot be set by a file{reason}.")
-        param = options.get(key.name)
-        if param is None or (key.shared and key.name not in SHARED):
-            _check_elsewhere(ctx, key, options)
-            continue
-        value = _value(param, key)
-        if param.name is not None and not (covered and key.name not in SHARED):
-            defaults[param.name], origins[param.name] = value, key.path
+        elif option is None or (key.section == ALL and key.name not in SHARED):
+            _check_elsewhere(key, options)
+        elif key.name in SHARED or not covered:
+            defaults |= _values(ctx, option, key, list(params))
     ctx.default_map = defaults
-    ctx.meta[ORIGINS] = origins
 
 
-def _covered(ctx: click.Context, arguments: Sequence[str]) -> bool:
+def keys(ctx: click.Context, arguments: Sequence[str]) -> Iterator[ConfigKey]:
+    """All keys at this command's place or above it, in increasing priority. Raises UsageError."""
+    tool, *below = ctx.command_path.split()
+    for path, sections in _files(ctx, arguments):
+        for section in (ALL, os.path.basename(tool)):
+            levels = [sections.get(section, {})]
+            for name in (name for word in below for name in word.split(",")):
+                if isinstance(levels[-1].get(name), dict):
+                    levels.append(levels[-1][name])
+            for level in levels:
+                yield from (ConfigKey(str(name), value, path, section) for name, value in level.items())
+
+
+def covers(command: click.Command, arguments: Sequence[str]) -> bool:
     """Whether the command line has the option that sets all of the tool's own options (--preset)."""
-    option = getattr(ctx.command, "covers", None)
+    option = getattr(command, "covers", None)
     return option is not None and any(word.partition("=")[0] == option for word in arguments)
 
 
-def _keys(ctx: click.Context, arguments: Sequence[str]) -> Iterator[ConfigKey]:
-    """All keys at this command's place or above it, in increasing priority."""
-    tool, *below = ctx.command_path.split()
-    tool = os.path.basename(tool)
-    for file in files(ctx, arguments):
-        for section in (ALL, tool):
-            levels, place = [file.sections.get(section, {})], section
-            for word in below:
-                for name in word.split(","):
-                    inner = levels[-1].get(name)
-                    if isinstance(inner, dict):
-                        levels.append(inner)
-            for level in levels:
-                for name, value in level.items():
-                    yield ConfigKey(str(name), value, file.path, place, section == ALL)
+def text_of(value: object) -> str:
+    """A value as one would type it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _files(ctx: click.Context, arguments: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The files that apply to this command line and their sections, in increasing priority."""
+    if _META not in ctx.meta:
+        from_python = ctx.find_root().obj is not None  # its functions have defaults of their own
+        unread = ctx.resilient_parsing or from_python
+        ctx.meta[_META] = [] if unread else [(path, _read(path)) for path in _paths(arguments)]
+    files: list[tuple[str, dict[str, Any]]] = ctx.meta[_META]
+    return files
+
+
+def _paths(arguments: Sequence[str]) -> list[str]:
+    words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    if {"-h", "--help", "--version"} & set(words):  # help is fast, and works with an invalid file
+        return []
+    named = os.environ.get(VARIABLE)
+    for word, following in zip(words, [*words[1:], None], strict=False):
+        option, equals, value = word.partition("=")
+        if option == "--config":
+            named = value if equals else following
+    if named == NONE:
+        return []
+    if named is not None:
+        if os.path.isdir(named) or not os.path.exists(named):
+            problem = "is a folder" if os.path.isdir(named) else "does not exist"
+            raise UsageError(
+                f"The configuration {named} {problem}. Expected a YAML file, or none for no file."
+            )
+        return [named]
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return [path for path in (os.path.join(base, "rbtools", "config.yaml"), NAME) if os.path.isfile(path)]
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The checked sections of a file. Raises UsageError."""
+    import yaml  # only where there is a file: --help and most runs do without
+
+    try:
+        sections = parse_yaml(read_settings(path)) or {}
+    except yaml.MarkedYAMLError as wrong:
+        at = "" if wrong.problem_mark is None else f": line {wrong.problem_mark.line + 1}"
+        raise UsageError(f"{path}{at}: {wrong.problem}. Expected YAML: a section per tool.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as wrong:
+        raise UsageError(f"{path}: {' '.join(str(wrong).split())}. Expected YAML in UTF-8.") from None
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror}. --config none does without.") from None
+    if not isinstance(sections, dict):
+        raise UsageError(f"{path} is no mapping. Expected a section per tool, such as rb-train:.")
+    names = [ALL, *(f"rb-{tool.replace('_', '-')}" for tool in tools.TOOLS)]
+    for name, value in sections.items():
+        if name not in names:
+            raise unknown(f"section in {path}:", str(name), names, UsageError)
+        if value is not None and not isinstance(value, dict):
+            raise UsageError(f"{path}: {name} is no mapping. Expected options and their values below it.")
+    return {name: value or {} for name, value in sections.items()}
 
 
 def _check_subcommand(ctx: click.Context, key: ConfigKey) -> None:
@@ -202,97 +167,116 @@ def _check_subcommand(ctx: click.Context, key: ConfigKey) -> None:
             names += above.command.list_commands(above)
         above = above.parent
     if key.name not in names:
-        if not names or key.shared:
-            raise UsageError(
-                f"{key.path}: {key.name} of {key.place} is {_kind(key.value)}. Expected a value."
-            )
-        raise unknown(f"command in {key.path}: {key.place}:", key.name, names, UsageError)
+        if not names or key.section == ALL:
+            raise UsageError(f"{key.place} is a mapping. Expected a value.")
+        raise unknown(f"command in {key.path}: {key.section}:", key.name, names, UsageError)
 
 
-def _check_elsewhere(ctx: click.Context, key: ConfigKey, options: Iterable[str]) -> None:
+def _check_elsewhere(key: ConfigKey, options: Mapping[str, click.Option]) -> None:
     """Raises UsageError for an option that no command of the tool has (of `all`: that tools do not share)."""
-    known = SHARED if key.shared else _options_of(key.place)
-    if key.name not in known:
-        names = known if key.shared else {*known, *options}
-        what = "" if not key.shared else " that tools share"
+    if key.section == ALL:
+        valid, of, example = SHARED, " that tools share", "rb-train"
+    else:
+        pages = tools.pages(tools.tool(key.section.removeprefix("rb-").replace("-", "_")))
+        params = [param for page in pages for param in page.command.get_params(page.context)]
+        valid = {
+            flag[2:] for param in params for flag in param.opts if flag.startswith("--")
+        } | options.keys()
+        of, example = "", key.section
+    if key.name not in valid:
         raise UsageError(
-            f"{key.path}: {key.place} has no option '{key.name}'{what}.{near(key.name, sorted(names))}"
-            f" {key.place if not key.shared else 'rb-train'} --help lists them."
+            f"{key.path}: {key.section} has no option '{key.name}'{of}.{near(key.name, sorted(valid))}"
+            f" {example} --help lists them."
         )
 
 
-def _options_of(name: str) -> set[str]:
-    """All long options of a tool and of everything below it."""
-    pages = tools.pages(tools.tool(name.removeprefix("rb-").replace("-", "_")))
-    params = [param for page in pages for param in page.command.get_params(page.context)]
-    return {flag[2:] for param in params for flag in param.opts if flag.startswith("--")}
-
-
-def _value(param: click.Option, key: ConfigKey) -> Any:
-    """A value as click takes a default. Raises UsageError for a wrong type or a path outside the working
-    directory."""
-    where = f"{key.path}: {key.name} of {key.place} is"
-    flag = param.is_flag
-    if isinstance(key.value, bool) != flag or key.value is None:
-        raise UsageError(f"{where} {_shown(key.value)}. Expected {_expected(param)}.")
-    if flag:
-        return key.value
-    several = isinstance(key.value, list) and all(isinstance(item, str | int | float) for item in key.value)
-    if not isinstance(key.value, str | int | float) and not (several and isinstance(param.type, _TEXT)):
-        raise UsageError(f"{where} {_kind(key.value)}. Expected {_expected(param)}.")
-    text = _text(key.value)
-    try:
-        param.type.convert(text, param, None)
-    except click.BadParameter as wrong:
+def _values(
+    ctx: click.Context, option: click.Option, key: ConfigKey, params: list[click.Parameter]
+) -> dict[str, Any]:
+    """The default of an option and of its parts, by their names. Raises UsageError for a wrong type or a path
+    outside the working directory."""
+    if key.value is None or isinstance(key.value, bool) != option.is_flag:
+        shown = "empty" if key.value is None else f"'{key.value}'"
         raise UsageError(
-            f"{where} {_shown(key.value)}. Expected {_expected(param)}: {wrong.message}"
-        ) from None
-    _check_path(param, text, where)
-    if param.multiple:
-        return [str(item) for item in key.value] if isinstance(key.value, list) else [text]
-    return text
+            f"{key.place} is {shown}. Expected {'true or false' if option.is_flag else 'a value'}."
+        )
+    if isinstance(option, Part):
+        option.notice(ctx, f"{key.name} in {key.path}")
+        if option.gives is not None:
+            return {option.whole.replace("-", "_"): option.gives} if key.value else {}
+    if isinstance(option, Compound):
+        try:
+            values = option.from_file(ctx, text_of(key.value), params)
+        except UsageError as wrong:
+            raise UsageError(f"{key.path}: {wrong}") from None
+    else:
+        values = {str(option.name): key.value if option.is_flag else text_of(key.value)}
+    by_name = {param.name: param for param in params if isinstance(param, click.Option)}
+    for name, value in values.items():
+        _check(by_name[name], value, key)
+    if option.multiple:
+        return {str(option.name): list(map(str, key.value if isinstance(key.value, list) else [key.value]))}
+    return values
 
 
-_TEXT = click.types.StringParamType
-
-
-def _check_path(param: click.Option, text: str, where: str) -> None:
-    """Raises UsageError for a path that leads out of the working directory, links followed."""
-    inner = next((text[len(name) + 1 :] for name in WITH_PATH if text.startswith(f"{name}:")), None)
-    metavar = param.metavar or ""
-    if inner is None and not any(word in metavar for word in _PATHS):
+def _check(option: click.Option, value: Any, key: ConfigKey) -> None:
+    """Raises UsageError for a wrong type, or a path outside the working directory, links followed."""
+    try:
+        option.type.convert(value, option, None)
+    except click.BadParameter as wrong:
+        raise UsageError(f"{key.place}: {wrong.message}") from None
+    inner = next(
+        (name for name in WITH_PATH if isinstance(value, str) and value.startswith(f"{name}:")), None
+    )
+    if not isinstance(value, str) or (
+        inner is None and not any(word in (option.metavar or "") for word in _PATHS)
+    ):
         return
-    path = os.path.expanduser(text if inner is None else inner)
+    path = os.path.expanduser(value if inner is None else value[len(inner) + 1 :])
     here, there = os.path.realpath("."), os.path.realpath(path)
     if there != here and not there.startswith(here.rstrip(os.sep) + os.sep):
         raise UsageError(
-            f"{where} {_shown(text)}, which lies outside {here}. A file cannot name that; the command line"
-            " and the environment can."
+            f"{key.place} is '{value}', which lies outside {here}. A file cannot name that; the command line"
+            " and the"
+            " environment can."
         )
 
 
-def _text(value: object) -> str:
-    """A value as one would type it."""
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def parse_yaml(text: str) -> Any:
+    """The value that the text stands for. Raises yaml.YAMLError.
 
+    Aliases are refused: a few lines of them stand for billions of values. So are duplicate keys.
+    """
+    import yaml  # only where there is a file: --help and most runs do without
 
-def _expected(param: click.Option) -> str:
-    if param.is_flag:
-        return "true or false"
-    if isinstance(param.type, click.Choice):
-        return f"one of {', '.join(map(str, param.type.choices))}"
-    if isinstance(param.type, click.types.IntParamType):
-        return "a whole number"
-    return "a number" if isinstance(param.type, click.types.FloatParamType) else "text or a number"
+    class Loader(yaml.SafeLoader):
+        """yaml.SafeLoader, which makes no objects and runs no code, without aliases and duplicate keys."""
 
+        depth = 0
 
-def _kind(value: object) -> str:
-    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "empty"}
-    kinds |= {int: "a number", float: "a number"}
-    return next((name for kind, name in kinds.items() if isinstance(value, kind)), type(value).__name__)
+        def compose_node(self, parent: yaml.Node | None, index: yaml.Node | int) -> Any:
+            event = self.peek_event()
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.MarkedYAMLError(None, None, f"'*{event.anchor}' is an alias", event.start_mark)
+            self.depth += 1
+            if self.depth > _DEEPEST:
+                raise yaml.MarkedYAMLError(None, None, f"more than {_DEEPEST} levels", event.start_mark)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        None, None, f"'{key.value}' stands there twice", key.start_mark
+                    )
+                seen.update([key.value] if isinstance(key, yaml.ScalarNode) else [])
+            return super().construct_mapping(node, deep)
 
-def _shown(value: object) -> str:
-    if isinstance(value, str):
-        return f"'{value}'" if len(value) <= 60 else f"'{value[:57]}...'"
-    return str(value).lower() if isinstance(value, bool | int | float) else _kind(value)
+    try:
+        # `load` as `safe_load` calls it.
+        return yaml.load(text, Loader)
+    except (ValueError, OverflowError) as error:  # an endless number, an invalid date
+        raise yaml.YAMLError(str(error)) from None

@@ -88,7 +88,7 @@ def _stores(command: click.Command) -> bool:
     """Whether the command, or one that it holds, keeps its work in the store."""
     params = [*command.params, *getattr(getattr(command, "work", None), "__click_params__", ())]
     held = command.commands.values() if isinstance(command, click.Group) else ()
-    return any(param.name == "no_store" for param in params) or any(map(_stores, held))
+    return any(param.name == "force" for param in params) or any(map(_stores, held))
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,8 @@
 """The one loop of all filters: read, run the job, write, flush.
 
 With `--jobs 1` a job runs where its record is read. Otherwise a thread reads ahead within a bounded
-window, the executor of `--engine` runs the jobs, and this process writes the results in input order (or as
-they finish, with `--unordered`).
+window, the executor of `--jobs` runs the jobs, and this process writes the results in input order (or as
+they finish, with `--jobs N:unordered`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.execution.executor import Executor, Finished, Grown, Job, LineRead, Progress, executor_for
-from rbtools.execution.job import JobFunction, JobReport, run_job
+from rbtools.execution.executor import (
+    Executor,
+    Finished,
+    Job,
+    JobFunction,
+    JobReport,
+    LineRead,
+    Progress,
+    executor_for,
+    run_job,
+)
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
 from rbtools.report import clock_time
 
@@ -65,9 +74,9 @@ def filter_records(
 
 
 def _model_table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import model_table
+    from rbtools.cli import tables
 
-    return model_table.text(record, width)
+    return tables.model_table(record, width)
 
 
 def _sharing_images(source: RecordSource, run: Run) -> Run:
@@ -75,7 +84,7 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
     if run.store.folder is None or run.store.force:
         raise UsageError(
             "--shard with --checkpoint divides the images of one model over processes that share a store."
-            " Leave out --no-store and --force."
+            " Leave out --store none and --force."
         )
     return run.changed(divide=True, workers=max(run.placement.workers, source.place[1]))
 
@@ -128,7 +137,7 @@ class _Loop:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
                 return
-            window = _Window(self, WINDOW_PER_JOB * executor.most)
+            window = _Window(self, WINDOW_PER_JOB * executor.capacity)
             try:
                 if executor.in_process:
                     for job in self._jobs(window, record):
@@ -169,9 +178,7 @@ class _Loop:
                 assert helpers is not None
                 helpers.ended(event)
             elif isinstance(event, Finished):
-                window.finish_job(event, executor)
-            elif isinstance(event, Grown):
-                continue  # there may be helpers to send
+                window.finish_job(event)
             elif event.line is None:
                 reading = False
             else:
@@ -206,7 +213,7 @@ class _Loop:
         """The record to process, or None for a line that passes unchanged."""
         if line.record is None:
             return None
-        if "error" in line.record and not (self.source.retry_errors and can_be_retried(line.record)):
+        if "error" in line.record and not (self.source.retries and can_be_retried(line.record)):
             return None
         return {key: value for key, value in line.record.items() if key != "error"}
 
@@ -333,7 +340,6 @@ class _Window:
         self.room = threading.Semaphore(size)
         self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
         self.held: dict[int, Callable[[], bytes]] = {}  # by place: what makes the line to write
-        self.following: dict[int, list[Job]] = {}  # by place: jobs that wait for that of the place
         self.last: set[int] = set()  # the last place of each line
         self.helps: set[int] = set()  # places whose results another shard writes
         self.given = self.next = 0
@@ -352,18 +358,12 @@ class _Window:
 
     def jobs(self, record: dict[str, Any], at: str, *, helps: bool = False) -> Iterator[Job]:
         """A job for each function; `at` is the place of the record. `helps`: another shard writes it."""
-        free = []
         for function, place in enumerate(self._places(len(self.loop.functions))):
             job = Job(place, function, record)
             if helps:
                 self.helps.add(place)
             self.waiting[place] = (job, at)
-            follows = self.loop.functions[function].follows
-            if follows:
-                self.following.setdefault(place - follows, []).append(job)
-            else:
-                free.append(job)
-        yield from free
+            yield job
 
     def _places(self, count: int) -> range:
         """Places in the output for all results of one line."""
@@ -373,21 +373,15 @@ class _Window:
         return places
 
     def finish_ready(self, executor: Executor) -> None:
-        """Write what has finished up to now, and submit the jobs that waited for it."""
-        more = True
-        while more:
-            more = False
-            for event in executor.ready():
-                if isinstance(event, Finished):
-                    self.finish_job(event, executor)
-                    more = True
+        """Write what has finished up to now."""
+        for event in executor.ready():
+            if isinstance(event, Finished):
+                self.finish_job(event)
 
-    def finish_job(self, event: Finished, executor: Executor) -> None:
-        """Write the result of a job in its turn, and submit the jobs that waited for it."""
+    def finish_job(self, event: Finished) -> None:
+        """Write the result of a job in its turn."""
         self._hold(event)
         self.finish(event.place, self.held[event.place])
-        for job in self.following.pop(event.place, ()):
-            executor.submit(job)
 
     def _hold(self, event: Finished) -> None:
         job, at = self.waiting[event.place]

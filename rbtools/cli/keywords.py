@@ -17,11 +17,11 @@ from rbtools.errors import UsageError
 from rbtools.records.typed import Record
 
 # Options that only a stream, a terminal, an output file or several processes need.
-_STREAM = frozenset({"files", "strict", "allow_empty", "retry_errors", "shard", "in_place", "form", "shown"})
-_MESSAGES = frozenset({"quiet", "verbose", "log", "config", "print_config", "help", "help_all", "version"})
-_MESSAGES |= {"dry_run", "device_rate"}
+_STREAM = frozenset({"files", "errors", "allow_empty", "shard", "in_place", "form", "shown"})
+_MESSAGES = frozenset({"quiet", "verbose", "log", "config", "help", "help_all", "version"})
+_MESSAGES |= {"dry_run"}
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
-_OF_CHECKPOINT = frozenset({"checkpoint", "arch", "normalize", "prompts"})
+_OF_CHECKPOINT = frozenset({"arch", "normalize", "prompts"})
 
 
 def call(
@@ -73,6 +73,7 @@ def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default_of(option, page.context))
         for name, option in options.items()
+        if not option.hidden
     ]
 
 
@@ -98,11 +99,17 @@ def arguments(
     for name, value in options.items():
         option = by_name.get(name)
         if name == "store" and value is None:
-            name, option, value = "no_store", by_name.get("no_store"), True
-        if option is None and name in _STREAM | _MESSAGES | _PROCESSES | _OF_CHECKPOINT:
+            value = "none"
+        outside = _STREAM | _MESSAGES | _PROCESSES | _OF_CHECKPOINT
+        if (option is None and name in outside) or (name == "checkpoint" and not _of_weights(value)):
             raise UsageError(f"{name} is for streams of records on the command line. Leave it out here.")
         tokens += _tokens(name, option, value, streams)
     return tokens
+
+
+def _of_weights(value: object) -> bool:
+    """Whether --checkpoint names a folder of weights, or a member of the file that the record names."""
+    return value is None or os.path.isdir(str(value).partition("#")[0] or ".")
 
 
 def _tokens(name: str, option: click.Option | None, value: object, streams: MemoryStreams) -> list[str]:
@@ -122,6 +129,8 @@ def _tokens(name: str, option: click.Option | None, value: object, streams: Memo
     elif _holds_records(value):
         streams.files[name] = value
         value = name
+    if name == "n" and isinstance(value, Iterable) and not isinstance(value, str):
+        value = ",".join(f"{number}-{number}" for number in value)
     if option.multiple and isinstance(value, Iterable) and not isinstance(value, str):
         return [f"{flag}={as_typed(item)}" for item in value]
     return [f"{flag}={as_typed(value)}"]

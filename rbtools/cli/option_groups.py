@@ -21,28 +21,22 @@ class OptionGroup(NamedTuple):
 
 
 GROUPS = (
-    OptionGroup("Model", ("checkpoint", "arch", "normalize"), ("prompts", "weights", "member", "allow-code")),
-    OptionGroup("Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map")),
+    OptionGroup("Model", ("checkpoint", "arch", "normalize"), ("allow-code",)),
+    OptionGroup("Data", ("dataset", "split", "n"), ("data-dir", "download")),
     OptionGroup(
         "Running",
         ("device", "jobs", "seed"),
-        (
-            *("batch", "precision", "prepare", "compile", "threads", "jobs-per-gpu", "engine"),
-            *("ray-address", "unordered", "shard"),
-        ),
+        ("batch", "precision", "prepare", "threads", "shard"),
     ),
     OptionGroup(
         "Records and store",
         ("store", "dry-run"),
-        (
-            *("as", "replace", "in-place", "strict", "allow-empty", "retry-errors", "no-store", "force"),
-            "device-rate",
-        ),
+        ("as", "in-place", "errors", "allow-empty", "force"),
     ),
     OptionGroup(
         "Messages and help",
         ("quiet", "verbose", "help", "help-all"),
-        ("log", "config", "print-config", "version"),
+        ("log", "config", "version"),
     ),
 )
 _GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.more)}

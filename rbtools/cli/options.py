@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from rbtools.cli import build_context, config, effective_config, streams
+from rbtools.cli import build_context, config, streams
 from rbtools.cli.method_options import Decorator, spec_options
+from rbtools.cli.option_parts import Compound, Part, old_flag
 from rbtools.cli.source import RecordSource
 from rbtools.errors import UsageError
 from rbtools.execution import ENGINES, LOCAL
@@ -17,8 +20,12 @@ from rbtools.execution import ENGINES, LOCAL
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def record_source(**options: object) -> RecordSource:
-    """The records that the command works on."""
+def record_source(errors: str, **options: object) -> RecordSource:
+    """The records that the command works on. Raises UsageError for a word that --errors does not have."""
+    for word in errors.split(","):
+        if word not in ("pass", "retry", "stop"):
+            raise UsageError(f"--errors is '{word}'. Expected pass, retry or stop.")
+    options["errors"] = errors
     return streams.of_command().source(**options)
 
 
@@ -46,25 +53,40 @@ def spec(
     cls: type,
     make: Callable[..., Any] | None = None,
     defaults: Mapping[str, object] | None = None,
+    splits: Mapping[str, Callable[[str], dict[str, Any]]] | None = None,
     **shared: Decorator,
 ) -> Callable[[F], F]:
     """A bundle of the fields of a dataclass; `make` takes their values in its place.
 
-    `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`.
+    `defaults`, `shared` and `splits`: see `spec_options`.
     """
-    return bundle(name, make or cls, *spec_options(cls, defaults or {}, shared))
+    return bundle(name, make or cls, *spec_options(cls, defaults or {}, shared, splits))
 
 
 _files = click.argument("files", nargs=-1, metavar="[FILE]...")
-_strict = click.option("--strict", is_flag=True, help="Stop at the first bad line or failed record.")
+_RETRYING = (old_flag("--strict", "errors", "stop"), old_flag("--retry-errors", "errors", "retry"))
+_stop_option = click.option(
+    "--errors",
+    default="pass",
+    metavar="[pass|stop]",
+    help="At a bad line or a record that failed: pass it on, or stop.",
+)
+_errors_option = click.option(
+    "--errors",
+    default="pass",
+    metavar="[pass|retry|stop]",
+    help="At a bad line or a record that failed: pass it on, process it again where it failed before"
+    " (retry), or"
+    " stop.",
+)
 allow_empty_option = click.option(
     "--allow-empty", is_flag=True, help="End with status 0, not 3, where no records come in."
 )
 _stream_options = (
     _files,
-    _strict,
+    _errors_option,
+    *_RETRYING,
     allow_empty_option,
-    click.option("--retry-errors", is_flag=True, help="Process records that failed before."),
     click.option(
         "--shard",
         default=None,
@@ -76,33 +98,58 @@ _stream_options = (
 )
 
 
-def _refused(context: click.Context, param: click.Parameter, value: object) -> None:
+def gone(name: str, instead: str, *, is_flag: bool = False) -> Callable[[F], F]:
+    """An option that there is no more, hidden: typing it says what to do instead."""
+
+    def refuse(context: click.Context, param: click.Parameter, value: object) -> None:
+        if value not in (None, False):
+            raise UsageError(f"{name} is gone. {instead}")
+
+    return click.option(name, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse)
+
+
+def _refuse(option: str) -> None:
     """Refuse an option of the tools that write each record on, by its name."""
+    raise UsageError(
+        f"{option} is for tools that write every record on;"
+        f" {click.get_current_context().command_path.split()[0]} reads all records and writes something else."
+        " Leave it out."
+    )
+
+
+def _refused(context: click.Context, param: click.Parameter, value: object) -> None:
     if value:
-        raise UsageError(
-            f"{param.opts[0]} is for tools that write every record on; {context.command_path.split()[0]}"
-            " reads all records and writes something else. Leave it out."
-        )
+        _refuse(param.opts[0])
+
+
+def _sink_source(errors: str, **options: object) -> RecordSource:
+    if "retry" in errors.split(","):
+        _refuse("--errors retry")
+    return record_source(errors, **options)
 
 
 # Hidden: typing one gives the reason why the tool does not have it.
 _refused_options = tuple(
-    click.option(
-        name,
-        is_flag=flag,
-        hidden=True,
-        expose_value=False,
-        callback=_refused,
-        help="Refused: not for this tool.",
-    )
-    for name, flag in (("--retry-errors", True), ("--shard", False), ("--in-place", True))
+    click.option(name, is_flag=flag, hidden=True, expose_value=False, callback=_refused)
+    for name, flag in (("--shard", False), ("--in-place", True))
 )
 
+prompts_part = click.option(
+    "--prompts",
+    cls=Part,
+    part_of="arch:prompts",
+    metavar="FILE",
+    help="for open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates such"
+    " as 'a"
+    " photo of a {}.', or JSON.",
+)
 arch_option = click.option(
     "--arch",
+    cls=Compound,
+    free=True,
     metavar="NAME",
     help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-    " repo:OWNER/NAME, robustbench:NAME, open_clip:NAME (with --prompts), or python:MODULE:FUNCTION;"
+    " repo:OWNER/NAME, robustbench:NAME, open_clip:NAME:prompts=FILE, or python:MODULE:FUNCTION;"
     " preactresnet18:shortcut=input for a variant.  [default: recognised in the file]",
 )
 normalize_option = click.option(
@@ -113,36 +160,49 @@ normalize_option = click.option(
     " publish for such weights, else asked for; none for python:]",
 )
 
-prompts_option = click.option(
-    "--prompts",
-    metavar="FILE",
-    help="With --arch open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates"
-    " such as 'a photo of a {}.', or JSON.",
-)
-
 stream_options = bundle("source", record_source, *_stream_options)
-sink_options = bundle("source", record_source, _files, _strict, allow_empty_option, *_refused_options)
+_sink_options = (_files, _stop_option, *_RETRYING, allow_empty_option, *_refused_options)
+sink_options = bundle("source", _sink_source, *_sink_options)
 merge_option = click.option(
     "--merge/--no-merge",
     default=True,
     help="Merge records of the same model; of a metric that several have, the value of more images counts.",
 )
-merging_sink_options = bundle(
-    "source", record_source, _files, _strict, allow_empty_option, merge_option, *_refused_options
+merging_sink_options = bundle("source", _sink_source, *_sink_options, merge_option)
+
+
+def _weights(text: str) -> dict[str, Any]:
+    """FILE#MEMBER, or a folder of weights."""
+    path, _, member = (
+        (text, "", "") if os.path.exists(text) else text.rpartition("#") if "#" in text else (text, "", "")
+    )
+    values = {"weights" if os.path.isdir(path) else "checkpoint": path} if path else {}
+    return values | ({"member": member} if member else {})
+
+
+checkpoint_option = click.option(
+    "--checkpoint",
+    cls=Compound,
+    split=_weights,
+    metavar="FILE[#MEMBER]|DIR",
+    help="Evaluate this checkpoint; no records are read. #MEMBER: which weights, where a file has several:"
+    " best,"
+    " ema, cifar10/777 ... Published weights have names: hf:ORG/NAME[@REVISION], timm:NAME,"
+    " torchvision:NAME[:WEIGHTS]; --download fetches them. DIR: for records without a checkpoint, published"
+    " weights of nasbench201 by index: 000123-FULL.pth, or NATS-Bench's 000123.pickle.pbz2.",
+)
+weights_parts = (
+    click.option("--weights", cls=Part, part_of="checkpoint", metavar="DIR", now="--checkpoint DIR"),
+    click.option("--member", cls=Part, part_of="checkpoint", metavar="NAME", now="--checkpoint FILE#MEMBER"),
 )
 source_options = bundle(
     "source",
     record_source,
     *_stream_options,
-    click.option(
-        "--checkpoint",
-        metavar="FILE",
-        help="Evaluate this checkpoint; no records are read. Published weights have names:"
-        " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]; --download fetches them.",
-    ),
+    checkpoint_option,
     arch_option,
+    prompts_part,
     normalize_option,
-    prompts_option,
 )
 
 eps_option = click.option(
@@ -152,6 +212,9 @@ eps_option = click.option(
     help="Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
 )
 
+_log_option = click.option(
+    "--log", metavar="FILE", default=None, help="Append events to FILE, one JSON object per line."
+)
 _word_options = (
     click.option("--quiet", "-q", is_flag=True, help="Print only warnings and errors on stderr."),
     click.option(
@@ -161,9 +224,6 @@ _word_options = (
         help="Print more on stderr, such as the seconds of each stage.",
     ),
     click.option(
-        "--log", metavar="FILE", default=None, help="Append events to FILE, one JSON object per line."
-    ),
-    click.option(
         "--config",
         metavar="FILE",
         envvar=config.VARIABLE,
@@ -171,16 +231,32 @@ _word_options = (
         help="Defaults for options, as YAML; none for no file.  [default: rbtools.yaml here, over"
         " rbtools/config.yaml in XDG_CONFIG_HOME]",
     ),
-    click.option(
-        "--print-config",
-        is_flag=True,
-        expose_value=False,
-        callback=effective_config.asked,
-        help="Print the value of every option and its origin, and exit.",
-    ),
 )
 
-screen_options = bundle("screen", build_context.terminal, *_word_options)
+_message_options = (*_word_options[:2], _log_option, *_word_options[2:])
+screen_options = bundle("screen", build_context.terminal, *_message_options)
+
+
+def _logs(text: str) -> dict[str, Any]:
+    """FILE, tensorboard:DIR, or both with a comma."""
+    files = [piece for piece in text.split(",") if not piece.startswith("tensorboard:")]
+    boards = [piece.partition(":")[2] for piece in text.split(",") if piece.startswith("tensorboard:")]
+    return {name: ",".join(some) for name, some in (("log", files), ("tensorboard", boards)) if some}
+
+
+# The log of a training, and --tensorboard, which arrives at the command by itself.
+_training_log_option = click.option(
+    "--log",
+    cls=Compound,
+    split=_logs,
+    metavar="FILE|tensorboard:DIR",
+    help="Append events to FILE, one JSON object per line; or write the curves of all epochs to DIR (pip"
+    " install"
+    " 'rbtools[tensorboard]').",
+)
+tensorboard_part = click.option(
+    "--tensorboard", cls=Part, part_of="log", metavar="DIR", now="--log tensorboard:DIR"
+)
 
 
 store_option = click.option(
@@ -193,20 +269,27 @@ store_option = click.option(
 )
 
 _store_options = (
-    store_option,
-    click.option("--no-store", is_flag=True, help="Neither write nor read the store."),
-    click.option("--force", is_flag=True, help="Compute again what the store already has."),
+    click.option(
+        "--store",
+        envvar="RB_STORE",
+        default="rb-store",
+        metavar="DIR|none",
+        show_envvar=True,
+        help="Folder of stored results and checkpoints; none: neither write nor read one.",
+    ),
+    old_flag("--no-store", "store", "none"),
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Compute again what the store already has, and overwrite results that were measured with another"
+        " protocol.",
+    ),
     click.option(
         "--dry-run",
         is_flag=True,
         help="Compute nothing; report what would be, how much the store has, and about how long it takes.",
     ),
-    click.option(
-        "--device-rate",
-        metavar="FILE",
-        default=None,
-        help="With --dry-run: the time on the device where bench/gpu.py printed the lines of FILE.",
-    ),
+    gone("--device-rate", "--dry-run says how long work takes on this machine, by results of the store."),
 )
 
 allow_code_option = click.option(
@@ -214,16 +297,11 @@ allow_code_option = click.option(
     is_flag=True,
     help="Let python:MODULE:NAME, TorchScript and torch.export files run: they are programs.",
 )
-member_option = click.option(
-    "--member",
-    metavar="NAME",
-    default=None,
-    help="Which weights, where a file has several: best, ema, cifar10 or cifar10/777 ...",
-)
-
 _data_options = (
     click.option(
         "--dataset",
+        cls=Compound,
+        free=True,
         metavar="NAME",
         default=None,
         help="digits, cifar10, cifar10-c:fog.3 ..., imagefolder:PATH, npz:PATH, parquet:PATH or"
@@ -241,65 +319,69 @@ _data_options = (
     click.option("--download", is_flag=True, help="Download a missing published data set into --data-dir."),
     click.option(
         "--class-map",
-        default=None,
+        cls=Part,
+        part_of="dataset:class-map",
         metavar="FILE",
         help="JSON file from class folder to class number, if the checkpoint's order is not alphabetical.",
     ),
 )
 
 
-def _address_of_ray(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    engine = context.params["engine"]
-    if value is not None and engine != "ray":
-        raise UsageError(f"--ray-address names a Ray cluster, but the engine is {engine}. Add --engine ray.")
-    return value
-
-
-class _CountOrAuto(click.ParamType):
-    """A whole number from 1 on, or auto."""
-
-    name = "count"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str | None:
-        return "auto" if value == "auto" else click.IntRange(1)(value, param, ctx)
+def _workers(text: str) -> dict[str, Any]:
+    """N, auto, or ray[:HOST:PORT]."""
+    engine, colon, address = text.partition(":")
+    if engine == LOCAL or engine not in ENGINES:
+        return {"jobs": text}
+    return {"engine": engine, "address": address} if colon else {"engine": engine}
 
 
 _machine_options = (
     click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, or auto."),
     click.option(
         "--jobs",
+        cls=Compound,
+        split=_workers,
         default=None,
-        metavar="N",
-        help="Worker processes, spread over all GPUs; auto: a core each, or on GPUs as --jobs-per-gpu says."
-        "  [default: 1; with --engine ray, as many as fit the cluster]",
+        metavar="N|auto|ray[:HOST:PORT]",
+        help="Worker processes, spread over all GPUs; auto: one for each core, or for each GPU; ray: on a Ray"
+        " cluster (pip install 'rbtools[ray]'), without an address that of RAY_ADDRESS, else one that runs on"
+        " this machine, else a new one.  [default: 1; on Ray, as many as fit the cluster]",
     ),
     click.option(
         "--jobs-per-gpu",
+        cls=Part,
+        part_of="jobs:per-gpu",
         default=None,
-        type=_CountOrAuto(),
+        type=click.IntRange(1),
         metavar="N",
-        help="Workers on each GPU with --jobs auto, and with --engine ray; auto: as many as are fastest"
-        " together and fit. Measured in the first minute, as processes and as threads of one process in turn."
-        "  [default: auto with --jobs auto, else 1]",
+        help="Workers on each GPU with auto and ray.  [default: 1]",
     ),
     click.option(
         "--engine",
+        cls=Part,
+        part_of="jobs:engine",
         default=LOCAL,
         type=click.Choice(tuple(ENGINES)),
-        is_eager=True,  # the address is checked against it
-        help="Where workers run: on this machine, or on a Ray cluster (pip install 'rbtools[ray]').",
+        help="Where N workers run.",
+        now="--jobs ray[:HOST:PORT]",
     ),
     click.option(
         "--ray-address",
         "address",
+        cls=Part,
+        part_of="jobs:address",
         metavar="HOST:PORT",
         default=None,
-        callback=_address_of_ray,
-        help="The Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a new one]",
+        help="Of the Ray cluster, with engine=ray.",
+        now="--jobs ray:HOST:PORT",
     ),
-    click.option("--unordered", is_flag=True, help="Write records as they finish, not in input order."),
+    click.option(
+        "--unordered",
+        cls=Part,
+        part_of="jobs:unordered",
+        is_flag=True,
+        help="Write records as they finish, not in input order.",
+    ),
     click.option(
         "--threads",
         type=click.IntRange(1),
@@ -321,10 +403,12 @@ _training_options = (
         " it and images have 16 pixels a side or more.",
     ),
     click.option(
-        "--prepare/--no-prepare",
-        default=True,
-        help="Attack a copy with BatchNorm folded, channels last and in --precision.",
+        "--prepare",
+        default="fold",
+        type=click.Choice(("none", "fold")),
+        help="fold: attack a copy with BatchNorm folded, channels last and in --precision.",
     ),
+    old_flag("--no-prepare", "prepare", "none"),
 )
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
 seeking_options = bundle(
@@ -334,7 +418,7 @@ seeking_options = bundle(
     *_machine_options,
     _training_options[0],
     *_store_options,
-    *_word_options,
+    *_message_options,
 )
 train_options = bundle(
     "work",
@@ -343,36 +427,41 @@ train_options = bundle(
     *_training_options,
     *_store_options,
     *_word_options,
+    _training_log_option,
 )
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
+
+
+def _images(text: str) -> dict[str, Any]:
+    """A number of images, or a list or file of their numbers, of which first=N takes the first N."""
+    if chosen := re.fullmatch(r"(.+):first=(\d+)", text):
+        return {"indices": chosen[1], "n": chosen[2]}
+    return {"n": text} if re.fullmatch(r"[-+]?[\d.]+", text) else {"indices": text}
+
+
 _n_option = click.option(
-    "--n", type=click.IntRange(1), default=None, help="Use N images, balanced over classes."
+    "--n",
+    cls=Compound,
+    split=_images,
+    type=click.IntRange(1),
+    default=None,
+    metavar="N|LIST|FILE[:KEY]",
+    help="Use N images, balanced over classes; or those with the numbers of a list in the split (0-999 are"
+    " its first"
+    " 1,000), or of a FILE (KEY: one of its lists); LIST:first=N takes N of them.",
 )
+_indices_part = click.option("--indices", cls=Part, part_of="n", metavar="LIST|FILE", now="--n LIST")
 _batch_option = click.option(
     "--batch", type=click.IntRange(1), default=None, help="Images at a time; changes memory, not results."
 )
 _evaluation_options = (
-    click.option(
-        "--weights",
-        metavar="DIR",
-        default=None,
-        help="Published weights of nasbench201 by index: 000123-FULL.pth, or NATS-Bench's"
-        " 000123.pickle.pbz2. For records without a checkpoint.",
-    ),
-    member_option,
+    *weights_parts,
     _n_option,
     _batch_option,
     click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
-    click.option("--replace", is_flag=True, help="Overwrite a result measured with another protocol."),
+    click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force"),
     *_store_options,
-    *_word_options,
-)
-_indices_option = click.option(
-    "--indices",
-    default=None,
-    metavar="LIST|FILE",
-    help="Only the images with these numbers in the split: 0-999 are its first 1,000. Or a FILE that holds"
-    " them (FILE:KEY for one of its lists).",
+    *_message_options,
 )
 _search_options = (
     click.option(
@@ -383,27 +472,27 @@ _search_options = (
         " it.",
     ),
     click.option(
-        "--prepare/--no-prepare",
-        default=True,
-        help="Search on a copy with BatchNorm folded, channels last and in --precision.",
+        "--prepare",
+        default="fold",
+        type=click.Choice(("none", "fold", "compile")),
+        help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile:"
+        " compile that"
+        " copy with torch.compile, and use that where its passes are faster.",
     ),
-    click.option(
-        "--compile",
-        is_flag=True,
-        help="Compile that copy with torch.compile, and use that where its passes are faster.",
-    ),
+    old_flag("--no-prepare", "prepare", "none"),
+    old_flag("--compile", "prepare", "compile"),
 )
 # What is measured again says itself on which split and images, and never comes from the store.
 verify_options = bundle(
     "work",
-    functools.partial(build_context.build_context, no_store=False, force=False, dry_run=False),
+    functools.partial(build_context.build_context, force=False, dry_run=False),
     _seed_option,
     *_machine_options,
-    member_option,
+    *weights_parts,
     click.option("--n", type=click.IntRange(1), default=None, help="On N random images of each entry's."),
     _batch_option,
     store_option,
-    *_word_options,
+    *_message_options,
 )
 run_options = bundle(
     "work",
@@ -411,7 +500,7 @@ run_options = bundle(
     _seed_option,
     *_machine_options,
     _split_option,
-    _indices_option,
+    _indices_part,
     *_evaluation_options,
 )
 search_options = bundle(
@@ -420,7 +509,7 @@ search_options = bundle(
     _seed_option,
     *_machine_options,
     _split_option,
-    _indices_option,
+    _indices_part,
     *_search_options,
     *_evaluation_options,
 )
@@ -429,7 +518,7 @@ searched_splits_options = bundle(
     build_context.build_context,
     _seed_option,
     *_machine_options,
-    _indices_option,
+    _indices_part,
     *_search_options,
     *_evaluation_options,
 )
@@ -438,7 +527,7 @@ both_splits_options = bundle(
     build_context.build_context,
     _seed_option,
     *_machine_options,
-    _indices_option,
+    _indices_part,
     *_evaluation_options,
 )
 
@@ -456,12 +545,12 @@ def _long_options(*groups: Sequence[Any]) -> frozenset[str]:
 
 config.SHARED |= _long_options(
     _stream_options,
-    _word_options,
+    _message_options,
     _machine_options,
     _training_options,
     _search_options,
     _evaluation_options,
-    [_seed_option, _split_option, _indices_option, normalize_option],
+    [_seed_option, _split_option, _indices_part, normalize_option],
 ) - {"as", "member", "normalize", "replace", "weights"}
 
 image_options = bundle(
@@ -470,5 +559,5 @@ image_options = bundle(
     _seed_option,
     *_data_options,
     _split_option,
-    *_word_options,
+    *_message_options,
 )

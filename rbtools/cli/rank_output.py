@@ -30,12 +30,10 @@ class RankOptions:
     aggregate: list[str]
     group: list[str]
     pivot: list[str]
-    bold_within: list[str]
     top: int | None
     ci: bool
     bootstrap: int
     seed: int
-    style: table.Style
 
     @property
     def merges(self) -> bool:
@@ -148,9 +146,6 @@ def _write_table(
     )
     metrics = [key, *(name for name in known if name in [one.title for one in built.headings])]
     _warn_of_n(metrics, records, screen)
-    built = table.styled(built, choice.style)
-    if choice.bold_within:
-        built = table.with_best(built, metrics, _values(records, choice.bold_within))
     _render(built, key, form, output, screen)
 
 
@@ -178,21 +173,6 @@ def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Termin
         )
 
 
-def _values(records: Sequence[Record], fields: Sequence[str]) -> list[tuple[str, ...]]:
-    """What the records hold in these fields, to tell groups apart."""
-    compiled = [expr.compile(name) for name in fields]
-    values = []
-    for record in records:
-        of_record = []
-        for one in compiled:
-            try:
-                of_record.append(str(one(record)))
-            except RbError:
-                of_record.append("")
-        values.append(tuple(of_record))
-    return values
-
-
 def _write_pivot(
     groups: Sequence[Sequence[rank_order.Ranked]],
     choice: RankOptions,
@@ -209,28 +189,26 @@ def _write_pivot(
         raise UsageError("No record has a metric to show. Evaluate the models first.")
     _warn_of_n(wanted, every, screen)
     if form in ("csv", "csv-raw"):
-        built = table.styled(table.pivot(every, [*choice.within, *choice.pivot], wanted), choice.style)
+        built = table.pivot(every, [*choice.within, *choice.pivot], wanted)
         _render(built, wanted[0], form, output, screen)
         return
     for number, group in enumerate(groups):
         records = [entry.record for entry in group]
-        built = table.styled(table.pivot(records, choice.pivot, wanted), choice.style)
-        built = table.with_best(built, wanted, _values(records, choice.bold_within))
+        built = table.with_best(table.pivot(records, choice.pivot, wanted), wanted)
         if number:
             output.line(b"")
         if choice.within and group:
             values = group[0].record["aggregated"]["group"]
             title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
             output.line(render.heading(title, form).encode())
-        fixed = sum(name not in choice.style.hide for name in choice.pivot)
-        _render(built, wanted[0], form, output, screen, fixed)
+        _render(built, wanted[0], form, output, screen, len(choice.pivot))
 
 
 def _render(
     built: table.Table, key: str, form: str, output: RecordWriter, screen: Terminal, fixed: int = 2
 ) -> None:
     if form == "table":
-        from rbtools.cli.rank_table import draw
+        from rbtools.cli.tables import draw
 
         text = draw(built, key, output.width(), terminal=output.is_terminal(), fixed=fixed)
     else:
@@ -302,7 +280,7 @@ def _marks(result: Ranking, choice: RankOptions, screen: Terminal) -> list[list[
 
 
 def _mark_bands(result: Ranking, choice: RankOptions, marks: list[list[Record]], screen: Terminal) -> None:
-    from rbtools.jobs.bootstrap_inputs import ImageOutcomes
+    from rbtools.jobs.earlier_outcomes import ImageOutcomes
     from rbtools.store import Store
 
     key = result.keys[0]

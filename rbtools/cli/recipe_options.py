@@ -9,13 +9,22 @@ import click
 
 from rbtools import registry
 from rbtools.cli import shared
-from rbtools.cli.effective_config import as_typed
 from rbtools.errors import UsageError
 from rbtools.trainer import presets
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
 
-recipe_options = shared.spec("recipe", Recipe, dict)
+
+def _rate(text: str) -> dict[str, Any]:
+    rule, colon, constant = text.partition(":")
+    return {"lr": constant, "lr_rule": rule} if colon else {"lr": text}
+
+
+def _weights(text: str) -> dict[str, Any]:
+    return {"output": "random"} if text == "random" else {"select": text}
+
+
+recipe_options = shared.spec("recipe", Recipe, dict, splits={"lr": _rate, "select": _weights})
 
 
 def default_method(arguments: Sequence[str]) -> str:
@@ -27,34 +36,15 @@ def default_method(arguments: Sequence[str]) -> str:
     return "erm"
 
 
-def set_by_preset(context: click.Context) -> dict[str, tuple[Any, str]]:
-    """The values that the chosen preset sets, as they are typed, and their origin."""
-    name = context.params.get("preset")
-    if name is None:
-        return {}
-    preset = presets.named(name)
-    eps = context.params.get("eps")
-    given = {} if eps is None else {"eps": eps}
-    norm = context.params.get("norm") or preset.params.get("norm", "linf")
-    own: dict[str, Any] = {}
-    for cls in reversed(context.meta["rbtools.classes"]):  # of several methods, shows the first one's
-        fields = {field.name: field for field in registry.options(cls)}
-        params = presets.params(preset, cls, given)
-        own |= {key: as_typed(fields[key], params[key], norm) for key in params if key not in given}
-    return {
-        key: (value, f"preset {name}")
-        for key, value in {"method": preset.method, **preset.recipe, **own}.items()
-    }
-
-
 def recipe(options: dict[str, Any], given_params: frozenset[str]) -> Recipe:
     """The recipe that options and preset make. Raises UsageError for what has no effect."""
     given = frozenset(name for name in options if _is_given(name))
     in_file = frozenset(name for name in options if _is_given(name, in_file=True))
     result = presets.recipe(options, given_params, in_file)
+    fields = {field.name: field for field in registry.options(Recipe)}
     for name, reason in result.without_effect().items():
         if name in given:
-            option = "--" + name.replace("_", "-")
+            option = registry.option_name(fields[name])
             raise UsageError(f"{option} has no effect with {reason}. Leave out one, or change the other.")
     return result
 

@@ -16,13 +16,14 @@ from rbtools.cli.options import (
     arch_option,
     both_splits_options,
     bundle,
+    checkpoint_option,
     eps_option,
+    gone,
     image_options,
-    member_option,
     merge_option,
     merging_sink_options,
     normalize_option,
-    prompts_option,
+    prompts_part,
     run_options,
     screen_options,
     search_options,
@@ -33,8 +34,10 @@ from rbtools.cli.options import (
     spec,
     store_option,
     stream_options,
+    tensorboard_part,
     train_options,
     verify_options,
+    weights_parts,
 )
 from rbtools.cli.source import RecordSource, bad_line_record, file_path, opened_output, read_all
 from rbtools.cli.terminal import Terminal
@@ -43,7 +46,7 @@ from rbtools.parse_units import build
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
-    from rbtools.execution.job import JobFunction
+    from rbtools.execution.executor import JobFunction
     from rbtools.execution.run import Run
     from rbtools.inputs.checkpoints import CheckpointHints
 
@@ -61,20 +64,21 @@ __all__ = [
     "build",
     "bundle",
     "checked",
+    "checkpoint_option",
     "command",
     "eps_option",
     "evaluate",
     "file_path",
     "filter_models",
     "filter_records",
+    "gone",
     "group",
     "image_options",
-    "member_option",
     "merge_option",
     "merging_sink_options",
     "normalize_option",
     "opened_output",
-    "prompts_option",
+    "prompts_part",
     "read_all",
     "run_options",
     "screen_options",
@@ -86,8 +90,10 @@ __all__ = [
     "spec",
     "store_option",
     "stream_options",
+    "tensorboard_part",
     "train_options",
     "verify_options",
+    "weights_parts",
 ]
 
 
@@ -127,19 +133,19 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
     Returns the exit status. Raises UsageError for options that contradict each other.
     """
     if source.checkpoint is None:
-        described = {"--arch": source.arch, "--normalize": source.normalize, "--prompts": source.prompts}
+        described = {"--arch": source.arch or source.prompts, "--normalize": source.normalize}
         for option, value in described.items():
             if value is not None:
                 raise UsageError(
                     f"{option} describes a --checkpoint, but none is given. Add --checkpoint FILE."
                 )
         if work.run.selection.member is not None and work.run.selection.weights is None:
-            raise UsageError("--member chooses in a --checkpoint or in --weights, but neither is given.")
+            raise UsageError("--checkpoint has only #MEMBER. Write FILE#MEMBER, or DIR#MEMBER.")
         return filter_records(source, [job], work)
     if source.files:
         raise UsageError("Both --checkpoint and FILE are given. Evaluate one or the other.")
     if work.run.selection.weights is not None:
-        raise UsageError("Both --checkpoint and --weights are given. Evaluate one or the other.")
+        raise UsageError("Both a file and a folder of weights are given. Evaluate one or the other.")
     path = file_path(source.checkpoint)
     from rbtools.inputs import checkpoints
 

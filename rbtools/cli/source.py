@@ -16,7 +16,7 @@ import orjson
 from rbtools.cli.output import RecordWriter, Stop
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import NoRecords, UsageError
-from rbtools.execution import slurm
+from rbtools.execution import resources
 from rbtools.plain_files import streamed
 from rbtools.records import Line, can_be_retried, lines
 
@@ -25,25 +25,35 @@ from rbtools.records import Line, can_be_retried, lines
 class RecordSource:
     """The records that a tool works on, and how it treats lines that are no records.
 
+    errors: pass, retry or stop, as `--errors` has it.
     merge: whether a tool that reads all records merges those of the same model. allow_empty: whether an
     input without a line is no error.
     """
 
     files: tuple[str, ...] = ()
-    strict: bool = False
+    errors: str = "pass"
     merge: bool = True
     allow_empty: bool = False
-    retry_errors: bool = False
     in_place: bool = False
     shard: str | None = None
     checkpoint: str | None = None
     arch: str | None = None
-    normalize: str | None = None
     prompts: str | None = None
+    normalize: str | None = None
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
     table: Callable[[dict[str, Any], int], str] | None = (
         None  # what a terminal of this width gets of a record
     )
+
+    @property
+    def strict(self) -> bool:
+        """Whether the first bad line or failed record ends the run."""
+        return "stop" in self.errors.split(",")
+
+    @property
+    def retries(self) -> bool:
+        """Whether records that failed before are processed again."""
+        return "retry" in self.errors.split(",")
 
     @property
     def place(self) -> tuple[int, int]:
@@ -76,7 +86,7 @@ class RecordSource:
 
     def passes(self, record: dict[str, Any]) -> bool:
         """Whether a record passes unchanged: it failed before, and is not retried."""
-        return "error" in record and not (self.retry_errors and can_be_retried(record))
+        return "error" in record and not (self.retries and can_be_retried(record))
 
     def _any_lines(self, output: RecordWriter) -> Iterator[Line]:
         """All lines. Raises NoRecords if there was none."""
@@ -156,7 +166,7 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 def shard(text: str) -> tuple[int, int]:
     """`2/8` as (2, 8), `auto` as this task of a Slurm job. Raises UsageError for what is no shard."""
     if text == "auto":
-        task = slurm.task()
+        task = resources.slurm_task()
         if task is None:
             raise UsageError(
                 "--shard is auto, but this is no task of a Slurm job: neither SLURM_ARRAY_TASK_ID and"
@@ -186,9 +196,9 @@ def where(line: Line) -> str:
 
 
 def stop_if_strict(strict: bool, message: str) -> None:
-    """End the run at the first failure where `--strict` asks for that."""
+    """End the run at the first failure where `--errors stop` asks for that."""
     if strict:
-        raise Stop(f"{message} Stopped there, because of --strict.")
+        raise Stop(f"{message} Stopped there, because of --errors stop.")
 
 
 def file_path(path: str) -> str:

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import click
-import orjson
 
 from rbtools.cli import shared
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr
-from rbtools.store import Store, index, listing
-from rbtools.store.parallel_map import parallel_map
+from rbtools.store import Store, listing
 
 KINDS = ("training", "tracking", "evaluation")
 MANY = 5000  # from this many results on, several processes read
@@ -70,7 +68,7 @@ class SelectedResults:
             yield from (dumps(result.record) for result in self.records() if result.record is not None)
             return
         folders = listing.folders(self.store, "results")
-        for part in parallel_map(self._part, folders, self._processes(folders)):
+        for part in listing.parallel_map(self._part, folders, self._processes(folders)):
             for path in part.damaged:
                 self._say_damaged(path)
             self.matching, self.seen = self.matching + part.matching, self.seen + part.seen
@@ -88,12 +86,11 @@ class SelectedResults:
     def _part(self, folder: str) -> SelectionPart:
         """The selected results of one folder; may run in another process."""
         here = SelectedResults(self.store, self.choice, self.screen)
-        texts, damaged = index.texts(self.store, folder)
-        lines = texts if self.condition is None and self.choice.kind is None else here._fitting(texts)
-        return SelectionPart(b"\n".join(lines), len(lines), len(texts), here.absent, damaged)
-
-    def _fitting(self, texts: list[bytes]) -> list[bytes]:
-        return [text for text in texts if self._counted_fit(orjson.loads(text))]
+        results = list(listing.records_in(self.store, folder))
+        records = [record for _, record in results if record is not None]
+        damaged = [path for path, record in results if record is None]
+        lines = [dumps(record) for record in records if here._counted_fit(record)]
+        return SelectionPart(b"\n".join(lines), len(lines), len(records), here.absent, damaged)
 
     def _counted_fit(self, record: dict[str, Any]) -> bool:
         try:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rbtools.cli import keywords
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
-from rbtools.execution.job import JobFunction
+from rbtools.execution.executor import JobFunction
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
@@ -206,7 +206,7 @@ class _Command(NamedTuple):
         if "--n" in words:
             place = words.index("--n")
             del words[place : place + 2]
-        return _Command([*words, "--indices", ",".join(map(str, images))])
+        return _Command([*words, "--n", ",".join(map(str, images))])
 
 
 class _Measurement:
@@ -385,7 +385,7 @@ class _Measurement:
         if measured is None:
             return _unknown(entry, self.failed.get(entry["metric"], "no tool measures a metric of that name"))
         if entry["metric"] not in self.parts and entry.get("indices") != measured.get("indices"):
-            return _unknown(entry, "it is of chosen images (--indices), of which the record has only a hash")
+            return _unknown(entry, "it is of chosen images (--n LIST), of which the record has only a hash")
         if words := remeasured.different(entry, measured):
             return _unknown(entry, f"it was measured differently: {words}")
         return remeasured.judged(entry, measured, self.parts.get(entry["metric"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from rbtools import units
 from rbtools.cli import shared, streams
+from rbtools.cli.option_parts import Compound, Part
 from rbtools.errors import RbError, UsageError, of_network
 from rbtools.records import SCHEMA, dumps
 from rbtools.registry import OWN
@@ -60,12 +62,14 @@ _choice_options = shared.bundle(
     "--from-checkpoint",
     "checkpoints",
     multiple=True,
-    metavar="FILE",
+    metavar="FILE[#MEMBER]",
     help="Write a record for this weights file and those that follow; the network in each is recognised by"
-    " the names and shapes of its tensors.",
+    " the names and shapes of its tensors. #MEMBER: which weights, where a file has several.",
 )
 @click.option(
     "--arch",
+    cls=Compound,
+    free=True,
     default=None,
     metavar="LIST",
     help="Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
@@ -73,8 +77,8 @@ _choice_options = shared.bundle(
     " --from-checkpoint, the network in the files.",
 )
 @shared.normalize_option
-@shared.prompts_option
-@shared.member_option
+@shared.prompts_part
+@click.option("--member", cls=Part, part_of="from-checkpoint", now="--from-checkpoint FILE#MEMBER")
 @shared.allow_code_option
 @click.option(
     "--space",
@@ -151,7 +155,8 @@ def main(
             member=member,
             allow_code=allow_code,
         )
-        recognised = _of_files([*checkpoints, *files], (arch, normalize, prompts), screen, run)
+        names = [_file_and_member(name) for name in [*checkpoints, *files]]
+        recognised = _of_files(names, (arch, normalize, prompts), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
     program = _is_program(dataset) or any(map(_is_program, (arch or "").split(",")))
     _refuse_without_files(files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
@@ -177,9 +182,9 @@ def main(
 
 
 def _of_files(
-    files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
+    files: Sequence[tuple[str, str]], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
 ) -> Iterator[dict[str, Any]]:
-    """A record for each file, in their order, with an `error` if its network is not recognised.
+    """A record for each file and member, in their order, with an `error` if its network is not recognised.
 
     described: what the user says of the files, as `CheckpointHints` takes it. Raises UsageError for a path
     that is no file, before any file is read.
@@ -188,12 +193,13 @@ def _of_files(
 
     hints = checkpoints.CheckpointHints(*described)
     shared.checked(hints, run)
-    paths = [shared.file_path(name) for name in files]
+    paths = [(shared.file_path(name), member) for name, member in files]
 
     def file_records() -> Iterator[dict[str, Any]]:
-        for path in paths:
+        for path, member in paths:
+            of_file = run.changed(member=member or run.selection.member)
             try:
-                yield checkpoints.record_of(path, hints, run, with_data=run.selection.dataset is not None)
+                yield checkpoints.record_of(path, hints, of_file, with_data=run.selection.dataset is not None)
             except UsageError:
                 raise
             except RbError as wrong:
@@ -202,6 +208,11 @@ def _of_files(
                 yield {"schema": SCHEMA, "checkpoint_file": path, "error": error}
 
     return file_records()
+
+
+def _file_and_member(text: str) -> tuple[str, str]:
+    path, _, member = (text, "", "") if os.path.exists(text) else text.partition("#")
+    return path, member
 
 
 FOR_FILES = ("normalize", "prompts", "member")  # and --allow-code, which data sets of the user's need too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from rbtools import parse_units
 from rbtools.attacks import ATTACKS
 from rbtools.cli import shared, streams
+from rbtools.cli.option_parts import Compound, Part
 from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 
 _SMALLEST_SAMPLE = 10  # images of --two-phase N
 _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
+
+
+def _size_or_goal(text: str) -> dict[str, Any]:
+    """N or all, or how well the value shall be known."""
+    is_goal = re.fullmatch(r"0?\.\d+|\de-\d+", text) is not None
+    return {"precision_goal" if is_goal else "two_phase": text}
 
 
 @shared.command(choose=ATTACKS)
@@ -39,22 +47,29 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 )
 @click.option(
     "--two-phase",
-    metavar="N",
+    cls=Compound,
+    split=_size_or_goal,
+    metavar="N|all|GOAL",
     default=None,
-    help="Run the attack on a sample of N images that PGD leaves, or on all of these.",
+    help="Run the attack on a sample of N images that PGD leaves, or on all of these; with a goal, a number"
+    " below 1"
+    " such as 0.01, on as many as make the value on these images known to +-GOAL.",
 )
 @click.option(
     "--precision-goal",
+    cls=Part,
+    part_of="two-phase",
     type=click.FloatRange(0, 0.5, min_open=True),
     default=None,
-    metavar="P",
-    help="Enlarge the sample of --two-phase until the value on these images is known to +-P.",
+    now="--two-phase GOAL",
 )
 @click.option(
     "--screen-steps",
+    cls=Part,
+    part_of="two-phase:steps",
     type=click.IntRange(1),
     default=None,
-    help="Gradient steps of the two PGD runs (in L1 APGD) on all images of --two-phase.  [default: 20]",
+    help="Gradient steps of the two PGD runs (in L1 APGD) on all images.  [default: 20]",
 )
 @shared.source_options
 @shared.search_options
@@ -92,7 +107,7 @@ def main(
     Examples:
       rb-arch --sample 1 --cells 1 | rb-train --method trades --epochs 1 | rb-attack pgd --eps 8,16 --n 100
       rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
-      rb-attack aa --precision-goal .01 trained.jsonl
+      rb-attack aa --two-phase 0.01 trained.jsonl
     """
     from rbtools.evaluation.tasks import AttackTask
 
@@ -106,7 +121,7 @@ def main(
             )
         return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
     if screen_steps is not None:
-        raise UsageError("--screen-steps is of --two-phase and --precision-goal, but neither is given.")
+        raise UsageError("--two-phase has only steps. Write --two-phase N:steps=20, or GOAL:steps=20.")
     return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv))
 
 
@@ -124,7 +139,7 @@ def _two_phase(
     from rbtools.jobs.screened_attack import TwoPhaseRequest, screen_of
 
     if size is not None and goal is not None:
-        raise UsageError("Both --two-phase and --precision-goal are given. Fix the size, or the goal.")
+        raise UsageError("--two-phase has a size and a goal. Fix the size, or the goal.")
     if size not in (None, "all") and not (size.isdecimal() and int(size) >= _SMALLEST_SAMPLE):
         raise UsageError(
             f"--two-phase is {size}. Expected how many images to attack, {_SMALLEST_SAMPLE} or more, or all."
@@ -218,7 +233,7 @@ def check(
       rb-attack check --eps 8 --n 100 trained.jsonl
     """
     from rbtools.jobs import GradientMaskingJob
-    from rbtools.jobs.gradient_masking import GradientMaskingTask
+    from rbtools.jobs.attack_tasks import GradientMaskingTask
 
     distances = parse_units.distances(eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
@@ -327,7 +342,7 @@ def transfer(
     Examples:
       rb-attack transfer --from trained.jsonl --eps 8 --steps 10 --n 100 trained.jsonl
     """
-    from rbtools.jobs.transfer import TransferTask
+    from rbtools.jobs.attack_tasks import TransferTask
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     record = dumps(_model_of(origin, work.run)).decode()

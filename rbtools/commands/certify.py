@@ -44,7 +44,7 @@ def main(
 
     Networks may have convolutions, BatchNorm, linear layers, ReLU, average and max pooling, addition,
     concatenation and flatten; one with another operation becomes an error record that names it. A result of
-    another method under the same name is refused: --replace puts the new one in its place, --as gives one a
+    another method under the same name is refused: --force puts the new one in its place, --as gives one a
     name of its own.
 
     smooth certifies any network, but another classifier: the network's most frequent class under noise
@@ -65,7 +65,7 @@ def main(
     from rbtools.evaluation.certified import certification_task
 
     if eps is None:
-        eps = CERTIFIERS.load(certifier).default_eps  # type: ignore[attr-defined]
+        eps = CERTIFIERS.load(certifier).default_eps
     method, distances = parse_units.attack(CERTIFIERS, certifier, params, eps, work.screen.warn)
     return shared.evaluate(
         source, work, certification_task(method, distances, work.screen.warn, each_image=detail)

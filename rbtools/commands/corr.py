@@ -231,7 +231,7 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
         return
     built = _table(matrix)
     if form == "table":
-        from rbtools.cli.rank_table import draw
+        from rbtools.cli.tables import draw
 
         text = draw(built, matrix.cols[0], output.width(), terminal=output.is_terminal(), fixed=1)
     else:

@@ -101,14 +101,12 @@ def _made(
     """Write the corrupted copy (--write) and draw the contact sheet (--show)."""
     if write is not None and severities != units.SEVERITIES:
         raise UsageError("--write makes an archive, which has all five severities. Leave --severity out.")
+    from rbtools.jobs import corrupted_images
+
     if show is not None:
-        from rbtools.jobs import contact_sheet
-
-        work.screen.say(contact_sheet.draw(chosen, severities, Path(show), work.run))
+        work.screen.say(corrupted_images.draw(chosen, severities, Path(show), work.run))
     if write is not None:
-        from rbtools.jobs import write_corrupted
-
-        for line in write_corrupted.write(chosen, Path(write), work.run):
+        for line in corrupted_images.write(chosen, Path(write), work.run):
             work.screen.clear()
             work.screen.say(line)
     return shared.DONE
@@ -124,13 +122,13 @@ def _refuse_to_evaluate(source: shared.RecordSource, others: dict[str, str | Non
 
 def _archive(folder: str, names: Sequence[str], params: dict[str, Any]) -> Path:
     """The archive's folder, which has a file for each of these corruptions."""
-    from rbtools.jobs import corruption_archive
+    from rbtools.jobs import corrupted_images
 
     if params:
         flag = "--" + next(iter(params)).replace("_", "-")
         raise UsageError(f"{flag} is for images made here, but --from takes them as they are. Leave one out.")
     try:
-        corruption_archive.files(Path(folder), names)
+        corrupted_images.files(Path(folder), names)
     except RbError as wrong:
         raise UsageError(f"--from: {wrong}") from None
     return Path(folder).absolute()

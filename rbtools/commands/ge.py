@@ -11,7 +11,7 @@ from rbtools import parse_units
 from rbtools.attacks import ATTACKS
 from rbtools.cli import shared
 from rbtools.commands.corrupt import severity_option
-from rbtools.commands.pr import PROptions, pr_options
+from rbtools.commands.pr import PROptions, old_adaptive, pr_options
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
 
@@ -109,6 +109,7 @@ def corrupt(
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
 @pr_options
+@old_adaptive
 @n_train_option
 @shared.source_options
 @shared.searched_splits_options
@@ -122,7 +123,7 @@ def pr(
     """Probabilistic robustness, on train minus on test.
 
     Adds ge.pr.NOISE.GAMMA, over the images classified correctly without noise, and ge.pr-all.NOISE.GAMMA,
-    over all images, which PRBench publishes: its code takes the first 1,000 images of each split (--indices
+    over all images, which PRBench publishes: its code takes the first 1,000 images of each split (--n
     0-999).
     """
     first, *more = options.tasks(params)

@@ -28,8 +28,13 @@ class MeasureOptions:
     )
     eps: str = param("8", "Distances of perturbed images, in 1/255.", metavar="LIST")
     attack: str = param("pgd", "What perturbs images: pgd, fgsm, or both.", metavar="LIST")
-    attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)")
-    step_size: str | None = param(None, "Of PGD, in 1/255.  [default: 2.5*eps/steps]", metavar="DISTANCE")
+    attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)", part_of="attack:pgd:steps")
+    step_size: str | None = param(
+        None,
+        "Length of a step, in 1/255.  [default: 2.5*eps/steps]",
+        metavar="DISTANCE",
+        part_of="attack:pgd:step-size",
+    )
     on: str = param(
         "auto",
         "Fresh weights, the record's checkpoint, or both; auto: the measure's own, and fresh weights where a"
@@ -39,10 +44,15 @@ class MeasureOptions:
     split: str | None = param(None, "train, test or both.  [default: the measure's own]", metavar="LIST")
     batches: int | None = param(None, "Number of batches.  [default: the measure's own]", bounds="[1, inf)")
     batch_size: int | None = param(
-        None, "Images of a batch.  [default: the measure's own]", bounds="[1, inf)"
+        None,
+        "Images of a batch.  [default: the measure's own]",
+        bounds="[1, inf)",
     )
     init_seed: int = param(
-        0, "Seed of fresh weights: those that rb-train --seed starts from.", bounds="[0, inf)"
+        0,
+        "Seed of fresh weights: those that rb-train --seed starts from.",
+        bounds="[0, inf)",
+        part_of="on:seed",
     )
     batchnorm: str | None = param(
         None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import parse_units
 from rbtools.cli import shared
+from rbtools.cli.option_parts import old_flag
 from rbtools.errors import UsageError
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.probabilistic.estimate import Estimator
@@ -36,7 +37,7 @@ class PROptions:
     )
     rho: str = param("0.1,0.05,0.01", "Tolerated failure rates.", metavar="LIST")
     samples: int = param(
-        100, "Noisy copies of each image; with --adaptive, at most.", bounds=f"[1, {1 << 23}]"
+        100, "Noisy copies of each image; with --sampling adaptive, at most.", bounds=f"[1, {1 << 23}]"
     )
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(
@@ -52,16 +53,22 @@ class PROptions:
         " whether it passes.",
         choices=("both", "probacc"),
     )
-    adaptive: bool = param(
-        False,
-        "Only ProbAcc, by a sequential test that stops sampling an image as soon as it is decided.",
-        flags=("--adaptive",),
+    sampling: str = param(
+        "fixed",
+        "adaptive: only ProbAcc, by a sequential test that stops sampling an image as soon as it is decided.",
+        choices=("fixed", "adaptive"),
     )
     require_decided: bool = param(
         False,
         "Refuse --samples that are too few to decide on any --rho at that --confidence.",
+        part_of="sampling:decided",
         flags=("--require-decided",),
     )
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether a sequential test stops sampling an image."""
+        return self.sampling == "adaptive"
 
     def estimator(self) -> Estimator:
         """The estimator of PR and ProbAcc that the options describe."""
@@ -107,19 +114,32 @@ class PROptions:
 class RareOptions(PROptions):
     """The options of rb-pr: also those of rare failures."""
 
-    rare: bool = param(
-        False,
-        "Estimate failure probabilities that are too small for plain sampling, for each image, by adaptive"
+    sampling: str = param(
+        "fixed",
+        "adaptive: only ProbAcc, by a sequential test that stops sampling an image as soon as it is decided."
+        " rare:"
+        " estimate failure probabilities that are too small for plain sampling, for each image, by adaptive"
         " multilevel splitting.",
-        flags=("--rare",),
+        choices=("fixed", "adaptive", "rare"),
     )
-    particles: int = param(200, "With --rare: particles of a population.", bounds="[20, inf)")
-    moves: int = param(10, "With --rare: moves of a particle between two levels.", bounds="[1, inf)")
-    runs: int = param(10, "With --rare: independent repetitions.", bounds="[2, inf)")
-    floor: float = param(1e-12, "With --rare: a probability below this counts as 0.", metavar="SHARE")
+    particles: int = param(
+        200, "With rare: particles of a population.", bounds="[20, inf)", part_of="sampling:particles"
+    )
+    moves: int = param(
+        10, "With rare: moves of a particle between two levels.", bounds="[1, inf)", part_of="sampling:moves"
+    )
+    runs: int = param(10, "With rare: independent repetitions.", bounds="[2, inf)", part_of="sampling:runs")
+    floor: float = param(
+        1e-12, "With rare: a probability below this counts as 0.", metavar="SHARE", part_of="sampling:floor"
+    )
+
+    @property
+    def rare(self) -> bool:
+        """Whether failure probabilities are estimated."""
+        return self.sampling == "rare"
 
     def _task(self, noise: Noise) -> EvalTask:
-        """As for PROptions; with --rare, the task of failure probabilities."""
+        """As for PROptions; for rare failures, the task of failure probabilities."""
         from rbtools.evaluation.rare_failures import RareFailureTask
         from rbtools.probabilistic.splitting import Splitting
 
@@ -128,22 +148,27 @@ class RareOptions(PROptions):
         estimator = self.estimator()
         gammas = parse_units.radii(self.gamma, noise.norm)
         for option, given in (
-            ("--adaptive", self.adaptive),
-            ("--require-decided", self.require_decided),
+            ("decided", self.require_decided),
             ("--only probacc", self.only != "both"),
             (f"--denominator {self.denominator}", self.denominator != "correct"),
         ):
             if given:
-                raise UsageError(f"--rare estimates failure probabilities: {option} does not go with it.")
+                raise UsageError(
+                    f"--sampling rare estimates failure probabilities: {option} does not go with it."
+                )
         if not 0 < self.floor < 1:
-            raise UsageError(f"--floor is {self.floor:g}. Expected a probability in (0, 1), such as 1e-12.")
+            raise UsageError(
+                f"floor of --sampling is {self.floor:g}. Expected a probability in (0, 1), such as 1e-12."
+            )
         if 0 in gammas:
-            raise UsageError("--rare needs a --gamma above 0: without noise there is nothing to fail.")
+            raise UsageError(
+                "--sampling rare needs a --gamma above 0: without noise there is nothing to fail."
+            )
         split = Splitting(particles=self.particles, moves=self.moves, runs=self.runs, floor=self.floor)
         return RareFailureTask(noise, gammas, split, estimator.confidence)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """As for PROptions; with --rare there is nothing to note."""
+        """As for PROptions; of rare failures there is nothing to note."""
         if not self.rare:
             super().say_undecided(work)
 
@@ -151,10 +176,13 @@ class RareOptions(PROptions):
 # PRBench's text averages PR over the images that are classified correctly without noise; the generalisation
 # error in its tables is over all images.
 pr_options = shared.spec("options", PROptions, defaults={"denominator": "both"})
+old_adaptive = old_flag("--adaptive", "sampling", "adaptive")
 
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
 @shared.spec("options", RareOptions)
+@old_adaptive
+@old_flag("--rare", "sampling", "rare")
 @shared.source_options
 @shared.search_options
 def main(
@@ -176,15 +204,15 @@ def main(
     an estimate of that share, "undecided" counts images whose own copies do not decide whether they pass, and
     "quantiles" has those of these images' PR, with exact intervals.
 
-    With --rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and less;
-    "images" in evals has each image's logarithm of it and its spread over the runs.
+    With --sampling rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and
+    less; "images" in evals has each image's logarithm of it and its spread over the runs.
 
     \b
     Examples:
       rb-pr --gamma 8/255,0.08 --rho 0.05 --samples 50 trained.jsonl
       rb-pr --gamma 0:0.15:31 --noise uniform,gaussian --samples 10 --n 20 trained.jsonl
-      rb-pr --adaptive --gamma 0.08 --rho 0.01 --samples 10000 --n 20 trained.jsonl
-      rb-pr --rare --gamma 0.15 --runs 2 --n 2 trained.jsonl
+      rb-pr --sampling adaptive --gamma 0.08 --rho 0.01 --samples 10000 --n 20 trained.jsonl
+      rb-pr --sampling rare:runs=2 --gamma 0.15 --n 2 trained.jsonl
       rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
     """
     from rbtools.jobs import EvaluateAllJob, EvaluateJob

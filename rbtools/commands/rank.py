@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from rbtools.cli import against, shared
+from rbtools.cli.option_parts import Part
 from rbtools.cli.rank_output import Ranking, RankOptions, write
 from rbtools.cli.sink import (
     FORMATS,
@@ -26,7 +27,7 @@ from rbtools.cli.source import name_of
 from rbtools.errors import UsageError
 from rbtools.records import dumps, metric_name, parse_again
 from rbtools.registry import param
-from rbtools.scoring import assertions, merge, rank_order, same_model, table
+from rbtools.scoring import assertions, merge, rank_order, same_model
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
     Latest,
@@ -48,6 +49,29 @@ _form_option = click.option(
     " else jsonl]",
 )
 
+_point_option = click.option(
+    "--assert-point",
+    "assert_points",
+    cls=Part,
+    part_of="assert",
+    multiple=True,
+    now="--assert 'point:METRIC >= X'",
+)
+
+
+def _refused_options(function: Any) -> Any:
+    """Hidden options that changed how a table looks: typing one says what to use in its place."""
+    instead = "The cells of --format csv, or a line of jq on --format jsonl, make any table."
+    for name in ("--percent", "--digits", "--label", "--hide", "--bold-within"):
+        shared.gone(name, instead, is_flag=name == "--percent")(function)
+    return function
+
+
+def _merging(text: str) -> dict[str, Any]:
+    """LIST of fields that may differ, by:LIST of fields that agree, or both."""
+    differ, by, agree = text.partition("by:")
+    return ({"aggregate": differ.rstrip(",")} if differ else {}) | ({"group": agree} if by else {})
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankingOptions:
@@ -66,13 +90,13 @@ class RankingOptions:
     )
     aggregate: str | None = param(
         None,
-        "Merge records that differ only in these fields, such as seed: means and deviations.",
-        metavar="LIST",
+        "Merge records that differ only in these fields, such as seed: means and deviations. by:LIST: those"
+        " that"
+        " agree in these fields, whatever else differs. seed,by:train.method: one after the other.",
+        metavar="LIST|by:LIST",
     )
     group: str | None = param(
-        None,
-        "Merge records that agree in these fields, whatever else differs: means and deviations.",
-        metavar="LIST",
+        None, "Fields in which merged records agree.", metavar="LIST", part_of="aggregate"
     )
     pareto: str | None = param(
         None, "Mark the Pareto front of these metrics: acc,pgd20.8,params:lower.", metavar="LIST"
@@ -96,36 +120,14 @@ class RankingOptions:
         metavar="LIST",
         flags=("--metric", "--metrics"),
     )
-    percent: bool = param(False, "Show shares of images in percent in a table.", flags=("--percent",))
-    digits: int | None = param(None, "Decimals in a table.  [default: 4 for shares]", bounds="[0, 15]")
-    labels: tuple[str, ...] = param(
-        (),
-        "Title of a column in a table: pgd20.8=PGD-20; several with commas, or the option again.",
-        metavar="NAME=TITLE",
-        flags=("--label",),
-    )
-    hide: str | None = param(
-        None, "Columns to leave out of the table, such as rank,dataset,records.", metavar="LIST"
-    )
-    bold_within: str | None = param(
-        None,
-        "Mark the best of each column among rows that agree in these fields: arch.name.  [default: with"
-        " --pivot among all]",
-        metavar="LIST",
-    )
     asserts: tuple[str, ...] = param(
         (),
         "Fail unless this holds for every record that is written: 'aa.8 >= .4'. The end of the interval that"
-        " is worse counts.",
-        metavar="'METRIC >= X'",
+        " is worse counts; with point: in front, the value itself, whatever its interval.",
+        metavar="[point:]'METRIC >= X'",
         flags=("--assert",),
     )
-    assert_points: tuple[str, ...] = param(
-        (),
-        "The same for the value itself, whatever its interval.",
-        metavar="'METRIC >= X'",
-        flags=("--assert-point",),
-    )
+    assert_points: tuple[str, ...]
     against: str | None = param(
         None,
         "Put the published values of robustbench, prbench, jung2023 or nasrobbench201 beside ours; FILE as"
@@ -136,7 +138,16 @@ class RankingOptions:
 
 
 @shared.command()
-@shared.spec("options", RankingOptions, lower=direction_option, where=where_option, form=_form_option)
+@shared.spec(
+    "options",
+    RankingOptions,
+    splits={"aggregate": _merging},
+    lower=direction_option("by"),
+    where=where_option,
+    assert_points=_point_option,
+    form=_form_option,
+)
+@_refused_options
 @shared.store_option
 @shared.merging_sink_options
 @shared.screen_options
@@ -161,11 +172,10 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by 'mean(fgsm.*, pgd20.*)' --format md results.jsonl
       rb-rank --by pgd20.8 --where 'acc > 0.5' --within arch.name --top 1 leaderboard.jsonl
       rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
-      rb-rank --pareto acc,pgd20.8 --group train.method leaderboard.jsonl
+      rb-rank --pareto acc,pgd20.8 --aggregate by:train.method leaderboard.jsonl
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
-      rb-rank --pivot train.method --percent --digits 1 --label pgd20.8=PGD-20 --format md leaderboard.jsonl
       rb-rank --by acc --against robustbench --format table results.jsonl
-      rb-rank --by acc --top 1 --assert-point 'acc > 0' --format junit results.jsonl
+      rb-rank --by acc --top 1 --assert 'point:acc > 0' --format junit results.jsonl
     """
     choice, conditions = _choice(options), _conditions(options)
     if conditions:  # without records they fail, and the report says so
@@ -187,8 +197,10 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
 
 
 def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
-    conditions = [assertions.assertion(text) for text in options.asserts]
-    conditions += [assertions.assertion(text, "--assert-point", point=True) for text in options.assert_points]
+    texts = [*options.asserts, *(f"point:{text}" for text in options.assert_points)]
+    conditions = [
+        assertions.assertion(text.removeprefix("point:"), point=text.startswith("point:")) for text in texts
+    ]
     if options.form == "junit" and not conditions:
         raise UsageError("--format junit reports assertions, but none is given. Add --assert 'aa.8 >= .4'.")
     return conditions
@@ -231,17 +243,19 @@ def _choice(options: RankingOptions) -> RankOptions:
         for key in sort_keys:
             compiled(key.text, option)
     lists: dict[str, list[str]] = {}
-    for field in ("within", "aggregate", "group", "pivot", "bold_within"):
-        option = f"--{field.replace('_', '-')}"
+    for field in ("within", "aggregate", "group", "pivot"):
+        option = "--aggregate" if field == "group" else f"--{field}"
         lists[field] = names(getattr(options, field), option)
         for name in lists[field]:
             compiled(name, option)
     if options.against is not None:
         against.parts(options.against)  # refuses a wrong one before records are read
         if lists["pivot"] or lists["group"]:
-            raise UsageError("--against compares models, but --pivot and --group merge them. Leave them out.")
+            raise UsageError(
+                "--against compares models, but --pivot and --aggregate by: merge them. Leave them out."
+            )
     if lists["pivot"] and lists["group"]:
-        raise UsageError("--pivot and --group both say what the rows are. Give one of them.")
+        raise UsageError("--pivot and --aggregate by: both say what the rows are. Give one of them.")
     for option, given in (("--top", options.top), ("--ci", options.ci)):
         if given and lists["pivot"] and not keys:
             raise UsageError(f"{option} needs a ranking, but --pivot keeps the order. Say --by what to rank.")
@@ -254,18 +268,7 @@ def _choice(options: RankingOptions) -> RankOptions:
         ci=options.ci,
         bootstrap=options.bootstrap,
         seed=options.seed,
-        style=_style(options),
     )
-
-
-def _style(options: RankingOptions) -> table.Style:
-    labels = {}
-    for item in (part for text in options.labels for part in text.split(",")):
-        name, equals, title = item.partition("=")
-        if not (name and equals and title):
-            raise UsageError(f"--label {item!r} gives no title. Write NAME=TITLE, such as pgd20.8=PGD-20.")
-        labels[name.strip()] = title.strip()
-    return table.Style(options.percent, options.digits, labels, names(options.hide, "--hide"))
 
 
 def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
@@ -328,7 +331,7 @@ def _merged(
     fields = [*choice.group, *choice.pivot]
     if fields:
         extra = [name for name in choice.within if name not in fields]
-        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--group")
+        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--aggregate by:")
         _tell_averaged(merged, sink.screen)
         for name, number in lacking.items():
             sink.screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from rbtools.cli import safe_yaml, shared, streams
+from rbtools.cli import config, shared, streams
+from rbtools.cli.option_parts import Part
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
@@ -65,7 +66,8 @@ from rbtools.scoring.derived import Derived, derived
 @click.option(
     "--dry-run", is_flag=True, help="Compute no score; report what would be scored, by which metrics."
 )
-@click.option("--replace", is_flag=True, help="Let --add overwrite a metric of another origin.")
+@click.option("--force", is_flag=True, help="Let --add overwrite a metric of another origin.")
+@click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force")
 @shared.merge_option
 @shared.stream_options
 @shared.screen_options
@@ -76,6 +78,7 @@ def main(
     within: str | None,
     missing: str,
     adds: tuple[str, ...],
+    force: bool,
     replace: bool,
     dry_run: bool,
     merge: bool,
@@ -107,7 +110,7 @@ def main(
         )
     derived_metrics = [derived(text) for text in adds]
     with shared.opened_output(source, screen) as output:
-        held = _Held(composite, [] if dry_run else derived_metrics, replace, screen, source.strict)
+        held = _Held(composite, [] if dry_run else derived_metrics, force or replace, screen, source.strict)
         failed = held.read(dataclasses.replace(source, merge=merge), output, stream=only_add and not dry_run)
         if not held.count:
             screen.say("no records came in.")
@@ -128,7 +131,7 @@ def _of_file(path: str) -> list[plan.TermSpec]:
     import yaml
 
     try:
-        content = safe_yaml.parse(read_settings(path))
+        content = config.parse_yaml(read_settings(path))
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}. Expected a YAML file of weights.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -16,9 +16,7 @@ from rbtools.cli.store_selection import SelectedResults, StoreSelection, choice_
 from rbtools.errors import UsageError
 from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, dumps
-from rbtools.store import Store, archive, listing
-from rbtools.store import check_files as checking
-from rbtools.store import gc as collect
+from rbtools.store import Store, archive, listing, upkeep
 from rbtools.store.files import user_output
 
 _STEP = 1000
@@ -76,7 +74,6 @@ def du(store: Store, screen: shared.Terminal) -> int:
     objects   checkpoints
     state     trainings and parts of evaluations that are not finished
     cache     hashes of files, so that they are read once
-    index     contents of results for ls, so that files are read once
     leases    claims on work in progress
     aside     files that are being written, or were by a process that died
     """
@@ -97,7 +94,7 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
     """
     count = bad = 0
     with _output() as output:
-        for count, (kind, path, problem) in enumerate(checking.verify(store), start=1):
+        for count, (kind, path, problem) in enumerate(upkeep.verify(store), start=1):
             if count % _STEP == 0:
                 screen.status(f"{count} files checked")
             if problem is None:
@@ -105,7 +102,7 @@ def verify(delete: bool, store: Store, screen: shared.Terminal) -> int:
             bad += 1
             screen.clear()
             screen.error(f"{path} is damaged: {problem}.")
-            deleted = delete and problem != checking.FOREIGN and _deleted(path, screen)
+            deleted = delete and problem != upkeep.FOREIGN and _deleted(path, screen)
             fields = {"kind": kind, "key": Path(path).name, "path": path, "problem": problem}
             output.line(dumps({"schema": SCHEMA, **fields, "deleted": deleted}))
     screen.clear()
@@ -141,10 +138,10 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
     network again when it is requested. Work in progress is never touched; while there is any, checkpoints
     stay.
     """
-    candidates = collect.find(store, keep_metrics=keep_metrics)
+    candidates = upkeep.find(store, keep_metrics=keep_metrics)
     gone: dict[str, list[int]] = {}
     for garbage in candidates.garbage:
-        if dry_run or collect.remove(store, garbage):
+        if dry_run or upkeep.remove(store, garbage):
             counts = gone.setdefault(garbage.kind, [0, 0])
             counts[0] += 1
             counts[1] += garbage.bytes

@@ -28,20 +28,9 @@ if TYPE_CHECKING:
     help="How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
 )
 @recipe_options.recipe_options
-@click.option(
-    "--tensorboard",
-    metavar="DIR",
-    default=None,
-    help="Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').",
-)
+@shared.tensorboard_part
 @click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
-@click.option(
-    "--stack-seeds",
-    type=click.IntRange(1),
-    default=1,
-    metavar="N",
-    help="Train up to N seeds of a network in the same steps, with their weights stacked; 1: one by one.",
-)
+@shared.gone("--stack-seeds", "Seeds are trained one after another, or at once with --jobs.")
 @shared.stream_options
 @shared.train_options
 def main(
@@ -50,7 +39,6 @@ def main(
     recipe: dict[str, Any],
     tensorboard: str | None,
     seed: str,
-    stack_seeds: int,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> int:
@@ -66,12 +54,11 @@ def main(
       rb-arch --sample 1 --cells 1 | rb-train --preset prbench --method mart --epochs 1
     """
     from rbtools.jobs import TrainJob
-    from rbtools.trainer.recipe import check, check_method, obstacle_to_stacking
+    from rbtools.trainer.recipe import check, check_method
 
     if work.run.store.folder is None:
         raise UsageError(
-            "--no-store leaves no place for the checkpoints of a training. Leave it out, or name a folder"
-            " with --store."
+            "--store none leaves no place for the checkpoints of a training. Leave it out, or name a folder."
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     names = _names(recipe_options.default_method(preset) if method is None else method)
@@ -102,24 +89,9 @@ def main(
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 
-    if stack_seeds > 1 and work.run.store.force and work.run.placement.has_workers:
-        raise UsageError(
-            "--force with --stack-seeds and several workers (--jobs) trains seeds again that another process"
-            " has just trained. Leave out one of the three."
-        )
     work = work.changed(worker=distributed.local_rank())
-    seeds, tasks = whole_numbers(seed, "--seed"), []
-    for training_method in methods:
-        why = obstacle_to_stacking(training_method, whole_recipe) if stack_seeds > 1 else None
-        if why is not None:
-            work.screen.warn(f"Seeds of {training_method.name} are trained one after another ({why}).")
-        size = stack_seeds if why is None else 1
-        for start in range(0, len(seeds), size):
-            group = tuple(seeds[start : start + size])
-            tasks += [
-                TrainJob(training_method, whole_recipe, number, work.run, group, at)
-                for at, number in enumerate(group)
-            ]
+    seeds = whole_numbers(seed, "--seed")
+    tasks = [TrainJob(built, whole_recipe, number, work.run) for built in methods for number in seeds]
     _refuse_together(work.run)
     with distributed.process_group(work.run) as leads:
         if leads:
@@ -137,14 +109,14 @@ def _board(folder: str | None, screen: shared.Terminal) -> Iterator[None]:
     if folder is None:
         yield
         return
-    from rbtools.cli.tensorboard import Board
+    from rbtools.cli.events import Board
 
     with contextlib.closing(Board(folder)) as board:
         screen.listeners.append(board.hear)
         yield
 
 
-main.covers, main.resolve = "--preset", recipe_options.set_by_preset  # type: ignore[attr-defined]
+main.covers = "--preset"  # type: ignore[attr-defined]
 
 
 def _refuse_together(run: Run) -> None:
@@ -152,7 +124,7 @@ def _refuse_together(run: Run) -> None:
     if distributed.count() == 1:
         return
     for option, wrong in (
-        (f"--engine {run.placement.engine}", run.placement.engine != LOCAL),
+        (f"--jobs {run.placement.engine}", run.placement.engine != LOCAL),
         ("--jobs", run.placement.has_workers),
     ):
         if wrong:

@@ -124,10 +124,10 @@ def _with_file(
     """
     from rbtools.inputs import checkpoints
 
+    if work.run.selection.weights is not None:
+        raise UsageError(f"{work.run.selection.weights} is a folder. Expected a file.")
     if source.checkpoint is None:
         return shared.filter_models(source, work, job)
-    if work.run.selection.weights is not None:
-        raise UsageError("Both --checkpoint and --weights are given. Use one or the other.")
     path = shared.file_path(source.checkpoint)
     hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
     shared.checked(hints, work.run)
@@ -157,9 +157,9 @@ class _OrItsOwn(shared.RecordSource):
 
 
 def _table(record: dict[str, Any], width: int) -> str:
-    from rbtools.cli import verify_table
+    from rbtools.cli import tables
 
-    return verify_table.text(record, width)
+    return tables.verify_table(record, width)
 
 
 class _Verdicts:

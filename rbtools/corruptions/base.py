@@ -4,42 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from rbtools import check_input
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.registry import Registered, param
+from rbtools.rng.draws import Draws, of_images
 from rbtools.units import SEVERITIES
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 CIFAR_UP_TO = 64  # pixels a side; larger images use the ImageNet-C constants
 # Values processed at once on a CPU, so that they fit its cache: blurs are up to twice as fast.
 CPU_PIECE = 3 << 17
 
 
-class Draws(Protocol):
-    """The random numbers of a batch, one independent stream per example."""
-
-    def take(self, index: Tensor) -> Draws:
-        """The draws of some of the examples."""
-
-    def child(self, name: str) -> Draws:
-        """Independent draws for another purpose."""
-
-    def bits(self, count: int, draw: int = 0) -> Tensor:
-        """32 random bits per value, int64 (N, count)."""
-
-    def uniform(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
-        """Uniform numbers in [0, 1), float32 (N, *shape)."""
-
-    def normal(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
-        """Standard normal numbers, float32 (N, *shape)."""
-
-    def integers(self, high: int, shape: tuple[int, ...] = (), draw: int = 0) -> Tensor:
-        """Whole numbers in [0, high), int64 (N, *shape)."""
+def by_archive(cifar: Sequence[Any], imagenet: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+    """The constants of CIFAR-10-C and of ImageNet-C, five each, as `severities` takes them."""
+    return {"cifar": cifar, "imagenet": imagenet}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +86,11 @@ class Corruption(Registered):
         of frost that are asked for and not installed.
         """
         if draws is None:
-            from rbtools.rng.draws import of_images
-
             images = check_input.floats(images)
             draws = of_images(f"corruption.{self.name}", images, seed, examples)
         constant = self.constant(severity, images.shape[-2:])
         self.check_size(severity, images.shape[-2:])
-        work, own = self.prepared(), draws.child(f"severity.{severity}") if self.random else draws
+        work, all_draws = self.prepared(), draws.child(f"severity.{severity}") if self.random else draws
 
         def part(images: Tensor, draws: Draws) -> Tensor:
             corrupted = work(images.mul(255).round_(), constant, draws)
@@ -119,9 +98,11 @@ class Corruption(Registered):
 
         size = max(1, CPU_PIECE // max(images[:1].numel(), 1))
         if images.device.type != "cpu" or len(images) <= size:
-            return part(images, own)
-        places = torch.arange(len(images)).split(size)
-        return torch.cat([part(images[place], own.take(place) if self.random else own) for place in places])
+            return part(images, all_draws)
+        positions = torch.arange(len(images)).split(size)
+        return torch.cat(
+            [part(images[rows], all_draws.take(rows) if self.random else all_draws) for rows in positions]
+        )
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
         """The constant of a severity for images of this (height, width). RbError for an invalid severity."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +18,8 @@ class Brightness(Corruption):
     pixel: x + c.
     """
 
-    name: ClassVar[str] = "brightness"
-    severities: ClassVar[dict[str, tuple[float, ...]]] = {
-        "cifar": (0.05, 0.1, 0.15, 0.2, 0.3),
-        "imagenet": (0.1, 0.2, 0.3, 0.4, 0.5),
-    }
+    name = "brightness"
+    severities = by_archive(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
 
     def corrupt(self, pixels: Tensor, constant: float, draws: Draws) -> Tensor:
         value = pixels.amax(dim=1, keepdim=True)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast(Corruption):
     """(x - mean) * c + mean, with the mean of each image and channel; smaller c is more severe."""
 
-    name: ClassVar[str] = "contrast"
-    severities: ClassVar[dict[str, tuple[float, ...]]] = {
-        "cifar": (0.75, 0.5, 0.4, 0.3, 0.15),
-        "imagenet": (0.4, 0.3, 0.2, 0.1, 0.05),
-    }
+    name = "contrast"
+    severities = by_archive(cifar=(0.75, 0.5, 0.4, 0.3, 0.15), imagenet=(0.4, 0.3, 0.2, 0.1, 0.05))
 
     def corrupt(self, pixels: Tensor, constant: float, draws: Draws) -> Tensor:
         # Summed as whole grey levels: exact in any order, so independent of batch and device.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
+from rbtools.corruptions.base import Corruption, by_archive
 from rbtools.corruptions.imaging import Kernel, by_taps
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.lazy import Tensor, torch
+from rbtools.rng.draws import Draws
 
 FFT_FROM = 11  # kernel size from which the FFT is faster (21x21 on 224 pixels: 6 times)
 NEGLIGIBLE = 1e-17  # a weight below this cannot change a float64 sum of weights that add up to 1
@@ -27,11 +24,11 @@ class DefocusBlur(Corruption):
     of a pixel covers most of the image.
     """
 
-    name: ClassVar[str] = "defocus_blur"
-    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
-        "cifar": ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
-        "imagenet": ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
-    }
+    name = "defocus_blur"
+    severities = by_archive(
+        cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        imagenet=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+    )
 
     def corrupt(self, pixels: Tensor, constant: tuple[float, float], draws: Draws) -> Tensor:
         kernel = disk(*constant)

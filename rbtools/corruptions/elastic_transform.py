@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
-from rbtools.corruptions.base import Corruption, Draws
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor, torch
+from rbtools.rng.draws import Draws
 
 Constant = tuple[float, float, float]
 
@@ -25,11 +22,11 @@ class ElasticTransform(Corruption):
     higher severities, and at severity 1 not elastically at all, as in the published archive.
     """
 
-    name: ClassVar[str] = "elastic_transform"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[Constant, ...]]] = {
-        "cifar": ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
-        "imagenet": tuple(
+    name = "elastic_transform"
+    random = True
+    severities = by_archive(
+        cifar=((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+        imagenet=tuple(
             (strength * 244 / 224, sigma * 244 / 224, affine * 244 / 224)
             for strength, sigma, affine in (
                 (2, 0.7, 0.1),
@@ -39,7 +36,7 @@ class ElasticTransform(Corruption):
                 (0.12, 0.01, 0.02),
             )
         ),
-    }
+    )
 
     def smallest(self, constant: Constant) -> int:
         return 3  # the three points are a third of the side from the centre

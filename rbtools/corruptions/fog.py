@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor, torch
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +16,12 @@ class Fog(Corruption):
     The plasma is a corner of a map of 32 pixels, or of the next power of two for larger images.
     """
 
-    name: ClassVar[str] = "fog"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
-        "cifar": ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
-        "imagenet": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
-    }
+    name = "fog"
+    random = True
+    severities = by_archive(
+        cifar=((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+        imagenet=((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
+    )
 
     def corrupt(self, pixels: Tensor, constant: tuple[float, float], draws: Draws) -> Tensor:
         amount, decay = constant

@@ -8,16 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rbtools.corruptions import imaging
-from rbtools.corruptions.base import Corruption, Draws
+from rbtools.corruptions.base import Corruption, by_archive
 from rbtools.errors import RbError
-from rbtools.lazy import np, torch
+from rbtools.lazy import Tensor, np, torch
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.rng.draws import Draws
 
 PACKAGE = "imagecorruptions"  # has the photographs of frost
 USED = 5  # of six photographs: the reference draws from 0 to 4
@@ -42,12 +40,12 @@ class Frost(Corruption):
     on images of 32 pixels (less on larger ones), with those of ImageNet-C they keep their size.
     """
 
-    name: ClassVar[str] = "frost"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
-        "cifar": ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
-        "imagenet": ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
-    }
+    name = "frost"
+    random = True
+    severities = by_archive(
+        cifar=((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        imagenet=((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    )
 
     textures: str = param(
         "auto",
@@ -88,8 +86,8 @@ class Frost(Corruption):
 def _files() -> list[Path]:
     """The files of the photographs. The package is not imported, because it imports OpenCV and more."""
     spec = importlib.util.find_spec(PACKAGE)
-    places = spec.submodule_search_locations if spec is not None else None
-    return sorted(file for place in places or () for file in Path(place, "frost").glob("frost*"))
+    folders = spec.submodule_search_locations if spec is not None else None
+    return sorted(file for folder in folders or () for file in Path(folder, "frost").glob("frost*"))
 
 
 @functools.lru_cache(maxsize=1)
@@ -125,14 +123,14 @@ class Stock(NamedTuple):
 
 def stock(pictures: Sequence[Tensor], device: str = "cpu") -> Stock:
     """The pictures, uint8 (3, H, W) each, concatenated."""
-    pixels = torch.cat([one.flatten(1) for one in pictures], dim=1).to(device)
-    starts = torch.tensor([0, *(one.numel() // 3 for one in pictures)]).cumsum(0)[:-1].to(device)
-    return Stock(pixels, starts, torch.tensor([one.shape[1:] for one in pictures], device=device))
+    pixels = torch.cat([picture.flatten(1) for picture in pictures], dim=1).to(device)
+    starts = torch.tensor([0, *(picture.numel() // 3 for picture in pictures)]).cumsum(0)[:-1].to(device)
+    return Stock(pixels, starts, torch.tensor([picture.shape[1:] for picture in pictures], device=device))
 
 
 @functools.lru_cache(maxsize=4)
 def _stock(photographs: tuple[Tensor, ...], size: tuple[int, int], reduced: bool, device: str) -> Stock:
-    return stock([fitted(one, size, reduced) for one in photographs], device)
+    return stock([fitted(photograph, size, reduced) for photograph in photographs], device)
 
 
 def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:

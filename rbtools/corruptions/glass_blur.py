@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
-from rbtools.corruptions.base import Corruption, Draws
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor, torch
+from rbtools.rng.draws import Draws
 
 Constant = tuple[float, int, int]
 
@@ -24,12 +21,12 @@ class GlassBlur(Corruption):
     published archives have it: its exchange only copies, so the other pixel does not change.
     """
 
-    name: ClassVar[str] = "glass_blur"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[Constant, ...]]] = {
-        "cifar": ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
-        "imagenet": ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-    }
+    name = "glass_blur"
+    random = True
+    severities = by_archive(
+        cifar=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        imagenet=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    )
 
     def smallest(self, constant: Constant) -> int:
         return 2 * constant[1] + 2  # else no pixel is far enough from the border to move
@@ -55,16 +52,16 @@ def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Ten
     rows = torch.arange(height, device=offsets.device)[:, None]
     columns = torch.arange(width, device=offsets.device)[None, :]
     moving = (rows > delta) & (rows <= height - delta) & (columns > delta) & (columns <= width - delta)
-    own = (rows * width + columns).expand_as(offsets[:, 0])
-    target = torch.where(moving, own + offsets[:, 0] * width + offsets[:, 1], own).flatten(1)
-    own, moving = own.flatten(1), moving.flatten()
+    position = (rows * width + columns).expand_as(offsets[:, 0])
+    target = torch.where(moving, position + offsets[:, 0] * width + offsets[:, 1], position).flatten(1)
+    position, moving = position.flatten(1), moving.flatten()
     if delta == 1:
         return target  # offsets -1 and 0 only ever reach back
     count = height * width
     # Places from `count` on are the original pixels: there a chain ends.
-    overwritten = (target > own) & moving[target]
+    overwritten = (target > position) & moving[target]
     link = torch.where(overwritten, target, target + count)
-    link = torch.cat([link, own + count], dim=1)
+    link = torch.cat([link, position + count], dim=1)
     for _ in range(max(count - 1, 1).bit_length()):
         further = link.gather(1, link)
         if torch.equal(further, link):

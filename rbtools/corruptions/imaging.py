@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import F, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.lazy import F, Tensor, torch
 
 # Sums of weighted pixels may miss an exact whole grey level by up to this much, differently on every machine
 # and for every batch; the tolerance is far below what matters to the truncation.

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImpulseNoise(Corruption):
     """A share c of all values, each channel of a pixel independently, becomes 0 or 1 with equal chance."""
 
-    name: ClassVar[str] = "impulse_noise"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[float, ...]]] = {
-        "cifar": (0.01, 0.02, 0.03, 0.05, 0.07),
-        "imagenet": (0.03, 0.06, 0.09, 0.17, 0.27),
-    }
+    name = "impulse_noise"
+    random = True
+    severities = by_archive(cifar=(0.01, 0.02, 0.03, 0.05, 0.07), imagenet=(0.03, 0.06, 0.09, 0.17, 0.27))
 
     def corrupt_levels(self, levels: Tensor, constant: float, draws: Draws) -> Tensor:
         chance = draws.uniform(tuple(levels.shape[1:]))

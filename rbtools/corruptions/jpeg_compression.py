@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor, np, torch
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +16,8 @@ class JpegCompression(Corruption):
     channel by channel, as greyscale.
     """
 
-    name: ClassVar[str] = "jpeg_compression"
-    severities: ClassVar[dict[str, tuple[int, ...]]] = {
-        "cifar": (80, 65, 58, 50, 40),
-        "imagenet": (25, 18, 15, 10, 7),
-    }
+    name = "jpeg_compression"
+    severities = by_archive(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
 
     def corrupt_levels(self, levels: Tensor, constant: int, draws: Draws) -> Tensor:
         channels, height, width = levels.shape[1:]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor, torch
+from rbtools.rng.draws import Draws
 
 FIXED = 1 << 22  # Pillow's weights for 8 bits are whole numbers of this share
 
@@ -20,11 +17,8 @@ FIXED = 1 << 22  # Pillow's weights for 8 bits are whole numbers of this share
 class Pixelate(Corruption):
     """Shrink to c of each side by averaging boxes, and back; exactly as Pillow's BOX filter."""
 
-    name: ClassVar[str] = "pixelate"
-    severities: ClassVar[dict[str, tuple[float, ...]]] = {
-        "cifar": (0.95, 0.9, 0.85, 0.75, 0.65),
-        "imagenet": (0.6, 0.5, 0.4, 0.3, 0.25),
-    }
+    name = "pixelate"
+    severities = by_archive(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
 
     def smallest(self, constant: float) -> int:
         return math.ceil(1 / constant)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +18,11 @@ class Saturate(Corruption):
     reference, d makes them red. Images without three channels are not changed.
     """
 
-    name: ClassVar[str] = "saturate"
-    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
-        "cifar": ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
-        "imagenet": ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
-    }
+    name = "saturate"
+    severities = by_archive(
+        cifar=((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+        imagenet=((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
+    )
 
     def corrupt(self, pixels: Tensor, constant: tuple[float, float], draws: Draws) -> Tensor:
         if pixels.shape[1] != 3:

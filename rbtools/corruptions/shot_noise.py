@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor, torch
+from rbtools.rng.draws import Draws
 
 WORD = 32  # bits of a draw
 BINS = 10  # of which these choose the start of the search
@@ -25,12 +22,9 @@ class ShotNoise(Corruption):
     probability is exact to 2^-32.
     """
 
-    name: ClassVar[str] = "shot_noise"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[int, ...]]] = {
-        "cifar": (500, 250, 100, 75, 50),
-        "imagenet": (60, 25, 12, 5, 3),
-    }
+    name = "shot_noise"
+    random = True
+    severities = by_archive(cifar=(500, 250, 100, 75, 50), imagenet=(60, 25, 12, 5, 3))
 
     def corrupt_levels(self, levels: Tensor, constant: int, draws: Draws) -> Tensor:
         bits = draws.bits(levels[0].numel()).view_as(levels)
@@ -42,14 +36,14 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
     ends, starts, width = _tables(constant, str(levels.device))
     counts = starts.take((levels << BINS) + (bits >> (WORD - BINS))).long()
     places = (levels * width).add_(counts).flatten()
-    goal = bits.flatten()
-    more = ends.take(places) <= goal
+    drawn = bits.flatten()
+    more = ends.take(places) <= drawn
     places += more
     # Nearly all are decided: only bins in a tail contain the ends of more than two counts.
-    rest = more.nonzero().flatten()
-    while len(rest):
-        rest = rest[ends[places[rest]] <= goal[rest]]
-        places[rest] += 1
+    undecided = more.nonzero().flatten()
+    while len(undecided):
+        undecided = undecided[ends[places[undecided]] <= drawn[undecided]]
+        places[undecided] += 1
     result: Tensor = places.view_as(levels) - levels * width
     return result
 

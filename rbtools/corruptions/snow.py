@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
-from rbtools.corruptions.base import Corruption, Draws
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor
+from rbtools.rng.draws import Draws
 
 Constant = tuple[float, float, float, float, int, float, float]
 
@@ -22,24 +20,24 @@ class Snow(Corruption):
     is none, radius and sigma of the motion blur (at -135 to -45 degrees), and how much of the image stays.
     """
 
-    name: ClassVar[str] = "snow"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[Constant, ...]]] = {
-        "cifar": (
+    name = "snow"
+    random = True
+    severities = by_archive(
+        cifar=(
             (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
             (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
             (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
             (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
             (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
         ),
-        "imagenet": (
+        imagenet=(
             (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
             (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
             (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
             (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
             (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
         ),
-    }
+    )
 
     def corrupt_levels(self, levels: Tensor, constant: Constant, draws: Draws) -> Tensor:
         mean, deviation, zoom, least, radius, sigma, weight = constant

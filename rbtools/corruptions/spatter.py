@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
-from rbtools.corruptions.base import Corruption, Draws
-from rbtools.lazy import F, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import F, Tensor, torch
+from rbtools.rng.draws import Draws
 
 Constant = tuple[float, float, float, float, float, int]
 WATER = (175, 238, 238)  # pale turquoise
@@ -30,24 +27,24 @@ class Spatter(Corruption):
     there is a drop, how strong the water is or how blurred the mud, and 1 for mud.
     """
 
-    name: ClassVar[str] = "spatter"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[Constant, ...]]] = {
-        "cifar": (
+    name = "spatter"
+    random = True
+    severities = by_archive(
+        cifar=(
             (0.62, 0.1, 0.7, 0.7, 0.5, 0),
             (0.65, 0.1, 0.8, 0.7, 0.5, 0),
             (0.65, 0.3, 1, 0.69, 0.5, 0),
             (0.65, 0.1, 0.7, 0.69, 0.6, 1),
             (0.65, 0.1, 0.5, 0.68, 0.6, 1),
         ),
-        "imagenet": (
+        imagenet=(
             (0.65, 0.3, 4, 0.69, 0.6, 0),
             (0.65, 0.3, 3, 0.68, 0.6, 0),
             (0.65, 0.3, 2, 0.68, 0.5, 0),
             (0.65, 0.3, 1, 0.65, 1.5, 1),
             (0.67, 0.4, 1, 0.65, 1.5, 1),
         ),
-    }
+    )
 
     def smallest(self, constant: Constant) -> int:
         return 3  # filters of 3x3 pixels, and what mirrors them at the border

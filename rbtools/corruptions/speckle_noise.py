@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.corruptions.base import Corruption, Draws
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeckleNoise(Corruption):
     """x + x N(0, c^2), every pixel and channel by itself. One of the four extra corruptions."""
 
-    name: ClassVar[str] = "speckle_noise"
-    random: ClassVar[bool] = True
-    severities: ClassVar[dict[str, tuple[float, ...]]] = {
-        "cifar": (0.06, 0.1, 0.12, 0.16, 0.2),
-        "imagenet": (0.15, 0.2, 0.35, 0.45, 0.6),
-    }
+    name = "speckle_noise"
+    random = True
+    severities = by_archive(cifar=(0.06, 0.1, 0.12, 0.16, 0.2), imagenet=(0.15, 0.2, 0.35, 0.45, 0.6))
 
     def corrupt(self, pixels: Tensor, constant: float, draws: Draws) -> Tensor:
         noise = draws.normal(tuple(pixels.shape[1:])).double()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.corruptions import imaging
-from rbtools.corruptions.base import Corruption, Draws
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rbtools.corruptions.base import Corruption, by_archive
+from rbtools.lazy import Tensor
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +19,11 @@ class ZoomBlur(Corruption):
     the end among them. A zoom is of whole pixels: on 8x8 images the mildest severity changes nothing.
     """
 
-    name: ClassVar[str] = "zoom_blur"
-    severities: ClassVar[dict[str, tuple[tuple[float, float], ...]]] = {
-        "cifar": ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
-        "imagenet": ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
-    }
+    name = "zoom_blur"
+    severities = by_archive(
+        cifar=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        imagenet=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
+    )
 
     def corrupt_levels(self, levels: Tensor, constant: tuple[float, float], draws: Draws) -> Tensor:
         total, zooms = levels.clone(), factors(*constant)

@@ -36,15 +36,15 @@ DATASETS = Registry(
     "data set",
     {
         "digits": "rbtools.datasets.digits:Digits",
-        "mnist": "rbtools.datasets.mnist:Mnist",
-        "svhn": "rbtools.datasets.svhn:Svhn",
+        "mnist": "rbtools.datasets.digits:Mnist",
+        "svhn": "rbtools.datasets.digits:Svhn",
         "cifar10": "rbtools.datasets.cifar:Cifar10",
         "cifar100": "rbtools.datasets.cifar:Cifar100",
         "cinic10": "rbtools.datasets.photographs:Cinic10",
-        "tinyimagenet": "rbtools.datasets.tinyimagenet:TinyImageNet",
+        "tinyimagenet": "rbtools.datasets.photographs:TinyImageNet",
         "imagenet": "rbtools.datasets.imagenet:ImageNet",
         "imagenet50": "rbtools.datasets.photographs:ImageNet50",
-        "imagenet16-120": "rbtools.datasets.imagenet16:ImageNet16",
+        "imagenet16-120": "rbtools.datasets.cifar:ImageNet16",
         "cifar10-c": "rbtools.datasets.corrupted:Cifar10C",
         "cifar100-c": "rbtools.datasets.corrupted:Cifar100C",
         "imagefolder": "rbtools.datasets.imagefolder:ImageFolder",
@@ -91,8 +91,8 @@ def _parted(name: str) -> tuple[str, str, str]:
     """The name in the registry, a colon if an argument follows, and that: python:MODULE:CLASS is one name."""
     if not name.startswith(OWN):
         return name.partition(":")
-    module, colon, rest = name.removeprefix(OWN).partition(":")
-    attribute, further, argument = rest.partition(":")
+    module, colon, after_module = name.removeprefix(OWN).partition(":")
+    attribute, further, argument = after_module.partition(":")
     return f"{OWN}{module}{colon}{attribute}", further, argument
 
 
@@ -103,21 +103,13 @@ def _kind_of(path: str) -> str | None:
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
 
 
-def _quiet(text: str) -> None:
-    return None
-
-
-def _alone() -> None:
-    return None
-
-
 def download(
     name: str,
     split: str,
     data_dir: PathLike | None = None,
     *,
-    say: Callable[[str], None] = _quiet,
-    check_cancelled: Callable[[], None] = _alone,
+    say: Callable[[str], None] = lambda _: None,
+    check_cancelled: Callable[[], None] = lambda: None,
     allow_code: bool = False,
 ) -> None:
     """Download missing files of a published data set into `data_dir`.

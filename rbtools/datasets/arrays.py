@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rbtools.datasets import content_hash
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, numbered
 from rbtools.errors import RbError, shown
-from rbtools.lazy import np, torch
+from rbtools.lazy import np
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +38,12 @@ class ArrayDataset(DatasetSource):
         shapes = {images.shape[1:] for images, _ in made.values()}
         if len(shapes) > 1:
             raise self._wrong(f"its splits have images of different shapes: {sorted(shapes)}")
-        channels, height, width = shapes.pop()
         names = list(self.classes)
         if not names:
             highest = max(int(labels.max(initial=-1)) for _, labels in made.values())
             names = numbered(self.name, highest + 1)
-        return Description(
-            name=self.name,
-            shape=(channels, height, width),
-            classes=len(names),
-            class_names=names,
-            sizes={split: len(labels) for split, (_, labels) in made.items()},
-            augment=("crop", "flip") if channels == 3 else (),
+        return self.described(
+            shapes.pop(), names, {split: len(labels) for split, (_, labels) in made.items()}
         )
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
@@ -57,17 +51,7 @@ class ArrayDataset(DatasetSource):
         return content_hash.pixels_hash(images.shape, [images], labels)
 
     def load(self, split: str) -> Dataset:
-        about = self.describe()
-        images, labels = _arrays_of(self, split)
-        check_labels(self.name, labels, about.class_names)
-        return Dataset(
-            name=self.name,
-            split=split,
-            classes=about.classes,
-            class_names=about.class_names,
-            images=torch.from_numpy(images),
-            labels=torch.from_numpy(labels),
-        )
+        return self.loaded(split, *_arrays_of(self, split), self.describe().class_names)
 
     def _wrong(self, problem: str) -> RbError:
         return RbError(

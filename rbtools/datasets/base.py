@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from rbtools.errors import RbError, near, shown
+from rbtools.errors import RbError, near, one_line, shown
+from rbtools.lazy import np, torch
+from rbtools.plain_files import opened
 from rbtools.registry import Registered
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from rbtools.datasets.streaming import Streamed
 
 MOST_CLASSES = 100_000  # without names: ImageNet-21k has a fifth of them
+_HTML = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 
 
 class NotHere(RbError):
@@ -121,6 +124,39 @@ class DatasetSource(Registered, ABC):
         """
         return None
 
+    def described(
+        self, shape: Sequence[int], class_names: Sequence[str], sizes: dict[str, int], **more: Any
+    ) -> Description:
+        """A description; colour images are cropped and flipped in training unless `more` says otherwise."""
+        channels, height, width = shape
+        fields = {"augment": ("crop", "flip") if channels == 3 else (), **more}
+        names = list(class_names)
+        return Description(
+            name=self.name,
+            shape=(channels, height, width),
+            classes=len(names),
+            class_names=names,
+            sizes=sizes,
+            **fields,
+        )
+
+    def loaded(
+        self, split: str, images: np.ndarray | Tensor | Streamed, labels: np.ndarray, names: Sequence[str]
+    ) -> Dataset:
+        """A split of these images and labels, whose classes have these names.
+
+        Raises RbError for a label that is no class.
+        """
+        check_labels(self.name, labels, names)
+        return Dataset(
+            name=self.name,
+            split=split,
+            classes=len(names),
+            class_names=list(names),
+            images=torch.from_numpy(images) if isinstance(images, np.ndarray) else images,
+            labels=torch.from_numpy(labels),
+        )
+
     def unknown_split(self, split: str, known: Iterable[str]) -> RbError:
         """The error for a split that this data set does not have."""
         known = list(known)
@@ -157,3 +193,29 @@ def check_labels(name: str, labels: np.ndarray, classes: int | Sequence[str]) ->
             f"The data set {name} gives image {wrong[0]} the label {labels[wrong[0]]}, and has {count}"
             f" classes. Expected labels from 0 to {count - 1}."
         )
+
+
+def is_html(start: bytes) -> bool:
+    """Whether a file that begins with these bytes is a web page."""
+    return start.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_HTML)
+
+
+def damaged(path: str | os.PathLike[str], expected: str, error: Exception | str, advice: str = "") -> RbError:
+    """The error for a file that cannot be read as `expected`.
+
+    The message says if the file is empty or a web page saved as data, else it gives the reader's reason.
+    """
+    advice = advice or "Get the file again."
+    try:
+        with opened(path) as file:
+            start = file.read(512)
+    except OSError as wrong:
+        return RbError(f"The file {path} cannot be read ({wrong.strerror}). Expected {expected}. {advice}")
+    if not start:
+        problem = "is empty"
+    elif is_html(start):
+        problem = "is an HTML page that was saved as data"
+    else:
+        reason = one_line(str(error)) or type(error).__name__
+        problem = f"cannot be read ({reason}): it is cut off, damaged or something else"
+    return RbError(f"The file {path} {problem}. Expected {expected}. {advice}")

@@ -1,25 +1,29 @@
-"""cifar10 and cifar100: 32x32 colour photographs in pickles, unpacked or in their archive.
+"""cifar10, cifar100 and imagenet16-120: small colour photographs in pickles.
 
-Krizhevsky, "Learning multiple layers of features from tiny images", 2009. MD5 sums and addresses are those
-that torchvision lists.
+Krizhevsky, "Learning multiple layers of features from tiny images", 2009; MD5 sums and addresses are those
+that torchvision lists. Chrabaszcz, Loshchilov and Hutter, "A downsampled variant of ImageNet as an
+alternative to the CIFAR datasets", 2017; MD5 sums are those of AutoDL-Projects, whose own resized files
+NAS-Bench-201 used: they cannot be downloaded without asking.
 """
 
 from __future__ import annotations
 
+import math
 import tarfile
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
-from rbtools.datasets import pickles
-from rbtools.datasets.damage import damaged
+from rbtools import unpickle
+from rbtools.datasets.base import damaged
 from rbtools.datasets.published_files import Arrays, DataFile, Remote
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plain_files import opened, plain
-from rbtools.store.tar_headers import TarHeader
+from rbtools.store.archive import TarHeader
+from rbtools.unpickle import Refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,32 +42,31 @@ class Cifar(Arrays):
 
     def parts(self, split: str) -> list[DataFile]:
         """The unpacked pickles where they are, else the archive."""
-        names = [name for name, _ in self.files[split]]
-        first = self.found(*names)
-        if first is not None:
-            lacking = [name for name in names if not (first.parent / name).is_file()]
-            if lacking:
-                raise RbError(
-                    f"The folder {first.parent} lacks {', '.join(lacking)} of the data set {self.name}."
-                    f" Unpack {self.archive.name} again."
-                )
-            return [DataFile(first.parent / name, md5) for name, md5 in self.files[split]]
+        files = dict(self.files[split])
+        folder = self.folder_of(list(files), f"Unpack {self.archive.name} again.")
+        if folder is not None:
+            return [DataFile(folder / name, md5) for name, md5 in files.items()]
         packed = self.found(self.archive.name)
         if packed is not None:
             return [DataFile(packed, self.archive.md5)]
-        layout = f"{self.archive.into}/{names[0]} (torchvision's layout) or {self.archive.name}"
+        layout = f"{self.archive.into}/{next(iter(files))} (torchvision's layout) or {self.archive.name}"
         raise self.not_here(split, layout)
 
     def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         names = [name for name, _ in self.files[split]]
         size = self.sizes[split] // len(names)
+        expected = (
+            f"a pickle of the data set {self.name}: `data` ({size} x 3072 bytes) and `{self.label_key}`"
+        )
         images = np.empty((self.sizes[split], *self.shape), np.uint8)
         labels = np.empty(self.sizes[split], np.int64)
         seen = set()
-        for path, name, stream in self._streams(split):
-            place = slice(names.index(name) * size, (names.index(name) + 1) * size)
-            where = path if path.name == name else Path(f"{path}:{name}")
-            images[place], labels[place] = self._batch(path, where, stream, size)
+        for path, name, stream in self._streams(split, names):
+            with _named(path, path if path.name == name else Path(f"{path}:{name}"), expected):
+                rows = slice(names.index(name) * size, (names.index(name) + 1) * size)
+                fields = read_pickle(stream)
+                images[rows] = planes(fields["data"], size, self.shape)
+                labels[rows] = whole_numbers(fields[self.label_key], size)
             seen.add(name)
         if len(seen) < len(names):
             (part,) = self.parts(split)
@@ -71,46 +74,62 @@ class Cifar(Arrays):
             raise damaged(part.path, f"the archive {self.archive.name}", f"it lacks {lacking}")
         return images, labels
 
-    def _streams(self, split: str) -> Iterator[tuple[Path, str, IO[bytes]]]:
+    def _streams(self, split: str, names: Sequence[str]) -> Iterator[tuple[Path, str, IO[bytes]]]:
         """(file that contains it, name, content) of each pickle, in any order."""
         parts = self.parts(split)
-        names = [name for name, _ in self.files[split]]
-        if parts[0].path.name != self.archive.name:
+        path = parts[0].path
+        if path.name != self.archive.name:
             for part in parts:
                 with opened(part.path) as file:
                     yield part.path, part.path.name, file
             return
-        path = parts[0].path
         try:
             with tarfile.open(plain(path), tarinfo=TarHeader) as tar:
                 for member in tar:
                     name = member.name.rpartition("/")[2]
                     stream = tar.extractfile(member) if name in names else None
                     if stream is not None:
-                        with closing(stream):
+                        with stream:
                             yield path, name, stream
         except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError) as error:
             raise damaged(path, f"the archive {self.archive.name}", error) from None
 
-    def _batch(self, path: Path, where: Path, stream: IO[bytes], size: int) -> tuple[np.ndarray, list[int]]:
-        """The images (N, 3, 32, 32) and labels of one pickle."""
-        expected = (
-            f"a pickle of the data set {self.name}: `data` ({size} x 3072 bytes) and `{self.label_key}`"
-        )
-        try:
-            fields = pickles.load(stream)
-            return planes(fields["data"], size, self.shape), whole_numbers(fields[self.label_key], size)
-        except pickles.Refused as error:
-            raise RbError(f"The file {where} was not read: {error}. Expected {expected}.") from None
-        except MemoryError:
-            raise damaged(path, expected, "it asks for more memory than there is") from None
-        except Exception as error:  # pickle and numpy raise nearly anything for a damaged file
-            raise damaged(path, expected, error) from None
+
+@contextmanager
+def _named(path: Path, where: Path, expected: str) -> Iterator[None]:
+    """Raise RbError, naming the file, for a pickle that is none, is refused, or holds something else."""
+    try:
+        yield
+    except Refused as error:
+        raise RbError(f"The file {where} was not read: {error}. Expected {expected}.") from None
+    except MemoryError:
+        raise damaged(path, expected, "it asks for more memory than there is") from None
+    except Exception as error:  # pickle and numpy raise nearly anything for a damaged file
+        raise damaged(path, expected, error) from None
+
+
+def read_pickle(file: IO[bytes]) -> dict[str, Any]:
+    """The dict in a pickle: numpy arrays, lists, dicts, str, bytes and numbers, its keys as text.
+
+    Text that Python 2 wrote arrives as bytes. Arrays may be read-only. Raises Refused where the pickle
+    contains anything else, ValueError for a file that is no pickle.
+    """
+    value = unpickle.arrays(file)
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}, not a dict")
+    for item in value.values():
+        kind = getattr(item, "dtype", None)
+        if kind is not None and kind.kind not in "biuf":
+            name = f"an array of the type {kind}"
+            raise Refused(name, f"it has {name}, expected numbers")
+    return {
+        key.decode("latin-1") if isinstance(key, bytes) else str(key): item for key, item in value.items()
+    }
 
 
 def planes(data: object, size: int, shape: tuple[int, int, int]) -> np.ndarray:
     """`data` of a pickle as images (N, C, H, W). Raises ValueError where it is something else."""
-    pixels = shape[0] * shape[1] * shape[2]
+    pixels = math.prod(shape)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape != (size, pixels):
         held = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
         raise ValueError(f"`data` is {held}, not uint8 {(size, pixels)}")
@@ -119,7 +138,7 @@ def planes(data: object, size: int, shape: tuple[int, int, int]) -> np.ndarray:
 
 def whole_numbers(values: object, size: int) -> list[int]:
     """A list of labels. Raises ValueError where it is something else, or has another length."""
-    if not isinstance(values, list) or len(values) != size or not all(type(one) is int for one in values):
+    if not isinstance(values, list) or len(values) != size or not all(type(value) is int for value in values):
         raise ValueError(f"the labels are no list of {size} whole numbers")
     return values
 
@@ -193,3 +212,68 @@ class Cifar100(Cifar):
         "169 MB",
         "cifar-100-python",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNet16(Arrays):
+    """The first 120 classes of ImageNet at 16x16, as NAS-Bench-201 uses them.
+
+    Labels in the files are 1 to 1000; examples with labels up to 120 are used, as 0 to 119.
+
+    Classes are numbers: their order is that of the files, and they have no published names.
+    """
+
+    shape: ClassVar[tuple[int, int, int]] = (3, 16, 16)
+    sizes: ClassVar[dict[str, int]] = {"train": 151_700, "test": 6_000}
+    normalization: ClassVar[str] = "imagenet16-120"
+    class_names: ClassVar[tuple[str, ...]] = tuple(str(number) for number in range(120))
+    folders: ClassVar[tuple[str, ...]] = (
+        "ImageNet16",
+        "cifar.python/ImageNet16",
+        "imagenet16-120",
+        "imagenet16-120/ImageNet16",
+        ".",
+    )
+    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]] = {
+        "train": (
+            ("train_data_batch_1", "27846dcaa50de8e21a7d1a35f30f0e91"),
+            ("train_data_batch_2", "c7254a054e0e795c69120a5727050e3f"),
+            ("train_data_batch_3", "4333d3df2e5ffb114b05d2ffc19b1e87"),
+            ("train_data_batch_4", "1620cdf193304f4a92677b695d70d10f"),
+            ("train_data_batch_5", "348b3c2fdbb3940c4e9e834affd3b18d"),
+            ("train_data_batch_6", "6e765307c242a1b3d7d5ef9139b48945"),
+            ("train_data_batch_7", "564926d8cbf8fc4818ba23d2faac7564"),
+            ("train_data_batch_8", "f4755871f718ccb653440b9dd0ebac66"),
+            ("train_data_batch_9", "bb6dd660c38c58552125b1a92f86b5d4"),
+            ("train_data_batch_10", "8f03f34ac4b42271a294f91bf480f29b"),
+        ),
+        "test": (("val_data", "3410e3017fdaefba8d5073aaa65e4bd6"),),
+    }
+
+    def remotes(self, split: str) -> list[Remote]:
+        return []
+
+    def parts(self, split: str) -> list[DataFile]:
+        files = dict(self.files[split])
+        folder = self.folder_of(list(files), "Put them beside the others.")
+        if folder is None:
+            layout = f"{self.folders[0]}/{next(iter(files))} (AutoDL's layout of NAS-Bench-201)"
+            raise self.not_here(split, layout)
+        return [DataFile(folder / name, md5) for name, md5 in files.items()]
+
+    def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        # One file at a time: all thousand classes together are 1 GB.
+        images, labels = zip(*(self._batch(part.path) for part in self.parts(split)), strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+
+    def _batch(self, path: Path) -> tuple[np.ndarray, np.ndarray]:
+        expected = "a pickle of ImageNet at 16x16: `data` (N x 768 bytes) and `labels` from 1 on"
+        with _named(path, path, expected), opened(path) as file:
+            fields = read_pickle(file)
+            size = len(fields["data"])
+            images = planes(fields["data"], size, self.shape)
+            labels = np.array(whole_numbers(fields["labels"], size), np.int64)
+            if size and not 1 <= labels.min() <= labels.max() <= 1000:
+                raise ValueError(f"its labels run from {labels.min()} to {labels.max()}, not from 1 to 1000")
+        used = labels <= len(self.class_names)
+        return images[used], labels[used] - 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rbtools.datasets.base import Cache
 from rbtools.plain_files import opened
-from rbtools.store import stamps
+from rbtools.store.checksum import stamp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,25 +51,25 @@ def remembered(
     if cache is None:
         return make()
     key, settled = _key(what, files)
-    known = cache.get(key) if settled else None
-    if known is None:
-        known = make()
+    value = cache.get(key) if settled else None
+    if value is None:
+        value = make()
         if settled:
-            cache.put(key, known)
-    return known
+            cache.put(key, value)
+    return value
 
 
 def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:
-    """A cache key that changes when any file does, and whether it may be believed: see `stamps`."""
+    """A cache key that changes when any file does, and whether it may be believed: see `checksum.stamp`."""
     total = hashlib.sha256(lines(*what))
     settled = True
     for name, path in files:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
-        stamp = stamps.stamp(status)
-        total.update(lines(name, stamp.text))
-        settled = settled and stamp.settled
+        file_stamp = stamp(status)
+        total.update(lines(name, file_stamp.text))
+        settled = settled and file_stamp.settled
     return f"data:{total.hexdigest()}", settled
 
 

@@ -76,10 +76,10 @@ def check_sizes(images: Encoded) -> None:
         ids = range(start, min(start + GATHERED, len(images)))
         part = images.gathered(ids)
 
-        def work(place: int, ids: range = ids, part: Encoded = part) -> None:
-            size, _ = _header(part, ids[place])
+        def work(number: int, ids: range = ids, part: Encoded = part) -> None:
+            size, _ = _header(part, ids[number])
             if size != first:
-                raise mixed_sizes(images.path(0), first, images.path(ids[place]), size)
+                raise mixed_sizes(images.path(0), first, images.path(ids[number]), size)
 
         _in_threads(len(ids), work)
 
@@ -100,8 +100,8 @@ def decode(
         part = numbers[start : start + GATHERED]
         at_hand = images.gathered(part)
 
-        def work(place: int, start: int = start, at_hand: Encoded = at_hand) -> None:
-            _decode_one(at_hand, numbers[start + place], out[start + place], resize)
+        def work(number: int, start: int = start, at_hand: Encoded = at_hand) -> None:
+            _decode_one(at_hand, numbers[start + number], out[start + number], resize)
 
         _in_threads(len(part), work)
 
@@ -187,13 +187,13 @@ def _middle(image: Image.Image, scaling: Scaling, width: int, height: int) -> Im
         size = (int(side * old_width / old_height), side)
     if size != image.size:
         image = image.resize(size, Image.Resampling.BICUBIC if scaling.bicubic else Image.Resampling.BILINEAR)
-    left, top = (_start(whole, part) for whole, part in zip(size, (width, height), strict=True))
+    left, top = (_start(length, part) for length, part in zip(size, (width, height), strict=True))
     return image.crop((left, top, left + width, top + height))
 
 
-def _start(whole: int, part: int) -> int:
+def _start(length: int, part: int) -> int:
     """Where the middle `part` of `whole` pixels begins; negative for an image that is too small."""
-    return round((whole - part) / 2) if part <= whole else -((part - whole) // 2)
+    return round((length - part) / 2) if part <= length else -((part - length) // 2)
 
 
 def _open(file: IO[bytes] | str) -> Image.Image:

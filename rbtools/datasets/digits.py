@@ -1,23 +1,31 @@
-"""digits: the 1,797 handwritten digits that come with scikit-learn, 8x8, one channel, ten classes.
+"""digits, mnist and svhn: images of digits.
 
-Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning Repository 1998.
-Nothing is downloaded: the images are in scikit-learn's own package.
+digits are the 1,797 handwritten digits that come with scikit-learn (Alpaydin and Kaynak, "Optical recognition
+of handwritten digits", UCI Machine Learning Repository 1998). mnist (LeCun, Cortes and Burges, "The MNIST
+database of handwritten digits") is in the idx files of its authors, packed or not; svhn (Netzer et al.,
+"Reading digits in natural images with unsupervised feature learning", 2011) in MATLAB's files. MD5 sums and
+addresses are those that torchvision lists.
 """
 
 from __future__ import annotations
 
 import gzip
 import importlib.util
+import math
+import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rbtools.datasets import content_hash
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, damaged
+from rbtools.datasets.published_files import Arrays, DataFile, Remote, check
 from rbtools.errors import RbError
-from rbtools.lazy import np, torch
+from rbtools.lazy import np
+from rbtools.plain_files import opened, plain
 
 # Known without loading anything; a test compares all of them with the data.
+_DIGITS = tuple(str(digit) for digit in range(10))
 SIZES = {"train": 1442, "test": 355}
 MEAN, STD = (0.3052,), (0.3760,)  # of the train split
 FINGERPRINTS = {
@@ -27,6 +35,9 @@ FINGERPRINTS = {
 
 # In each class, in scikit-learn's order, every fifth example is a test example: the 5th, 10th, ...
 TEST_EVERY = 5
+_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
+_UNSIGNED_BYTES = 8  # the idx code of the only type that MNIST uses
+LONGEST = 1 << 26  # bytes: the images of the training split are 47 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +50,7 @@ class Digits(DatasetSource):
         self.refuse_class_map()
 
     def describe(self) -> Description:
-        return Description(
-            name=self.name,
-            shape=(1, 8, 8),
-            classes=10,
-            class_names=[str(digit) for digit in range(10)],
-            sizes=dict(SIZES),
-            mean=MEAN,
-            std=STD,
-            augment=(),
-        )
+        return self.described((1, 8, 8), _DIGITS, dict(SIZES), mean=MEAN, std=STD)
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
         if split not in FINGERPRINTS:
@@ -57,22 +59,14 @@ class Digits(DatasetSource):
 
     def load(self, split: str) -> Dataset:
         """Raises RbError if scikit-learn is missing or has different digits."""
-        known = self.fingerprint(split)
+        expected = self.fingerprint(split)
         images, labels = split_of(*raw(), split)
-        if content_hash.pixels_hash(images.shape, [images], labels) != known:
+        if content_hash.pixels_hash(images.shape, [images], labels) != expected:
             raise RbError(
                 "The digits of the installed scikit-learn are not the ones that rbtools knows, so results"
                 " would not be comparable. Install another version of scikit-learn."
             )
-        about = self.describe()
-        return Dataset(
-            name=self.name,
-            split=split,
-            classes=about.classes,
-            class_names=about.class_names,
-            images=torch.from_numpy(images),
-            labels=torch.from_numpy(labels),
-        )
+        return self.loaded(split, images, labels, _DIGITS)
 
 
 def raw() -> tuple[np.ndarray, np.ndarray]:
@@ -107,3 +101,113 @@ def split_of(pixels: np.ndarray, labels: np.ndarray, split: str) -> tuple[np.nda
     chosen = test if split == "test" else ~test
     images = ((pixels[chosen] * 255 + 8) // 16).astype(np.uint8)
     return images.reshape(-1, 1, 8, 8), labels[chosen]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist(Arrays):
+    """MNIST. No augmentation in training: a flipped or shifted digit may become another one, or be cut
+    off."""
+
+    shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    sizes: ClassVar[dict[str, int]] = {"train": 60_000, "test": 10_000}
+    normalization: ClassVar[str] = "mnist"
+    augment: ClassVar[tuple[str, ...]] = ()
+    class_names: ClassVar[tuple[str, ...]] = _DIGITS
+    folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist", "mnist/MNIST/raw", "MNIST", ".")
+    # split -> (file, MD5 of it packed): images, labels
+    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]] = {
+        "train": (
+            ("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            ("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
+        ),
+        "test": (
+            ("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
+            ("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
+        ),
+    }
+
+    def remotes(self, split: str) -> list[Remote]:
+        return [
+            Remote(tuple(f"{mirror}{name}.gz" for mirror in _MIRRORS), md5, size)
+            for (name, md5), size in zip(self.files[split], ("10 MB", "30 kB"), strict=True)
+        ]
+
+    def parts(self, split: str) -> list[DataFile]:
+        parts = []
+        for name, md5 in self.files[split]:
+            path = self.found(name, f"{name}.gz")
+            if path is None:
+                raise self.not_here(split, f"{self.folders[0]}/{name} (torchvision's layout) or {name}.gz")
+            parts.append(DataFile(path, md5 if path.suffix == ".gz" else None))
+        return parts
+
+    def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = (
+            _idx(part.path, dimensions) for part, dimensions in zip(self.parts(split), (3, 1), strict=True)
+        )
+        if len(images) != len(labels):
+            path = self.parts(split)[1].path
+            raise damaged(path, f"{len(images)} labels, as many as there are images", f"it has {len(labels)}")
+        return images[:, None].copy(), labels.astype(np.int64)
+
+
+def _idx(path: Path, dimensions: int) -> np.ndarray:
+    """An idx file of bytes. Raises RbError where it is something else, or too short or too long."""
+    expected = f"an idx file of bytes with {dimensions} dimension{'s' * (dimensions > 1)}"
+    try:
+        with gzip.open(plain(path)) if path.suffix == ".gz" else opened(path) as file:
+            data = file.read(LONGEST + 1)
+        magic, *sides = struct.unpack_from(f">{1 + dimensions}I", data)
+        if magic != _UNSIGNED_BYTES << 8 | dimensions:
+            raise ValueError(f"it begins with {data[:4].hex()}")
+        pixels = np.frombuffer(data, np.uint8, offset=4 * (1 + dimensions))
+        if len(pixels) != math.prod(sides):
+            raise ValueError(f"it holds {len(pixels)} bytes for {' x '.join(map(str, sides))}")
+    except Exception as error:  # gzip and zlib raise many kinds
+        raise damaged(path, expected, error) from None
+    return pixels.reshape(sides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Svhn(Arrays):
+    """SVHN. The files label the digit 0 as 10; here it is class 0. No flips: mirrored digits are no
+    digits."""
+
+    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    sizes: ClassVar[dict[str, int]] = {"train": 73_257, "test": 26_032, "extra": 531_131}
+    normalization: ClassVar[str] = "svhn"
+    augment: ClassVar[tuple[str, ...]] = ("crop",)
+    class_names: ClassVar[tuple[str, ...]] = _DIGITS
+    folders: ClassVar[tuple[str, ...]] = (".", "svhn", "SVHN")
+    archives: ClassVar[dict[str, Remote]] = {
+        split: Remote((f"http://ufldl.stanford.edu/housenumbers/{split}_32x32.mat",), md5, size)
+        for split, md5, size in (
+            ("train", "e26dedcc434d2e4c54c9b2d4a06d8373", "182 MB"),
+            ("test", "eb5a983be6a315427106f1b164d9cef3", "64 MB"),
+            ("extra", "a93ce644f1a588dc4d68dda5feec44a7", "1.3 GB"),
+        )
+    }
+
+    def remotes(self, split: str) -> list[Remote]:
+        return [self.archives[split]]
+
+    def parts(self, split: str) -> list[DataFile]:
+        remote = self.archives[split]
+        path = self.found(remote.name)
+        if path is None:
+            raise self.not_here(split, f"{remote.name} (torchvision's layout)")
+        return [DataFile(path, remote.md5)]
+
+    def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Raises RbError for any file but the published one.
+
+        scipy's reader was not made for hostile files: it trusts lengths and types in them.
+        """
+        from scipy.io import loadmat
+
+        parts = self.parts(split)
+        check(self.name, parts, self.remotes(split))
+        content = loadmat(plain(parts[0].path), appendmat=False, variable_names=["X", "y"])
+        # Row, column, colour, number -> number, colour, row, column.
+        pixels = np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1))
+        return pixels, content["y"].reshape(-1).astype(np.int64) % 10

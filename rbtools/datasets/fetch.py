@@ -18,14 +18,13 @@ from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from rbtools.datasets.base import Remote
+from rbtools.datasets.base import Remote, damaged, is_html
 from rbtools.datasets.content_hash import md5_of
-from rbtools.datasets.damage import damaged, is_html
 from rbtools.errors import RbError
 from rbtools.plain_files import plain
-from rbtools.store import lease, owner
+from rbtools.store import lease
+from rbtools.store.archive import TarHeader
 from rbtools.store.files import ASIDE, is_abandoned, written_whole
-from rbtools.store.tar_headers import TarHeader
 
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 60.0
@@ -99,8 +98,8 @@ def _fetch(
             total.update(chunk)
             out.write(chunk)
             received += len(chunk)
-            whole = "" if length is None else f"/{length / 1e6:.0f}"
-            say(f"downloading {remote.name}  {received / 1e6:.0f}{whole} MB")
+            total_mb = "" if length is None else f"/{length / 1e6:.0f}"
+            say(f"downloading {remote.name}  {received / 1e6:.0f}{total_mb} MB")
             check_cancelled()
     if is_html(start):
         raise RbError(
@@ -145,7 +144,7 @@ def unpack(archive: Path, target: Path, check_cancelled: Callable[[], None]) -> 
     If the whole archive is in a folder of that name, this folder becomes `target`. Only files and folders
     below it are unpacked. Raises RbError if the archive is damaged or the disk is full.
     """
-    aside = target.with_name(f"{ASIDE}{owner.label()}-{uuid.uuid4().hex}")
+    aside = target.with_name(f"{ASIDE}{lease.label()}-{uuid.uuid4().hex}")
     try:
         with tarfile.open(plain(archive), tarinfo=TarHeader) as tar:
             for member in tar:

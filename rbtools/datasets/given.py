@@ -39,7 +39,7 @@ def _tensors(data: Any, in_order: bool) -> tuple[Tensor, Tensor]:
         if entries and all(isinstance(entry, tuple | list) and len(entry) == 2 for entry in entries):
             both = zip(*([_tensor(value) for value in entry] for entry in entries), strict=True)
             try:
-                images, labels = (torch.cat(one) if loads else torch.stack(one) for one in both)
+                images, labels = (torch.cat(values) if loads else torch.stack(values) for values in both)
             except RuntimeError as wrong:
                 raise RbError(
                     f"The images of the {type(data).__name__} do not have one size"

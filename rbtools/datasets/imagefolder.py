@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rbtools.datasets import classmap, content_hash, decode, streaming
+from rbtools.datasets import decode
 from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
-from rbtools.datasets.tree import Tree, scan, some, split_folders
-from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.datasets.tree import Tree, fingerprint, labelled, scan, some, split_folders
+from rbtools.errors import RbError, near
+from rbtools.plain_files import read_text
 
-HASH_CHUNK = 64
+FORMS = (
+    'JSON {"cat": 0, "dog": 1} or ["cat", "dog"], or text with a line "cat 0" for each class,'
+    " or with the names alone in the model's order"
+)
+
+BETWEEN = " \t,:="  # a name and its index: "cat 3", "cat,3", "cat: 3", "cat = 3"
+MOST_DIGITS = 9  # of an index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +48,10 @@ class ImageFolder(DatasetSource):
             if other_size != size:
                 raise decode.mixed_sizes(path, size, other, other_size)
         first = next(iter(trees.values()))
-        return Description(
-            name=self.name,
-            shape=(3, *size),
-            classes=len(first.classes),
-            class_names=self._class_names(first),
-            sizes={split: len(tree.files) for split, tree in trees.items()},
+        return self.described(
+            (3, *size),
+            self._class_names(first),
+            {split: len(tree.files) for split, tree in trees.items()},
             skipped=sum(tree.skipped for tree in trees.values()),
             notes=self._notes(folders, first),
         )
@@ -88,73 +90,102 @@ class ImageFolder(DatasetSource):
 
     def _class_names(self, tree: Tree) -> list[str]:
         """The class folders in the order of the labels."""
-        return tree.classes if self.class_map is None else classmap.read(self.class_map, tree.classes)
+        return tree.classes if self.class_map is None else read_class_map(self.class_map, tree.classes)
 
 
-def labelled(
-    name: str,
-    split: str,
-    tree: Tree,
-    class_names: list[str],
-    shape: tuple[int, int, int],
-    resize: int | decode.Scaling | None = None,
-) -> Dataset:
-    """The images of a tree, decoded now if they fit into memory, else when they are indexed.
+# --- a class map: the model's index of each class folder, where the order is not alphabetical ---------
 
-    `resize`: see `decode.decode`. With a `Scaling` they are always decoded when they are indexed.
+
+def read_class_map(file: str, folders: list[str]) -> list[str]:
+    """The class folders in the model's order, from a file that gives each its index.
+
+    `file` may also be the text of a JSON list: the names in the model's order.
+
+    Raises RbError where the file is unreadable, names an unknown folder, leaves one out, or does not
+    use each index from 0 once.
     """
-    label_of = [class_names.index(one) for one in tree.classes]
-    whole, lazy = (len(tree), *shape), isinstance(resize, decode.Scaling)
-    images = (streaming.Streamed if lazy else streaming.images)(
-        whole, lambda ids, out: decode.decode(tree, ids, out, resize=resize)
-    )
-    if isinstance(images, streaming.Streamed) and resize is None:
-        decode.check_sizes(tree)  # report a wrong size now, not during the work
-    return Dataset(
-        name=name,
-        split=split,
-        classes=len(class_names),
-        class_names=class_names,
-        images=images,
-        labels=torch.tensor([label_of[position] for position, _ in tree.files]),
-    )
-
-
-def fingerprint(tree: Tree, class_names: list[str], cache: Cache | None, kind: str = "imagefolder 1") -> str:
-    """The hash of a tree: the classes, then each file's path in the split and its bytes.
-
-    Raises RbError naming a file that cannot be read.
-    """
-    what = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
+    if file.startswith("["):  # as records store it
+        return _ordered("of the record", _from_json("of the record", file), folders)
     try:
-        return content_hash.remembered(cache, what, tree.stored(), lambda: _hash(tree, class_names, kind))
-    except OSError as error:
+        text = read_text(Path(file).expanduser(), "utf-8-sig")
+    except FileNotFoundError:
+        raise RbError(f"The class map {file} does not exist. Expected a file with {FORMS}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RbError(f"The class map {file} cannot be read ({error}). Expected {FORMS}.") from None
+    pairs = _from_json(file, text) if text.lstrip()[:1] in ("{", "[") else _from_lines(file, text, folders)
+    return _ordered(file, pairs, folders)
+
+
+def _from_json(file: str, text: str) -> list[tuple[str, int]]:
+    try:
+        # Pairs, because a dict would drop a name that occurs twice.
+        items: Any = json.loads(text, object_pairs_hook=lambda pairs: pairs)
+    except (ValueError, RecursionError) as error:
+        raise RbError(f"The class map {file} is not JSON ({error}). Expected {FORMS}.") from None
+    if all(isinstance(item, str) for item in items):
+        return [(name, index) for index, name in enumerate(items)]
+    pairs = []
+    for item in items:
+        if not (isinstance(item, tuple) and isinstance(item[1], int) and not isinstance(item[1], bool)):
+            raise RbError(f"The class map {file} holds {json.dumps(item)}. Expected {FORMS}.")
+        pairs.append((item[0], item[1]))
+    return pairs
+
+
+def _from_lines(file: str, text: str, folders: list[str]) -> list[tuple[str, int]]:
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    # A folder may be called "class 1": a file of folder names alone is taken as such.
+    if all(line in folders for line in lines):
+        return [(name, index) for index, name in enumerate(lines)]
+    matches = [_pair(line) for line in lines]
+    if not any(matches):
+        return [(name, index) for index, name in enumerate(lines)]
+    pairs = []
+    for line, match in zip(lines, matches, strict=True):
+        if match is None:
+            raise RbError(f"The class map {file} has the line '{line}'. Expected a name and an index: cat 3.")
+        pairs.append(match)
+    return pairs
+
+
+def _pair(line: str) -> tuple[str, int] | None:
+    """The name and the index of a line; None where it has no both."""
+    before = line.rstrip("0123456789")
+    name, digits = before.rstrip(BETWEEN), line[len(before) :]
+    if not name or name == before or not 0 < len(digits) <= MOST_DIGITS:
+        return None
+    return name, int(digits)
+
+
+def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> list[str]:
+    by_index: dict[int, str] = {}
+    by_name: dict[str, int] = {}
+    for name, index in pairs:
+        if name not in folders:
+            raise RbError(
+                f"The class map {file} names '{name}', which is no class folder.{near(name, folders)}"
+                f" The class folders are: {', '.join(folders[:40])}{', ...' if len(folders) > 40 else ''}."
+            )
+        if name in by_name:
+            raise RbError(f"The class map {file} names '{name}' twice. Expected each class folder once.")
+        if index in by_index:
+            raise RbError(
+                f"The class map {file} gives index {index} to '{by_index[index]}' and to '{name}'."
+                " Expected another index for each class folder."
+            )
+        by_index[index], by_name[name] = name, index
+    missing = [name for name in folders if name not in by_name]
+    if missing:
         raise RbError(
-            f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."
-            " Repair it, or remove it from the folder."
-        ) from None
-
-
-def _hash(tree: Tree, class_names: list[str], kind: str) -> str:
-    total = hashlib.sha256(content_hash.lines(f"rbtools {kind}", str(len(class_names)), *class_names))
-    for line in _file_lines(tree):
-        total.update(line)
-    return total.hexdigest()
-
-
-def _file_lines(tree: Tree) -> Iterator[bytes]:
-    starts = range(0, len(tree.files), HASH_CHUNK)
-
-    def work(start: int) -> list[bytes]:
-        stop = min(start + HASH_CHUNK, len(tree.files))
-        part = tree.gathered(range(start, stop))
-        return [content_hash.lines(tree.files[i][1], _image_hash(part, i)) for i in range(start, stop)]
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for lines in pool.map(work, starts):
-            yield from lines
-
-
-def _image_hash(tree: Tree, index: int) -> str:
-    with tree.open(index) as file:
-        return hashlib.sha256(file.read()).hexdigest()
+            f"The class map {file} leaves out the class folder{'s' * (len(missing) > 1)}"
+            f" {', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}. Give each of the"
+            f" {len(folders)} its index."
+        )
+    outside = [index for index in by_index if not 0 <= index < len(folders)]
+    if outside:
+        raise RbError(
+            f"The class map {file} gives '{by_index[outside[0]]}' the index {outside[0]}. There are"
+            f" {len(folders)} class folders, so the indices are 0 to {len(folders) - 1}."
+        )
+    return [by_index[index] for index in range(len(folders))]

@@ -1,24 +1,32 @@
-"""imagenet: ILSVRC2012 in the user's folders, with the indices of its 1,000 classes."""
+"""imagenet: ILSVRC2012 in the user's folders, with the indices of its 1,000 classes.
+
+Packed files are WebDataset's shards (`val-000.tar`), which have for each image NAME.jpg (or .jpeg, .png,
+.webp) and NAME.cls, its class index as text, and the Hub's parquet files. At first only headers and labels
+are read; an image is read where it is used.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import IO, ClassVar, NamedTuple
 
-from rbtools.datasets import shards
-from rbtools.datasets.base import Dataset, Description
-from rbtools.datasets.decode import Scaling
-from rbtools.datasets.imagefolder import labelled
+from rbtools.datasets import parquet
+from rbtools.datasets.base import Dataset, Description, damaged
+from rbtools.datasets.decode import Encoded, Scaling
 from rbtools.datasets.photographs import Photographs
 from rbtools.datasets.published_files import Remote
-from rbtools.datasets.tree import Tree, class_folders, is_image, scan, some
-from rbtools.errors import RbError
-from rbtools.plain_files import read_text
+from rbtools.datasets.tree import Tree, class_folders, is_image, labelled, scan, some
+from rbtools.errors import RbError, one_line
+from rbtools.plain_files import opened, plain, read_text
+from rbtools.store.archive import TarHeader
+from rbtools.store.checksum import stamp_of
 
 WNID = re.compile(r"n\d{8}")
 # The number of a validation image in its file's name; on the Hub its wnid follows.
@@ -34,6 +42,11 @@ _PREPROCESSING = re.compile(
     r"(?:(squash-)?(bilinear|bicubic)(?=-\d+-\d+$)|(crop|squash)(?=-\d+$))-(\d{1,4})(?:-(\d{1,4}))?", re.ASCII
 )
 MOST_PIXELS = 4096  # a side
+_SHARD = re.compile(r"(?:.*[-_.])?(train|validation|val)[-_.]?\d.*|\d+", re.DOTALL)  # without its ending
+_ENDINGS = (".tar", ".parquet")
+_IMAGE_ENDINGS, _LABEL_ENDING = ("jpg", "jpeg", "png", "webp"), "cls"
+EXPECTED = "a WebDataset shard: for each image NAME.jpg and NAME.cls, its class index as text"
+MOST_DIGITS = 8  # of a class index
 SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluates on
 
 
@@ -65,8 +78,8 @@ def scaling(text: str) -> tuple[Scaling, int]:
         squash, method, kind, side, crop = match.groups()
         scaled, cropped = int(side), int(crop or side)
         if 0 < cropped <= scaled <= MOST_PIXELS:
-            whole = None if kind == "crop" else scaled
-            return Scaling(whole, method == "bicubic", squash is not None or kind == "squash"), cropped
+            shorter_side = None if kind == "crop" else scaled
+            return Scaling(shorter_side, method == "bicubic", squash is not None or kind == "squash"), cropped
     raise RbError(
         f"The data set imagenet has no preprocessing '{text[:40]}'. Write imagenet, which is"
         f" imagenet:{USUAL}, or imagenet:bicubic-256-224, imagenet:squash-bicubic-256-224, imagenet:crop-288,"
@@ -134,23 +147,25 @@ class ImageNet(Photographs):
         return []
 
     def tree(self, split: str) -> Tree:
-        place = self._place("train" if split == "train" else "test")
-        if place is None:
+        folder = self._place("train" if split == "train" else "test")
+        if folder is None:
             layout = "imagenet/val/n01440764/*.JPEG, imagenet/val/ILSVRC2012_val_*.JPEG, or shards"
             raise self.not_here(split, f"{layout} (imagenet/*validation-00.tar or .parquet)")
-        files = shards.shards(place, _names(split))
+        files = packed_files(folder, _names(split))
         if files:
-            tree: Tree = shards.packed_tree(files, facts().wnids)
+            tree: Tree = packed_tree(files, facts().wnids)
         else:
-            tree = scan(place) if class_folders(place) else _flat(place)
+            tree = scan(folder) if class_folders(folder) else _flat(folder)
         strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
-                f"The folder {place} has the class folders {some(strange)}, which are no wnids of"
+                f"The folder {folder} has the class folders {some(strange)}, which are no wnids of"
                 f" ImageNet's 1,000"
                 " classes (such as n01440764). For images of your own use imagefolder:PATH."
             )
-        return _only(tree, _published_subset(tree)) if split == SUBSET else tree
+        if split == SUBSET:
+            return replace(tree, files=[tree.files[position] for position in _published_subset(tree)])
+        return tree
 
     def _checked(self, split: str) -> Tree:
         self.known(split)
@@ -162,15 +177,17 @@ class ImageNet(Photographs):
     def _place(self, split: str) -> Path | None:
         """The folder of a split: below one of the usual names, or such a folder itself for `test`."""
         for folder in self.folders:
-            if shards.shards(self.home / folder, _names(split)):
+            if packed_files(self.home / folder, _names(split)):
                 return self.home / folder
             for name in (*_names(split), *(["test"] if split == "test" else [])):
                 if (self.home / folder / name).is_dir():
                     return self.home / folder / name
         for folder in self.folders if split == "test" else ():
-            place = self.home / folder
-            if place.is_dir() and (_has_wnids(place) or _has_validation_images(place)):
-                return place
+            path = self.home / folder
+            if path.is_dir() and (
+                any(map(WNID.fullmatch, class_folders(path))) or any(path.glob("ILSVRC2012_val_*"))
+            ):
+                return path
         return None
 
 
@@ -179,36 +196,23 @@ def _names(split: str) -> tuple[str, ...]:
     return ("train",) if split == "train" else ("val", "validation")
 
 
-def _has_wnids(place: Path) -> bool:
-    return any(WNID.fullmatch(name) for name in class_folders(place))
-
-
-def _has_validation_images(place: Path) -> bool:
-    return next(place.glob("ILSVRC2012_val_*"), None) is not None
-
-
-def _only(tree: Tree, positions: Sequence[int]) -> Tree:
-    """The files at these positions."""
-    return replace(tree, files=[tree.files[position] for position in positions])
-
-
 def _published_subset(tree: Tree) -> list[int]:
     """The positions of the images that RobustBench evaluates on."""
     wanted = set(facts().robustbench)
     numbers = (NUMBER.fullmatch(tree.file_name(index)) for index in range(len(tree)))
-    return [place for place, match in enumerate(numbers) if match and int(match[1]) in wanted]
+    return [position for position, match in enumerate(numbers) if match and int(match[1]) in wanted]
 
 
-def _flat(place: Path) -> Tree:
+def _flat(root: Path) -> Tree:
     """A flat folder of images, labelled by one of the published files in it or above it."""
-    files = sorted(entry.name for entry in place.iterdir() if is_image(entry.name))
-    above = (place, *place.parents[:2])
+    files = sorted(entry.name for entry in root.iterdir() if is_image(entry.name))
+    above = (root, *root.parents[:2])
     folders = [*above, *(folder / "ILSVRC2012_devkit_t12" / "data" for folder in above)]
     candidates = (folder / name for folder in folders for name in LABELS)
     source = next((file for file in candidates if file.is_file()), None)
     if not files or source is None:
         raise RbError(
-            f"The folder {place} has no class folders, and no file says which class its {len(files)}"
+            f"The folder {root} has no class folders, and no file says which class its {len(files)}"
             f" images have."
             f" Expected folders of wnids (n01440764 ...), or one of {', '.join(LABELS)} in it or above it."
         )
@@ -216,13 +220,13 @@ def _flat(place: Path) -> Tree:
     unknown = [name for name in files if Path(name).stem not in wnid_of]
     if unknown:
         raise RbError(
-            f"{source} has no label for {len(unknown)} of {len(files)} images of {place}:"
+            f"{source} has no label for {len(unknown)} of {len(files)} images of {root}:"
             f" {some(unknown)}. Choose"
             " the file that belongs to these images, or sort them into folders of wnids."
         )
     classes = sorted({wnid_of[Path(name).stem] for name in files})
     number = {wnid: position for position, wnid in enumerate(classes)}
-    return Tree(place, classes, [(number[wnid_of[Path(name).stem]], name) for name in files], 0)
+    return Tree(root, classes, [(number[wnid_of[Path(name).stem]], name) for name in files], 0)
 
 
 def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -247,3 +251,139 @@ def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
     except (ValueError, IndexError):
         form = "a wnid or a class number in each line" if source.suffix == ".txt" else "ImageId,wnid boxes"
         raise RbError(f"The file {source} is not the published one: expected {form}.") from None
+
+
+# --- packed files ---------------------------------------------------------------------------------
+
+
+class Packed(NamedTuple):
+    """Packed images by name: the class index of each, and what reads some of them, or one."""
+
+    labels: dict[str, int]
+    read: Callable[[str], bytes]
+    gather: Callable[[Sequence[str]], Callable[[str], bytes]] | None = None
+    file_names: Mapping[str, str] = {}  # the names of the files that they were made of
+
+
+@dataclass(frozen=True)
+class PackedTree(Tree):
+    """The images of one split in packed files, by the names that `files` has for them."""
+
+    sources: Sequence[Path]
+    packed: Packed
+
+    def open(self, index: int) -> IO[bytes]:
+        return io.BytesIO(self.packed.read(self.files[index][1]))
+
+    def gathered(self, ids: Sequence[int]) -> Tree:
+        if self.packed.gather is None:
+            return self
+        read = self.packed.gather([self.files[index][1] for index in ids])
+        return replace(self, packed=self.packed._replace(read=read, gather=None))
+
+    def file_name(self, index: int) -> str:
+        name = self.files[index][1]
+        return self.packed.file_names.get(name, name)
+
+    def stored(self) -> Iterator[tuple[str, str]]:
+        return ((path.name, str(path)) for path in self.sources)
+
+
+class Member(NamedTuple):
+    """Where an image lies in a shard, and its class index."""
+
+    path: Path
+    offset: int
+    size: int
+    label: int
+
+
+def packed_files(root: Path, names: Sequence[str]) -> list[Path]:
+    """The packed files of a split below a folder, in order; `names` are the split's words.
+
+    A file says its split (`imagenet1k-validation-00.tar`, `data/train-00000-of-00294.parquet`), or lies in a
+    folder that does. Where there are both kinds, the tar files are taken.
+    """
+    files: list[Path] = []
+    for folder in (root, root / "data", *(root / name for name in names)):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            match = _SHARD.fullmatch(path.stem) if path.suffix in _ENDINGS else None
+            if match and path.is_file() and (match[1] or folder.name) in names:
+                files.append(path)
+        if files:
+            break
+    return [path for path in files if path.suffix == ".tar"] or files
+
+
+def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree:
+    """The images of these files. Raises RbError for a damaged one and for a class index that is none."""
+    read = _of_tar if paths[0].suffix == ".tar" else _of_parquet
+    packed = read(tuple((path, stamp_of(path).text) for path in paths))
+    labels = packed.labels
+    wrong = next((name for name, label in labels.items() if not 0 <= label < len(class_names)), None)
+    if wrong is not None:
+        raise RbError(
+            f"{one_line(str(paths[0].parent / wrong))} has the class index {labels[wrong]}. Expected 0 to"
+            f" {len(class_names) - 1}, the indices of ImageNet's classes in the order of their wnids."
+        )
+    present = sorted(set(labels.values()))
+    position = {label: number for number, label in enumerate(present)}
+    files = [(position[label], name) for name, label in labels.items()]
+    return PackedTree(paths[0].parent, [class_names[label] for label in present], files, 0, paths, packed)
+
+
+@lru_cache(maxsize=2)
+def _of_tar(files: tuple[tuple[Path, str], ...]) -> Packed:
+    members = {name: member for path, _ in files for name, member in _members(path)}
+
+    def data(name: str) -> bytes:
+        member = members[name]
+        with opened(member.path) as file:
+            file.seek(member.offset)
+            return file.read(member.size)
+
+    return Packed({name: member.label for name, member in members.items()}, data)
+
+
+def _members(path: Path) -> Iterator[tuple[str, Member]]:
+    images: dict[str, tuple[str, int, int]] = {}
+    labels: dict[str, int] = {}
+    bytes_in_file = path.stat().st_size
+    try:
+        with tarfile.open(plain(path), "r:", tarinfo=TarHeader) as archive:
+            for member in archive:
+                folder, _, file = member.name.rpartition("/")
+                key, _, ending = file.partition(".")
+                if not member.isreg() or member.issparse() or not key:
+                    continue
+                if member.offset_data + member.size > bytes_in_file:
+                    raise ValueError(f"its member {member.name} is cut off")
+                key, ending = f"{folder}/{key}", ending.lower()
+                if ending == _LABEL_ENDING:
+                    stream = archive.extractfile(member) if member.size <= MOST_DIGITS else None
+                    labels[key] = int(stream.read()) if stream else -1
+                elif ending in _IMAGE_ENDINGS:
+                    images[key] = (f"{path.name}/{member.name}", member.offset_data, member.size)
+    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+        raise damaged(path, EXPECTED, str(error)) from None
+    without = next((name for key, (name, *_) in images.items() if key not in labels), None)
+    if without is not None or not images:
+        raise damaged(path, EXPECTED, f"{without} has no .cls" if without else "it has no images")
+    for key, (name, offset, size) in images.items():
+        yield name, Member(path, offset, size, labels[key])
+
+
+@lru_cache(maxsize=2)
+def _of_parquet(files: tuple[tuple[Path, str], ...]) -> Packed:
+    table = parquet.ImageTable([path for path, _ in files])
+    rows = {f"row {row}": row for row in range(len(table))}
+
+    def data(name: str, source: Encoded = table) -> bytes:
+        with source.open(rows[name]) as stream:
+            return stream.read()
+
+    def gather(names: Sequence[str]) -> Callable[[str], bytes]:
+        return partial(data, source=table.gathered([rows[name] for name in names]))
+
+    labels = {name: int(table.labels[row]) for name, row in rows.items()}
+    return Packed(labels, data, gather, dict(zip(rows, table.file_names() or (), strict=False)))

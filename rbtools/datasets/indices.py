@@ -1,4 +1,4 @@
-"""The examples of a split that are used: by number (`--indices 0-999`, `--indices FILE`) or `--n N`."""
+"""The examples of a split that are used: by number (`--n 0-999`, `--n FILE`) or how many (`--n N`)."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def read(text: str, size: int) -> Indices:
             f"{source} names the example {wrong}, and the split has {size}."
             f" Expected numbers from 0 to {size - 1}."
         )
-    for one, other in itertools.pairwise(numbers):
-        if one == other:
-            raise RbError(f"{source} names the example {one} twice. Expected each once.")
+    for number, other in itertools.pairwise(numbers):
+        if number == other:
+            raise RbError(f"{source} names the example {number} twice. Expected each once.")
     return of(numbers)
 
 
@@ -68,7 +68,7 @@ def check(text: str) -> None:
 def _listed(text: str) -> tuple[str, list[int]]:
     """The source, for messages, and the numbers in ascending order, at least one."""
     if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is no valid path
-        return f"--indices {text}", _spelled_out(text)
+        return f"--n {text}", _spelled_out(text)
     path, key = _parts(text)
     try:
         content = read_text(path, "utf-8-sig")
@@ -88,27 +88,27 @@ def _spelled_out(text: str) -> list[int]:
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if high >= MOST:
-            raise RbError(f"--indices {text} names the example {high}. Expected numbers below {MOST}.")
+            raise RbError(f"--n {text} names the example {high}. Expected numbers below {MOST}.")
         if high < low:
-            raise RbError(f"--indices {text} has the range {part}, which is empty. Write {high}-{low}.")
+            raise RbError(f"--n {text} has the range {part}, which is empty. Write {high}-{low}.")
         if len(numbers) + high - low >= MOST:
-            raise RbError(f"--indices {text} names more than {MOST} examples. Expected each once.")
+            raise RbError(f"--n {text} names more than {MOST} examples. Expected each once.")
         numbers.extend(range(low, high + 1))
     return sorted(numbers)
 
 
 def of(numbers: Sequence[int], *, in_order: bool = False) -> Indices:
     """Examples by their numbers, in ascending order, or `in_order`: in that in which they are evaluated."""
-    words = ("in order",) * in_order + tuple(map(str, numbers))
-    digest = hashlib.sha256(" ".join(words).encode()).hexdigest()
+    texts = ("in order",) * in_order + tuple(map(str, numbers))
+    digest = hashlib.sha256(" ".join(texts).encode()).hexdigest()
     return Indices(tuple(numbers), f"sha256:{digest}", in_order)
 
 
 def _parts(text: str) -> tuple[Path, str | None]:
-    whole = Path(text).expanduser()
+    path = Path(text).expanduser()
     file, colon, key = text.rpartition(":")
-    if not colon or whole.exists():
-        return whole, None
+    if not colon or path.exists():
+        return path, None
     return Path(file).expanduser(), key
 
 
@@ -125,11 +125,11 @@ def _chosen(path: Path, content: str, key: str | None) -> list[Any]:
     except (ValueError, RecursionError) as error:
         raise RbError(f"The file of indices {path} is not JSON ({error}). Expected {EXPECTED}.") from None
     if isinstance(value, dict):
-        known, first = ", ".join(map(str, value)), next(iter(value), "")
+        keys, first = ", ".join(map(str, value)), next(iter(value), "")
         if key is None:
-            raise RbError(f"The file of indices {path} has several lists: {known}. Name one: {path}:{first}.")
+            raise RbError(f"The file of indices {path} has several lists: {keys}. Name one: {path}:{first}.")
         if key not in value:
-            raise RbError(f"The file of indices {path} has no '{key}'.{near(key, value)} It has: {known}.")
+            raise RbError(f"The file of indices {path} has no '{key}'.{near(key, value)} It has: {keys}.")
         value = value[key]
     elif key is not None:
         raise RbError(f"The file of indices {path} is one list, so it has no '{key}'. Leave it out.")

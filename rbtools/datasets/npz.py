@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.datasets import content_hash, npy, streaming
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
-from rbtools.datasets.damage import damaged
+from rbtools.datasets.base import (
+    Cache,
+    Dataset,
+    DatasetSource,
+    Description,
+    check_labels,
+    damaged,
+    numbered,
+)
 from rbtools.errors import RbError
-from rbtools.lazy import np, torch
+from rbtools.lazy import np
 from rbtools.plain_files import plain
 
 EXPECTED = (
@@ -50,16 +57,9 @@ class Npz(DatasetSource):
             class_names = archive.class_names()
         first = next(iter(shapes.values()))
         if any(shape[1:] != first[1:] for shape in shapes.values()):
-            raise archive.wrong(f"its splits hold images of different shapes: {_listed(shapes)}")
-        channels, height, width = first[1:]
-        return Description(
-            name=self.name,
-            shape=(channels, height, width),
-            classes=len(class_names),
-            class_names=class_names,
-            sizes={split: shape[0] for split, shape in shapes.items()},
-            augment=("crop", "flip") if channels == 3 else (),
-        )
+            sizes = ", ".join(f"{split} {'x'.join(map(str, shape[1:]))}" for split, shape in shapes.items())
+            raise archive.wrong(f"its splits hold images of different shapes: {sizes}")
+        return self.described(first[1:], class_names, {split: shape[0] for split, shape in shapes.items()})
 
     def load(self, split: str) -> Dataset:
         """Raises RbError where the arrays do not fit each other, or a label is out of range."""
@@ -68,15 +68,7 @@ class Npz(DatasetSource):
         def fetch(ids: np.ndarray, out: np.ndarray) -> None:
             out[:] = images[ids]
 
-        count, channels, height, width = images.shape
-        return Dataset(
-            name=self.name,
-            split=split,
-            classes=len(class_names),
-            class_names=class_names,
-            images=streaming.images((count, channels, height, width), fetch),
-            labels=torch.from_numpy(labels),
-        )
+        return self.loaded(split, streaming.images(images.shape, fetch), labels, class_names)
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
         """Covers the pixels and labels of the split, independent of their layout."""
@@ -116,13 +108,13 @@ class _Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.is_dir() or not path.exists():
-            what = "is a folder" if path.is_dir() else "does not exist"
-            raise RbError(f"The file {path} {what}. Expected {EXPECTED}.")
+            problem = "is a folder" if path.is_dir() else "does not exist"
+            raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
         try:
             self._zip = zipfile.ZipFile(plain(path))
         except (zipfile.BadZipFile, OSError) as error:
             raise damaged(path, EXPECTED, error) from None
-        self._members = {one.filename.removesuffix(".npy"): one for one in self._zip.infolist()}
+        self._members = {member.filename.removesuffix(".npy"): member for member in self._zip.infolist()}
         self.splits: dict[str, tuple[str, str]] = {}
         for split, spellings in _SPLITS.items():
             pairs = ((images, labels) for images, labels in map(str.split, spellings))
@@ -171,8 +163,8 @@ class _Archive:
         """Labels int64 (N,), from (N,) or (N, 1)."""
         array = self.array(name)
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.size != len(array):
-            what = f"`{name}` is {array.dtype} {array.shape}"
-            raise self.wrong(f"{what}, which is no whole number for each image")
+            problem = f"`{name}` is {array.dtype} {array.shape}"
+            raise self.wrong(f"{problem}, which is no whole number for each image")
         return array.reshape(-1).astype(np.int64)
 
     def class_names(self) -> list[str]:
@@ -204,7 +196,3 @@ def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, .
         if second and not last:
             return shape, (0, 1, 2, 3)
     raise archive.wrong(f"`{name}` has the shape {shape}, in which the axis of 1 or 3 channels is not clear")
-
-
-def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{split} {'x'.join(map(str, shape[1:]))}" for split, shape in shapes.items())

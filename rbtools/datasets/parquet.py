@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rbtools.datasets import content_hash, decode, streaming
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, numbered
-from rbtools.datasets.damage import damaged
+from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, damaged, numbered
 from rbtools.errors import RbError
-from rbtools.lazy import np, torch
+from rbtools.lazy import np
 from rbtools.plain_files import plain
 
 if TYPE_CHECKING:
@@ -66,14 +65,8 @@ class Parquet(DatasetSource):
         for split, other in others:
             if other != shape:
                 raise decode.mixed_sizes(f"{self.name} {first}", shape[1:], f"{self.name} {split}", other[1:])
-        class_names = _class_names(tables)
-        return Description(
-            name=self.name,
-            shape=shape,
-            classes=len(class_names),
-            class_names=class_names,
-            sizes={split: len(table) for split, table in tables.items()},
-            augment=("crop", "flip") if shape[0] == 3 else (),
+        return self.described(
+            shape, _class_names(tables), {split: len(table) for split, table in tables.items()}
         )
 
     def load(self, split: str) -> Dataset:
@@ -85,14 +78,7 @@ class Parquet(DatasetSource):
         images = streaming.images((len(table), *shape), lambda ids, out: decode.decode(table, ids, out))
         if isinstance(images, streaming.Streamed):
             decode.check_sizes(table)  # report a wrong size now, not during the work
-        return Dataset(
-            name=self.name,
-            split=split,
-            classes=len(class_names),
-            class_names=class_names,
-            images=images,
-            labels=torch.from_numpy(table.labels),
-        )
+        return self.loaded(split, images, table.labels, class_names)
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
         """Covers the labels and the encoded images in order, independent of their division into files."""
@@ -106,8 +92,8 @@ class Parquet(DatasetSource):
                     total.update(content_hash.lines(str(label), hashlib.sha256(image.read()).hexdigest()))
             return total.hexdigest()
 
-        what = ("parquet", *(os.path.realpath(file) for file in files))
-        return content_hash.remembered(cache, what, [(file.name, file) for file in files], make)
+        key = ("parquet", *(os.path.realpath(file) for file in files))
+        return content_hash.remembered(cache, key, [(file.name, file) for file in files], make)
 
     @property
     def _path(self) -> Path:
@@ -162,12 +148,14 @@ class ImageTable:
             schema = pq.read_schema(plain(files[0]))
             self._image, label = _columns(pa, schema, files[0])
             opened = [pq.ParquetFile(plain(file), memory_map=True) for file in files]
-            if any(one.schema_arrow.field(self._image) != schema.field(self._image) for one in opened):
+            if any(table.schema_arrow.field(self._image) != schema.field(self._image) for table in opened):
                 raise ValueError(f"its column {self._image} differs from that of another file")
-            for one, file in zip(opened, files, strict=True):
-                if (rows := _rows_of(one)) > (size := file.stat().st_size):  # labels in runs take no room
+            for table, file in zip(opened, files, strict=True):
+                groups = range(table.metadata.num_row_groups)
+                rows = sum(table.metadata.row_group(group).num_rows for group in groups)
+                if rows > (size := file.stat().st_size):  # labels in runs take no room
                     raise ValueError(f"it claims {rows} rows in {size} bytes")
-            column = pa.concat_tables([one.read([label]) for one in opened]).column(label)
+            column = pa.concat_tables([table.read([label]) for table in opened]).column(label)
             if column.null_count:
                 raise ValueError(f"its column {label} has rows without a value")
             self.labels: np.ndarray = column.to_numpy().astype(np.int64)
@@ -204,7 +192,9 @@ class ImageTable:
         """The name of the file that each image was made of, as the Hub's files note it; None without."""
         pa = _pyarrow()[0]
         try:
-            column = pa.concat_tables([one.read([f"{self._image}.path"]) for one in self._opened]).column(0)
+            column = pa.concat_tables([table.read([f"{self._image}.path"]) for table in self._opened]).column(
+                0
+            )
             return [str((row or {}).get("path") or "") for row in column.to_pylist()]
         except (pa.ArrowException, OSError, IndexError, AttributeError):
             return None
@@ -283,19 +273,13 @@ def _pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _rows_of(file: Any) -> int:
-    """The rows of all row groups of an open file, by its metadata."""
-    about = file.metadata
-    return sum(about.row_group(group).num_rows for group in range(about.num_row_groups))
-
-
 def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, str]:
     """The names of the columns with the images and with the labels."""
     types = pa.types
 
     def encoded(kind: pyarrow.DataType) -> bool:
         inner = [field.type for field in kind if field.name == "bytes"] if types.is_struct(kind) else [kind]
-        return any(types.is_binary(one) or types.is_large_binary(one) for one in inner)
+        return any(types.is_binary(kind_of) or types.is_large_binary(kind_of) for kind_of in inner)
 
     images = [field.name for field in schema if encoded(field.type)]
     labels = [field.name for field in schema if types.is_integer(field.type)]
@@ -303,8 +287,8 @@ def _columns(pa: ModuleType, schema: pyarrow.Schema, file: Path) -> tuple[str, s
     label = next((name for name in _LABELS if name in labels), labels[0] if len(labels) == 1 else None)
     if image is None or label is None:
         there = ", ".join(f"{field.name} ({field.type})" for field in schema)
-        what = "encoded images (image, img)" if image is None else "labels (label, labels, fine_label)"
-        raise RbError(f"The file {file} has no one column of {what}. It has: {there}.")
+        wanted = "encoded images (image, img)" if image is None else "labels (label, labels, fine_label)"
+        raise RbError(f"The file {file} has no one column of {wanted}. It has: {there}.")
     return image, label
 
 

@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from rbtools.datasets import content_hash, fetch
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, NotHere, Remote, check_labels
-from rbtools.datasets.damage import damaged
+from rbtools.datasets.base import (
+    Cache,
+    Dataset,
+    DatasetSource,
+    Description,
+    NotHere,
+    Remote,
+    check_labels,
+    damaged,
+)
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
-from rbtools.lazy import np, torch
+from rbtools.lazy import np
 
 # The data folder without --data-dir and RB_DATA.
 DEFAULT_FOLDER = "data"
@@ -54,16 +62,8 @@ class PublishedDataset(DatasetSource):
 
     def describe(self) -> Description:
         usual = NORMALIZATIONS[self.normalization]
-        return Description(
-            name=self.name,
-            shape=self.shape,
-            classes=len(self.class_names),
-            class_names=list(self.class_names),
-            sizes=dict(self.sizes),
-            mean=usual.mean,
-            std=usual.std,
-            augment=self.augment,
-        )
+        more = {"mean": usual.mean, "std": usual.std, "augment": self.augment}
+        return self.described(self.shape, self.class_names, dict(self.sizes), **more)
 
     @abstractmethod
     def parts(self, split: str) -> list[DataFile]:
@@ -96,6 +96,22 @@ class PublishedDataset(DatasetSource):
         paths = (self.home / folder / name for name in names for folder in self.folders)
         return next((path for path in paths if path.is_file()), None)
 
+    def folder_of(self, names: Sequence[str], advice: str) -> Path | None:
+        """The folder of the first of these files that is there, which has all; None where none is there.
+
+        Raises RbError for a folder that has only some of them.
+        """
+        first = self.found(*names)
+        if first is None:
+            return None
+        files = [Path(name).name for name in names]
+        lacking = [name for name in files if not first.with_name(name).is_file()]
+        if lacking:
+            raise RbError(
+                f"The folder {first.parent} lacks {', '.join(lacking)} of the data set {self.name}. {advice}"
+            )
+        return first.parent
+
     def not_here(self, split: str, layout: str) -> NotHere:
         """The error for files that were not found: expected layout, searched folders, what to do."""
         folders = ", ".join(str(self.home / folder) for folder in self.folders)
@@ -118,15 +134,7 @@ class Arrays(PublishedDataset):
 
     def load(self, split: str) -> Dataset:
         """Raises RbError where a file is missing, damaged, or holds something else."""
-        images, labels = self._checked(split)
-        return Dataset(
-            name=self.name,
-            split=split,
-            classes=len(self.class_names),
-            class_names=list(self.class_names),
-            images=torch.from_numpy(images),
-            labels=torch.from_numpy(labels),
-        )
+        return self.loaded(split, *self._checked(split), self.class_names)
 
     def fingerprint(self, split: str, cache: Cache | None = None) -> str:
         """Covers pixels and labels, so that a packed and an unpacked archive have the same one.

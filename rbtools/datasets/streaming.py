@@ -178,6 +178,6 @@ def _free() -> int:
         most = int((group / "memory.max").read_text("ascii"))
         used = int((group / "memory.current").read_text("ascii"))
         # The page cache counts as used, but is released on demand.
-        counted = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
-        free = min(free, most - used + int(counted.get("inactive_file", 0)))
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
+        free = min(free, most - used + int(statistics.get("inactive_file", 0)))
     return max(free, 0)

@@ -1,21 +1,27 @@
-"""The files of an image folder: PATH/split/class/image, in the order that numbers the examples."""
+"""Images of classes in files, in the order that numbers the examples: listed, loaded and hashed."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from rbtools.datasets import content_hash, decode, streaming
+from rbtools.datasets.base import Cache, Dataset
 from rbtools.errors import RbError
+from rbtools.lazy import torch
 from rbtools.plain_files import opened
 
 # The endings of torchvision's ImageFolder.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Folder names of each split, the preferred one first.
 SPLITS = {"train": ("train",), "test": ("test", "val")}
+HASH_CHUNK = 64
 EXPECTED = "PATH/train/<class>/*.png (or .jpg ...) and PATH/test/<class>/*.png"
 
 
@@ -64,8 +70,8 @@ def split_folders(path: str) -> dict[str, Path]:
     """
     root = Path(path).expanduser()
     if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise RbError(f"The image folder {path} {what}. Expected a folder with {EXPECTED}.")
+        problem = "is a file" if root.exists() else "does not exist"
+        raise RbError(f"The image folder {path} {problem}. Expected a folder with {EXPECTED}.")
     folders: dict[str, Path] = {}
     for split, names in SPLITS.items():
         present = [root / name for name in names if (root / name).is_dir()]
@@ -216,3 +222,72 @@ def _no_split(path: str, root: Path) -> RbError:
 
 def some(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def labelled(
+    name: str,
+    split: str,
+    tree: Tree,
+    class_names: list[str],
+    shape: tuple[int, int, int],
+    resize: int | decode.Scaling | None = None,
+) -> Dataset:
+    """The images of a tree, decoded now if they fit into memory, else when they are indexed.
+
+    `resize`: see `decode.decode`. With a `Scaling` they are always decoded when they are indexed.
+    """
+    label_of = [class_names.index(name) for name in tree.classes]
+    full_shape, lazy = (len(tree), *shape), isinstance(resize, decode.Scaling)
+    images = (streaming.Streamed if lazy else streaming.images)(
+        full_shape, lambda ids, out: decode.decode(tree, ids, out, resize=resize)
+    )
+    if isinstance(images, streaming.Streamed) and resize is None:
+        decode.check_sizes(tree)  # report a wrong size now, not during the work
+    return Dataset(
+        name=name,
+        split=split,
+        classes=len(class_names),
+        class_names=class_names,
+        images=images,
+        labels=torch.tensor([label_of[position] for position, _ in tree.files]),
+    )
+
+
+def fingerprint(tree: Tree, class_names: list[str], cache: Cache | None, kind: str = "imagefolder 1") -> str:
+    """The hash of a tree: the classes, then each file's path in the split and its bytes.
+
+    Raises RbError naming a file that cannot be read.
+    """
+    key = [kind, os.path.realpath(tree.root), str(len(class_names)), *class_names]
+    try:
+        return content_hash.remembered(cache, key, tree.stored(), lambda: _hash(tree, class_names, kind))
+    except OSError as error:
+        raise RbError(
+            f"The image {error.filename or tree.root} cannot be read ({error.strerror or error})."
+            " Repair it, or remove it from the folder."
+        ) from None
+
+
+def _hash(tree: Tree, class_names: list[str], kind: str) -> str:
+    total = hashlib.sha256(content_hash.lines(f"rbtools {kind}", str(len(class_names)), *class_names))
+    for line in _file_lines(tree):
+        total.update(line)
+    return total.hexdigest()
+
+
+def _file_lines(tree: Tree) -> Iterator[bytes]:
+    starts = range(0, len(tree.files), HASH_CHUNK)
+
+    def work(start: int) -> list[bytes]:
+        stop = min(start + HASH_CHUNK, len(tree.files))
+        part = tree.gathered(range(start, stop))
+        return [content_hash.lines(tree.files[i][1], _image_hash(part, i)) for i in range(start, stop)]
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for lines in pool.map(work, starts):
+            yield from lines
+
+
+def _image_hash(tree: Tree, index: int) -> str:
+    with tree.open(index) as file:
+        return hashlib.sha256(file.read()).hexdigest()

@@ -242,15 +242,10 @@ class EvalTask:
     """A set of outputs that share work.
 
     `save`: a folder for the adversarial images. `gaps`: metrics whose generalisation gap is test minus train.
-    `in_turn`: see JobFunction.
     """
 
     save: str | None = None
     gaps: frozenset[str] = frozenset()
-
-    @property
-    def in_turn(self) -> bool:
-        return False
 
     @property
     def title(self) -> str:

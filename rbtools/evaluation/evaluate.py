@@ -178,8 +178,6 @@ def compute_outcomes(
     examples and the outcome wherever the outcome has images. Raises RbError where one image alone needs more
     memory than there is.
     """
-    from rbtools.models import cuda_graphs  # imports torch
-
     n, channels, height, width = len(examples.order), *examples.images.shape[1:]
     shape = (channels, height, width)
     pixels, labels = streaming.batchwise(examples.images, device), examples.labels.to(device)
@@ -193,7 +191,6 @@ def compute_outcomes(
     cuts = cut(outputs, n, device, shape, share.workers)
     with (
         _kept(outcomes),
-        cuda_graphs.released(fast.model),
         closing(share.tiles(cuts, outcomes, progress)) as tiles,  # type: ignore[type-var]
     ):
         for tile in tiles:
@@ -217,7 +214,6 @@ def compute_outcomes(
                 chunk = batch.chunk_size
                 arrays = [result.values.cpu().numpy() for result in results]  # waits for the device
                 seconds = time.perf_counter() - start
-                report.after_batch(len(ids))
                 for i, result, values in zip(missing, results, arrays, strict=True):
                     steps = fast.steps if outputs[i].allow_fast_model else ()
                     totals = {"seconds": seconds, **result.totals}
@@ -330,7 +326,8 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
         raise RbError(
             "Memory ran out with one image at a time. Use a larger device, or --device cpu."
         ) from error
-    cuda_graphs.release(batch.fast_model)
+    if isinstance(batch.fast_model, cuda_graphs.GraphedNetwork):
+        batch.fast_model.release()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return batch.in_chunks(max(batch.chunk_size // 2, 1))

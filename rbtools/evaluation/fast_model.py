@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.attacks.target import Network
-from rbtools.execution import turns
 from rbtools.models import cuda_graphs, folding
 from rbtools.models.compiled import compile_network, seconds_of_a_pass, undo, undone
 from rbtools.models.normalize import Preprocessed
@@ -89,9 +88,7 @@ def _compiled(fast: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> 
     pixels = _TIMED.get(probe.device.type, _TIMED_ON_GPU)
     sample = probe.repeat(max(pixels // probe[:, 0].numel(), 1), 1, 1, 1)
     with undone(fast):
-        other = cuda_graphs.frozen(fast, sample, lambda message: None)
-        before = seconds_of_a_pass(other, sample)
-        cuda_graphs.release(other)
+        before = seconds_of_a_pass(cuda_graphs.frozen(fast, sample, lambda message: None), sample)
     after = seconds_of_a_pass(fast, sample)
     if after > before:
         undo(fast)
@@ -183,7 +180,6 @@ class CountingModel(nn.Module, Network):
         self._left = count
 
     def forward(self, images: Tensor) -> Tensor:
-        turns.pass_on()
         self.forwards += len(images)
         if not (images.requires_grad and torch.is_grad_enabled()):
             pieces = images.split(self.chunk_size or max(len(images), 1))

@@ -302,10 +302,6 @@ class AttackTask(EvalTask):
     save: str | None = None
 
     @property
-    def in_turn(self) -> bool:
-        return not self.method.batch_dependent  # pyautoattack changes settings of the process
-
-    @property
     def title(self) -> str:
         return str(self.method.stem)
 

@@ -7,6 +7,6 @@ ENGINES = Registry(
     "engine",
     {
         LOCAL: "rbtools.execution.local:LocalExecutor",
-        "ray": "rbtools.execution.ray.ray_executor:RayExecutor",
+        "ray": "rbtools.execution.ray_executor:RayExecutor",
     },
 )

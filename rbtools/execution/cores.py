@@ -11,11 +11,10 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-
-from rbtools.execution.turns import pause
 
 _PAUSE_SECONDS = 0.02
 
@@ -95,7 +94,10 @@ def held(store: Path | None, threads: int, check_cancelled: Callable[[], None]) 
         yield
         return
     with contextlib.ExitStack() as tokens:
-        with _locked(folder / "gate", check_cancelled):
+        with contextlib.ExitStack() as gate:
+            while not _taken(gate, folder / "gate"):
+                check_cancelled()
+                time.sleep(_PAUSE_SECONDS)
             wanted = min(threads, count())
             while wanted:
                 for core in range(count()):
@@ -103,7 +105,7 @@ def held(store: Path | None, threads: int, check_cancelled: Callable[[], None]) 
                         wanted -= 1
                 if wanted:
                     check_cancelled()
-                    pause(_PAUSE_SECONDS)
+                    time.sleep(_PAUSE_SECONDS)
         yield
 
 
@@ -136,13 +138,3 @@ def _taken(locks: contextlib.ExitStack, path: Path) -> bool:
         raise
     locks.callback(os.close, handle)
     return True
-
-
-@contextlib.contextmanager
-def _locked(path: Path, check_cancelled: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a file, however long that takes to get."""
-    with contextlib.ExitStack() as lock:
-        while not _taken(lock, path):
-            check_cancelled()
-            pause(_PAUSE_SECONDS)
-        yield

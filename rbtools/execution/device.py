@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
-import resource
-import threading
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 from rbtools.errors import RbError
-from rbtools.execution import cores, turns
+from rbtools.execution import cores
 from rbtools.execution.run import Run
 from rbtools.lazy import torch
 
 # Parameters of glibc's mallopt (malloc.h), and what they are set to: bytes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT, _LARGE = 1 << 30, 32 << 20  # the latter is the highest that glibc takes
-_SHARE = 0.9  # of free memory that is given to further workers
 
 
 @contextlib.contextmanager
@@ -30,26 +29,12 @@ def taken(run: Run, threads: int) -> Iterator[torch.device]:
     """
     device = choose(run)
     if device.type != "cpu":
-        own = run.placement.own_stream and device.type == "cuda"
-        with _own_stream(device) if own else contextlib.nullcontext():
-            yield device
+        yield device
         return
     with cores.held(run.store.folder, threads, run.report.check_cancelled):
         torch.set_num_threads(threads)
         _keep_memory()
         yield device
-
-
-@contextlib.contextmanager
-def _own_stream(device: torch.device) -> Iterator[None]:
-    """Launch on the stream of this thread, after what was launched before, and before what comes after."""
-    own, former = turns.stream(device, threading.get_ident()), torch.cuda.current_stream(device)
-    own.wait_stream(former)
-    try:
-        with torch.cuda.stream(own):
-            yield
-    finally:
-        former.wait_stream(own)
 
 
 @cache
@@ -116,32 +101,15 @@ def usable() -> bool:
     return True
 
 
-def workers_that_fit() -> int | None:
-    """How many processes like this one, itself among them, the GPU and this machine have memory for, by what
-    this one has taken at most; None where it has used no GPU.
-    """
-    if not torch.cuda.is_initialized():
-        return None
-    card = max(range(torch.cuda.device_count()), key=torch.cuda.max_memory_reserved)
-    peak, now = torch.cuda.max_memory_reserved(card), torch.cuda.memory_reserved(card)
-    free, total = torch.cuda.mem_get_info(card)
-    if not peak:
-        return None
-    context = max(total - free - now, 0)  # of CUDA itself; with what others hold, so rather too much
-    further = _SHARE * (free + now - peak) / (peak + context)
-    resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return 1 + max(int(min(further, _SHARE * _available() / resident)), 0)
-
-
-def _available() -> float:
-    """Bytes of this machine's memory that no process holds; infinite where the system does not say."""
-    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return 1024 * float(line.split()[1])
-    return float("inf")
-
-
 def out_of_memory(error: RuntimeError) -> bool:
     """Whether the error means that memory ran out, on any device."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def mps_runs() -> bool:
+    """Whether NVIDIA's Multi-Process Service runs on this machine, by the process that its folder names."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp") / "nvidia-mps"  # NVIDIA's default
+    with contextlib.suppress(OSError, ValueError):
+        number = int((Path(folder) / "nvidia-cuda-mps-control.pid").read_text("ascii"))
+        return number > 0 and Path(f"/proc/{number}").exists()
+    return False

@@ -2,8 +2,7 @@
 
 Times are estimated from the times of stored results: seconds per image and multiply-add of an evaluation of
 the same kind, seconds per epoch and multiply-add of a training by the same method on the same data. Without
-such results there is no estimate. With `--device-rate` they are estimates for that device (`device_rates`),
-and evaluations of networks that would first be trained are among them.
+such results there is no estimate.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ import contextlib
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rbtools.errors import Pending, RbError
 from rbtools.plain_files import read_plain
 from rbtools.store import Store, canonical, listing
 from rbtools.store.checksum import described
-
-if TYPE_CHECKING:
-    from rbtools.execution.device_rates import DeviceRates
 
 MOST = 20_000  # results that are read for an estimate; keys are hashes, so the first ones are a fair sample
 # Settings that hardly change the time of a piece of work.
@@ -47,7 +43,6 @@ class DryRun:
     todo: dict[str, PendingWork] = field(default_factory=dict)
     waiting: int = 0
     tell: Callable[[str], None] = lambda text: None
-    rates: DeviceRates | None = None
     _speeds: _Speeds | None = None
 
     @property
@@ -61,56 +56,30 @@ class DryRun:
         self, title: str, record: Mapping[str, Any], missing: Iterable[tuple[str, Mapping[str, Any], int]]
     ) -> None:
         """Note missing outcomes: their key, the key fields of their output, and the number of images."""
-        macs = count_macs(record["arch"])
+        macs = _macs(record["arch"])
         every = list(missing)
         perturbed = [output for output in every if output[1]["kind"] != "clean"]
         for key, column, images in perturbed or every:  # clean accuracy is computed along with the others
-            seconds = self._evaluation_seconds(column, images, macs)
+            pace = self.speeds.of("evaluation", _signature(column, macs))
+            seconds = None if pace is None else pace * images * (macs or 1)
             self._add(key, PendingWork(title, "images", images, seconds))
-
-    def untrained(
-        self, title: str, record: Mapping[str, Any], columns: Iterable[Mapping[str, Any]], images: int
-    ) -> None:
-        """Note outcomes of a network that would first be trained, if the times of both are known."""
-        if self.rates is not None:
-            number = self.waiting  # such networks have no key yet
-            missing = [(f"{number} {images} {_digest(what)}", what, images) for what in columns]
-            self.evaluation(title, record, missing)
-
-    def _evaluation_seconds(self, column: Mapping[str, Any], images: int, macs: int | None) -> float | None:
-        if self.rates is not None:
-            return self.rates.evaluation(column, macs, images)
-        pace = self.speeds.of("evaluation", _signature(column, macs))
-        return None if pace is None else pace * images * (macs or 1)
 
     def other(self, title: str, keys: Iterable[str]) -> None:
         """Note work whose time the store does not tell."""
         for key in keys:
             self._add(key, PendingWork(title, "results", 1, None))
 
-    def training(
-        self,
-        key: str,
-        what: Mapping[str, Any],
-        arch: Mapping[str, Any],
-        epochs: int,
-        images: int,
-        passes: float,
-    ) -> None:
-        """Note a training that is missing: of so many images an epoch, each of which takes so many passes."""
-        macs, method = count_macs(arch), what["method"]
-        if self.rates is not None:
-            pace = self.rates.training(method, passes, macs, images)
-        else:
-            known = self.speeds.of("training", _training_signature(what, macs))
-            pace = None if known is None else known * (macs or 1)
-        seconds = None if pace is None else pace * epochs
-        self._add(key, PendingWork(str(method["name"]), "epochs", epochs, seconds))
+    def training(self, key: str, what: Mapping[str, Any], arch: Mapping[str, Any], epochs: int) -> None:
+        """Note a training that is missing."""
+        macs = _macs(arch)
+        pace = self.speeds.of("training", _training_signature(what, macs))
+        seconds = None if pace is None else pace * (macs or 1) * epochs
+        self._add(key, PendingWork(str(what["method"]["name"]), "epochs", epochs, seconds))
 
     def _add(self, key: str, todo: PendingWork) -> None:
         if key not in self.todo:
             self.todo[key] = todo
-            self.tell(f"{todo.title}: {_rest(todo)}, {_time(todo.seconds)}")
+            self.tell(f"{todo.title}: {todo.units} {todo.what} to do, {_time(todo.seconds)}")
 
     def each(self, calls: Iterable[Callable[[], Any]]) -> None:
         """Note all missing pieces of work of one record, then raise Pending for the first of them."""
@@ -134,31 +103,19 @@ class DryRun:
             units, seconds = sum(work.units for work in some), _sum(work.seconds for work in some)
             lines.append(f"{title}: {_many(len(some), 'piece')} of work, {units} {what}, {_time(seconds)}.")
         if self.waiting:
-            rest = "that is not in the time" if self.rates is None else "rb-train --dry-run says how long"
-            lines.append(f"{_many(self.waiting, 'record')} would first be trained; {rest}.")
+            lines.append(f"{_many(self.waiting, 'record')} would first be trained; that is not in the time.")
         if self.todo:
             total = _sum(work.seconds for work in self.todo.values())
-            lines.append(self._total(total))
-        return lines
-
-    def _total(self, seconds: float | None) -> str:
-        if self.rates is not None:
-            return self._device_total(seconds)
-        if seconds is None:
-            known = _sum(work.seconds for work in self.todo.values() if work.seconds is not None)
+            known = sum(work.seconds or 0.0 for work in self.todo.values())
+            share = f" with --jobs {self.jobs}" if self.jobs > 1 else ""
             part = f" (known: {_time(known)})" if known else ""
-            return f"time: unknown, as the store has no result of that kind{part}."
-        share = f" with --jobs {self.jobs}" if self.jobs > 1 else ""
-        count = self.speeds.count
-        return f"time: {_time(seconds / max(self.jobs, 1))}{share}, by what {_many(count, 'result')} took."
-
-    def _device_total(self, seconds: float | None) -> str:
-        assert self.rates is not None
-        lacking = [todo.title for todo in self.todo.values() if todo.seconds is None]
-        known = sum(todo.seconds or 0.0 for todo in self.todo.values())
-        rest = f"; without {', '.join(dict.fromkeys(lacking))}, whose rate is unknown" if lacking else ""
-        rates = _many(len(self.rates.rates), "rate")
-        return f"time: {known / 3600:,.2f} device hours on {self.rates.machine}, by {rates}{rest}."
+            lines.append(
+                f"time: unknown, as the store has no result of that kind{part}."
+                if total is None
+                else f"time: {_time(total / max(self.jobs, 1))}{share}, by what"
+                f" {_many(self.speeds.count, 'result')} took."
+            )
+        return lines
 
 
 class _Speeds:
@@ -167,8 +124,12 @@ class _Speeds:
     def __init__(self, store: Store) -> None:
         self.count = 0
         self._sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        for kept in itertools.islice(stored_results(store), MOST):
-            self._take(kept)
+        with contextlib.suppress(RbError):  # no store yet
+            for path in itertools.islice(listing.paths(store, "results"), MOST):
+                with contextlib.suppress(OSError, ValueError):
+                    kept = described(read_plain(path, follow=False), os.path.basename(path))
+                    if kept is not None:
+                        self._take(kept)
 
     def of(self, kind: str, signature: tuple[str, str]) -> float | None:
         """Seconds per unit and multiply-add: of the same configuration, else of its kind."""
@@ -181,7 +142,7 @@ class _Speeds:
     def _take(self, result: Mapping[str, Any]) -> None:
         try:
             about = result.get("about", {})
-            macs = count_macs(about.get("arch", {}))
+            macs = _macs(about.get("arch", {}))
             if about.get("kind") == "evaluation":
                 column, entry = about["of"]["column"], result["value"][0]
                 work = entry["n"] * (macs or 1)
@@ -204,24 +165,7 @@ class _Speeds:
                 self._sums[kind, part] = [sums[0] + work, sums[1] + seconds]
 
 
-def stored_results(store: Store) -> Iterator[dict[str, Any]]:
-    """What a store's results are, in the order of their keys; those that cannot be read are left out."""
-    try:
-        for path in listing.paths(store, "results"):
-            with contextlib.suppress(OSError, ValueError):
-                kept = described(read_plain(path, follow=False), os.path.basename(path))
-                if kept is not None:
-                    yield kept
-    except RbError:
-        return  # no store yet
-
-
-def same_work(column: Mapping[str, Any]) -> str:
-    """A text that two outputs share where an image takes as long: what they compute but for distances."""
-    return _signature(column, 1)[0]
-
-
-def count_macs(arch: Mapping[str, Any]) -> int | None:
+def _macs(arch: Mapping[str, Any]) -> int | None:
     """The multiply-adds of an architecture, if the record has them."""
     macs = arch.get("macs")
     return macs if type(macs) is int and 0 <= macs < 2**63 else None
@@ -254,10 +198,6 @@ def _sum(values: Iterable[float | None]) -> float | None:
             return None
         total += value
     return total
-
-
-def _rest(todo: PendingWork) -> str:
-    return f"{todo.units} {todo.what} to do"
 
 
 def _many(count: int, noun: str) -> str:

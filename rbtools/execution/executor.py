@@ -7,16 +7,62 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from rbtools.errors import Pending, RbError, of_network, of_own_code
 from rbtools.execution import ENGINES, LOCAL
-from rbtools.execution.job import JobFunction, JobReport, run_job
 from rbtools.execution.run import Run
 from rbtools.records import Line
+from rbtools.report import discard
 
 _POLL_SECONDS = 0.5
+
+
+class JobFunction:
+    """The work on each record, as a value that can be sent to other processes. Subclasses are dataclasses.
+
+    `divisible`: several processes can share the work on one record (`Run.divide`).
+    """
+
+    divisible: ClassVar[bool] = False
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def with_run(self, run: Run) -> JobFunction:
+        """The function with the run of the current process."""
+        return self
+
+    def preload(self) -> None:
+        """Import what the work takes, once for all workers. No device may be used."""
+
+
+@dataclass
+class JobReport:
+    """The result of a job or why there is none, and how the store was used.
+
+    found, computed: how many results came from the store and how many were computed. pending: a dry run found
+    work to do; the result is the record up to there. seconds: wall-clock time of the job; stages: of its
+    stages. damaged: files of the store that could not be read. trouble: why results could not be stored.
+    remarks: messages of a worker that has no terminal.
+    """
+
+    result: dict[str, Any] | None = None
+    problem: str | None = None
+    trace: str | None = None
+    found: int = 0
+    computed: int = 0
+    pending: bool = False
+    seconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+    trouble: str | None = None
+    remarks: list[str] = field(default_factory=list)
 
 
 class Job(NamedTuple):
@@ -59,14 +105,43 @@ class LineRead(NamedTuple):
     line: Line | None
 
 
-class Grown(NamedTuple):
-    """The executor runs more jobs at once than before, or fewer."""
-
-    capacity: int
-
-
-Event = Finished | Progress | Notice | LineRead | Grown | dict[str, Any]
+Event = Finished | Progress | Notice | LineRead | dict[str, Any]
 """What an executor reports; a dict is an event for programs (`run.report.event`)."""
+
+
+def run_job(function: JobFunction, record: dict[str, Any], run: Run) -> JobReport:
+    """Run a job. User errors, also those of their network, become a message; others keep their traceback."""
+    report = JobReport()
+    if run.report.notify is discard:
+        run = run.changed(notify=report.remarks.append)
+    store = run.store
+    before = store.found, store.computed, len(store.damaged)
+    start = time.perf_counter()
+    run.report.clock.seconds.clear()
+    try:
+        report.result = function.with_run(run)(record)
+    except Pending as pending:
+        report.pending, report.result = True, record
+        if run.plan:
+            run.plan.waiting += pending.waiting
+    except RbError as wrong:
+        report.problem = str(wrong)
+    except MemoryError:
+        report.problem = (
+            "Memory ran out. Use fewer --jobs, a smaller --batch (rb-train: --batch-size), or stream the data"
+            " (RB_IMAGE_MEMORY=0)."
+        )
+    except Exception as bug:
+        report.problem = of_network(bug) or of_own_code(bug)
+        if report.problem is None:
+            report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"
+            report.trace = traceback.format_exc()
+    report.seconds = time.perf_counter() - start
+    report.stages = dict(run.report.clock.seconds)
+    report.found, report.computed = store.found - before[0], store.computed - before[1]
+    report.damaged = [str(path) for path in store.damaged[before[2] :]]
+    report.trouble, store.trouble = store.trouble, None
+    return report
 
 
 def run_on(job: Job, functions: Sequence[JobFunction], run: Run) -> JobReport:
@@ -82,13 +157,12 @@ class Executor:
     and report by `post`. They retry the job of a lost worker themselves, unless it `helps`.
 
     A worker gets a pickled copy of the run: its callbacks are lost and set anew there, `worker` is its number
-    on its machine, which chooses a GPU, and `jobs` is how many share the cores of that machine. A worker that
-    does not see the store gets a `RemoteStoreProxy` in its place, and `divide=False`.
+    on its machine, which chooses a GPU, and `jobs` is how many share the cores of that machine.
 
-    `capacity` is how many jobs run at once, known after entering, and `most` what it may grow to.
-    `own_capacity`: the engine itself decides how many where `--jobs` does not say; `jobs` is 0 then, but
-    in a worker 1 or more. `in_process`: `submit` returns when the job has ended. `last` is the event that was
-    read last; after an interruption it may not have been dealt with, or come once more.
+    `capacity` is how many jobs run at once, known after entering. `own_capacity`: the engine itself decides
+    how many where `--jobs` does not say; `jobs` is 0 then, but in a worker 1 or more. `in_process`: `submit`
+    returns when the job has ended. `last` is the event that was read last; after an interruption it may not
+    have been dealt with, or come once more.
     `preload`: workers import what their work takes before the first job is there.
     `status` makes the text of the status line from what a job says.
     """
@@ -105,10 +179,6 @@ class Executor:
         self._events: deque[Event | BaseException] = deque()
         self._arrived = threading.Event()
 
-    @property
-    def most(self) -> int:
-        return self.capacity
-
     def __enter__(self) -> Executor:
         return self
 
@@ -124,7 +194,7 @@ class Executor:
         self._events.append(event)
         self._arrived.set()
 
-    def events(self) -> Iterator[Finished | LineRead | Grown]:
+    def events(self) -> Iterator[Finished | LineRead]:
         """Endlessly yields finished jobs and lines as they come: the only loop over an executor's events.
 
         Progress and notices go to the run's callbacks. Between events, and at least twice a second, it calls
@@ -138,7 +208,7 @@ class Executor:
                 yield event
                 self.run.report.check_cancelled()
 
-    def ready(self) -> Iterator[Finished | LineRead | Grown]:
+    def ready(self) -> Iterator[Finished | LineRead]:
         """The events that have arrived."""
         for _ in range(len(self._events)):
             event = self.last = self._events[0]  # stored before it is removed: an interruption loses none
@@ -180,8 +250,7 @@ def executor_for(functions: Sequence[JobFunction], run: Run, at_most: int | None
     Raises RbError for an engine that does not exist.
     """
     divided = run.placement.divide and any(function.divisible for function in functions)
-    several = run.placement.jobs > 1 or run.placement.gpus > 0
-    if run.placement.engine == LOCAL and (not several or (at_most == 1 and not divided)):
+    if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):
         return InProcessExecutor(functions, run)
     executor: Executor = ENGINES.load(run.placement.engine)(functions, run)
     executor.preload = at_most == 1  # its network is read meanwhile, which takes torch as well

@@ -9,7 +9,6 @@ from typing import Any
 
 from rbtools.errors import Pending
 from rbtools.execution.run import Run
-from rbtools.execution.turns import pause
 
 Results = list[Any]
 Help = Callable[[Results], None] | None
@@ -50,7 +49,7 @@ def memoized(
     waiting = run.report.check_cancelled
     if help is not None and run.placement.divide:
         waiting = _helping_once(run, look_up, help)
-    with run.store.claimed(missing, lambda: not anew and None not in look_up(), waiting, pause) as ours:
+    with run.store.claimed(missing, lambda: not anew and None not in look_up(), waiting) as ours:
         yield nothing if anew else look_up(), ours
     run.store.computed += ours
     run.store.found += not ours
@@ -81,5 +80,5 @@ def _helped(run: Run, look_up: Callable[[], Results], help: Callable[[Results], 
         if time.monotonic() > end:
             raise Pending("Another process computes it.")
         run.report.check_cancelled()
-        pause(0.1)
+        time.sleep(0.1)
     return results

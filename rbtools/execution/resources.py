@@ -14,7 +14,6 @@ from rbtools.execution.measured_threads import Trial
 from rbtools.execution.run import Run
 
 MOST = 1024  # processes or threads: no machine has more cores, and starting more would overload it
-MOST_PER_GPU = 8  # workers that --jobs auto starts: more of them share its time without a gain
 KINDS = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "xla")  # of devices, as torch calls them
 SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread is enough for
 
@@ -22,9 +21,8 @@ SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread 
 def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str, engine: str) -> int:
     """The number of workers that `--jobs N|auto` means. Raises UsageError.
 
-    `auto`: on GPUs `per_gpu` for each of them, or one, and more where these are faster together
-    (`WorkersPerGPU`); else as many as the cores carry with `threads` each. 0 where the engine itself decides
-    how many, which is also its default.
+    `auto`: on GPUs `per_gpu` for each of them, or one; else as many as the cores carry with `threads` each. 0
+    where the engine itself decides how many, which is also its default.
     """
     executor: Any = ENGINES.load(engine) if engine != LOCAL else None
     if executor is not None and executor.own_capacity and text in (None, "auto"):
@@ -42,14 +40,6 @@ def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str
 def gpus(device: str) -> int:
     """How many GPUs a device's name means."""
     return 0 if device == "cpu" else 1 if ":" in device else visible_gpus()
-
-
-def most_workers(run: Run) -> int:
-    """How many workers there are at most, once it is known how many fit on a GPU: no more than cores."""
-    return max(
-        run.placement.jobs,
-        min(run.placement.gpus * MOST_PER_GPU, cores.count() // (run.placement.threads or 1)),
-    )
 
 
 def check(threads: int | None, device: str) -> None:
@@ -107,3 +97,22 @@ def visible_gpus() -> int:
 def _cards() -> int:
     """The number of the machine's NVIDIA cards, counted once."""
     return len(glob.glob("/dev/nvidia[0-9]*"))
+
+
+def slurm_task() -> tuple[int, int] | None:
+    """(number from 1 on, count) of this task of a Slurm array job, else of a step, by Slurm's variables; None
+    if there is only one.
+
+    In an array each task of a step is a task of its own: an array of 4 with 2 processes each has 8.
+    """
+    first, width = _number("SLURM_ARRAY_TASK_MIN", 1), max(_number("SLURM_ARRAY_TASK_STEP", 1), 1)
+    in_array = (_number("SLURM_ARRAY_TASK_ID", first) - first) // width
+    # Of this step: SLURM_NTASKS is also set in the job script, which is one process.
+    in_step, steps = _number("SLURM_PROCID", 0), _number("SLURM_STEP_NUM_TASKS", 1)
+    number, count = in_array * steps + in_step + 1, _number("SLURM_ARRAY_TASK_COUNT", 1) * steps
+    return (number, count) if count > 1 and 1 <= number <= count else None
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else default

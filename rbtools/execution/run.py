@@ -40,13 +40,10 @@ class Placement:
     """Where and by whom work is done.
 
     engine: the name of the executor (execution.ENGINES); address: of its cluster. jobs: workers; 0: as many
-    as the engine has room for (`Executor.own_capacity`). jobs_per_gpu: 1: as many as are measured to be
-    fastest, where `gpus` are measured. gpus: how many GPUs' workers are measured in the first minute (unless
-    `jobs_per_gpu` says it), and whether they are processes or jobs of one process in turn. worker: the number
-    of this worker, from 0 on. own_stream: compute on a CUDA stream of this thread, which takes turns with
-    others. divide: processes that share the store share the batches of an evaluation. workers: for how many
-    one evaluation is cut, not how many there are; 1 for several records, 0 where `jobs` is 0. helps: this
-    process computes batches of evaluations that others hold.
+    as the engine has room for (`Executor.own_capacity`). jobs_per_gpu: how many share a GPU of a cluster.
+    worker: the number of this worker, from 0 on. divide: processes that share the store share the batches of
+    an evaluation. workers: for how many one evaluation is cut, not how many there are; 1 for several records,
+    0 where `jobs` is 0. helps: this process computes batches of evaluations that others hold.
     """
 
     device: str = "auto"
@@ -55,9 +52,7 @@ class Placement:
     address: str | None = None
     jobs: int = 1
     jobs_per_gpu: int = 1
-    gpus: int = 0
     worker: int = 0
-    own_stream: bool = False
     divide: bool = False
     workers: int = 1
     helps: bool = False
@@ -65,8 +60,8 @@ class Placement:
 
     @property
     def has_workers(self) -> bool:
-        """Whether other processes do the jobs: several of them, or one for each GPU to begin with."""
-        return self.jobs != 1 or self.gpus > 0
+        """Whether other processes do the jobs."""
+        return self.jobs != 1
 
 
 @dataclass(frozen=True)

@@ -68,13 +68,15 @@ class CheckpointHints:
         zero_shot = fields.get("space") == prompts.ZERO_SHOT
         if zero_shot and self.prompts is None:
             raise RbError(
-                f"--arch {self.arch} is a zero-shot classifier, which needs the names of its classes. Add"
-                f" --prompts FILE, with {prompts.EXPECTED}."
+                f"--arch {self.arch} is a zero-shot classifier, which needs the names of its classes. Write"
+                f" --arch {self.arch}:prompts=FILE, with {prompts.EXPECTED}."
             )
         if self.prompts is None:
             return {}
         if not zero_shot:
-            raise RbError("--prompts names the classes of a zero-shot classifier. Add --arch open_clip:NAME.")
+            raise RbError(
+                "prompts=FILE is for a zero-shot classifier. Write --arch open_clip:NAME:prompts=FILE."
+            )
         path = os.path.abspath(self.prompts)
         return {"prompts": prompts.digest(path), "prompts_file": path}
 
@@ -152,7 +154,7 @@ def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -
 
 
 def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The record with published weights if `--weights` is given, and with the open fields of a user's file,
+    """The record with published weights if `weights` is given, and with the open fields of a user's file,
     such as its normalisation, decided by the images of its data set. Raises RbError.
     """
     published = None if run.selection.weights is None else published_weights.found(record, run)

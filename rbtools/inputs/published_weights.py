@@ -31,10 +31,10 @@ class PublishedFile(NamedTuple):
 
 
 def check(folder: str) -> None:
-    """Raise RbError if `--weights` is no folder of published weights."""
+    """Raise RbError if `weights` is no folder of published weights."""
     if not Path(folder).is_dir():
         raise RbError(
-            f"--weights is {folder}, which is no folder. Expected one with files such as"
+            f"--checkpoint is {folder}, which is no folder. Expected one with files such as"
             f" {' or '.join(name.format(123) for name in FILES)}."
         )
 
@@ -49,7 +49,7 @@ def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
     arch = record.get("arch")
     if not isinstance(arch, dict) or arch.get("space") != "nasbench201":
         raise RbError(
-            "--weights has the networks of nasbench201, and the record's architecture is of the space"
+            "--checkpoint DIR has the networks of nasbench201, and the record's architecture is of the space"
             f" {arch.get('space') if isinstance(arch, dict) else None!r}. Train it, or leave it out."
         )
     index = spaces.describe(arch, 10, (3, 32, 32))["index"]

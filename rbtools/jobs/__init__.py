@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rbtools.execution.job import JobFunction
+from rbtools.execution.executor import JobFunction
 from rbtools.execution.run import Run
 from rbtools.lazy import torch
 from rbtools.trainer.recipe import Recipe
@@ -34,10 +34,6 @@ class EvaluateJob(_RunJob):
     task: Any
     run: Run
 
-    @property
-    def in_turn(self) -> bool:
-        return bool(self.task.in_turn)
-
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.jobs.evaluate_record import run_task
 
@@ -56,7 +52,7 @@ class ArchiveJob(_RunJob):
     detail: bool = False
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.jobs.corruption_archive import run_archive
+        from rbtools.jobs.corrupted_images import run_archive
 
         return run_archive(
             record, self.folder, self.names, self.severities, self.reference, self.run, self.detail
@@ -88,10 +84,6 @@ class EvaluateAllJob(_RunJob):
     divisible = True
     tasks: tuple[Any, ...]
     run: Run
-
-    @property
-    def in_turn(self) -> bool:
-        return bool(all(task.in_turn for task in self.tasks))
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.jobs.evaluate_record import run_task
@@ -125,7 +117,7 @@ class GradientMaskingJob(_RunJob):
     run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        from rbtools.jobs.gradient_masking import run_gradient_masking
+        from rbtools.jobs.attack_tasks import run_gradient_masking
 
         return run_gradient_masking(record, self.task, self.run)
 
@@ -153,25 +145,19 @@ class TrainTestGapJob(_RunJob):
 
 @dataclass(frozen=True)
 class TrainJob(_RunJob):
-    """Train the record's architecture with one method and seed, and `seeds` along with it, for the store."""
+    """Train the record's architecture with one method and seed."""
 
     method: Any
     recipe: Recipe
     seed: int
     run: Run
-    seeds: tuple[int, ...] = ()
-    follows: int = 0
-
-    @property
-    def in_turn(self) -> bool:
-        return not self.recipe.deterministic  # which is a setting of the process
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.trainer.train_model import train
 
         # The store's counters are shared: `replace` keeps the same store object.
         run = self.run.changed(seed=self.seed)
-        return train(record, self.method, self.recipe, run, self.seeds)
+        return train(record, self.method, self.recipe, run)
 
 
 @dataclass(frozen=True)
@@ -179,10 +165,10 @@ class MeasureJob(_RunJob):
     """Measure the record's network."""
 
     divisible = True
-    asked: Any
+    request: Any
     run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.jobs.measurement import measure
 
-        return measure(record, self.asked, self.run)
+        return measure(record, self.request, self.run)

@@ -8,12 +8,12 @@ finished are not computed again; one that it had begun is free once its lease ex
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rbtools.evaluation.base import Outcomes, Output, Part
 from rbtools.evaluation.evaluate import cut
-from rbtools.execution import turns
 from rbtools.execution.run import Run
 from rbtools.store import Store, digest
 
@@ -56,7 +56,7 @@ def free_tiles(
         if len(left) == before:
             if helping:
                 return
-            turns.pause(pause)
+            time.sleep(pause)
         pause = _PAUSES[0] if len(left) < before else min(2 * pause, _PAUSES[1])
 
 
@@ -64,10 +64,14 @@ def is_divided(
     outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: Run
 ) -> bool:
     """Whether several processes share the batches: not if an attack draws for the whole batch."""
-    whole = any(output.batch_dependent for output in outputs)
-    return (
-        run.placement.divide and not whole and len(cut(outputs, n, device, shape, run.placement.workers)) > 1
-    )
+    if not run.placement.divide or draws_for_batches(outputs, run):
+        return False
+    return len(cut(outputs, n, device, shape, run.placement.workers)) > 1
+
+
+def draws_for_batches(outputs: Sequence[Output], run: Run) -> bool:
+    """Whether random numbers depend on the batch, which then is not divided where others are."""
+    return run.placement.divide and any(output.batch_dependent for output in outputs)
 
 
 class Shared:
@@ -91,7 +95,7 @@ class Shared:
 
         def is_joined(tile: range) -> bool:
             joined = (Outcomes(store, outcomes[i].key) for i in self.keys[tile])
-            return self.helping and all(len(known) >= tile.stop for known in joined)
+            return self.helping and all(len(stored) >= tile.stop for stored in joined)
 
         yield from free_tiles(
             {tile: parts.values() for tile, parts in self.keys.items()},
@@ -125,9 +129,9 @@ class Shared:
 def _part_keys(tile: range, outcomes: Sequence[Outcomes]) -> dict[int, str]:
     """The store keys of the parts that a tile lacks, by the position of their output."""
     return {
-        i: digest({"part of": known.key, "begin": max(len(known), tile.start), "end": tile.stop})
-        for i, known in enumerate(outcomes)
-        if len(known) < tile.stop
+        i: digest({"part of": stored.key, "begin": max(len(stored), tile.start), "end": tile.stop})
+        for i, stored in enumerate(outcomes)
+        if len(stored) < tile.stop
     }
 
 

@@ -9,14 +9,12 @@ outcomes. (The key of attacks that draw random numbers for the whole batch does 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools.errors import Pending, RbError
+from rbtools.errors import RbError
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
 from rbtools.evaluation.tasks import CleanOutput, right
@@ -27,9 +25,9 @@ from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import adv_file, divide, model_checks
-from rbtools.jobs.evidence import ENDING, EvidenceSaver, evidence_saver, logits_of
-from rbtools.jobs.save_images import Saver, saver
+from rbtools.jobs import divide, model_checks
+from rbtools.jobs.evidence import logits_of
+from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import metric_name, results
 from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
@@ -37,8 +35,6 @@ from rbtools.store import digest
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
-    from torch import nn
 
 
 Entry = dict[str, Any]
@@ -138,19 +134,17 @@ def _common(output: Output, inputs: Inputs) -> Entry:
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
-    try:
-        units = _cache_units(inputs, task)
-    except Pending:  # in a dry run, the network would first be trained
-        columns = [output.key_fields() for output in task.outputs()]
-        run.plan.untrained(task.title, inputs.record, columns, inputs.n)
-        raise
-    save = _to_save(task, units, inputs.record)  # the store holds no images: they are computed again
+    units = _cache_units(inputs, task)
+    save = None
+    if task.save is not None:
+        keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
+        save = files_to_save(task.save, keys, inputs.record["arch"])
     with memoized(
         run,
         [unit.outcomes_key for unit in units],
         lambda: [_stored_entries(run, unit.entries_key) for unit in units],
         plan=lambda entries: run.plan.evaluation(task.title, inputs.record, _lacking(units, entries, inputs)),
-        anew=save is not None,
+        anew=save is not None,  # the store holds no images
         help=None if save else lambda entries: _compute(inputs, task, units, entries, None, helping=True),
     ) as (computed, ours):
         if ours:
@@ -235,11 +229,11 @@ def _lacking(
 def _stored_entries(run: Run, key: str) -> Entries | None:
     """The entries that the store has, or None; a store of others may hold anything under the key."""
     kept = run.store.result(key)
-    whole = isinstance(kept, list) and all(
+    is_whole = isinstance(kept, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry
         for entry in kept
     )
-    return kept if whole else None
+    return kept if is_whole else None
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
@@ -297,7 +291,7 @@ def _compute(
     task: EvalTask,
     units: Sequence[_CacheUnit],
     computed: list[Any],
-    save: _Files | None,
+    save: ImageFiles | None,
     *,
     helping: bool = False,
 ) -> None:
@@ -331,10 +325,11 @@ def _compute(
             cost["precision"] = "fp32"  # there was no fast copy of the model
             warnings = [NO_FAST_MODEL]
         sanity = {"sanity": checks} if checks is not None and isinstance(unit.output, CleanOutput) else {}
-        computed[i] = [
-            _with_warnings({**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}, warnings)
-            for entry in unit.output.entries(stored.values(n), stored.totals)
-        ]
+        computed[i] = []
+        for entry in unit.output.entries(stored.values(n), stored.totals):
+            entry = {**entry, **common, **_cost(stored, len(stored)), **sanity, **cost}
+            more = {"warnings": [*entry.get("warnings", ()), *warnings]} if warnings else {}
+            computed[i].append({**entry, **more})
         about = {"kind": "evaluation", "of": unit.outcomes_fields, **labels}
         run.store.keep_result(unit.entries_key, unit.entries_fields, computed[i], about)
 
@@ -344,7 +339,7 @@ def _run_batches(
     task: EvalTask,
     outputs: Sequence[Output],
     outcomes: Sequence[Outcomes],
-    save: _Files | None,
+    save: ImageFiles | None,
     *,
     helping: bool,
 ) -> dict[str, Any] | None:
@@ -365,10 +360,11 @@ def _run_batches(
         with contextlib.ExitStack() as files:
             take = share = None
             if save:
-                take = files.enter_context(_saver(save, inputs, model, chosen)).add
+                header = _file_header(save, inputs) if save.one_file else {}
+                take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), header))
             elif divided:
                 share = divide.Shared(run.store, run.placement.workers, helping=helping)
-            elif run.placement.divide and run.placement.workers > 1 and _draw_for_batches(outputs):
+            elif run.placement.workers > 1 and divide.draws_for_batches(outputs, run):
                 run.report.notify(
                     f"{task.title} draws its random numbers for a whole batch, so one process computes all of"
                     " it."
@@ -389,82 +385,17 @@ def _run_batches(
                     share=share,
                     save=take,
                 )
-        if save and save.one_file:
-            run.report.notify(f"The adversarial images are in {save.folder}. rb-verify --adv judges them.")
-        elif save:
-            names = ", ".join(f"{name}.npz" for name in save.names.values())
-            run.report.notify(f"The adversarial images are in {save.folder}: {names}.")
+        if save:
+            run.report.notify(save.written())
     return checks
 
 
-def _draw_for_batches(outputs: Sequence[Output]) -> bool:
-    """Whether random numbers depend on the batch, which then is not divided."""
-    return any(output.batch_dependent for output in outputs)
-
-
-def _saver(
-    save: _Files, inputs: Inputs, model: nn.Module, chosen: torch.device
-) -> contextlib.AbstractContextManager[Saver | EvidenceSaver]:
-    """What takes the adversarial images."""
-    if not save.one_file:
-        return saver(save.folder, save.names, inputs.data.load(), inputs.n)
+def _file_header(save: ImageFiles, inputs: Inputs) -> dict[str, Any]:
+    """The fields of FILE.adv that identify its claim."""
     ((output, key),) = save.names.items()
-
     (entry,) = output.entry_template()
-    about = {
-        **_named_entry({**entry, **_common(output, inputs)}, inputs),
-        "checkpoint": inputs.checkpoint,
-        "data": inputs.data.fingerprint,
-        "key": key,
-    }
-    return evidence_saver(save.folder, inputs.data.load(), logits_of(model, chosen), about)
-
-
-def _with_warnings(entry: dict[str, Any], more: list[str]) -> dict[str, Any]:
-    """The entry with further warnings."""
-    return {**entry, "warnings": [*entry.get("warnings", ()), *more]} if more else entry
-
-
-class _Files(NamedTuple):
-    """A folder, and for some outputs the names of files in it, without ending; or one file FILE.adv."""
-
-    folder: str
-    names: dict[Any, str]
-
-    @property
-    def one_file(self) -> bool:
-        return self.folder.endswith(ENDING)
-
-
-def _to_save(task: EvalTask, units: Sequence[_CacheUnit], record: dict[str, Any]) -> _Files | None:
-    """The files for adversarial images, if they are requested and do not all exist.
-
-    A name contains the model, the metric and the key of the result, which identifies the contents.
-    """
-    folder = task.save
-    if folder is None:
-        return None
-    names: dict[Any, str] = {}
-    for unit in units:
-        output: Any = unit.output
-        if not output.implicit:
-            arch = re.sub(r"[^\w.-]+", "-", str(record["arch"].get("name", "model")))[:60]
-            names[output] = f"{arch}-{output.metric}-{unit.entries_key[:12]}"
-    if folder.endswith(ENDING):
-        return _file_to_save(folder, names, [unit for unit in units if unit.output in names])
-    there = all(os.path.exists(os.path.join(folder, f"{name}.npz")) for name in names.values())
-    return None if there else _Files(folder, names)
-
-
-def _file_to_save(path: str, names: dict[Any, str], units: Sequence[_CacheUnit]) -> _Files | None:
-    """FILE.adv, unless it has these images; RbError where it has others, which it would replace."""
-    if len(units) != 1:
-        raise RbError(f"{path} holds the images of one distance. Give one --eps, or a folder to --save-adv.")
-    if os.path.exists(path):
-        if adv_file.header_of(path).get("key") == units[0].entries_key:
-            return None
-        raise RbError(f"{path} has other images already. Name another file with --save-adv, or remove it.")
-    return _Files(path, {units[0].output: units[0].entries_key})
+    named = _named_entry({**entry, **_common(output, inputs)}, inputs)
+    return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "key": key}
 
 
 def _cost(outcomes: Outcomes, examples: int) -> dict[str, Any]:

@@ -115,8 +115,13 @@ class Measuring:
         self, items: Sequence[MeasureItem], keys: Sequence[str], *, helping: bool
     ) -> Iterator[tuple[int, list[Value], float]]:
         """As `all`, together with other processes; nothing if `helping`. keys: of the items' results."""
-        store, own = self.run.store, dict[MeasureTile, TileResult]()
-        names = {tile: _part_key(tile, keys[tile.place]) for tile in divisible_tiles(items, self.chunk)}
+        store, computed = self.run.store, dict[MeasureTile, TileResult]()
+        names = {
+            tile: digest(
+                {"part of": keys[tile.place], "begin": tile.examples.start, "end": tile.examples.stop}
+            )
+            for tile in divisible_tiles(items, self.chunk)
+        }
         tiles = divide.free_tiles(
             {tile: [name] for tile, name in names.items()},
             lambda tile: helping and store.result(keys[tile.place]) is not None,
@@ -126,11 +131,11 @@ class Measuring:
         )
         with contextlib.closing(tiles):  # type: ignore[type-var]
             for tile in tiles:
-                own[tile] = self._computed(tile, items[tile.place])
-                store.keep_part(names[tile], json.dumps(own[tile]).encode())
+                computed[tile] = self._computed(tile, items[tile.place])
+                store.keep_part(names[tile], json.dumps(computed[tile]).encode())
         if helping:
             return
-        results = {tile: own.get(tile) or _stored(store.state(name)) for tile, name in names.items()}
+        results = {tile: computed.get(tile) or _stored(store.state(name)) for tile, name in names.items()}
         yield from _joined(
             items,
             {tile: known or self._computed(tile, items[tile.place]) for tile, known in results.items()},
@@ -237,16 +242,13 @@ def divisible_tiles(items: Sequence[MeasureItem], chunk: int) -> list[MeasureTil
     """
     groups: dict[Any, list[int]] = {}
     for place, item in enumerate(items):
-        groups.setdefault((_shared(item), _is_of_images(item)), []).append(place)
+        of_images = bool(item.measure.of_images and item.batchnorm != "batch")
+        groups.setdefault((_shared(item), of_images), []).append(place)
     return [
         tile
         for (_, of_images), places in groups.items()
         for tile in _tiles(items, places, chunk if of_images else None)
     ]
-
-
-def _is_of_images(item: MeasureItem) -> bool:
-    return bool(item.measure.of_images and item.batchnorm != "batch")
 
 
 def _joined(
@@ -262,10 +264,6 @@ def _joined(
         sizes = [sum(len(tile.examples) for tile in tiles) for tiles in batches.values()]
         seconds = sum(results[tile].seconds for tiles in batches.values() for tile in tiles)
         yield place, measure.values(parts, sizes), seconds
-
-
-def _part_key(tile: MeasureTile, key: str) -> str:
-    return digest({"part of": key, "begin": tile.examples.start, "end": tile.examples.stop})
 
 
 def _stored(data: bytes | None) -> TileResult | None:

@@ -31,10 +31,9 @@ from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
 from rbtools.trainer import init
-from rbtools.trainer.training_indices import trained_on
+from rbtools.trainer.validation import trained_on
 
 if TYPE_CHECKING:
-    from rbtools.attacks.base import Attack
     from rbtools.measures.base import Measure, Value
 
 
@@ -86,8 +85,8 @@ def perturbing(
             raise UsageError(
                 f"--attack is '{name}'. Images are perturbed by one of: {', '.join(BY_GRADIENT)}."
             )
-        own = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
-        attacks += [ATTACKS.build(name, eps=eps, **own) for eps in distances]
+        settings = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
+        attacks += [ATTACKS.build(name, eps=eps, **settings) for eps in distances]
     return tuple(attacks)
 
 
@@ -97,7 +96,9 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[s
     Raises RbError where a measure needs a checkpoint and there is none, a model cannot be built, or a
     measure is not defined for it.
     """
-    inputs = resolve_inputs(record, run.changed(split=_first_split(request)))
+    inputs = resolve_inputs(
+        record, run.changed(split=(request.splits or [str(request.measures[0].split)])[0])
+    )
     record = inputs.record
     jobs = _jobs(record, request, run)
     _check(record, jobs, request, run)
@@ -146,10 +147,6 @@ def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], request: Measure
 _SAME = ("measure", "on", "split", "attack", "eps", "paper")  # the fields that a metric's name contains
 
 
-def _first_split(request: MeasureRequest) -> str:
-    return request.splits[0] if request.splits else str(request.measures[0].split)
-
-
 def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
     shown = {"tool": run.tool, **entry}
     if job.measure.data and named_data(record, job.data.name) != job.data.name:
@@ -170,8 +167,8 @@ def _jobs(record: dict[str, Any], request: MeasureRequest, run: Run) -> list[Mea
             for split in (request.splits or (measure.split,)) if measure.data else (measure.split,):
                 data = _data(record, run, split, on)
                 if measure.needs_record:
-                    known = {**record, "arch": arch_of(record, data)}
-                    measure = measure.filled(known, _data(record, run.changed(n=None), split, on).size)
+                    described = {**record, "arch": arch_of(record, data)}
+                    measure = measure.filled(described, _data(record, run.changed(n=None), split, on).size)
                 if measure.attacks:
                     jobs += [MeasureItem(measure, attack, on, data, size, norm) for attack in request.attacks]
                 elif measure.own_eps:
@@ -250,14 +247,12 @@ def _what(record: dict[str, Any], job: MeasureItem, request: MeasureRequest, run
     if job.measure.data:
         what |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}
     if job.attack is not None:
-        what |= {"attack": _attack(job.attack)}
+        attack = job.attack
+        config = registry.config(attack)
+        what |= {"attack": {"attack": attack.name, "version": attack.version, "config": config}}
     if job.random:
         what |= seed_fields(run.settings.seed)
     return what
-
-
-def _attack(attack: Attack) -> dict[str, Any]:
-    return {"attack": attack.name, "version": attack.version, "config": registry.config(attack)}
 
 
 # --- entries ---------------------------------------------------------------------------------------
@@ -304,7 +299,9 @@ def _threads(record: dict[str, Any], data: Data, request: MeasureRequest, run: R
 
 def _entry(job: MeasureItem, value: Value, request: MeasureRequest, run: Run) -> dict[str, Any]:
     """The entry of one number: its name, its settings, its value, and its standard error."""
-    entry = {"metric": _name(job, value), **_made(job, value.name, value.clean, request, run)}
+    before, after = _around(job, value.clean)
+    name = ".".join([*before, *([value.name] if value.name else []), *after])
+    entry = {"metric": name, **_made(job, value.name, value.clean, request, run)}
     more: dict[str, Any] = _finite(value.more)
     return entry | more | _number(value, job)
 
@@ -360,14 +357,8 @@ def _number(value: Value, job: MeasureItem) -> dict[str, Any]:
     return {"value": value.value, **error, **({"interval_of": intervals.OF_IMAGES} if value.numbers else {})}
 
 
-def _name(job: MeasureItem, value: Value) -> str:
-    """`jacobian.init.train`, `hessian.weight.lmax`, `ntk.robust.fro.pgd.8`."""
-    before, after = _around(job, value.clean)
-    return ".".join([*before, *([value.name] if value.name else []), *after])
-
-
 def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
-    """The parts before and after a number's name in the name of its metric.
+    """The parts before and after a number's name in the name of its metric, such as `hessian.weight.lmax`.
 
     Weights and split follow the measure's name if they are not its default ones.
     """

@@ -46,7 +46,7 @@ def check_outputs(
     images = dataset.images[ids].to(device).float().div(255)
     labels = dataset.labels[ids].to(device)
     logits = _logits(model, images, data.about.classes)
-    accuracy, chance = _accuracy(logits, labels), 1 / data.about.classes
+    accuracy, chance = int(logits.argmax(1).eq(labels).sum()) / len(labels), 1 / data.about.classes
     summary = {"n": len(ids), "acc": accuracy, "chance": chance}
     run.report.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
@@ -89,16 +89,14 @@ def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
     with torch.no_grad():
         logits = model(images)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (len(images), classes):
-        what = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+        problem = (
+            f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+        )
         raise RbError(
-            f"The model gives {what} for {len(images)} images of {classes} classes. Expected logits of shape"
-            f" ({len(images)}, {classes}): return those alone."
+            f"The model gives {problem} for {len(images)} images of {classes} classes. Expected logits of"
+            f" shape ({len(images)}, {classes}): return those alone."
         )
     return logits.float()
-
-
-def _accuracy(logits: Tensor, labels: Tensor) -> float:
-    return int(logits.argmax(1).eq(labels).sum()) / len(labels)
 
 
 def _near_chance(accuracy: float, chance: float, n: int) -> bool:
@@ -159,7 +157,7 @@ def _other_normalisation(
     if _source(record) in SURE:
         return None
     bare = model.network if isinstance(model, Preprocessed) else model
-    known = normalizations(data)
+    pairs = normalizations(data)
     inputs = images.cpu()
 
     def right(pair: Known, n: int) -> Tensor:
@@ -168,17 +166,18 @@ def _other_normalisation(
 
     now = _logits(model, images, data.about.classes).argmax(1).eq(labels)
     better: dict[str, Tensor] = {}
-    for name in kinds(known):
-        if _gain(now[:FEW], right(known[name], FEW)) > 0:
-            whole = right(known[name], len(images))
-            if _gain(now, whole) > _noise(now, whole):
-                better[name] = whole
+    for name in kinds(pairs):
+        if _gain(now[:FEW], right(pairs[name], FEW)) > 0:
+            on_all = right(pairs[name], len(images))
+            # Two standard deviations of the gain if either outcome were right by chance where they differ.
+            if _gain(now, on_all) > 2 * math.sqrt(int(now.ne(on_all).sum())):
+                better[name] = on_all
     if not better:
         return None
     best = max(better, key=lambda name: int(better[name].sum()))
     shown = best
     if best == "dataset":
-        shown = " ".join(",".join(f"{value:.4g}" for value in values) for values in known[best] or ())
+        shown = " ".join(",".join(f"{value:.4g}" for value in values) for values in pairs[best] or ())
     return _Other(shown, int(better[best].sum()), len(images))
 
 
@@ -187,13 +186,8 @@ def _gain(now: Tensor, other: Tensor) -> int:
     return int(other.sum()) - int(now.sum())
 
 
-def _noise(now: Tensor, other: Tensor) -> float:
-    """Two standard deviations of the gain if either outcome were right by chance where they differ."""
-    return 2 * math.sqrt(int(now.ne(other).sum()))
-
-
 def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
-    """Advice on --class-map if a permutation of the classes explains the predictions; else None."""
+    """Advice on a class map if a permutation of the classes explains the predictions; else None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None
@@ -204,8 +198,8 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) ->
     mapped = counts.max(1).values.sum().item() / len(labels)
     if sorted(order) != list(range(classes)) or mapped < accuracy + MUCH:
         return None
-    pairs = ", ".join(f'"{name}": {place}' for name, place in zip(data.about.class_names, order, strict=True))
-    return f"try --class-map with a file of {{{pairs}}}, with which it is {mapped:.4f}."
+    pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))
+    return f"try class-map=FILE of --dataset with a file of {{{pairs}}}, with which it is {mapped:.4f}."
 
 
 def _source(record: Mapping[str, Any]) -> Any:
@@ -216,8 +210,8 @@ def _source(record: Mapping[str, Any]) -> Any:
 
 def _what_to_try(record: Mapping[str, Any]) -> str:
     if _source(record) == "checkpoint":
-        return "the normalisation is the file's own: try --class-map, and check the data set."
+        return "the normalisation is the file's own: try class-map=FILE of --dataset, and check the data set."
     return (
-        "no normalisation with a name does better: try --normalize MEAN STD or --class-map, and check the"
-        " data set and how long the model was trained."
+        "no normalisation with a name does better: try --normalize MEAN STD or class-map=FILE of --dataset,"
+        " and check the data set and how long the model was trained."
     )

@@ -1,16 +1,20 @@
-"""Adversarial images in numpy's .npz files."""
+"""Adversarial images in files, for --save-adv: one FILE.adv, or a folder with an .npz for each result."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Outcome
+from rbtools.jobs import evidence
 from rbtools.lazy import np, torch
 from rbtools.store.files import user_output
 from rbtools.trainer.augment import pixels
@@ -21,84 +25,153 @@ if TYPE_CHECKING:
     from rbtools.datasets.base import Dataset
     from rbtools.evaluation.tasks import AttackOutput
 
+    Add = Callable[[AttackOutput, Tensor, Outcome], None]
 
-class Saver:
-    """Collects batches of images; `finish` writes one .npz for each output to `folder`.
+
+class ImageFiles(NamedTuple):
+    """FILE.adv, or a folder and the names of files in it, without ending; each by its output."""
+
+    path: str
+    names: dict[Any, str]
+
+    @property
+    def one_file(self) -> bool:
+        return self.path.endswith(".adv")
+
+    def written(self) -> str:
+        """A sentence about the files."""
+        if self.one_file:
+            return f"The adversarial images are in {self.path}. rb-verify --adv judges them."
+        names = ", ".join(f"{name}.npz" for name in self.names.values())
+        return f"The adversarial images are in {self.path}: {names}."
+
+
+def files_to_save(path: str, keys: Mapping[Any, str], arch: Mapping[str, Any]) -> ImageFiles | None:
+    """The files for the adversarial images of these outputs, if they do not all exist.
+
+    keys: of the outputs' results, which identify the contents. A name contains the model, the metric and the
+    key. Raises RbError for a FILE.adv with other images, which it would replace.
+    """
+    if not path.endswith(".adv"):
+        model = re.sub(r"[^\w.-]+", "-", str(arch.get("name", "model")))[:60]
+        names = {output: f"{model}-{output.metric}-{key[:12]}" for output, key in keys.items()}
+        there = all(os.path.exists(os.path.join(path, f"{name}.npz")) for name in names.values())
+        return None if there else ImageFiles(path, names)
+    if len(keys) != 1:
+        raise RbError(f"{path} holds the images of one distance. Give one --eps, or a folder to --save-adv.")
+    if os.path.exists(path):
+        if evidence.header_of(path).get("key") in keys.values():
+            return None
+        raise RbError(f"{path} has other images already. Name another file with --save-adv, or remove it.")
+    return ImageFiles(path, dict(keys))
+
+
+@contextlib.contextmanager
+def saving(
+    files: ImageFiles, dataset: Dataset, logits: evidence.Logits, about: Mapping[str, Any]
+) -> Iterator[Add]:
+    """What takes the outcomes of consecutive examples; the files are written if the block succeeds.
+
+    about: the header of a FILE.adv, as far as it is known before. Raises RbError where they cannot be
+    written.
+    """
+    kind = "file" if files.one_file else "folder"
+    folder = Path(files.path).parent if files.one_file else Path(files.path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            saver = (
+                _AdvSaver(files, folder, stack, dataset, logits, about)
+                if files.one_file
+                else _NpzSaver(files, folder, stack, dataset)
+            )
+            yield saver.add
+            saver.finish()
+    except OSError as error:
+        raise RbError(
+            f"The adversarial images cannot be written to {files.path}: {error.strerror or error}. Name"
+            f" another {kind} with --save-adv."
+        ) from error
+
+
+def _aside(folder: Path) -> IO[bytes]:
+    return tempfile.TemporaryFile(dir=folder)
+
+
+class _AdvSaver:
+    """Writes FILE.adv: see `evidence`."""
+
+    def __init__(
+        self,
+        files: ImageFiles,
+        folder: Path,
+        stack: contextlib.ExitStack,
+        dataset: Dataset,
+        logits: evidence.Logits,
+        about: Mapping[str, Any],
+    ) -> None:
+        self.path, self.dataset, self.logits, self.about = Path(files.path), dataset, logits, about
+        self.scale = evidence.Scale.of(float(about["eps"]), str(about["norm"]), dataset.images[0].numel())
+        self.blocks = stack.enter_context(_aside(folder))
+        self.n = self.survived = self.exact = 0
+
+    def add(self, output: AttackOutput, ids: Tensor, outcome: Outcome) -> None:
+        assert outcome.images is not None
+        survived, ids = output.still_correct(outcome.values).cpu(), ids.cpu()
+        block, exact = evidence.quantised(
+            self.dataset, ids, outcome.images.cpu(), survived, self.scale, self.logits
+        )
+        self.blocks.write(block)
+        self.n, self.survived = self.n + len(ids), self.survived + int(survived.sum())
+        self.exact += exact
+
+    def finish(self) -> None:
+        self.blocks.seek(0)
+        scale = {"step": self.scale.step, "coarse": self.scale.coarse}
+        counts = {"n": self.n, "value": self.survived / self.n, "exact": self.exact}
+        evidence.write(self.path, {**self.about, **scale, **counts}, self.blocks)
+
+
+class _NpzSaver:
+    """Writes an .npz for each output, image by image: those of a large data set need not fit in memory.
 
     A file holds `images` float32 (n, C, H, W) in [0, 1], `labels` and `ids` int64 (n,) (places in the
     split), `survived` bool (n,), and `linf` and `l2` float32 (n,): the perturbations' norms on [0, 1].
     """
 
-    def __init__(self, folder: Path, names: Mapping[Any, str], dataset: Dataset, n: int) -> None:
-        self.folder, self.names, self.dataset, self.n = folder, names, dataset, n
-        self._aside = Path(tempfile.mkdtemp(prefix=".rb-", dir=folder))
-        self._arrays: dict[Any, dict[str, np.ndarray]] = {}
-        self._filled: dict[Any, int] = {}
+    def __init__(
+        self, files: ImageFiles, folder: Path, stack: contextlib.ExitStack, dataset: Dataset
+    ) -> None:
+        self.files, self.folder, self.stack, self.dataset = files, folder, stack, dataset
+        self.images: dict[Any, IO[bytes]] = {}
+        self.rows: dict[Any, list[Sequence[Tensor]]] = {}
 
     def add(self, output: AttackOutput, ids: Tensor, outcome: Outcome) -> None:
-        """Add the outcome of the next examples."""
         assert outcome.images is not None
         images = outcome.images.cpu()
-        clean = pixels(self.dataset.images[ids])
-        change = (images - clean).flatten(1)
-        rows = {
-            "images": images,
-            "labels": self.dataset.labels[ids],
-            "ids": ids,
-            "survived": output.still_correct(outcome.values).cpu(),
-            "linf": change.abs().amax(1),
-            "l2": torch.linalg.vector_norm(change, dim=1),
-        }
-        start = self._filled.get(output, 0)
-        for name, values in rows.items():
-            self._array(output, name, values)[start : start + len(ids)] = values.numpy()
-        self._filled[output] = start + len(ids)
+        if output not in self.images:
+            self.images[output] = self.stack.enter_context(_aside(self.folder))
+        self.images[output].write(images.float().contiguous().numpy().tobytes())
+        change = (images - pixels(self.dataset.images[ids])).flatten(1)
+        norms = change.abs().amax(1), torch.linalg.vector_norm(change, dim=1)
+        survived = output.still_correct(outcome.values).cpu()
+        self.rows.setdefault(output, []).append((self.dataset.labels[ids], ids, survived, *norms))
 
-    def _array(self, output: AttackOutput, name: str, values: Tensor) -> np.ndarray:
-        """A memory-mapped array: the images of a large data set need not fit in memory."""
-        arrays = self._arrays.setdefault(output, {})
-        if name not in arrays:
-            path = self._aside / f"{len(self._arrays)}-{name}.npy"
-            shape = (self.n, *values.shape[1:])
-            arrays[name] = np.lib.format.open_memmap(path, "w+", values.numpy().dtype, shape)
-        return arrays[name]
-
-    def finish(self) -> list[Path]:
-        """Write the arrays of each output to its file, atomically."""
-        paths = []
-        for output, arrays in self._arrays.items():
-            path = self.folder / f"{self.names[output]}.npz"
+    def finish(self) -> None:
+        for output, images in self.images.items():
+            columns = [torch.cat(parts).cpu().numpy() for parts in zip(*self.rows[output], strict=True)]
+            arrays = dict(zip(("labels", "ids", "survived", "linf", "l2"), columns, strict=True))
+            shape = (len(arrays["ids"]), *self.dataset.images.shape[1:])
+            path = self.folder / f"{self.files.names[output]}.npz"
             with (
                 user_output(path, hint="Name another folder with --save-adv.") as stream,
-                zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+                zipfile.ZipFile(stream, "w") as archive,
             ):
+                with archive.open("images.npy", "w", force_zip64=True) as member:
+                    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                    np.lib.format.write_array_header_1_0(member, header)
+                    images.seek(0)
+                    shutil.copyfileobj(images, member)
                 for name, array in arrays.items():
-                    array.flush()  # type: ignore[attr-defined]
-                    archive.write(array.filename, f"{name}.npy")  # type: ignore[attr-defined]
-            paths.append(path)
-        return paths
-
-    def drop(self) -> None:
-        """Delete the temporary files."""
-        self._arrays.clear()
-        for path in self._aside.iterdir():
-            path.unlink()
-        self._aside.rmdir()
-
-
-@contextlib.contextmanager
-def saver(folder: str, names: Mapping[Any, str], dataset: Dataset, n: int) -> Iterator[Saver]:
-    """A Saver whose files are written if the block succeeds. Raises RbError where they cannot be written."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        files = Saver(Path(folder), names, dataset, n)
-        try:
-            yield files
-            files.finish()
-        finally:
-            files.drop()
-    except OSError as error:
-        raise RbError(
-            f"The adversarial images cannot be written to {folder}: {error.strerror or error}. Name another"
-            " folder with --save-adv."
-        ) from error
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.save(member, array)

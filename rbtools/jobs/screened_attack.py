@@ -1,7 +1,7 @@
 """An expensive attack on a sample of the images that cheap attacks leave: `rb-attack aa --two-phase`.
 
 The screen, PGD (in L1 APGD) on the cross-entropy and then on the margin, runs on all images that no attack
-broke whose outcomes are stored (`screen_sources`). The attack itself runs on the first N images that all of
+broke whose outcomes are stored (`earlier_outcomes`). The attack itself runs on the first N images that all of
 them leave, in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a
 larger N, or a run after a crash, continues from the stored outcomes. A finished estimate is a result of its
 own in the store: to find it again takes neither images nor torch.
@@ -27,7 +27,7 @@ from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record
-from rbtools.jobs.screen_sources import ScreenSource, ScreenSources
+from rbtools.jobs.earlier_outcomes import ScreenSource, ScreenSources
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
 from rbtools.records import dumps, results
@@ -77,7 +77,7 @@ class ScreenOutput(Output):
 
     def key_fields(self) -> dict[str, Any]:
         sources = {"sources": list(self.sources)} if self.sources else {}
-        attacks = [AttackOutput(one).key_fields() for one in self.attacks]
+        attacks = [AttackOutput(attack).key_fields() for attack in self.attacks]
         return {"kind": "screen", "attacks": attacks, **sources}
 
     def entry_template(self) -> list[Entry]:
@@ -157,8 +157,8 @@ def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: Run) ->
 
 def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str, Any]:
     inputs = resolve_inputs(record, run)
-    known = ScreenSources(inputs)
-    estimates = [TwoPhaseEvaluation(inputs, request, eps, known) for eps in request.eps]
+    sources = ScreenSources(inputs)
+    estimates = [TwoPhaseEvaluation(inputs, request, eps, sources) for eps in request.eps]
     expected = [estimate.expected() for estimate in estimates]
     evaluate_record.check_entries(inputs.record, expected, run)
     if run.plan is not None:
@@ -209,8 +209,8 @@ class TwoPhaseEvaluation:
             if entry.get("metric") != AttackOutput(self.method).metric or not isinstance(about, dict):
                 continue
             if not self.inputs.run.replace:
-                former = [one for one in about.get("sources") or () if isinstance(one, dict)]
-                only = [str(one.get("outcomes")) for one in former]
+                former = [source for source in about.get("sources") or () if isinstance(source, dict)]
+                only = [str(source.get("outcomes")) for source in former]
         return self._known.of(self.method, self._screen, only)
 
     @property
@@ -225,8 +225,8 @@ class TwoPhaseEvaluation:
         """
         screen = self._screen
         serving = [[source for source in self.sources if source.serves_for(attack)] for attack in screen]
-        known = any(source.margins is not None for sources in serving for source in sources)
-        needed = None if known else screen[-1]
+        has_margins = any(source.margins is not None for sources in serving for source in sources)
+        needed = None if has_margins else screen[-1]
         return [
             attack for attack, sources in zip(screen, serving, strict=True) if not sources or attack is needed
         ]
@@ -287,17 +287,17 @@ class TwoPhaseEvaluation:
 
     def entry(self) -> Entry:
         """The entry with its estimate, from the store or computed."""
-        inputs, what = self.inputs, self._key_fields()
-        known = {name: value for name, value in self.expected().items() if value is not results.LATER}
-        kept = inputs.run.store.result(digest(what))
+        inputs, key_fields = self.inputs, self._key_fields()
+        expected = {name: value for name, value in self.expected().items() if value is not results.LATER}
+        kept = inputs.run.store.result(digest(key_fields))
         if isinstance(kept, list) and len(kept) == 1 and isinstance(kept[0], dict):
-            return known | kept[0]
-        entry = known | self._measured()
+            return expected | kept[0]
+        entry = expected | self._measured()
         if inputs.run.plan is None:
             named_elsewhere = ("tool", "dataset")
             numbers = orjson.loads(dumps({k: v for k, v in entry.items() if k not in named_elsewhere}))
-            about = {"kind": "evaluation", "of": what, **resolve.names(inputs.record, inputs.data)}
-            inputs.run.store.keep_result(digest(what), what, [numbers], about)
+            about = {"kind": "evaluation", "of": key_fields, **resolve.names(inputs.record, inputs.data)}
+            inputs.run.store.keep_result(digest(key_fields), key_fields, [numbers], about)
         return entry
 
     def _key_fields(self) -> dict[str, Any]:
@@ -359,7 +359,7 @@ class TwoPhaseEvaluation:
     ) -> Entry:
         """The value, its interval, and what it was estimated from."""
         n, estimate = self.inputs.n, two_phase.estimate(parts, confidence)
-        sampled, survivors = (sum(part[place] for part in parts) for place in (1, 0))
+        sampled, survivors = (sum(part[column] for part in parts) for column in (1, 0))
         about: Entry = {
             "survivors": survivors,
             "sampled": sampled,

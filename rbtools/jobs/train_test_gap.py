@@ -16,7 +16,7 @@ from rbtools.jobs import model_checks
 from rbtools.jobs.evaluate_record import add_entries, check_entries, expected_entries, task_entries
 from rbtools.probabilistic.intervals import square_and_add
 from rbtools.records import metric_name, results, schema
-from rbtools.trainer.training_indices import trained_on
+from rbtools.trainer.validation import trained_on
 
 Entries = list[dict[str, Any]]
 
@@ -28,7 +28,7 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
     errors are `test_minus_train.NAME`. `n_train`: the number of training images, in place of `n`. Entries
     of one split with the same protocol are taken from the record. Images that the training held out (`--val`)
-    are not training images: entries identify the others by the hash of their numbers (`indices`). `--indices`
+    are not training images: entries identify the others by the hash of their numbers (`indices`). `--n LIST`
     selects the same numbers of either split. Raises RbError if the data set has only one split.
     """
     with _both_splits():
@@ -40,15 +40,15 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     expected_train, expected_test = (expected_entries(sides[side], task) for side in ("train", "test"))
     check_entries(record, _gaps(expected_train, expected_test, gaps), run)
     of_train_known = any(metric_name.parse(name).split == "train" for name in record.get("metrics", {}))
-    known = "train" if of_train_known else "test"
-    other = "test" if known == "train" else "train"
+    side = "train" if of_train_known else "test"
+    other = "test" if side == "train" else "train"
     if run.plan is not None:
         run.plan.each([lambda inputs=inputs: task_entries(inputs, task) for inputs in sides.values()])
     entries = {other: task_entries(sides[other], task)}
-    part = sides[known].run.selection.indices
+    part = sides[side].run.selection.indices
     named = {} if part is None else {"indices": part.name}
-    there = None if run.store.force else _there(record, entries[other][0], known, sides[known].n, named)
-    entries[known] = task_entries(sides[known], task) if there is None else (there, [])
+    there = None if run.store.force else _there(record, entries[other][0], side, sides[side].n, named)
+    entries[side] = task_entries(sides[side], task) if there is None else (there, [])
     (on_test, clean_test), (on_train, clean_train) = entries["test"], entries["train"]
     model_checks.report_checks(record, [*on_test, *clean_test], run)
     record = test.record_with_data()
@@ -59,12 +59,12 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
 
 def _images(test: Inputs, run: Run) -> tuple[indices.Indices | None, indices.Indices | None]:
     """The selected images of test and train, None for all. RbError where no training image is left."""
-    whole = {side: test.on(side, indices=None) for side in ("test", "train")}
-    trained = trained_on(test.record, whole["test"].run)
+    all_images = {side: test.on(side, indices=None) for side in ("test", "train")}
+    trained = trained_on(test.record, all_images["test"].run)
     if run.selection.indices is None:
         return None, trained
     chosen_test, chosen_train = (
-        indices.read(run.selection.indices, inputs.data.size) for inputs in whole.values()
+        indices.read(run.selection.indices, inputs.data.size) for inputs in all_images.values()
     )
     if trained is None:
         return chosen_test, chosen_train
@@ -72,7 +72,7 @@ def _images(test: Inputs, run: Run) -> tuple[indices.Indices | None, indices.Ind
     left = [number for number in chosen_train.numbers if number in used]
     if not left:
         raise RbError(
-            f"The training held out all images of --indices {run.selection.indices}. Name others, or more."
+            f"The training held out all images of --n {run.selection.indices}. Name others, or more."
         )
     return chosen_test, indices.of(left)
 
@@ -107,8 +107,8 @@ def _there(
         old = entries.get(name)
         if old is None or not _is_whole(old):
             return None
-        counted = round(acc["value"] * n) if entry.get("denominator") == "correct" else n
-        want = {**results.protocol(entry), "split": split, "n": counted}
+        n_counted = round(acc["value"] * n) if entry.get("denominator") == "correct" else n
+        want = {**results.protocol(entry), "split": split, "n": n_counted}
         want.pop("indices", None)
         want |= chosen
         intervals = [{*filter(schema.is_interval, side)} for side in (old, entry)]

@@ -6,16 +6,14 @@ Imports torch only for types, so that measures load with `--help`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rbtools import registry
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
+from rbtools.lazy import Tensor, nn
+from rbtools.rng.draws import Draws
 
 BatchResult = dict[str, Any]
 """The result of one batch, as JSON can write it: names to numbers, or to lists of them."""
@@ -138,13 +136,21 @@ class Measure(registry.Registered):
         return [over_batches(name, [result[name] for result in results], sizes) for name in results[0]]
 
 
+@contextmanager
+def watching(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
+    """Call `hook` with a module, its inputs and its output after each call of one of these modules."""
+    handles = [module.register_forward_hook(hook) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def measured(measure: Measure, model: nn.Module, batches: Iterable[MeasureBatch]) -> list[Value]:
     """The values of a measure over some batches."""
-    results, sizes = [], []
-    for batch in batches:
-        results.append(measure(model, batch))
-        sizes.append(len(batch))
-    return measure.values(results, sizes)
+    results = [(measure(model, batch), len(batch)) for batch in batches]
+    return measure.values([result for result, _ in results], [size for _, size in results])
 
 
 def over_batches(name: str, numbers: Sequence[float], sizes: Sequence[int], **more: object) -> Value:
@@ -153,15 +159,17 @@ def over_batches(name: str, numbers: Sequence[float], sizes: Sequence[int], **mo
         return Value(name, None, more={"reason": "it could not be had on every batch", **more})
     if len(numbers) == 1:
         return Value(name, numbers[0], more=more)
-    mean = math.fsum(n * x for n, x in zip(sizes, numbers, strict=True)) / sum(sizes)
-    return Value(name, mean, *_error(numbers, sizes, mean), more)
-
-
-def _error(numbers: Sequence[float], sizes: Sequence[int], mean: float) -> tuple[Any, Any]:
-    """The standard error of a weighted mean of two numbers or more, and what it is over."""
     count, total = len(numbers), sum(sizes)
+    mean = math.fsum(n * x for n, x in zip(sizes, numbers, strict=True)) / total
     spread = math.fsum((n / total * (x - mean)) ** 2 for n, x in zip(sizes, numbers, strict=True))
-    return math.sqrt(spread * count / (count - 1)), "batches"
+    return Value(name, mean, math.sqrt(spread * count / (count - 1)), "batches", more)
+
+
+def over_images(name: str, numbers: Sequence[float], clean: bool = False) -> Value:
+    """The mean of the images' numbers, with its standard error over them."""
+    error = standard_error(numbers)
+    over = None if error is None else "examples"
+    return Value(name, math.fsum(numbers) / len(numbers), error, over, clean=clean, numbers=numbers)
 
 
 def standard_error(numbers: Sequence[float]) -> float | None:

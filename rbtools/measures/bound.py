@@ -6,18 +6,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import bounds, derivatives, kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
+from rbtools.measures.bounds import Bound
 from rbtools.measures.wci import WCI
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.measures.bounds import Bound
 
 PAPERS = ("robbench", "prbench", "wci")
 CONSTANTS = ("lipschitz", "lipschitz_theta", "smooth", "smooth_theta")
@@ -57,10 +53,10 @@ class BoundMeasure(Measure):
     lambda of a term such as TRADES') are taken from the record if they are not given.
     """
 
-    name: ClassVar[str] = "bound"
-    size: ClassVar[tuple[int, int]] = (1, 50)
-    random: ClassVar[bool] = True
-    needs_record: ClassVar[bool] = True
+    name = "bound"
+    size = 1, 50
+    random = True
+    needs_record = True
 
     paper: str = param("robbench", "Whose theorems.", choices=PAPERS)
     beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")
@@ -68,23 +64,29 @@ class BoundMeasure(Measure):
         None,
         "The first activation, of robbench2.  [default: the network's in fcnn and rescnn, else relu]",
         choices=("relu", "leaky", "sigmoid", "tanh", "swish"),
+        part_of="paper:robbench:activation",
     )
     rho: float | None = param(
         None,
         "L2 radius of images of norm 1, of robbench2.  [default: the attack's largest]",
         check="non-negative",
+        part_of="paper:robbench:rho",
     )
     lipschitz: float | None = param(
         None, "Lipschitz constant L of the loss by the image.  [default: estimated]"
     )
     lipschitz_theta: float | None = param(
-        None, "Lipschitz constant L_theta of the loss by the weights.  [default: estimated]"
+        None,
+        "Lipschitz constant L_theta of the loss by the weights.  [default: estimated]",
+        part_of="lipschitz:theta",
     )
     smooth: float | None = param(
         None, "Smoothness beta: of the gradient by weights when images move.  [default: estimated]"
     )
     smooth_theta: float | None = param(
-        None, "Smoothness beta_theta: of that gradient when weights move.  [default: estimated]"
+        None,
+        "Smoothness beta_theta: of that gradient when weights move.  [default: estimated]",
+        part_of="smooth:theta",
     )
     gamma: float | None = param(
         None, "L2 radius, of prbench.  [default: the attack's largest]", check="non-negative"
@@ -94,20 +96,29 @@ class BoundMeasure(Measure):
     )
     examples: int | None = param(None, "Images n of the training.  [default: the record's]", check="positive")
     updates: int | None = param(
-        None, "Updates T of the training.  [default: the record's]", check="non-negative"
+        None,
+        "Updates T of the training.  [default: the record's]",
+        check="non-negative",
+        part_of="examples:updates",
     )
     weight: float | None = param(
         None,
         "The lambda of prbench2, and of wci's theorem.  [default: the training's; n for wci]",
         check="positive",
+        part_of="examples:weight",
     )
-    c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.")
+    c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.", part_of="form:c")
     form: str = param(
         "text", "Theorem 2 of PRBench as in its text or its appendix.", choices=("text", "appendix")
     )
     probes: int = param(20, "Random vectors for the trace, of wci.", check="positive")
     largest: float = param(1.0, "Largest loss C, of wci's lemma 1.", check="positive")
-    failure: float = param(0.05, "Probability epsilon with which wci's lemma 1 may fail.", check="share")
+    failure: float = param(
+        0.05,
+        "Probability epsilon with which wci's lemma 1 may fail.",
+        check="share",
+        part_of="largest:failure",
+    )
     unit: bool = False  # whether the network is one of the theory's, with inputs of norm 1
     kappa: int = 0  # the largest filter of a network of rescnn
 
@@ -124,14 +135,10 @@ class BoundMeasure(Measure):
         return 2 if self.paper == "robbench" else 1
 
     def filled(self, record: Mapping[str, Any], images: int) -> BoundMeasure:
-        """The measure with missing settings taken from the record; `images`: the number of training
-        images."""
         if self.paper == "robbench":
             return self._of_theory(record.get("arch"))
-        train = record.get("train")
-        train = train if isinstance(train, Mapping) else {}
-        config = train.get("config")
-        config = config if isinstance(config, Mapping) else {}
+        train = _mapping(record.get("train"))
+        config = _mapping(train.get("config"))
         settings: dict[str, Any] = {"examples": images}
         epochs = train.get("stopped_after", train.get("epochs"))
         if _is_count(epochs) and _is_count(config.get("batch_size")):
@@ -142,7 +149,7 @@ class BoundMeasure(Measure):
         return replace(self, **{key: value for key, value in settings.items() if getattr(self, key) is None})
 
     def _of_theory(self, arch: object) -> BoundMeasure:
-        arch = arch if isinstance(arch, Mapping) else {}
+        arch = _mapping(arch)
         theory = arch.get("space") in ("fcnn", "rescnn")
         first = re.match("[a-z]+", str(arch.get("str"))) if theory else None
         activation = self.activation or ("relu" if first is None else first[0])
@@ -158,8 +165,7 @@ class BoundMeasure(Measure):
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.paper == "wci":
-            result: BatchResult = self._wci()(model, batch)
-            return result
+            return WCI(probes=self.probes)(model, batch)
         return self._robbench(model, batch) if self.paper == "robbench" else estimates(model, batch)
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
@@ -170,20 +176,24 @@ class BoundMeasure(Measure):
             return self._from_constants({key: max(result[key] for result in results) for key in results[0]})
         worst = {"robbench1": max, "robbench2": min, "separation": max}
         each = {name: [bounds.Bound(**result[name]) for result in results] for name in results[0]}
-        return [
-            _value(name, worst[name.partition(".")[0]](found, key=_size), (), self._assumed(name))
-            for name, found in each.items()
-        ]
-
-    def _assumed(self, name: str) -> dict[str, str]:
-        if not name.startswith("robbench1"):
-            return {}
         notes = [*([] if self.unit else [NOT_UNIT]), *([COROLLARY] if self.kappa else [])]
-        return {"note": "; ".join(notes)} if notes else {}
+        note = {"note": "; ".join(notes)} if notes else {}
+        return [
+            _value(
+                name,
+                # Without a value a bound is infinite, the worst case of theorem 1.
+                worst[name.partition(".")[0]](
+                    of_batches, key=lambda bound: math.inf if bound.value is None else bound.value
+                ),
+                (),
+                note if name.startswith("robbench1") else {},
+            )
+            for name, of_batches in each.items()
+        ]
 
     def _robbench(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         images = [batch.images, batch.attacked, batch.attacked_twice]
-        whole = kernel.gram(model, torch.cat(images)).cpu().numpy()
+        gram = kernel.gram(model, torch.cat(images)).cpu().numpy()
         n, b = len(batch), self.beta
         depth = len(derivatives.layers(model))
         labels = batch.labels.cpu()
@@ -191,9 +201,9 @@ class BoundMeasure(Measure):
         result: dict[str, Bound] = {}
         for name, at in (("clean", 0), ("robust", n)):
             first, second = slice(at, at + n), slice(at + n, at + 2 * n)
-            cross = whole[first, second]
-            joint = (1 - b) ** 2 * whole[first, first] + b * (1 - b) * (cross + cross.T)
-            bound = bounds.robbench1(joint + b**2 * whole[second, second], targets, depth)
+            cross = gram[first, second]
+            joint = (1 - b) ** 2 * gram[first, first] + b * (1 - b) * (cross + cross.T)
+            bound = bounds.robbench1(joint + b**2 * gram[second, second], targets, depth)
             if self.kappa:
                 sizes = {"kappa": self.kappa, "p": batch.images[0, 0].numel()}
                 bound = replace(bound, inputs={**bound.inputs, **sizes})
@@ -209,9 +219,9 @@ class BoundMeasure(Measure):
         return {name: asdict(bound) for name, bound in result.items()}
 
     def _from_constants(self, largest: dict[str, float]) -> list[Value]:
-        given = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}
-        guessed = tuple(name for name, value in given.items() if value is None)
-        used = {name: largest[name] if value is None else value for name, value in given.items()}
+        options = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}
+        guessed = tuple(name for name, value in options.items() if value is None)
+        used = {name: largest[name] if value is None else value for name, value in options.items()}
         constants = bounds.Constants(**{name: used[name] for name in CONSTANTS})
         more = {"constants": {name: used[name] for name in CONSTANTS}}
         if self.examples is None or self.updates is None:
@@ -231,11 +241,8 @@ class BoundMeasure(Measure):
             second = _value("prbench2", bound, guessed, more)
         return [values[0], second, values[1]]
 
-    def _wci(self) -> Any:
-        return WCI(probes=self.probes)
-
     def _from_wci(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        index = self._wci().values(results, sizes)[0]
+        index: Any = WCI(probes=self.probes).values(results, sizes)[0]
         temperature = self.weight if self.weight is not None else self.examples
         if temperature is None:
             return [_none("wci4", "lambda is not given: give --weight")]
@@ -244,7 +251,7 @@ class BoundMeasure(Measure):
         norms, traces = ([layer[key] for layer in layers] for key in ("norm2", "trace"))
         variances = bounds.wci_variances(norms, traces, temperature)
         second = bounds.wci2(norms, variances, temperature, self.largest)
-        computed = {"wci4": bounds.wci4(index.value, temperature), "wci2": second}
+        computed = {"wci4": bounds.wci4(float(index.value), temperature), "wci2": second}
         if self.examples is not None:
             extra = {"largest": self.largest, "failure": self.failure}
             computed["wci1"] = bounds.wci1(second.value or 0.0, temperature, self.examples, **extra)
@@ -257,7 +264,7 @@ class BoundMeasure(Measure):
         values = [_value(name, bound, ("WCI",), more.get(name)) for name, bound in computed.items()]
         if index.se is None:
             return values
-        return [replace(one, se=index.se * slope[one.name], over=index.over) for one in values]
+        return [replace(estimate, se=index.se * slope[estimate.name], over=index.over) for estimate in values]
 
 
 def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
@@ -271,7 +278,7 @@ def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
         largest[name] = max(largest[name], value)
 
     for x, moved, y in derivatives.chunks(1, batch.images, batch.attacked, batch.labels):
-        gradients = [_flat(derivatives.gradient(model, point, y, 1)) for point in (x, moved)]
+        gradients = [derivatives.flat(derivatives.gradient(model, point, y, 1)) for point in (x, moved)]
         losses, slopes, outputs = zip(*(_of_image(model, point, y) for point in (x, moved)), strict=True)
         for slope, gradient in zip(slopes, gradients, strict=True):
             raise_to("lipschitz", slope)
@@ -304,15 +311,6 @@ def _of_image(model: nn.Module, image: Tensor, label: Tensor) -> tuple[float, fl
     return float(loss.detach()), float(slope.norm()), logits.detach().softmax(1)
 
 
-def _flat(weights: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([value.flatten() for value in weights.values()])
-
-
-def _size(bound: Bound) -> float:
-    """Sorting key of bounds; without a value infinite, the worst case of theorem 1."""
-    return float("inf") if bound.value is None else float(bound.value)
-
-
 def _value(name: str, bound: Bound, estimated: Sequence[str], more: Mapping[str, Any] | None = None) -> Value:
     fields: dict[str, Any] = {"formula": bound.formula, "inputs": dict(bound.inputs), **(more or {})}
     fields["vacuous"] = bound.vacuous
@@ -327,6 +325,10 @@ def _value(name: str, bound: Bound, estimated: Sequence[str], more: Mapping[str,
 
 def _none(name: str, reason: str) -> Value:
     return Value(name, None, more={"reason": reason})
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _is_count(value: object) -> bool:

@@ -7,16 +7,16 @@ Weight-Curvature Index; theorems have the papers' numbers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from rbtools.errors import RbError
 from rbtools.lazy import np
 
-if TYPE_CHECKING:
-    Array = np.ndarray
+Array: TypeAlias = "np.ndarray"
 
 FORMS = ("text", "appendix")
 
@@ -125,21 +125,25 @@ def _closest(images: Array) -> float:
     return float(products.max())
 
 
+@functools.cache
+def _quadrature() -> tuple[Array, Array]:
+    """Nodes and weights of Gauss and Legendre on [-1, 1]."""
+    return np.polynomial.legendre.leggauss(200)
+
+
 def hermite(function: Callable[[Array], Array], order: int) -> float:
     """The coefficient E[f(z) h_r(z)], z standard normal, of the normalised Hermite polynomial h_r.
 
     By Gauss-Legendre quadrature on each side of 0, where activations may have a kink: exact to 1e-10.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _quadrature()
     total = 0.0
     for low, high in ((-14.0, 0.0), (0.0, 14.0)):
         z = (high - low) / 2 * nodes + (high + low) / 2
         before, polynomial = np.zeros_like(z), np.ones_like(z)
         for k in range(order):  # sqrt(k+1) h_(k+1) = z h_k - sqrt(k) h_(k-1)
-            before, polynomial = (
-                polynomial,
-                (z * polynomial - math.sqrt(k) * before) / math.sqrt(k + 1),
-            )
+            following = (z * polynomial - math.sqrt(k) * before) / math.sqrt(k + 1)
+            before, polynomial = polynomial, following
         density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
         total += float((weights * function(z) * polynomial * density).sum()) * (high - low) / 2
     return total
@@ -208,32 +212,17 @@ def prbench2(
     if form not in FORMS:
         raise RbError(f"The form of PRBench's theorem 2 is '{form}'. Choose from: {', '.join(FORMS)}.")
     k, factor = constants, 12 if form == "appendix" else 2
-    phi = 2 * k.lipschitz_theta
-    psi = 2 * k.smooth_theta + k.lipschitz_theta**2
+    phi, _, psi = _of_worst_point(k, gamma)
     phi += 2 * weight * (nu * k.smooth * gamma + 3 * nu**2 * k.lipschitz_theta)
     psi += 6 * weight * (nu**2 * k.smooth_theta + 4 * nu * k.lipschitz_theta**2)
     chi = 4 * k.smooth * gamma + 2 * nu * k.lipschitz_theta
     chi += factor * weight * gamma * (nu**2 * k.smooth + 2 * nu * k.lipschitz * k.lipschitz_theta)
     bound = _stability(phi, chi, psi, gamma, n, steps, c)
-    return Bound(
-        bound.formula,
-        bound.value,
-        {**bound.inputs, "nu": nu, "lambda": weight, "form": form},
-        bound.vacuous,
-        bound.reason,
-    )
+    return replace(bound, inputs={**bound.inputs, "nu": nu, "lambda": weight, "form": form})
 
 
 def _stability(
-    phi: float,
-    chi: float,
-    psi: float,
-    gamma: float,
-    n: int,
-    steps: int,
-    c: float | None,
-    *,
-    best: bool = False,
+    phi: float, chi: float, psi: float, gamma: float, n: int, steps: int, c: float | None, best: bool = False
 ) -> Bound:
     """t0/n + (2 phi^2 + n phi chi) (T/t0)^power / (psi (n-1)), power c psi or 1, t0 = 1 or the `best`."""
     if n < 2 or steps < 0 or gamma < 0:
@@ -275,7 +264,7 @@ def _best_start(scale: float, power: float, n: int, steps: int) -> int:
     # The derivative is 0 at t0^(power + 1) = n scale power T^power.
     log = (math.log(n) + math.log(scale) + math.log(power) + power * math.log(steps)) / (power + 1)
     middle = math.exp(min(log, math.log(steps)))
-    around = {min(max(whole, 1), steps) for whole in (math.floor(middle), math.ceil(middle))}
+    around = {min(max(start, 1), steps) for start in (math.floor(middle), math.ceil(middle))}
     return min(around, key=lambda first: (_at_start(first, scale, power, n, steps), first))
 
 

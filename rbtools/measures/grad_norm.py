@@ -1,30 +1,42 @@
-"""Gradient norm: length of the gradient of a batch's loss."""
+"""Length of the gradient of a batch's loss, and its square."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import nn
 from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 
-if TYPE_CHECKING:
-    from torch import nn
+
+@dataclass(frozen=True, kw_only=True)
+class NASI(Measure):
+    """Squared length of the gradient of a batch's mean cross-entropy, at initialisation.
+
+    Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel by it within a
+    differentiable search, whose result is not a ranking by this score. BatchNorm takes the batch's
+    statistics.
+    """
+
+    name = "nasi"
+    weights = "init"
+    size = 1, 128
+    batchnorm = "batch"
+
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
+        gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
+        return {"": derivatives.read_sum(part.double().square().sum() for part in gradient.values())}
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradNorm(Measure):
+class GradNorm(NASI):
     """Euclidean length of the gradient of a batch's mean cross-entropy with respect to all weights.
 
     As in Abdelfattah et al. 2021 (arXiv:2101.08134), but of the whole gradient, where their code adds up
     the lengths of its layers; their networks are in training mode. At initialisation.
     """
 
-    name: ClassVar[str] = "grad_norm"
-    weights: ClassVar[str] = "init"
-    size: ClassVar[tuple[int, int]] = (1, 128)
-    batchnorm: ClassVar[str | None] = "batch"
+    name = "grad_norm"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        gradient = derivatives.gradient(model, batch.images, batch.labels, batch.chunk)
-        return {"": derivatives.read_sum(part.double().square().sum() for part in gradient.values()) ** 0.5}
+        return {"": super().__call__(model, batch)[""] ** 0.5}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
-from rbtools.lazy import torch
-from rbtools.measures import derivatives, spectrum
+from rbtools.lazy import Tensor, nn, torch
+from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, standard_error
 from rbtools.registry import param
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+# From vectors (R, d) to the products (R, d), row by row: many operators are handled at once.
+Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +25,22 @@ class Hessian(Measure):
     absolute value with its sign, by power iteration; trace by Hutchinson's probes.
     """
 
-    name: ClassVar[str] = "hessian"
-    random: ClassVar[bool] = True
-    less_is_better: ClassVar[bool] = True
+    name = "hessian"
+    random = True
+    less_is_better = True
 
     wrt: str = param("weight", "Derivatives with respect to what.", choices=("weight", "input", "both"))
     solver: str = param("lanczos", "How eigenvalues are found.", choices=("lanczos", "power", "both"))
     top: int = param(1, "Number of largest eigenvalues, by Lanczos.", check="positive")
-    iterations: int = param(100, "Most products for an eigenvalue.", check="positive")
-    tolerance: float = param(1e-3, "Accuracy of eigenvalues, as a share of the largest.", check="positive")
+    iterations: int = param(
+        100, "Most products for an eigenvalue.", check="positive", part_of="solver:iterations"
+    )
+    tolerance: float = param(
+        1e-3,
+        "Accuracy of eigenvalues, as a share of the largest.",
+        check="positive",
+        part_of="solver:tolerance",
+    )
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 
     def settings(self, value: str) -> dict[str, Any]:
@@ -56,23 +63,27 @@ class Hessian(Measure):
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The standard error of one batch is over its probes or images; of several, over batches."""
         names = [name for name in results[0] if not name.endswith(".probes")]
-        values = [over_batches(name, [_mean(result[name]) for result in results], sizes) for name in names]
+        means = {
+            name: [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]
+            for name in names
+        }
+        values = [over_batches(name, [float(mean) for mean in means[name]], sizes) for name in names]
         if len(results) > 1:
             return values
-        return [self._alone(value, results[0]) for value in values]
-
-    def _alone(self, value: Value, result: BatchResult) -> Value:
-        if f"{value.name}.probes" in result:
-            return Value(value.name, value.value, standard_error(result[f"{value.name}.probes"]), "probes")
-        each = result[value.name]
-        error = standard_error(each) if isinstance(each, list) else None
-        return value if error is None else Value(value.name, value.value, error, "examples")
+        for index, name in enumerate(names):
+            probes, numbers = results[0].get(f"{name}.probes"), results[0][name]
+            if probes is not None:
+                values[index] = replace(values[index], se=standard_error(probes), over="probes")
+            elif isinstance(numbers, list) and len(numbers) > 1:
+                values[index] = replace(values[index], se=standard_error(numbers), over="examples")
+        return values
 
     def _weight(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         hessian = derivatives.WeightHessian(model, batch.images, batch.labels, batch.chunk)
         traces = [sum(row) for row in hessian.traces(batch.probes, self.probes)]
         start = batch.probes.child("start").normal((hessian.size,))
-        result = self._eigenvalues("weight", hessian.flat, start)
+        rows = self._rows("weight", hessian.flat, start)
+        result: BatchResult = {name: float(value[0]) for name, value in rows.items()}
         result["weight.trace"] = sum(traces) / self.probes
         result["weight.trace.probes"] = traces
         return result
@@ -94,22 +105,92 @@ class Hessian(Measure):
                 parts.setdefault(name, []).append(value)
         return {name: torch.cat(values).tolist() for name, values in parts.items()}
 
-    def _eigenvalues(self, wrt: str, product: Callable[[Tensor], Tensor], start: Tensor) -> BatchResult:
-        return {name: float(rows[0]) for name, rows in self._rows(wrt, product, start).items()}
-
-    def _rows(self, wrt: str, product: Callable[[Tensor], Tensor], start: Tensor) -> dict[str, Tensor]:
+    def _rows(self, wrt: str, product: Product, start: Tensor) -> dict[str, Tensor]:
         """Eigenvalues by name, one for each row (R,)."""
         limits = {"iterations": self.iterations, "tolerance": self.tolerance}
         result: dict[str, Tensor] = {}
         if self.solver != "power":
-            largest = spectrum.lanczos(product, start, top=self.top, **limits)  # type: ignore[arg-type]
-            for place in range(self.top):
-                result[f"{wrt}.top{place + 1}" if place else f"{wrt}.lmax"] = largest[:, place]
+            largest = lanczos(product, start, top=self.top, **limits)  # type: ignore[arg-type]
+            for rank in range(self.top):
+                result[f"{wrt}.top{rank + 1}" if rank else f"{wrt}.lmax"] = largest[:, rank]
         if self.solver != "lanczos":
-            result[f"{wrt}.labs"] = spectrum.power(product, start, **limits)  # type: ignore[arg-type]
+            result[f"{wrt}.labs"] = power(product, start, **limits)  # type: ignore[arg-type]
         return result
 
 
-def _mean(numbers: float | list[float]) -> float:
-    """A number of a batch: itself, or the mean over the images."""
-    return float(torch.tensor(numbers, dtype=torch.float64).mean())
+def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:
+    """The `top` largest eigenvalues of each row's operator: float64 (R, top), NaN where there are fewer.
+
+    Lanczos (1950) with full reorthogonalisation; it ends when the residual of each wanted Ritz value is below
+    `tolerance` times the largest absolute value, or after `iterations` products. A row whose Krylov space is
+    exhausted has its exact eigenvalues. Eigenvalues that are not finite are NaN.
+
+    Shape: start float (R, d), not zero.
+    """
+    rows = len(start)
+    basis: list[Tensor] = []
+    alphas = torch.zeros(rows, 0, dtype=torch.float64)
+    betas = torch.zeros(rows, 0, dtype=torch.float64)
+    eigenvalues = torch.full((rows, top), torch.nan, dtype=torch.float64)
+    going = torch.ones(rows, dtype=torch.bool)
+    current = start / start.norm(dim=1, keepdim=True)
+    for _ in range(min(iterations, start.shape[1])):
+        basis.append(current)
+        following = product(current)
+        alpha = (following * current).sum(1)
+        for _twice in range(2):  # a single pass leaves rounding errors
+            for earlier in basis:
+                following = following - (following * earlier).sum(1, keepdim=True) * earlier
+        beta = following.norm(dim=1)
+        alphas = torch.cat([alphas, alpha.double().cpu()[:, None]], dim=1)
+        betas = torch.cat([betas, beta.double().cpu()[:, None]], dim=1)
+        bad = going & ~(alphas[:, -1].isfinite() & betas[:, -1].isfinite())
+        eigenvalues[bad] = torch.nan
+        going &= ~bad
+        if not going.any():
+            break
+        values, done = _ritz(alphas[going], betas[going], top, tolerance)
+        eigenvalues[going, : values.shape[1]] = values
+        going[going.clone()] = ~done
+        if not going.any():
+            break
+        # An exhausted row continues with zeros, which change nothing.
+        current = torch.where(beta[:, None] > 0, following / beta.clamp_min(1e-30)[:, None], 0.0)
+    return eigenvalues
+
+
+def _ritz(alphas: Tensor, betas: Tensor, top: int, tolerance: float) -> tuple[Tensor, Tensor]:
+    """The largest Ritz values (R, at most top), descending, and which rows need no further step."""
+    tridiagonal = torch.diag_embed(alphas)
+    if alphas.shape[1] > 1:
+        off = betas[:, :-1]
+        tridiagonal += torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+    values, vectors = torch.linalg.eigh(tridiagonal)
+    size = values.abs().amax(1)
+    residuals = betas[:, -1:] * vectors[:, -1, :].abs()
+    wanted = min(top, values.shape[1])
+    converged = (residuals[:, -wanted:] <= tolerance * size[:, None]).all(1) & (values.shape[1] >= top)
+    # Products in float32 are exact to some 1e-6 of the largest eigenvalue.
+    exhausted = betas[:, -1] <= 1e-6 * size
+    return values.flip(1)[:, :wanted], converged | exhausted
+
+
+def power(product: Product, start: Tensor, *, iterations: int, tolerance: float) -> Tensor:
+    """The eigenvalue of largest absolute value of each row's operator, with its sign: float64 (R,).
+
+    Power iteration; it ends when no row's estimate changes by more than a share `tolerance`, or after
+    `iterations` products.
+
+    Shape: start float (R, d), not zero.
+    """
+    current = start / start.norm(dim=1, keepdim=True)
+    value: Tensor | None = None
+    for _ in range(iterations):
+        following = product(current)
+        last, value = value, (following * current).sum(1).double()
+        if last is not None and ((value - last).abs() <= tolerance * (last.abs() + 1e-6)).all():
+            break
+        norm = following.norm(dim=1, keepdim=True)
+        current = torch.where(norm > 0, following / norm.clamp_min(1e-30), current)
+    assert value is not None
+    return value.cpu()

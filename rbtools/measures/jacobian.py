@@ -6,16 +6,12 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import derivatives
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, watching
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +29,15 @@ class Jacobian(Measure):
     Raises RbError where `exact` needs more memory than there is, and for `exact` with such statistics.
     """
 
-    name: ClassVar[str] = "jacobian"
-    size: ClassVar[tuple[int, int]] = (10, 256)
-    batchnorm: ClassVar[str | None] = "running"
-    placed: ClassVar[bool] = True
-    random: ClassVar[bool] = True
-    less_is_better: ClassVar[bool] = True
+    name = "jacobian"
+    size = 10, 256
+    batchnorm = "running"
+    placed = True
+    random = True
+    less_is_better = True
 
     projections: int = param(1, "Random directions for each image.", check="positive")
-    exact: bool = param(False, "All logits instead of random directions.")
+    exact: bool = param(False, "All logits instead of random directions.", part_of="projections:exact")
 
     @property
     def of_images(self) -> bool:
@@ -50,8 +46,8 @@ class Jacobian(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.exact and batch.together:
             raise RbError(
-                "--exact takes each image's Jacobian by itself, and with --batchnorm batch an image's logits"
-                " depend on the others of its batch. Leave out one of the two."
+                "exact of --projections takes each image's Jacobian by itself, and with --batchnorm batch an"
+                " image's logits depend on the others of its batch. Leave out one of the two."
             )
         squares: list[Tensor] = []
         rows = torch.arange(len(batch), device=batch.images.device)
@@ -87,7 +83,7 @@ class Jacobian(Measure):
         if need > free:
             raise RbError(
                 f"The full Jacobian of one image has {classes} logits and takes {need / 2**30:.3g} GiB;"
-                f" {free / 2**30:.3g} GiB are free. Leave out --exact: random projection needs one gradient."
+                f" {free / 2**30:.3g} GiB are free. Leave out exact: random projection needs one gradient."
             )
         return max(1, min(batch.chunk, int(free / 2 / need)))
 
@@ -112,11 +108,6 @@ def largest_map(model: nn.Module, images: Tensor) -> int:
         if isinstance(output, torch.Tensor):
             sizes.append(output.numel())
 
-    handles = [module.register_forward_hook(seen) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watching(model.modules(), seen), torch.no_grad():
+        model(images)
     return max(sizes)

@@ -8,22 +8,17 @@ is summed layer by layer, and a layer's gradients are freed before the next laye
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import F, nn, torch
-from rbtools.measures.derivatives import differentiating, weights_of
+from rbtools.lazy import F, Tensor, nn, torch
+from rbtools.measures.base import watching
+from rbtools.measures.derivatives import Weights, differentiating, weights_of
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rbtools.measures.derivatives import Weights
-
-    # Called with a layer, its input, and the gradient at its output.
-    Add = Callable[[nn.Module, Tensor, Tensor], None]
-    # Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
-    Blocks = Iterator[tuple[str, Tensor]]
+# Called with a layer, its input, and the gradient at its output.
+Add = Callable[["nn.Module", Tensor, Tensor], None]
+# Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
+Blocks = Iterator[tuple[str, Tensor]]
 
 # Numbers of a layer's gradients that are in memory at once, and columns of a block of products.
 _NUMBERS = 1 << 26
@@ -43,7 +38,7 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
     """
     weights_of(model)  # raises RbError if there are none
     total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
-    taken, rest = _taken(model, images[:1])
+    taken, others = _taken(model, images[:1])
 
     def add(module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
         for name, block in _blocks(module, inside, gradient):
@@ -51,8 +46,8 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
                 _add_products(total, block)
 
     _backward(model, images, set(taken), add, each_logit)
-    if rest:
-        _one_by_one(model, images, rest, total, each_logit)
+    if others:
+        _one_by_one(model, images, others, total, each_logit)
     return total
 
 
@@ -77,19 +72,16 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
             logits = [model(images) for images in batches]
             outputs = [part.T if each_logit else part.sum(1)[None] for part in logits]
             for places in zip(*outputs, strict=True):
-                rows = [_row(output, some) for batch_outputs in places for output in batch_outputs]
-                _add_products(total, torch.cat(rows))
+                rows = []
+                for output in (output for batch_outputs in places for output in batch_outputs):
+                    gradients = tuple(torch.zeros_like(parameter) for parameter in some)
+                    if output.requires_grad:
+                        gradients = torch.autograd.grad(
+                            output, some, retain_graph=True, allow_unused=True, materialize_grads=True
+                        )
+                    rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
+                _add_products(total, torch.stack(rows))
     return total
-
-
-def _row(output: Tensor, parameters: list[nn.Parameter]) -> Tensor:
-    """The gradient of one number with respect to all these parameters: (1, P)."""
-    if not output.requires_grad:
-        return output.new_zeros(1, sum(parameter.numel() for parameter in parameters))
-    gradients = torch.autograd.grad(
-        output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
-    return torch.cat([gradient.flatten() for gradient in gradients])[None]
 
 
 def _add_products(total: Tensor, block: Tensor) -> None:
@@ -97,9 +89,6 @@ def _add_products(total: Tensor, block: Tensor) -> None:
     for part in block.flatten(1).split(_COLUMNS, dim=1):  # the float64 copy stays in the cache
         rows = part.double()
         total.addmm_(rows, rows.T)
-
-
-# --- a layer's gradients ---------------------------------------------------------------------------
 
 
 def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
@@ -110,6 +99,7 @@ def _blocks(module: nn.Module, inside: Tensor, gradient: Tensor) -> Blocks:
     if isinstance(module, nn.Conv2d):
         if module.groups == 1 and not isinstance(module.padding, str) and module.padding_mode == "zeros":
             yield from _convolution(module, inside, gradient)
+            yield "bias", gradient.flatten(2).sum(2)
     elif isinstance(module, nn.Linear):
         yield from _linear(module, inside, gradient)
     elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
@@ -135,30 +125,15 @@ def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
     if conv.kernel_size == (1, 1) and conv.padding == (0, 0):
         seen = inside[:, :, :: conv.stride[0], :: conv.stride[1]].flatten(2)
         yield "weight", torch.bmm(gradient.flatten(2), seen.transpose(1, 2))
-        if conv.bias is not None:
-            yield "bias", gradient.flatten(2).sum(2)
         return
     step = max(_NUMBERS // (count * conv.weight[0].numel()), 1)
-    beside = inside.reshape(1, -1, *inside.shape[2:])
+    channels_of_all = inside.reshape(1, -1, *inside.shape[2:])
     for first in range(0, channels, step):
         part = gradient[:, first : first + step].reshape(1, -1, *gradient.shape[2:])
         weight = conv.weight.detach()[:1].expand(part.shape[1], *conv.weight.shape[1:])
-        gradients = torch.ops.aten.convolution_backward(
-            part,
-            beside,
-            weight,
-            None,
-            conv.stride,
-            conv.padding,
-            conv.dilation,
-            False,
-            [0, 0],
-            count,
-            [False, True, False],
-        )
+        options = (None, conv.stride, conv.padding, conv.dilation, False, [0, 0], count, [False, True, False])
+        gradients = torch.ops.aten.convolution_backward(part, channels_of_all, weight, *options)
         yield "weight", gradients[1].view(count, -1)
-    if conv.bias is not None:
-        yield "bias", gradient.flatten(2).sum(2)
 
 
 def _linear(module: nn.Linear, inside: Tensor, gradient: Tensor) -> Blocks:
@@ -178,18 +153,10 @@ def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient:
     """The backward pass of one BatchNorm in which each channel of each image is a channel."""
     assert norm.running_mean is not None and norm.running_var is not None
     count = len(inside)
-    _, weight, bias = torch.ops.aten.native_batch_norm_backward(
-        gradient.reshape(1, -1, *gradient.shape[2:]),
-        inside.reshape(1, -1, *inside.shape[2:]),
-        None,
-        norm.running_mean.repeat(count),
-        norm.running_var.repeat(count),
-        None,
-        None,
-        False,
-        norm.eps,
-        [False, True, True],
-    )
+    left, right = (x.reshape(1, -1, *x.shape[2:]) for x in (gradient, inside))
+    mean, variance = norm.running_mean.repeat(count), norm.running_var.repeat(count)
+    options = (None, None, False, norm.eps, [False, True, True])
+    _, weight, bias = torch.ops.aten.native_batch_norm_backward(left, right, None, mean, variance, *options)
     yield "weight", weight.view(count, -1)
     yield "bias", bias.view(count, -1)
 
@@ -211,7 +178,9 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
                 places[parameter] = module, name
 
     parameters = dict(model.named_parameters())
-    exact = _gradients(model, image, list(parameters.values()), add)
+    every = list(parameters.values())
+    with _differentiable(every), _watched(set(model.modules()), add), torch.enable_grad():
+        exact = torch.autograd.grad(model(image).sum(), every, allow_unused=True)
     pairs = [
         (torch.cat(blocks.get(parameter, [gradient.new_empty(0)])), gradient.flatten())
         for parameter, gradient in zip(parameters.values(), exact, strict=True)
@@ -219,16 +188,16 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
     ]
     same = iter(_same(pairs))
     taken: dict[nn.Module, set[str]] = {}
-    rest = []
+    others = []
     for (name, parameter), gradient in zip(parameters.items(), exact, strict=True):
         if gradient is None:
             continue
         if next(same):
-            module, own = places[parameter]
-            taken.setdefault(module, set()).add(own)
+            module, own_name = places[parameter]
+            taken.setdefault(module, set()).add(own_name)
         else:
-            rest.append(name)
-    return taken, rest
+            others.append(name)
+    return taken, others
 
 
 def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
@@ -247,14 +216,6 @@ def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
     return [fits and next(answers) for fits in alike]
 
 
-def _gradients(
-    model: nn.Module, image: Tensor, parameters: list[nn.Parameter], add: Add
-) -> list[Tensor | None]:
-    """Autograd's gradients of the sum of the logits; `add` is called for each call of a layer."""
-    with _differentiable(parameters), _watched(set(model.modules()), add), torch.enable_grad():
-        return list(torch.autograd.grad(model(image).sum(), parameters, allow_unused=True))
-
-
 @contextmanager
 def _differentiable(parameters: list[nn.Parameter]) -> Iterator[None]:
     """Let frozen parameters require gradients inside the block."""
@@ -268,16 +229,7 @@ def _differentiable(parameters: list[nn.Parameter]) -> Iterator[None]:
             parameter.requires_grad_(False)
 
 
-# --- passes through the model ----------------------------------------------------------------------
-
-
-def _backward(
-    model: nn.Module,
-    images: Tensor,
-    modules: set[nn.Module],
-    add: Add,
-    each_logit: bool,
-) -> None:
+def _backward(model: nn.Module, images: Tensor, modules: set[nn.Module], add: Add, each_logit: bool) -> None:
     """Call `add(module, input, gradient at its output)` for every call of these modules."""
     with _watched(modules, add), torch.enable_grad():
         points = images.detach().requires_grad_()
@@ -285,28 +237,21 @@ def _backward(
         if not logits.requires_grad:  # the logits do not depend on the image, nor on any layer that sees it
             return
         outputs = logits.sum(0) if each_logit else logits.sum()[None]
-        for place, output in enumerate(outputs):
-            torch.autograd.grad(output, points, retain_graph=place + 1 < len(outputs), allow_unused=True)
+        for number, output in enumerate(outputs):
+            torch.autograd.grad(output, points, retain_graph=number + 1 < len(outputs), allow_unused=True)
 
 
-@contextmanager
-def _watched(modules: set[nn.Module], add: Add) -> Iterator[None]:
+def _watched(modules: set[nn.Module], add: Add) -> AbstractContextManager[None]:
+    def take(module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
+        with torch.no_grad():
+            add(module, inside, gradient.detach())
+
     def seen(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         if isinstance(output, torch.Tensor) and output.requires_grad and isinstance(inputs[0], torch.Tensor):
             # The hook gets the gradient at the tensor's present value, also if that is overwritten later.
-            output.register_hook(partial(_take, add, module, inputs[0].detach()))
+            output.register_hook(partial(take, module, inputs[0].detach()))
 
-    handles = [module.register_forward_hook(seen) for module in modules if module._parameters]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _take(add: Add, module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
-    with torch.no_grad():
-        add(module, inside, gradient.detach())
+    return watching((module for module in modules if module._parameters), seen)
 
 
 def _one_by_one(model: nn.Module, images: Tensor, names: list[str], total: Tensor, each_logit: bool) -> None:

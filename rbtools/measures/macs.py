@@ -1,25 +1,34 @@
-"""Multiply-accumulate operations of one image."""
+"""The size of a network: its parameters, and the multiply-accumulate operations of one image."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import nn, torch
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch
+from rbtools.lazy import Tensor, nn, torch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, watching
 
-if TYPE_CHECKING:
-    from torch import Tensor
+
+@dataclass(frozen=True, kw_only=True)
+class Params(Measure):
+    """Number of parameters of the network."""
+
+    name = "params"
+    weights = "none"
+    data = False
+    less_is_better = True
+
+    def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
+        return {"": sum(parameter.numel() for parameter in model.parameters())}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MACs(Measure):
     """Multiply-accumulate operations of the convolutions and linear layers that run for one image."""
 
-    name: ClassVar[str] = "macs"
-    weights: ClassVar[str] = "none"
-    data: ClassVar[bool] = False
-    less_is_better: ClassVar[bool] = True
+    name = "macs"
+    weights = "none"
+    data = False
+    less_is_better = True
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         return {"": count_macs(model, batch.images[:1])}
@@ -36,11 +45,7 @@ def count_macs(model: nn.Module, image: Tensor) -> int:
         total += output.numel() * weight[0].numel()
 
     kinds = (nn.modules.conv._ConvNd, nn.Linear)
-    handles = [module.register_forward_hook(seen) for module in model.modules() if isinstance(module, kinds)]
-    try:
-        with torch.no_grad():
-            model(image)
-    finally:
-        for handle in handles:
-            handle.remove()
+    modules = (module for module in model.modules() if isinstance(module, kinds))
+    with watching(modules, seen), torch.no_grad():
+        model(image)
     return total

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import torch
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from rbtools.lazy import Tensor, nn, torch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +16,12 @@ class Margin(Measure):
     margin.clean is on the unchanged images, margin.robust on their adversarial images.
     """
 
-    name: ClassVar[str] = "margin"
-    version: ClassVar[int] = 2
-    weights: ClassVar[str] = "trained"
-    split: ClassVar[str] = "test"
-
-    @property
-    def attacks(self) -> int:
-        return 1
-
-    @property
-    def of_images(self) -> bool:
-        return True
+    name = "margin"
+    version = 2
+    weights = "trained"
+    split = "test"
+    attacks = 1
+    of_images = True
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         return {
@@ -42,14 +31,8 @@ class Margin(Measure):
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """Standard errors are over examples."""
-        values = []
-        for name in ("clean", "robust"):
-            each = [margin for result in results for margin in result[name]]
-            error = standard_error(each)
-            over = None if error is None else "examples"
-            mean = math.fsum(each) / len(each)
-            values.append(Value(name, mean, error, over, clean=name == "clean", numbers=each))
-        return values
+        clean, robust = ([n for result in results for n in result[name]] for name in ("clean", "robust"))
+        return [over_images("clean", clean, clean=True), over_images("robust", robust)]
 
 
 def _margins(model: nn.Module, images: Tensor, labels: Tensor, chunk: int) -> list[float]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any
 
-from rbtools.lazy import nn, torch
+from rbtools.errors import RbError
+from rbtools.lazy import F, Tensor, nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
 
 
@@ -21,15 +23,13 @@ class NASWOT(Measure):
     Raises RbError for a network without a ReLU.
     """
 
-    name: ClassVar[str] = "naswot"
-    weights: ClassVar[str] = "init"
-    size: ClassVar[tuple[int, int]] = (1, 128)
-    batchnorm: ClassVar[str | None] = "batch"
+    name = "naswot"
+    weights = "init"
+    size = 1, 128
+    batchnorm = "batch"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
-        from rbtools.measures import codes
-
-        kernel = codes.agreement(model, batch.images)
+        kernel = agreement(model, batch.images)
         sign, log = torch.linalg.slogdet(kernel)
         # Equal rows are compared exactly: with rounding a zero determinant may come out nonzero.
         apart = len(torch.unique(kernel, dim=0)) == len(kernel)
@@ -41,3 +41,45 @@ class NASWOT(Measure):
             reason = "K is singular: images of a batch have the same code"
             return [Value("", None, more={"reason": reason})]
         return [over_batches("", numbers, sizes)]
+
+
+def agreement(model: nn.Module, images: Tensor) -> Tensor:
+    """The number of ReLU units in the same state for each pair of images: whole numbers in float64 (N, N).
+
+    ReLUs that no gradient of the logits reaches do not count. Raises RbError for a model without ReLU.
+    """
+    from torch.overrides import TorchFunctionMode
+
+    relus = {F.relu, F.relu_, torch.relu, torch.relu_, torch.Tensor.relu, torch.Tensor.relu_}
+    total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
+    any_relu = False
+
+    class CountingRelus(TorchFunctionMode):
+        """Watches the output of every ReLU, layer or function, before anything overwrites it."""
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal any_relu
+            output = function(*args, **(kwargs or {}))
+            if function in relus:
+                any_relu = True
+                if output.requires_grad:
+                    output.register_hook(partial(count, output.detach() > 0))
+            return output
+
+    def count(on: Tensor, gradient: Tensor) -> None:
+        # In float32 sums of up to 2^24 ones are exact.
+        for part in on.flatten(1).split(1 << 22, dim=1):
+            code = part.float()
+            total.add_(code @ code.T).add_((1 - code) @ (1 - code).T)
+
+    with torch.enable_grad():
+        points = images.detach().requires_grad_()
+        with CountingRelus():
+            logits = model(points)
+        if not any_relu:
+            raise RbError(
+                "The model has no ReLU, and NASWOT counts which are on. Take another measure, such as ntk."
+            )
+        if logits.requires_grad:
+            torch.autograd.grad(logits.sum(), points, allow_unused=True)
+    return total

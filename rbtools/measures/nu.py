@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import torch
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
+from rbtools.lazy import Tensor, nn, torch
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_images
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,20 +20,17 @@ class Nu(Measure):
     counts.
     """
 
-    name: ClassVar[str] = "nu"
-    version: ClassVar[int] = 2
-    weights: ClassVar[str] = "trained"
-    split: ClassVar[str] = "test"
-    random: ClassVar[bool] = True
-    less_is_better: ClassVar[bool] = True
-    own_eps: ClassVar[bool] = True
+    name = "nu"
+    version = 2
+    weights = "trained"
+    split = "test"
+    random = True
+    less_is_better = True
+    own_eps = True
+    of_images = True
 
     eps: float = 8 / 255
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
-
-    @property
-    def of_images(self) -> bool:
-        return True
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         rows = torch.arange(len(batch), device=batch.images.device)
@@ -50,10 +43,8 @@ class Nu(Measure):
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The standard error is over examples."""
         each = [distance for result in results for distance in result[""]]
-        error = standard_error(each)
-        over = None if error is None else "examples"
-        mean = Value("", math.fsum(each) / len(each), error, over, numbers=each)
-        return [mean, Value("max", max(each) if all(map(math.isfinite, each)) else math.nan)]
+        largest = max(each) if all(map(math.isfinite, each)) else math.nan
+        return [over_images("", each), Value("max", largest)]
 
     def _distances(self, model: nn.Module, images: Tensor, start: Tensor) -> Tensor:
         """The largest distance over all steps for each image (N,)."""

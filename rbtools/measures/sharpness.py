@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import nn
 from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +18,12 @@ class Sharpness(Measure):
     gradient, of `gamma` times its own length. The adversarial images are made on the unchanged model.
     """
 
-    name: ClassVar[str] = "sharpness"
-    weights: ClassVar[str] = "trained"
-    less_is_better: ClassVar[bool] = True
+    name = "sharpness"
+    weights = "trained"
+    less_is_better = True
+    attacks = 1
 
     gamma: float = param(0.01, "The step's length, as a share of the weight's.", check="positive")
-
-    @property
-    def attacks(self) -> int:
-        return 1
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         names = list(derivatives.layers(model).values())

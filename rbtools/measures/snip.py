@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import nn
 from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +17,10 @@ class SNIP(Measure):
     (arXiv:2101.08134), whose networks are in training mode; at initialisation.
     """
 
-    name: ClassVar[str] = "snip"
-    weights: ClassVar[str] = "init"
-    size: ClassVar[tuple[int, int]] = (1, 128)
-    batchnorm: ClassVar[str | None] = "batch"
+    name = "snip"
+    weights = "init"
+    size = 1, 128
+    batchnorm = "batch"
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         names = list(derivatives.layers(model).values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rbtools.lazy import nn, torch
 from rbtools.measures import derivatives
@@ -19,9 +18,9 @@ class SynFlow(Measure):
     the arithmetic is float64. No data are used.
     """
 
-    name: ClassVar[str] = "synflow"
-    weights: ClassVar[str] = "init"
-    data: ClassVar[bool] = False
+    name = "synflow"
+    weights = "init"
+    data = False
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         import copy

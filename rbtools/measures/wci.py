@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import torch
-from rbtools.measures import derivatives, layer_traces
+from rbtools.lazy import Tensor, nn, torch
+from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, standard_error
+from rbtools.measures.derivatives import Weights
 from rbtools.registry import param
+from rbtools.rng.draws import Draws
 
-if TYPE_CHECKING:
-    from torch import nn
+_LOOKED_AT = 8  # images on which linearity is looked for
+_LINEAR = 1e-4  # a share of the gradient, far above rounding and far below what a smooth activation gives
+_GROUP = 32  # images of one estimate: fewer give less variance (in half of them half), and smaller passes
+_KEPT = 2**26  # numbers of gradients that are kept where a group is in several chunks: 256 MiB in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,22 +25,19 @@ class WCI(Measure):
 
     The Hessian is that of the mean cross-entropy on adversarial training images, held constant, with respect
     to the weight of a convolution or a linear layer (no biases, no BatchNorm). A layer's trace is estimated
-    without the other layers' blocks (`layer_traces`); it is above 0 where logits are piecewise linear in the
+    without the other layers' blocks (`traces`); it is above 0 where logits are piecewise linear in the
     weight. A layer with a negative estimate counts as 0; the record has their number, and the standard error
     what they may hide.
     """
 
-    name: ClassVar[str] = "wci"
-    version: ClassVar[int] = 2
-    random: ClassVar[bool] = True
-    weights: ClassVar[str] = "trained"
-    plain: ClassVar[bool] = True
-    less_is_better: ClassVar[bool] = True
+    name = "wci"
+    version = 2
+    random = True
+    weights = "trained"
+    plain = True
+    less_is_better = True
+    attacks = 1
     probes: int = param(20, "Random vectors for a trace.", check="positive")
-
-    @property
-    def attacks(self) -> int:
-        return 1
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         """`layers`: names; `norms`: squared Frobenius norms; `traces`: a row of layers for each probe."""
@@ -45,7 +45,7 @@ class WCI(Measure):
         names = list(layers.values())
         weights = derivatives.weights_of(model, names)
         norms = torch.stack([w.double().square().sum() for w in weights.values()]).tolist()
-        rows = layer_traces.traces(model, batch.attacked, batch, names, self.probes)
+        rows = traces(model, batch.attacked, batch, names, self.probes)
         return {"layers": list(layers), "norms": norms, "traces": rows}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
@@ -84,8 +84,9 @@ class WCI(Measure):
         }
         more = {"layers": each, "negative": sum(trace < 0 for trace in traces)}
         sums = [sum(row) for row in rows]
-        trace = Value("trace", sum(sums) / self.probes, standard_error(sums), _over(self.probes))
-        return [Value("", value, _index_error(without, hidden), _over(self.probes), more), trace]
+        over = "probes" if self.probes > 1 else None
+        trace = Value("trace", sum(sums) / self.probes, standard_error(sums), over)
+        return [Value("", value, _index_error(without, hidden), over, more), trace]
 
 
 def index(norms: Sequence[float], traces: Sequence[float]) -> float:
@@ -102,5 +103,89 @@ def _index_error(without: Sequence[float], hidden: float) -> float | None:
     return math.sqrt((count - 1) / count * sum((x - mean) ** 2 for x in without) + hidden)
 
 
-def _over(probes: int) -> str | None:
-    return "probes" if probes > 1 else None
+def traces(
+    model: nn.Module, images: Tensor, batch: MeasureBatch, names: Sequence[str], count: int
+) -> list[list[float]]:
+    """Unbiased estimates of the trace of each weight's block of the Hessian of the mean cross-entropy.
+
+    `count` rows, independent of each other, of one number for each of `names`. images: (N, C, H, W), those on
+    which the loss is taken, with the labels and the random numbers of `batch`.
+
+    The block of a layer has the trace of J' C J, the mean over images, if the logits are piecewise linear in
+    that weight, as behind ReLU, pooling and BatchNorm's running statistics: J is the Jacobian of an image's
+    logits with respect to the weight, C = diag(p) - p p' the Hessian of the cross-entropy with respect to
+    them. That needs no second derivative, and one backward pass gives an estimate for all layers at once,
+    into which the blocks between layers do not enter. Of other layers, each has probes of its own.
+    """
+    curved = _curved(model, images[:_LOOKED_AT], batch.probes.child("linear"), names)
+    linear = [name for name in names if name not in curved]
+    estimates: dict[str, list[float]] = {}
+    if linear:
+        rows = _linear_traces(model, images, batch, linear, count)
+        estimates |= dict(zip(linear, map(list, zip(*rows, strict=True)), strict=True))
+    for name in curved:
+        hessian = derivatives.WeightHessian(model, images, batch.labels, batch.chunk, [name])
+        estimates[name] = [row[0] for row in hessian.traces(batch.probes.child(name), count)]
+    return [list(row) for row in zip(*(estimates[name] for name in names), strict=True)]
+
+
+def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
+    """The weights in which the logits of these few images are not piecewise linear, or not finite.
+
+    Where they are, the second derivative of a random combination of logits in a random direction of the
+    weight is 0 up to rounding.
+    """
+    logits = derivatives.logits_of(model, images)
+    straight = []
+    with derivatives.differentiating():
+        outputs = logits({})
+        signs = derivatives.rademacher(draws.child("logits"), outputs.numel(), 0)[0].view_as(outputs)
+
+        def combined(weights: Weights) -> Tensor:
+            return (signs * logits(weights)).sum()
+
+        for name, weight in derivatives.weights_of(model, names).items():
+            gradient, transposed, *_ = torch.func.vjp(torch.func.grad(combined), {name: weight})
+            direction = derivatives.rademacher(draws, weight.numel(), 0)[0].view_as(weight).to(weight.dtype)
+            bend = transposed({name: direction})[0][name].norm() * weight.norm()
+            straight.append(bend <= _LINEAR * gradient[name].norm() * direction.norm())
+        linear = torch.stack(straight).tolist()
+    return [name for name, is_straight in zip(names, linear, strict=True) if not is_straight]
+
+
+def _linear_traces(
+    model: nn.Module, images: Tensor, batch: MeasureBatch, names: Sequence[str], count: int
+) -> list[list[float]]:
+    """Estimates of the traces where logits are piecewise linear: `count` rows of a number for each weight.
+
+    The sum over groups of |sum over a group's images of J' S u|^2 / N. u: random signs (N, K), of each image
+    its own; S = diag(sqrt p) - p sqrt(p)', so that S S' = C. Groups are the same whatever the chunk.
+    """
+    weights = derivatives.weights_of(model, names)
+    size = sum(value.numel() for value in weights.values())
+    signs, rows = batch.draws.child("trace"), torch.arange(len(images), device=images.device)
+    estimates = []
+    with derivatives.differentiating():
+        for group in rows.split(_GROUP):
+            parts = group.split(batch.chunk)
+            at_once = count if len(parts) == 1 else max(1, _KEPT // size)
+            for first in range(0, count, at_once):
+                numbers = range(first, min(first + at_once, count))
+                sums: dict[int, Weights] = {}
+                for part in parts:
+                    outputs, transposed, *_ = torch.func.vjp(
+                        derivatives.logits_of(model, images[part]), weights
+                    )
+                    root, examples = outputs.softmax(1).sqrt(), signs.take(part)
+                    for number in numbers:
+                        vector = derivatives.rademacher(examples, outputs.shape[1], number).to(outputs.dtype)
+                        vector = root * (vector - root * (root * vector).sum(1, keepdim=True))
+                        product = transposed(vector)[0]
+                        earlier = sums.pop(number, {})
+                        sums[number] = {n: v + earlier[n] if n in earlier else v for n, v in product.items()}
+                        if part is parts[-1]:
+                            total = sums.pop(number)
+                            estimates.append(torch.stack([total[name].square().sum() for name in names]))
+        means = torch.stack(estimates).cpu().double().view(-1, count, len(names)).sum(0).div(len(images))
+    result: list[list[float]] = means.tolist()
+    return result

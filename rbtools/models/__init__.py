@@ -1,6 +1,6 @@
 """Networks by architecture record; torch is imported when the first one is built.
 
-A new family of the zoo is one file, one line in `FAMILIES` and a form in `rbtools.spaces.zoo_forms`; a
+A new family of the zoo is one file, one line in `FAMILIES` and a form in `rbtools.spaces.zoo`; a
 new space is one file with a `from_arch(arch, *, classes, shape)` and one line in `SPACES`.
 """
 
@@ -13,7 +13,7 @@ from rbtools import spaces
 from rbtools.errors import RbError
 from rbtools.registry import Registry
 from rbtools.spaces import zoo
-from rbtools.spaces.zoo_forms import TRACELESS
+from rbtools.spaces.zoo import TRACELESS
 
 if TYPE_CHECKING:
     from torch import nn

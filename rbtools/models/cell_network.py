@@ -6,15 +6,14 @@ logits only, where the original returns (features, logits).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.spaces.nasbench201 import ops_of
-from rbtools.spaces.nb201_cells import CONV1, CONV3, EDGES, NONE, OPS, POOL, SKIP
+from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, OPS, POOL, SKIP, ops_of
 
 
 class ReLUConvBN(nn.Module):
@@ -107,8 +106,7 @@ class ResidualBlock(nn.Module):
         self.conv_a = ReLUConvBN(channels_in, channels_out, kernel=3, stride=2)
         self.conv_b = ReLUConvBN(channels_out, channels_out, kernel=3)
         self.downsample = nn.Sequential(
-            nn.AvgPool2d(2, stride=2),
-            nn.Conv2d(channels_in, channels_out, 1, bias=False),
+            nn.AvgPool2d(2, stride=2), nn.Conv2d(channels_in, channels_out, 1, bias=False)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -116,7 +114,39 @@ class ResidualBlock(nn.Module):
         return out
 
 
-class NASBench201Network(nn.Module):
+class Skeleton(nn.Module):
+    """A stem, three stages of `cells` cells with a residual block between them, and a classifier.
+
+    `cell` makes a cell of a number of channels, which is `channels` in the first stage and doubles twice.
+    """
+
+    def __init__(
+        self, cell: Callable[[int], nn.Module], channels: int, cells: int, classes: int, in_channels: int
+    ) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
+        blocks: list[nn.Module] = []
+        for stage in range(3):
+            width = channels * 2**stage
+            if stage:
+                blocks.append(ResidualBlock(width // 2, width))
+            blocks += [cell(width) for _ in range(cells)]
+        self.cells = nn.ModuleList(blocks)
+        self.lastact = nn.Sequential(nn.BatchNorm2d(4 * channels), nn.ReLU())
+        self.classifier = nn.Linear(4 * channels, classes)
+
+    def logits(self, images: Tensor, *of_cells: Tensor) -> Tensor:
+        """Images (N, in_channels, H, W) -> logits (N, classes); `of_cells` is what all cells get besides."""
+        x = self.stem(images)
+        for block in self.cells:
+            x = block(x) if isinstance(block, ResidualBlock) else block(x, *of_cells)
+        logits: Tensor = self.classifier(self.lastact(x).mean((2, 3)))
+        return logits
+
+
+class NASBench201Network(Skeleton):
     """The network of one architecture: images (N, in_channels, H, W) -> logits (N, classes).
 
     `ops` are six op numbers, for the edges 0→1, 0→2, 1→2, 0→3, 1→3, 2→3, in the order none,
@@ -134,39 +164,20 @@ class NASBench201Network(nn.Module):
         classes: int = 10,
         in_channels: int = 3,
     ) -> None:
-        super().__init__()
-        self.ops = _checked_ops(ops)
+        if len(ops) != len(EDGES) or any(op not in range(len(OPS)) for op in ops):
+            raise RbError(
+                f"The operations {list(ops)} describe no NAS-Bench-201 cell."
+                f" Expected {len(EDGES)} numbers from 0 to {len(OPS) - 1}, one for each edge."
+            )
         for name, value in (("channels", channels), ("cells", cells), ("classes", classes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise RbError(f"A NAS-Bench-201 network cannot have {name} {value!r}. Give 1 or more.")
-        self.stem = nn.Sequential(
-            nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
-        )
-        blocks: list[nn.Module] = []
-        for stage in range(3):
-            width = channels * 2**stage
-            if stage:
-                blocks.append(ResidualBlock(width // 2, width))
-            blocks += [CellModule(self.ops, width) for _ in range(cells)]
-        self.cells = nn.ModuleList(blocks)
-        self.lastact = nn.Sequential(nn.BatchNorm2d(4 * channels), nn.ReLU())
-        self.classifier = nn.Linear(4 * channels, classes)
+        numbers = tuple(int(op) for op in ops)
+        super().__init__(lambda width: CellModule(numbers, width), channels, cells, classes, in_channels)
+        self.ops = numbers
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.stem(images)
-        for cell in self.cells:
-            x = cell(x)
-        logits: Tensor = self.classifier(self.lastact(x).mean((2, 3)))
-        return logits
-
-
-def _checked_ops(ops: Sequence[int]) -> tuple[int, ...]:
-    if len(ops) != len(EDGES) or any(op not in range(len(OPS)) for op in ops):
-        raise RbError(
-            f"The operations {list(ops)} describe no NAS-Bench-201 cell."
-            f" Expected {len(EDGES)} numbers from 0 to {len(OPS) - 1}, one for each edge."
-        )
-    return tuple(int(op) for op in ops)
+        return self.logits(images)
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> NASBench201Network:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models.resnet import Activation
-from rbtools.spaces import zoo_forms
+from rbtools.spaces import zoo
 
 
 class PreActBlock(nn.Module):
@@ -87,7 +87,7 @@ class PreActResNet(nn.Module):
 
 
 def from_form(
-    form: zoo_forms.PreActResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo.PreActResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> PreActResNet:
     """The zoo's pre-activation ResNet of that form: 11,172,170 parameters for 10 classes, with final norm."""
     return PreActResNet(

@@ -78,8 +78,8 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
         if len(datasets) > 1:
             raise RbError(
                 f"The file {path} has weights for {len(datasets)} data sets:"
-                f" {', '.join(map(shown, datasets))}. Say which are meant, such as --member {datasets[0]} or"
-                f" --member {in_order[0]}."
+                f" {', '.join(map(shown, datasets))}. Say which are meant, such as #{datasets[0]} or"
+                f" #{in_order[0]} behind the file."
             )
         return in_order[0]
     matches = [name for name in in_order if member in (name, name.rpartition("/")[0])]

@@ -15,7 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.spaces import zoo_forms
+from rbtools.spaces import zoo
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
@@ -138,7 +138,7 @@ def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
 
 
 def from_form(
-    form: zoo_forms.ResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> ResNet:
     """The zoo's ResNet of that form: ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
     block = Bottleneck if form.bottleneck else BasicBlock

@@ -8,7 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.spaces import zoo_forms
+from rbtools.spaces import zoo
 
 
 class SimpleCNN(nn.Module):
@@ -21,7 +21,7 @@ class SimpleCNN(nn.Module):
     def __init__(self, *, classes: int, shape: tuple[int, int, int]) -> None:
         super().__init__()
         channels, height, width = shape
-        most = zoo_forms.SimpleCNNForm.side
+        most = zoo.SimpleCNNForm.side
         self.size = (min((height - 4) // 2, most), min((width - 4) // 2, most))
         self.conv1 = nn.Conv2d(channels, 32, 3)
         self.conv2 = nn.Conv2d(32, 64, 3)
@@ -40,7 +40,7 @@ class SimpleCNN(nn.Module):
 
 
 def from_form(
-    form: zoo_forms.SimpleCNNForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo.SimpleCNNForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> SimpleCNN:
     """The zoo's network for MNIST: 1,199,882 parameters for 28x28x1 images and 10 classes."""
     return SimpleCNN(classes=classes, shape=shape)

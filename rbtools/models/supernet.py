@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rbtools.models.cell_network import ReLUConvBN, ResidualBlock, operation
-from rbtools.spaces.nb201_cells import EDGES, OPS
+from rbtools.models.cell_network import ReLUConvBN, Skeleton, operation
+from rbtools.spaces.nasbench201 import EDGES, OPS
 
 
 class MixedEdge(nn.Module):
@@ -46,40 +46,23 @@ class SearchCell(nn.Module):
         return nodes[3]
 
 
-class Supernet(nn.Module):
+class Supernet(Skeleton):
     """All cells of NAS-Bench-201 in one network: images (N, in_channels, H, W) -> logits (N, classes).
 
     `alphas` (6, 5) are the architecture parameters, shared by all cells; an edge's softmax over them weighs
-    its operations, in the order of `rbtools.spaces.nb201_cells.OPS`. `weigh` replaces these weights, by
+    its operations, in the order of `rbtools.spaces.nasbench201.OPS`. `weigh` replaces these weights, by
     sampled ones say.
     """
 
     def __init__(
         self, *, channels: int = 16, cells: int = 5, classes: int = 10, in_channels: int = 3
     ) -> None:
-        super().__init__()
+        super().__init__(SearchCell, channels, cells, classes, in_channels)
         self.alphas = nn.Parameter(torch.zeros(len(EDGES), len(OPS)))
         self.weigh: Tensor | None = None
-        self.stem = nn.Sequential(
-            nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
-        )
-        blocks: list[nn.Module] = []
-        for stage in range(3):
-            width = channels * 2**stage
-            if stage:
-                blocks.append(ResidualBlock(width // 2, width))
-            blocks += [SearchCell(width) for _ in range(cells)]
-        self.cells = nn.ModuleList(blocks)
-        self.lastact = nn.Sequential(nn.BatchNorm2d(4 * channels), nn.ReLU())
-        self.classifier = nn.Linear(4 * channels, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        weights = self.alphas.softmax(1) if self.weigh is None else self.weigh
-        x = self.stem(images)
-        for block in self.cells:
-            x = block(x, weights) if isinstance(block, SearchCell) else block(x)
-        logits: Tensor = self.classifier(self.lastact(x).mean((2, 3)))
-        return logits
+        return self.logits(images, self.alphas.softmax(1) if self.weigh is None else self.weigh)
 
     def weights(self) -> list[nn.Parameter]:
         """All parameters but those of the architecture."""

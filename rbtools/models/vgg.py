@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rbtools.spaces import zoo_forms
+from rbtools.spaces import zoo
 
 
 class VGG(nn.Module):
@@ -38,7 +38,7 @@ class VGG(nn.Module):
 
 
 def from_form(
-    form: zoo_forms.VGGForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo.VGGForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> VGG:
     """The zoo's VGG of that form: VGG-19 has 20,040,522 parameters for 10 classes."""
     return VGG(form.convs, form.widths, classes=classes, in_channels=shape[0])

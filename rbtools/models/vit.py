@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models.torchvision_import import torchvision
-from rbtools.spaces import zoo_forms
+from rbtools.spaces import zoo
 
 
 class VisionTransformer(torchvision.models.VisionTransformer):
@@ -20,7 +20,7 @@ class VisionTransformer(torchvision.models.VisionTransformer):
     """
 
     def __init__(
-        self, form: zoo_forms.ViT, *, classes: int, in_channels: int = 3, patch: int = 16, side: int = 224
+        self, form: zoo.ViT, *, classes: int, in_channels: int = 3, patch: int = 16, side: int = 224
     ) -> None:
         super().__init__(
             image_size=side,
@@ -43,7 +43,7 @@ class VisionTransformer(torchvision.models.VisionTransformer):
 
 
 def from_form(
-    form: zoo_forms.ViT, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo.ViT, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> VisionTransformer:
     """The zoo's vision transformer of that form: ViT-B has 85,806,346 parameters for 10 classes."""
     sizes = {name: int(fields[name]) for name in ("patch", "side") if name in fields}

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models.resnet import Activation
-from rbtools.spaces import zoo_forms
+from rbtools.spaces import zoo
 
 
 class WideBlock(nn.Module):
@@ -76,7 +76,7 @@ class WideResNet(nn.Module):
 
 
 def from_form(
-    form: zoo_forms.WideResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
+    form: zoo.WideResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
 ) -> WideResNet:
     """The zoo's Wide ResNet of that form: WRN-28-10 has 36,479,194 parameters for 10 classes."""
     return WideResNet(form.depth, form.widen, classes=classes, in_channels=shape[0])

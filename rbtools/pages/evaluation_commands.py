@@ -144,7 +144,7 @@ def _step(
     if not difference and entry.get("split") not in (None, "test"):
         step = step._replace(rest=(*step.rest, *option("split", entry["split"])))
     if entry.get("split") in (None, "test") and "indices" in entry:
-        lacking["Chosen images were evaluated (--indices), of which the record has only a hash."] = None
+        lacking["Chosen images were evaluated (--n LIST), of which the record has only a hash."] = None
     counts = _counts(entry, entries)
     if counts is None:
         lacking["The record does not say how many images rb-pr was given."] = None

@@ -264,7 +264,7 @@ PRBENCH = Paper(
             maker=_PAIRS,
             lacks=_FOUR,
         ),
-        "table 10": Item("Settings.", reason="Words without data: rb-train --preset prbench --print-config."),
+        "table 10": Item("Settings.", reason="Words without data: rbtools/trainer/presets.py."),
         "table 11": Item(
             "The metrics of table 4 for CINIC-10, ImageNet-50 and MNIST.",
             table="table 11",
@@ -444,9 +444,7 @@ ROBUSTNESS_DATASET = Paper(
             lacks="ten runs of ten queries, without BANANAS, among so few networks: all queries are random,"
             " so that the searches are alike",
         ),
-        "table 2": Item(
-            "Attacks and their distances.", reason="Settings: rb-attack --preset jung2023 --print-config."
-        ),
+        "table 2": Item("Attacks and their distances.", reason="Settings: rbtools/attacks/presets.py."),
         "table 3": Item("Keys of the files.", reason="A list: rb-convert jung2023 reads and writes them."),
         "table 4": Item("Keys of the files.", reason="A list: rb-convert jung2023 reads and writes them."),
     },

@@ -304,7 +304,7 @@ def need(name: str, missing: Sequence[Missing]) -> None:
 
 
 def weights(folder: str) -> Missing:
-    """The published weights of NAS-Bench-201, as `--weights` takes them."""
+    """The published weights of NAS-Bench-201, as `--checkpoint` takes them."""
     return Missing(
         folder,
         "the authors of NAS-Bench-201 (archive NAS-Bench-201-v1_1-096897, unpacked) or of NATS-Bench"

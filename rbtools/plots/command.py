@@ -92,7 +92,7 @@ def corruptions(
       rb-plot corruptions fog,contrast --dataset digits -o corruptions.png
     """
     from rbtools.corruptions import CORRUPTIONS
-    from rbtools.jobs import contact_sheet
+    from rbtools.jobs import corrupted_images
     from rbtools.plots.base import ENDINGS
     from rbtools.plots.sheet import ContactSheet
 
@@ -101,9 +101,9 @@ def corruptions(
     chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
     severities = parse_units.severities(severity)
     plot = ContactSheet(width=width, title=title)
-    sheet = contact_sheet.corrupted_images(chosen, severities, work.run)
+    sheet = corrupted_images.corrupted_images(chosen, severities, work.run)
     work.screen.clear()
-    _save(plot.of(sheet.caption, sheet.clean, dict(sheet.rows), severities), Path(output), ending)
+    _save(plot.of(sheet.caption, sheet.clean, sheet.rows, severities), Path(output), ending)
     work.screen.say(f"{output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
     return shared.DONE
 

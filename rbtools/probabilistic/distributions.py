@@ -9,25 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from rbtools import check_input
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.registry import param
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-class Draws(Protocol):
-    """The random numbers of a batch, one independent stream per example."""
-
-    def uniform(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
-        """Numbers from [0, 1) on the grid of 2^-24, float32 (N, *shape)."""
-
-    def normal(self, shape: tuple[int, ...], draw: int = 0) -> Tensor:
-        """Standard normal numbers, float32 (N, *shape)."""
+from rbtools.rng.draws import Draws, of_images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +74,6 @@ class Noise:
         Raises RbError for images that are no tensor of this shape and range, a negative or infinite radius,
         draws outside [0, 2^32), and examples or a seed that are none.
         """
-        from rbtools.rng.draws import of_images
-
         images = check_input.floats(images)
         count = 1 if samples is None else samples
         if not 0 <= gamma < math.inf:
@@ -136,7 +122,7 @@ class Uniform(Noise):
     .122 with clipping, which leaves half of the draws at 0.
     """
 
-    name: ClassVar[str] = "uniform"
+    name = "uniform"
     laws: ClassVar[dict[str, str]] = {
         "linf": "delta=gamma*u, u~U(-1,1) on each pixel and channel",
         "l2": "delta=gamma*u, u uniform in the unit L2 ball",
@@ -208,7 +194,7 @@ class Gaussian(Noise):
     vectors are shortened to gamma.
     """
 
-    name: ClassVar[str] = "gaussian"
+    name = "gaussian"
     laws: ClassVar[dict[str, str]] = {
         "linf": "delta=clamp(gamma*z,-gamma,gamma), z~N(0,1) on each pixel and channel",
         "l2": "delta=z*min(1,gamma/|z|), z~N(0,gamma^2/d) on each of d pixels and channels",
@@ -227,7 +213,7 @@ class Laplace(Noise):
     vectors are shortened to gamma.
     """
 
-    name: ClassVar[str] = "laplace"
+    name = "laplace"
     laws: ClassVar[dict[str, str]] = {
         "linf": "delta=clamp(gamma*z,-gamma,gamma), z~Laplace(0,1) on each pixel and channel",
         "l2": "delta=z*min(1,gamma/|z|), z~Laplace(0,gamma/sqrt(2d)) on each of d pixels and channels",

@@ -6,47 +6,16 @@ Clopper-Pearson loads scipy, and the interval of a mean numpy.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
 from rbtools.lazy import np, special
-
-Interval = tuple[float, float]
+from rbtools.proportions import Interval, check_counts
+from rbtools.proportions import normal_quantile as normal_quantile
+from rbtools.proportions import wilson as wilson
 
 _GROUPS = 256  # of different values in the interval of a mean
 _STEP = 0.2  # of the integral in it
-
-
-@functools.lru_cache(maxsize=64)
-def normal_quantile(confidence: float) -> float:
-    """z with P(|Z| <= z) = confidence for a standard normal Z: 1.96 for 0.95."""
-    from statistics import NormalDist
-
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence {confidence} is not between 0 and 1")
-    return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
-def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval of a proportion, with continuity correction (Newcombe 1998, method 4).
-
-    Without the correction coverage falls to .84 where the rarer outcome comes less than once in the trials,
-    for any number of them; with it, it is .948 or more from 10 trials on (`bench/coverage_of_intervals.py`).
-    The ends move by some 1 / (2 trials), and stay in [0, 1]. Unlike `clopper_pearson` it needs no scipy.
-    """
-    _check(successes, trials)
-    z2 = normal_quantile(confidence) ** 2
-    share = successes / trials
-
-    def reach(hits: float, misses: float) -> float:
-        """How far the end on the side of the hits lies from where it would be for none."""
-        root = math.sqrt(max(z2 - 2 - 1 / trials + 4 * hits / trials * (misses + 1), 0.0))
-        return (2 * hits + z2 - 1 - math.sqrt(z2) * root) / (2 * (trials + z2))
-
-    low = 0.0 if successes <= 0 else max(0.0, reach(successes, trials - successes))
-    high = 1.0 if successes >= trials else min(1.0, 1 - reach(trials - successes, successes))
-    return min(low, share), max(high, share)
 
 
 def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
@@ -55,7 +24,7 @@ def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -
     [Beta(a/2; k, n-k+1), Beta(1-a/2; k+1, n-k)], a = 1 - confidence; ends 0 and 1 at k = 0 and
     k = n. A fractional `successes`, a sum of values in [0, 1], is accepted.
     """
-    _check(successes, trials)
+    check_counts(successes, trials)
     normal_quantile(confidence)  # refuses a confidence out of range
     tail = (1 - confidence) / 2
     failures = trials - successes
@@ -104,12 +73,12 @@ def mean_interval(
 
 def _grouped(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The different values and how often each was drawn; of many the means of _GROUPS groups."""
-    different, place = np.unique(values, return_inverse=True)
+    different, group = np.unique(values, return_inverse=True)
     if len(different) > _GROUPS:
         scale = (_GROUPS - 1e-9) / (different[-1] - different[0])
-        place = ((values - different[0]) * scale).astype(int)
-    often = np.bincount(place, weights=counts)
-    sums = np.bincount(place, weights=counts * values)
+        group = ((values - different[0]) * scale).astype(int)
+    often = np.bincount(group, weights=counts)
+    sums = np.bincount(group, weights=counts * values)
     return np.minimum(sums[often > 0] / often[often > 0], 1.0), often[often > 0]
 
 
@@ -230,8 +199,3 @@ def square_and_add(first: float, of_first: Interval, second: float, of_second: I
     below = math.hypot(first - of_first[0], of_second[1] - second)
     above = math.hypot(of_first[1] - first, second - of_second[0])
     return difference - below, difference + above
-
-
-def _check(successes: float, trials: float) -> None:
-    if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"{successes} successes of {trials} trials is no proportion")

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from rbtools import proportions
 from rbtools.records import checksums, metric_name, results, schema
+from rbtools.records.results import is_number
 
 Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -55,18 +57,23 @@ class _Measured(NamedTuple):
     entry: Entry
     kind: _Kind
 
+    @property
+    def eps(self) -> float | None:
+        """The distance that this share is the accuracy at; None for other results."""
+        eps = self.entry.get("eps")
+        return eps if self.kind.share and self.kind.parts.over == "eps" and is_number(eps) else None
+
 
 def findings(record: Record) -> list[Finding]:
     """All inconsistencies of a record, in the order of the rules."""
     measured = _measured(record)
-    return [finding for rule in RULES for finding in rule(record, measured)]
+    return [Finding(*finding) for rule in RULES for finding in rule(record, measured)]
 
 
 def _measured(record: Record) -> list[_Measured]:
-    """The entries that have a value."""
     return [
         _Measured(entry["metric"], entry["value"], entry, _kind(entry["metric"], entry))
-        for entry in _entries(record)
+        for entry in record.get("evals") or ()
         if entry.get("value") is not None
     ]
 
@@ -81,14 +88,14 @@ def summary(record: Record) -> dict[str, Any]:
 def contradicts_name(name: str, entry: Entry) -> str | None:
     """Why an attack's entry is not what its metric's name says (distance, steps); None if it is."""
     alone = {"metrics": {name: entry.get("value")}, "evals": [{"attack": None, **entry, "metric": name}]}
-    return next((finding.says for finding in _units(alone, _measured(alone))), None)
+    return next((says for _, _, says in _units(alone, _measured(alone))), None)
 
 
 def without_checksum(record: Record) -> list[str]:
     """The metrics of entries that have no checksum: an rbtools before it had them, another program, or a hand
     wrote them, which cannot be told apart."""
     sums = checksums.known(record)
-    return [entry["metric"] for entry in _entries(record) if entry["metric"] not in sums]
+    return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
 
 def first_contradiction(record: Record) -> str | None:
@@ -106,17 +113,10 @@ def first_contradiction(record: Record) -> str | None:
         if here != value and not _equal(here, value):
             return f"{entry['metric']} is {here:.6g} in metrics, but {value:.6g} in its entry"
         ends = entry.get("ci95")
-        if ends is None or ends[0] <= value <= ends[1] or "estimator" in entry:
-            continue
-        if not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
+        if ends is not None and "estimator" not in entry and not _holds(ends, value):
             return f"{entry['metric']} is {value:.6g}, outside its own interval {_pair(ends)}"
     broken = next(_certificates(record, _measured(record)), None) if certified else None
-    return None if broken is None else broken.says.removesuffix(".")
-
-
-def _entries(record: Record) -> Sequence[Entry]:
-    entries: Sequence[Entry] = record.get("evals") or ()
-    return entries
+    return None if broken is None else broken[2].removesuffix(".")
 
 
 def _kind(name: str, entry: Entry) -> _Kind:
@@ -133,105 +133,79 @@ def _cached_kind(name: str, fields: tuple[str, ...], converted: bool) -> _Kind:
         parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
         or (parts.over in ("eps", "severity") and (distance or "corruption" in fields) and not parts.suffix)
     )
-    own = plain and not (published or parts.suffix or "two_phase" in fields or "records" in fields)
+    counted = plain and not (published or parts.suffix or "two_phase" in fields or "records" in fields)
     if "corruption" in fields:
-        own = own and "severity" in fields
+        counted = counted and "severity" in fields
     else:
-        own = own and (parts.stem == "acc" or (distance and parts.over == "eps"))
+        counted = counted and (parts.stem == "acc" or (distance and parts.over == "eps"))
     intervals = tuple(field for field in fields if schema.is_interval(field))
-    return _Kind(parts, plain, share, own, published, distance, intervals)
+    return _Kind(parts, plain, share, counted, published, distance, intervals)
 
 
 def _pair(ends: Sequence[float]) -> str:
     return f"[{ends[0]:.6g}, {ends[1]:.6g}]"
 
 
-def _equal(one: float, other: float, error: float = 0.0) -> bool:
-    return math.isclose(one, other, rel_tol=_EXACT, abs_tol=max(error, 1e-9))
+def _holds(ends: Sequence[float], value: float) -> bool:
+    return ends[0] - _EXACT <= value <= ends[1] + _EXACT
 
 
-def _edited(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+def _equal(value: float, other: float, error: float = 1e-9) -> bool:
+    return math.isclose(value, other, rel_tol=_EXACT, abs_tol=error)
+
+
+_Findings = Iterator[tuple[str, str, str]]  # the fields of each `Finding`
+
+
+def _edited(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Metrics that differ from their entries, and entries that differ from their checksums."""
     metrics, sums = record.get("metrics") or {}, checksums.known(record)
     for name, value, _, _ in measured:
         here = metrics.get(name)
         if here is not None and here != value and not _equal(here, value):
-            yield Finding(name, "edited", f"{name} is {here:.6g} in metrics, but {value:.6g} in its entry.")
+            yield name, "edited", f"{name} is {here:.6g} in metrics, but {value:.6g} in its entry."
     names = set()
-    for entry in _entries(record):
+    for entry in record.get("evals") or ():
         name = entry["metric"]
         names.add(name)
         if name in sums and not checksums.fits(sums[name], entry):
             says = f"the entry of {name} was changed after it was written: its checksum is of another."
-            yield Finding(name, "edited", says)
+            yield name, "edited", says
     for name in sums:
         if name not in names:
-            yield Finding(name, "edited", f"the entry of {name} was removed: its checksum is still there.")
+            yield name, "edited", f"the entry of {name} was removed: its checksum is still there."
 
 
-def _present(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+def _present(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Metrics without entries and entries without metrics."""
     metrics = record.get("metrics") or {}
-    names = {entry["metric"] for entry in _entries(record)}
+    names = {entry["metric"] for entry in record.get("evals") or ()}
     for name in metrics:
         if name not in names:
-            says = f"{name} has no entry in evals: nothing says how it was measured."
-            yield Finding(name, "no entry", says)
+            yield name, "no entry", f"{name} has no entry in evals: nothing says how it was measured."
     for name, _, _, _ in measured:
         if metrics.get(name) is None:
-            yield Finding(name, "no metric", f"{name} has an entry in evals, but is not in metrics.")
+            yield name, "no metric", f"{name} has an entry in evals, but is not in metrics."
 
 
-def _interval(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+def _interval(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Values outside their intervals, and intervals that are not those of value and n: of rbtools up to
     rounding, of other programs, which may have another kind, up to half their width."""
     for name, value, entry, kind in measured:
         for field in kind.intervals:
             ends = entry[field]
-            if not _is_pair(ends):
+            if not (isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends))):
                 continue
-            if "estimator" not in entry and not ends[0] - _EXACT <= value <= ends[1] + _EXACT:
-                says = f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
-                yield Finding(name, "interval", says)
+            if "estimator" not in entry and not _holds(ends, value):
+                yield name, "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
             elif field == "ci95" and is_count(name, entry) and 0 <= value <= 1:
-                plain = wilson(value, entry["n"])
-                # Earlier versions gave Wilson's interval without the correction.
-                wanted = corrected(value, entry["n"])
-                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (plain[1] - plain[0]) / 2
-                if not (_near(ends, wanted, allowed) or _near(ends, plain, allowed)):
-                    says = (
-                        f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n"
-                        f" {entry['n']} is {_pair(wanted)}."
-                    )
-                    yield Finding(name, "interval", says)
-
-
-def _is_pair(ends: object) -> bool:
-    return isinstance(ends, list) and len(ends) == 2 and all(map(_is_number, ends))
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's interval of 95 % for a share of n (JASA 22, 1927)."""
-    z2 = 1.959963984540054**2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n**2))) / (1 + z2 / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def corrected(share: float, n: int) -> tuple[float, float]:
-    """The same with the continuity correction (Newcombe 1998, method 4), which the entries have."""
-    z2 = 1.959963984540054**2
-
-    def end(share: float) -> float:
-        root = math.sqrt(z2 - 2 - 1 / n + 4 * share * (n * (1 - share) + 1))
-        return (2 * n * share + z2 - 1 - math.sqrt(z2) * root) / (2 * (n + z2))
-
-    low = 0.0 if share <= 0 else max(0.0, end(share))
-    return low, 1.0 if share >= 1 else min(1.0, 1 - end(1 - share))
-
-
-def _near(ends: Sequence[float], wanted: Sequence[float], allowed: float) -> bool:
-    return all(abs(end - want) <= allowed for end, want in zip(ends, wanted, strict=True))
+                n = entry["n"]
+                older, wanted = proportions.uncorrected(value, n), proportions.wilson(value * n, n)
+                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (older[1] - older[0]) / 2
+                off = [max(abs(ends[0] - low), abs(ends[1] - high)) for low, high in (older, wanted)]
+                if min(off) > allowed:
+                    says = f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n"
+                    yield name, "interval", f"{says} {n} is {_pair(wanted)}."
 
 
 def is_count(name: str, entry: Entry) -> bool:
@@ -253,158 +227,141 @@ def is_share(name: str, entry: Entry) -> bool:
     return _kind(name, entry).share
 
 
-def _whole(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+def _shares(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Shares outside [0, 1], numbers of images that are none, and counts that are not whole."""
     for name, value, entry, kind in measured:
         n = entry.get("n", 1)
-        if not (all(map(_is_number_of_images, n)) if isinstance(n, list) else _is_number_of_images(n)):
-            yield Finding(name, "n", f"{name} has n {entry['n']}. A number of images is 1 or more.")
+        if not all(map(_is_number_of_images, n if isinstance(n, list) else [n])):
+            yield name, "n", f"{name} has n {entry['n']}. A number of images is 1 or more."
         elif kind.share and not 0 <= value <= 1:
             hint = f" {value:.6g} % would be {value / 100:.6g}." if 1 < value <= 100 else ""
-            yield Finding(name, "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}")
+            yield name, "share", f"{name} is {value:.6g}, which is no share from 0 to 1.{hint}"
         elif kind.counted and type(n) is int and "n" in entry:
             right = value * n
             if abs(right - round(right)) > _COUNT:
                 says = f"{name} is {value:.8g} of n {n}: {right:.8g} images, which is no whole number."
-                yield Finding(name, "count", says)
+                yield name, "count", says
 
 
-def _units(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+def _units(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Distances and steps that differ from the metric's name, and distances in the wrong unit."""
     for name, _, entry, kind in measured:
-        eps, norm = entry.get("eps"), entry.get("norm", "linf")
-        if not isinstance(eps, float | int) or isinstance(eps, bool):
+        eps, norm, parts = entry.get("eps"), entry.get("norm", "linf"), kind.parts
+        if not is_number(eps):
             continue
         if norm == "linf" and not 0 <= eps <= 1:
             says = f"{name} has eps {eps:g}, but distances in evals are on the [0, 1] scale of pixels."
-            yield Finding(name, "unit", says)
+            yield name, "unit", says
             continue
-        parts = kind.parts
         if parts.over != "eps" or not kind.distance or kind.published or not kind.plain:
             continue
         always_l2 = parts.stem == "cert.smooth" or parts.stem.endswith("-l2")
-        said = parts.norm or ("l2" if always_l2 else "linf")
-        if norm != said:
-            yield Finding(name, "unit", f"{name} is of {said} by its name, and of {norm} by its entry.")
+        named = parts.norm or ("l2" if always_l2 else "linf")
+        if norm != named:
+            yield name, "unit", f"{name} is of {named} by its name, and of {norm} by its entry."
             continue
         typed = float(parts.number)
         if not math.isclose(typed, eps * 255 if norm == "linf" else eps, rel_tol=1e-3, abs_tol=1e-6):
             says = f"{name} names the distance {typed:g}, but its entry has eps {eps:g} ({norm})."
-            yield Finding(name, "unit", says)
-        steps = entry.get("steps")
+            yield name, "unit", says
+        attack, steps = entry.get("attack"), entry.get("steps")
         stem = parts.stem.split(".")[-1]
-        attack = entry.get("attack")
         if attack in ("pgd", "cw") and type(steps) is int and stem != f"{attack}{steps}":
-            yield Finding(name, "unit", f"{name} is of {attack} with {steps} steps by its entry.")
+            yield name, "unit", f"{name} is of {attack} with {steps} steps by its entry."
 
 
-def _parts(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+def _parts(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Differences, means and sums that are not those of their parts."""
-    values = {one.name: (one.value, one.entry) for one in measured}
+    by_name = {result.name: result for result in measured}
     for name, value, entry, kind in measured:
         parts = kind.parts
         if parts.is_ge and not kind.published:
             test = parts.rest().build()
-            sides = values.get(f"train.{test}"), values.get(test)
-            yield from _difference(name, value, entry, sides)
+            train, tested = by_name.get(f"train.{test}"), by_name.get(test)
+            both = train and tested and _is_difference_of(entry, train.entry, tested.entry)
+            if train and tested and both and not _equal(value, train.value - tested.value, 1e-6):
+                says = f"train - test is {train.value:.6g} - {tested.value:.6g}."
+                yield name, "parts", f"{name} is {value:.6g}, but {says}"
         broken = entry.get("broken_by")
         if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
             total = sum(count for count in broken.values() if type(count) is int)
             if value * entry["n"] + total > entry["n"] + _COUNT:
                 says = f"{name} is {value:.6g} of n {entry['n']}, but broken_by counts {total} images."
-                yield Finding(name, "parts", says)
+                yield name, "parts", says
         if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not kind.published:
-            five = [values.get(f"corrupt.{parts.of}.{severity}") for severity in range(1, 6)]
-            known = [part for part in five if part is not None]
-            same = [part[1].get("n") for part in known] == [entry.get("n")] * 5
-            if same and not _equal(value, sum(part[0] for part in known) / 5, 1e-6):
-                yield Finding(name, "parts", f"{name} is {value:.6g}, not the mean of its five severities.")
+            names = [f"corrupt.{parts.of}.{severity}" for severity in range(1, 6)]
+            five = [by_name[one] for one in names if one in by_name]
+            alike = [part.entry.get("n") for part in five] == [entry.get("n")] * 5
+            if alike and not _equal(value, sum(part.value for part in five) / 5, 1e-6):
+                yield name, "parts", f"{name} is {value:.6g}, not the mean of its five severities."
 
 
-def _difference(
-    name: str, value: float, entry: Entry, sides: Sequence[tuple[float, Entry] | None]
-) -> Iterator[Finding]:
-    (train, test) = sides
-    if train is None or test is None or entry.get("n") != [train[1].get("n"), test[1].get("n")]:
-        return
-    own = ("n", "split", "indices", "train_indices", "precision")
-    settings = {field: value for field, value in results.protocol(entry).items() if field not in own}
-    if any(side[1].get(field) != value for side in (train, test) for field, value in settings.items()):
-        return  # a side was measured again since, in another way
-    if not _equal(value, train[0] - test[0], 1e-6):
-        yield Finding(
-            name, "parts", f"{name} is {value:.6g}, but train - test is {train[0]:.6g} - {test[0]:.6g}."
-        )
+def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
+    """Whether a generalisation error is of these results: neither was measured again since in another way."""
+    apart = ("n", "split", "indices", "train_indices", "precision")
+    settings = {field: value for field, value in results.protocol(entry).items() if field not in apart}
+    alike = all(side.get(field) == value for side in (train, test) for field, value in settings.items())
+    return alike and entry.get("n") == [train.get("n"), test.get("n")]
 
 
-def _orders(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Robust above clean, a smaller distance worse than a larger, AutoAttack above another attack."""
     attacks = [
-        one
-        for one in measured
-        if one.kind.share and one.kind.parts.over == "eps" and "attack" in one.entry
-        if "transfer" not in one.kind.parts.prefixes
+        result
+        for result in measured
+        if result.kind.share and result.kind.parts.over == "eps" and "attack" in result.entry
+        if "transfer" not in result.kind.parts.prefixes
     ]
-    values = {one.name: (one.value, one.entry) for one in measured if one.kind.parts.stem == "acc"}
-    for name, value, entry, kind in attacks:
-        clean = values.get(metric_name.split_name("acc", kind.parts.split))
-        if clean is not None and (p := _by_chance(clean, (value, entry), paired=True)) < LEVEL:
-            says = f"{name} is {value:.6g}, but acc is only {clean[0]:.6g}{_test(p)}."
-            yield Finding(name, "above clean", says)
-    at = [(one, one.entry["eps"]) for one in attacks if type(one.entry.get("eps")) in (int, float)]
-    for first, eps in at:
-        for second, its in at:
-            if second.value - first.value <= _EXACT or eps > its * (1 + _EXACT):
+    of_clean = {result.name: result for result in measured if result.kind.parts.stem == "acc"}
+    for attacked in attacks:
+        clean = of_clean.get(metric_name.split_name("acc", attacked.kind.parts.split))
+        if clean is not None and (p := _by_chance(clean, attacked, paired=True)) < LEVEL:
+            says = f"{attacked.name} is {attacked.value:.6g}, but acc is only {clean.value:.6g}{_test(p)}."
+            yield attacked.name, "above clean", says
+    at = [(result, eps) for result in attacks if (eps := result.eps) is not None]
+    for low, eps in at:
+        for high, farther in at:
+            if high.value - low.value <= _EXACT or eps > farther * (1 + _EXACT):
                 continue
-            alike = first.kind.parts.family == second.kind.parts.family
-            closer = eps < its and alike and _has_steps(first.entry)
-            weaker = _is_autoattack(second.entry) and first.entry["attack"] != "aa" and _equal(eps, its)
-            if not (closer or weaker) or not _comparable(first.entry, second.entry):
+            alike = low.kind.parts.family == high.kind.parts.family
+            # A single step may be too long (FGSM): more distance helps only the others.
+            closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
+            weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)
+            if not (closer or weaker) or not _same_data(low.entry, high.entry, "source", "attacked"):
                 continue
-            low, high = (first.value, first.entry), (second.value, second.entry)
             if (p := _by_chance(low, high, paired=False)) < LEVEL:
-                says = f"{second.name} is {high[0]:.6g}, but {first.name} is {low[0]:.6g}{_test(p)}."
-                yield Finding(second.name, "distances" if closer else "AutoAttack", says)
+                says = f"{high.name} is {high.value:.6g}, but {low.name} is {low.value:.6g}{_test(p)}."
+                yield high.name, "distances" if closer else "AutoAttack", says
 
 
-def _certificates(record: Record, measured: Sequence[_Measured]) -> Iterator[Finding]:
+def _certificates(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Certified above attacked: at its distance and all smaller ones no attack can break a certified image.
 
     On the same images one image is too much: a certificate covers the rounding of the network. A certificate
     of the smoothed classifier says nothing of the network, which the attacks are on.
     """
-    if not any("certificate" in one.entry for one in measured):
-        return
-    bounds = [
-        one
-        for one in measured
-        if one.kind.share and one.kind.parts.over == "eps" and type(one.entry.get("eps")) in (int, float)
-    ]
-    for name, value, entry, _ in bounds:
-        if "certificate" not in entry or "classifier" in entry:
+    bounds = [(result, eps) for result in measured if (eps := result.eps) is not None]
+    for bound, radius in bounds:
+        if "certificate" not in bound.entry or "classifier" in bound.entry:
             continue
-        for attacked, other, its, _ in bounds:
-            if "attack" not in its or not _same_data(entry, its) or its["eps"] > entry["eps"] * (1 + _EXACT):
+        for attacked, eps in bounds:
+            within = "attack" in attacked.entry and eps <= radius * (1 + _EXACT)
+            if not within or not _same_data(bound.entry, attacked.entry):
                 continue
-            p = _by_chance((other, its), (value, entry), paired=True, flipped=0.0)
+            p = _by_chance(attacked, bound, paired=True, flipped=0.0)
             if p < LEVEL:
-                says = f"{name} is certified to be {value:.6g}, but {attacked} is only {other:.6g}{_test(p)}."
-                yield Finding(name, "certified above attacked", says)
+                says = f"{bound.name} is certified to be {bound.value:.6g}, but {attacked.name} is only"
+                yield bound.name, "certified above attacked", f"{says} {attacked.value:.6g}{_test(p)}."
 
 
-def _same_data(entry: Entry, its: Entry) -> bool:
-    """Whether two results are on the same split of the same data, in one norm."""
-    same = ("split", "dataset", "norm", "indices", "class_map")
-    return all(entry.get(field) == its.get(field) for field in same)
+def _same_data(entry: Entry, other: Entry, *more: str) -> bool:
+    """Whether two results are on the same split of the same data, in one norm, and agree in `more` fields."""
+    fields = ("split", "dataset", "norm", "indices", "class_map", *more)
+    return all(entry.get(field) == other.get(field) for field in fields)
 
 
 def _test(p: float) -> str:
     return "" if p == 0 else f" (p = {p:.2g})"
-
-
-def _has_steps(entry: Entry) -> bool:
-    """Whether more distance can only help the attack: a single step may be too long (FGSM)."""
-    return entry["attack"] not in ("fgsm", "noise")
 
 
 def _is_autoattack(entry: Entry) -> bool:
@@ -413,61 +370,38 @@ def _is_autoattack(entry: Entry) -> bool:
     return entry["attack"] == "aa" and (not attacks or "apgd" in str(attacks))
 
 
-def _comparable(entry: Entry, its: Entry) -> bool:
-    """Whether two attacks are of the same model, on the same split of the same data, in one norm."""
-    alike = all(entry.get(field) == its.get(field) for field in ("source", "attacked"))
-    return alike and _same_data(entry, its)
-
-
-def _by_chance(
-    low: tuple[float, Entry], high: tuple[float, Entry], *, paired: bool, flipped: float = _FLIPPED
-) -> float:
+def _by_chance(low: _Measured, high: _Measured, *, paired: bool, flipped: float = _FLIPPED) -> float:
     """The p-value of `high` being above `low`, although it is truly no larger; 1 where it is not above.
 
     `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. That turns a
     share of `flipped`, or two images; none if it is 0. Otherwise the two-sample test of proportions, which is
     conservative where the images are the same.
     """
-    difference = high[0] - low[0]
-    if difference <= _EXACT:
-        return 1.0
-    rounding = sum(entry.get("rounding", 0) for _, entry in (low, high) if _is_number(entry.get("rounding")))
+    below, above, difference = low.entry, high.entry, high.value - low.value
+    rounding = sum(e.get("rounding", 0) for e in (below, above) if is_number(e.get("rounding")))
     if difference <= rounding + _EXACT:
         return 1.0
-    errors = [standard_error(value, entry) for value, entry in (low, high)]
-    same = low[1].get("n") == high[1].get("n") and low[1].get("indices") == high[1].get("indices")
-    if paired and same and "two_phase" not in high[1] and "two_phase" not in low[1]:
-        slack = max(flipped, 2 / low[1].get("n", 1)) if flipped else 0.0
+    same = below.get("n") == above.get("n") and below.get("indices") == above.get("indices")
+    if paired and same and "two_phase" not in above and "two_phase" not in below:
+        slack = max(flipped, 2 / below.get("n", 1)) if flipped else 0.0
         return 1.0 if difference <= rounding + slack else 0.0
-    known = [error for error in errors if error is not None]
-    if len(known) < 2:
+    errors = [standard_error(result.value, result.entry) for result in (low, high)]
+    if errors[0] is None or errors[1] is None:
         return 1.0
-    spread = math.hypot(*known)
+    spread = math.hypot(errors[0], errors[1])
     return 0.0 if spread == 0 else math.erfc((difference - rounding) / spread / math.sqrt(2)) / 2
 
 
 def standard_error(value: float, entry: Entry) -> float | None:
     """The standard error of a share, by its interval or its n; None if both are missing."""
     ends, n = entry.get("ci95"), entry.get("n")
-    if isinstance(ends, list) and len(ends) == 2:
-        return float(ends[1] - ends[0]) / 2 / 1.96
-    if type(n) is int and n > 0:
-        low, high = wilson(min(max(value, 0.0), 1.0), n)
-        return (high - low) / 2 / 1.96
-    return None
+    if not (isinstance(ends, list) and len(ends) == 2):
+        if type(n) is not int or n <= 0:
+            return None
+        ends = proportions.uncorrected(min(max(value, 0.0), 1.0), n)
+    return float(ends[1] - ends[0]) / 2 / 1.96
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-RULES: tuple[Callable[[Record, Sequence[_Measured]], Iterator[Finding]], ...] = (
-    _edited,
-    _present,
-    _interval,
-    _whole,
-    _units,
-    _parts,
-    _orders,
-    _certificates,
-)
+RULES: tuple[Callable[[Record, Sequence[_Measured]], _Findings], ...] = (
+    _edited, _present, _interval, _shares, _units, _parts, _orders, _certificates,
+)  # fmt: skip

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from rbtools.errors import RbError
 from rbtools.records import checksums, schema
 
 LATER: Any = object()
 """Placeholder in an entry for a value that is known only after the work."""
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number, and not true or false."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """The last entry of that metric; empty if there is none."""
+    entries = (entry for entry in reversed(record.get("evals") or ()) if entry.get("metric") == metric)
+    return next(entries, {})
 
 
 def protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +57,7 @@ def refuse(record: dict[str, Any], entry: dict[str, Any]) -> None:
         if old.get("metric") == entry["metric"] and (differs := difference(old, entry)):
             raise RbError(
                 f"The record already has '{entry['metric']}', measured differently: {differs}."
-                " Keep both with --as NAME, or overwrite with --replace."
+                " Keep both with --as NAME, or overwrite with --force."
             )
 
 

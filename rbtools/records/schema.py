@@ -38,11 +38,7 @@ class Field(NamedTuple):
 
 
 RECORD = (
-    Field(
-        "schema",
-        "label",
-        "the format's version, 1, also where it is missing; newer ones are refused",
-    ),
+    Field("schema", "label", "the format's version, 1, also where it is missing; newer ones are refused"),
     Field("arch", "protocol", "the architecture. Always present; see ARCHITECTURES"),
     Field(
         "dataset",
@@ -51,9 +47,7 @@ RECORD = (
         " it in its entry",
     ),
     Field(
-        "class_map",
-        "protocol",
-        "the names of the model's outputs, where they are not the data set's classes",
+        "class_map", "protocol", "the names of the model's outputs, where they are not the data set's classes"
     ),
     Field("train", "protocol", "how the weights were trained; see TRAINING"),
     Field("checkpoint", "protocol", "the weights: sha256: and the hash of a file in the store"),
@@ -69,11 +63,7 @@ RECORD = (
         "the entry of RobustBench that --arch robustbench:NAME said the file is of; rb-rank --against"
         " robustbench finds its published values by it",
     ),
-    Field(
-        "aggregated",
-        "protocol",
-        "of rb-rank --aggregate: how many records were averaged, and which",
-    ),
+    Field("aggregated", "protocol", "of rb-rank --aggregate: how many records were averaged, and which"),
     Field("metrics", "result", "the results: a name and a number. Flat, so that every program can read it"),
     Field("evals", "result", "how each of them was measured, an entry per metric; see rb-entry(5)"),
     Field(
@@ -115,7 +105,7 @@ TRAIN = (
     Field(
         "output",
         "protocol",
-        "of --output random: the step whose weights were chosen, and the number of steps",
+        "of --select random: the step whose weights were chosen, and the number of steps",
     ),
     Field("tracking", "protocol", "the metrics that were measured each epoch"),
     Field("seconds_per_epoch", "cost", "time of an epoch, without validation"),
@@ -139,12 +129,9 @@ _PROTOCOL = {
     "images": (
         ("split", "the part of the data set: train, valid or test; of a difference train-test or test-train"),
         ("dataset", "the data set, where it is not the record's"),
-        (
-            "indices",
-            "the hash of the examples' numbers, where they were chosen (--indices, train --val)",
-        ),
+        ("indices", "the hash of the examples' numbers, where they were chosen (--n LIST, train --val)"),
         ("train_indices", "the same, of the training images of a difference"),
-        ("class_map", "the hash of the class names, where classes are mapped (--class-map)"),
+        ("class_map", "the hash of the class names, where classes are mapped (--dataset ...:class-map=FILE)"),
     ),
     "random numbers": (
         ("seed", "the seed"),
@@ -167,10 +154,7 @@ _PROTOCOL = {
             "of rb-attack --two-phase: attacks on all images; the value is of these and the attack together",
         ),
         ("attacked", "which images: all, where misclassified ones were attacked too"),
-        (
-            "source",
-            "of a transfer: the attacked model; of a published number: where it is from",
-        ),
+        ("source", "of a transfer: the attacked model; of a published number: where it is from"),
     ),
     "certificate": (
         ("certificate", "its method in rb-certify"),
@@ -190,12 +174,12 @@ _PROTOCOL = {
         ("criterion", "of ProbAcc: when an image passes"),
         ("stopping", "the rule by which draws of an image end early"),
         ("error", "the error rate of that rule"),
-        ("splitting", "of rb-pr --rare: the estimator, in words"),
-        ("particles", "of rb-pr --rare: their number"),
-        ("moves", "of rb-pr --rare: moves per level"),
-        ("runs", "of rb-pr --rare: independent runs per image"),
-        ("keep", "of rb-pr --rare: the share of particles that a level keeps"),
-        ("floor", "of rb-pr --rare: the smallest probability that is estimated"),
+        ("splitting", "of rb-pr --sampling rare: the estimator, in words"),
+        ("particles", "of rb-pr --sampling rare: their number"),
+        ("moves", "of rb-pr --sampling rare: moves per level"),
+        ("runs", "of rb-pr --sampling rare: independent runs per image"),
+        ("keep", "of rb-pr --sampling rare: the share of particles that a level keeps"),
+        ("floor", "of rb-pr --sampling rare: the smallest probability that is estimated"),
     ),
     "corruption": (
         ("corruption", "its name in rb-corrupt"),
@@ -242,19 +226,8 @@ EVALS = (
     Field("n", "protocol", "the number of images (of PR: those that count)", "images", "own"),
     *(Field(name, "protocol", doc, group) for group, fields in _PROTOCOL.items() for name, doc in fields),
     Field("value", "result", "the number, or null where there is none"),
-    Field(
-        "seconds",
-        "cost",
-        "time; of a stored result that of its computation",
-        "cost",
-        "own",
-    ),
-    Field(
-        "undecided",
-        "result",
-        "of ProbAcc: images that the draws do not decide",
-        page="own",
-    ),
+    Field("seconds", "cost", "time; of a stored result that of its computation", "cost", "own"),
+    Field("undecided", "result", "of ProbAcc: images that the draws do not decide", page="own"),
     Field("confirmed", "cost", "the share of copies that the network itself decided in float32", page="own"),
     Field("device", "label", "where it ran: cpu, cuda, or both joined by +", "label", "own"),
     Field(
@@ -320,8 +293,8 @@ EVALS = (
         page="own",
     ),
     Field("distance", "result", "of an attack that minimises it: its mean over the images that were fooled"),
-    Field("below_floor", "result", "of rb-pr --rare: images whose probability is below floor"),
-    Field("images", "result", "of rb-pr --rare: the probability of each image", page="omitted"),
+    Field("below_floor", "result", "of rb-pr --sampling rare: images whose probability is below floor"),
+    Field("images", "result", "of rb-pr --sampling rare: the probability of each image", page="omitted"),
     Field("layers", "result", "of wci: the term of each layer"),
     Field("negative", "result", "of wci: layers whose estimate is negative and counts as 0"),
     Field("tests", "result", "of rb-attack check: each test, and by how much it holds"),

@@ -9,17 +9,13 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.rng.normal import normal_values
 from rbtools.rng.philox import WORD, Philox, scalar, tile_blocks
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    Fill = Callable[[Tensor, Tensor], None]
+Fill = Callable[[Tensor, Tensor], None]
 
 
 class Draws:

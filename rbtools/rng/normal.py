@@ -9,14 +9,9 @@ GPU. This costs some 5 ns per value more than the library's functions.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.rng.philox import WORD, scalar
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 # ln m = 2 artanh(s), s = (m - 1)/(m + 1); for m in [sqrt(1/2), sqrt(2)), |s| < 0.1716 and the first
 # term left out is 1e-12 of the sum. The sine's, on [-pi/4, pi/4], is 7e-12; a float32 has 6e-8.
@@ -88,8 +83,8 @@ def _sin_cos(steps: Tensor, cpu: bool) -> tuple[Tensor, Tensor]:
 
 def _series(x: Tensor, coefficients: list[float], cpu: bool) -> Tensor:
     """sum_i coefficients[i] x^i by Horner's rule, each product and sum rounded by itself."""
-    *rest, last = coefficients
+    *lower, last = coefficients
     total = x * scalar(last, cpu)
-    for coefficient in reversed(rest[1:]):
+    for coefficient in reversed(lower[1:]):
         total.add_(scalar(coefficient, cpu)).mul_(x)
-    return total.add_(scalar(rest[0], cpu))
+    return total.add_(scalar(lower[0], cpu))

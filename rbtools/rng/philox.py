@@ -8,13 +8,8 @@ so any word of any example can be computed alone, in any order, on any device.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
-from rbtools.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from rbtools.lazy import Tensor, torch
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)

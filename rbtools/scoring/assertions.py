@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from rbtools.errors import RbError, UsageError
-from rbtools.records import expr, schema
+from rbtools.records import expr, results, schema
 from rbtools.records.expr.tokens import tokenize
 
-_HOLDS: dict[str, Callable[[float, float], bool]] = {
-    ">=": lambda value, limit: value >= limit,
-    ">": lambda value, limit: value > limit,
-    "<=": lambda value, limit: value <= limit,
-    "<": lambda value, limit: value < limit,
-}
+_HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 # Characters that XML 1.0 (section 2.2) does not have or that terminals obey, and marks of direction.
 _NO_XML = re.compile(
     "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
@@ -51,14 +47,18 @@ class Assertion:
             return f"{self.text} does not hold: {wrong}"
         if value is None:
             return f"{self.text} does not hold: the record has no {name}."
-        if self.point or not self._is_measured(record):
-            held, words = _HOLDS[self.sign](value, self.limit), f"{name} is {value:.6g}"
-            return None if held else f"{self.text} does not hold: {words}."
-        entry = _entry(record, name)
-        ends = _interval(entry)
+        # A metric has a sampling error; a field of the record has none.
+        metrics = record.get("metrics") or {}
+        is_measured = any(expr.is_glob(used) or used in metrics for used in self.value.names)
+        if self.point or not is_measured:
+            held = _HOLDS[self.sign](value, self.limit)
+            return None if held else f"{self.text} does not hold: {name} is {value:.6g}."
+        entry = results.last_entry(record, name)
+        intervals = (ends for field, ends in entry.items() if schema.is_interval(field))
+        ends = next((ends for ends in intervals if isinstance(ends, list) and len(ends) == 2), None)
         if ends is None:
             return (
-                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval. --assert-point"
+                f"{self.text} cannot be told: {name} is {value:.6g}, without an interval. 'point:{self.text}'"
                 " compares the value itself."
             )
         if not math.isclose(value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9):
@@ -66,31 +66,13 @@ class Assertion:
                 f"{self.text} cannot be told: {name} is {value:.6g} in metrics, but"
                 f" {entry.get('value')} in its entry in evals."
             )
-        end = ends[0] if self.sign in (">=", ">") else ends[1]
+        side, end = ("lower", ends[0]) if self.sign in (">=", ">") else ("upper", ends[1])
         if _HOLDS[self.sign](end, self.limit):
             return None
-        side = "lower" if self.sign in (">=", ">") else "upper"
         return (
             f"{self.text} does not hold: {name} is {value:.6g} [{ends[0]:.6g}, {ends[1]:.6g}], and the"
             f" {side} end of the interval counts."
         )
-
-    def _is_measured(self, record: Mapping[str, Any]) -> bool:
-        """Whether the value depends on a metric, which has a sampling error."""
-        metrics = record.get("metrics") or {}
-        return any(expr.is_glob(name) or name in metrics for name in self.value.names)
-
-
-def _entry(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    entries = [entry for entry in record.get("evals") or () if entry.get("metric") == name]
-    return entries[-1] if entries else {}
-
-
-def _interval(entry: Mapping[str, Any]) -> tuple[float, float] | None:
-    for name, ends in entry.items():
-        if schema.is_interval(name) and isinstance(ends, list) and len(ends) == 2:
-            return float(ends[0]), float(ends[1])
-    return None
 
 
 def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
@@ -130,20 +112,18 @@ def verdicts(
     return [Verdict(name, one.text, one.problem(record)) for name, record in records for one in assertions]
 
 
-def to_junit(results: Sequence[Verdict], suite: str = "rb-rank") -> str:
+def to_junit(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:
     """The verdicts in JUnit's XML: a test case for each record (`classname`) and assertion (`name`)."""
-    failures = sum(result.problem is not None for result in results)
-    count = f'tests="{len(results)}" failures="{failures}"'
+
+    def attribute(text: str) -> str:
+        return quoteattr(_NO_XML.sub("?", text))
+
+    count = f'tests="{len(verdicts)}" failures="{sum(one.problem is not None for one in verdicts)}"'
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites {count}>"]
-    lines.append(f"  <testsuite name={_attribute(suite)} {count}>")
-    for result in results:
-        case = f"<testcase classname={_attribute(result.record)} name={_attribute(result.assertion)}"
-        if result.problem is None:
-            lines.append(f"    {case}/>")
-        else:
-            lines.append(f"    {case}><failure message={_attribute(result.problem)}/></testcase>")
+    lines.append(f"  <testsuite name={attribute(suite)} {count}>")
+    for verdict in verdicts:
+        case = f"    <testcase classname={attribute(verdict.record)} name={attribute(verdict.assertion)}"
+        problem = verdict.problem
+        end = "/>" if problem is None else f"><failure message={attribute(problem)}/></testcase>"
+        lines.append(case + end)
     return "\n".join([*lines, "  </testsuite>", "</testsuites>"]) + "\n"
-
-
-def _attribute(text: str) -> str:
-    return quoteattr(_NO_XML.sub("?", text))

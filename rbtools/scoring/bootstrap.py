@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from rbtools.lazy import np, special
-from rbtools.records import expr, metric_name
+from rbtools.records import expr, metric_name, results
 from rbtools.scoring.rank_order import SortKey
 from rbtools.scoring.rank_sets import Drawn, rank_sets
 
@@ -44,7 +44,7 @@ class Interval(NamedTuple):
 class BootstrapDraws:
     """`size` draws of the numbers of records, as for other test images.
 
-    shares: the contribution of single images to a value, see `rbtools.jobs.bootstrap_inputs`. `sources`
+    shares: the contribution of single images to a value, see `rbtools.jobs.earlier_outcomes`. `sources`
     says for each record what its numbers were drawn from, `images` of how many images they are at least,
     where that is known. The draws of a record depend on `seed` and the record, not on other records.
     """
@@ -103,10 +103,12 @@ class BootstrapDraws:
         value = record["metrics"][name]
         if value is None:
             return np.full(self.size, np.nan)
-        entries = [candidate for candidate in record.get("evals") or [] if candidate.get("metric") == name]
-        entry: dict[str, Any] = entries[-1] if entries else {}
+        entry = results.last_entry(record, name)
         shares = self._shares(record, entry)
-        self._count(record, entry.get("n"))
+        n, interval = entry.get("n"), entry.get("ci95")
+        counts = [count for count in (n if isinstance(n, list) else [n]) if type(count) is int and count > 0]
+        if counts:
+            self.images[id(record)] = min(*counts, self.images.get(id(record), counts[0]))
         rng = self._generator(
             json.dumps([record.get("checkpoint"), record.get("arch"), entry], sort_keys=True)
         )
@@ -116,7 +118,6 @@ class BootstrapDraws:
             right, every = (weights @ np.stack(shares, axis=1)).T.astype(float)
             rng = rng if whose is None else self._generator(whose)
             return _with_one_more(rng, right, every - right)
-        n, interval = entry.get("n"), entry.get("ci95")
         counted = type(n) is int and 0 < n < _MOST and 0 <= value <= 1
         whole = counted and abs(value * n - round(value * n)) < 1e-6
         # A published share is rounded, and need be no whole number of n images.
@@ -134,11 +135,6 @@ class BootstrapDraws:
 
     def _note(self, record: Record, source: int) -> None:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
-
-    def _count(self, record: Record, n: object) -> None:
-        counts = [count for count in (n if isinstance(n, list) else [n]) if type(count) is int and count > 0]
-        if counts:
-            self.images[id(record)] = min(*counts, self.images.get(id(record), counts[0]))
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
         """The weight of each image: float32 (size, n), the same for all records with these images."""
@@ -177,13 +173,11 @@ class BootstrapDraws:
     ) -> np.ndarray:
         total, weight = np.zeros((2, len(records), self.size))
         for number, term in enumerate(entries[0]["terms"]):
-            names = [entry["terms"][number]["metric"] for entry in entries]
-            drawn = np.stack(
-                [
-                    self._directed(*of_record, term["higher"])
-                    for of_record in zip(records, names, whose, strict=True)
-                ]
-            )
+            sign = 1 if term["higher"] else -1
+            drawn = np.empty(total.shape)
+            for row, (record, entry, name) in enumerate(zip(records, entries, whose, strict=True)):
+                values = self.number(record, entry["terms"][number]["metric"], name)
+                drawn[row] = sign * self._alike(record, sign * values)  # all terms are good together
             known = ~np.isnan(drawn)
             least = np.where(known, drawn, np.inf).min(0)
             most = np.where(known, drawn, -np.inf).max(0)
@@ -194,11 +188,6 @@ class BootstrapDraws:
             weight += term["weight"] * (known | (entries[0].get("missing") == "worst"))
         scores: np.ndarray = np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
         return scores
-
-    def _directed(self, record: Record, name: str, whose: str, higher: bool) -> np.ndarray:
-        """Draws of a term of a score: all terms of a record are good together, see `_alike`."""
-        sign = 1 if higher else -1
-        return sign * self._alike(record, sign * self.number(record, name, whose))
 
 
 def _model(record: Record) -> str:
@@ -213,21 +202,18 @@ def _with_one_more(rng: np.random.Generator, right: np.ndarray, wrong: np.ndarra
 
 
 def _score_entry(record: Record) -> Any:
-    entries = [entry for entry in record.get("evals") or [] if entry.get("metric") == "score"]
-    return entries[-1] if entries and _are_terms(entries[-1].get("terms")) else None
-
-
-def _are_terms(terms: object) -> bool:
-    """Whether these are metrics with weights and directions, as rb-score writes them."""
-    if not isinstance(terms, list) or not all(isinstance(term, dict) for term in terms):
-        return False
-    return bool(terms) and all(
-        isinstance(term.get("metric"), str)
+    """The entry of a score whose terms are metrics with weights and directions, as rb-score writes them."""
+    entry = results.last_entry(record, "score")
+    terms = entry.get("terms")
+    whole = isinstance(terms, list) and all(
+        isinstance(term, dict)
+        and isinstance(term.get("metric"), str)
         and isinstance(term.get("higher"), bool)
         and type(term.get("weight")) in (int, float)
         and 0 < term["weight"] < _MOST
         for term in terms
     )
+    return entry if terms and whole else None
 
 
 def over_members(
@@ -304,7 +290,5 @@ def of_ranking(draws: BootstrapDraws, key: SortKey, members: Sequence[Sequence[R
 
 def own_interval(record: Record, metric: str) -> tuple[float, float] | None:
     """The interval that a metric was measured with."""
-    entries = [
-        entry for entry in record.get("evals") or [] if entry.get("metric") == metric and entry.get("ci95")
-    ]
-    return (entries[-1]["ci95"][0], entries[-1]["ci95"][1]) if entries else None
+    ends = results.last_entry(record, metric).get("ci95")
+    return (ends[0], ends[1]) if ends else None

@@ -86,22 +86,17 @@ def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[st
             line: dict[str, Any] = {"tool": "rb-corr", "kind": matrix.kind, "row": row, "col": col}
             value, n = float(matrix.value[i, j]), int(matrix.n[i, j])
             line |= {"value": None if value != value else value, "n": n}
-            if value != value:
-                line["reason"] = _reason(matrix, i, j)
+            if n < FEWEST:
+                line["reason"] = f"{n} records have both; {FEWEST} are needed"
+            elif value != value:
+                flat = [row] if matrix.flat_rows[i, j] else []
+                flat += [col] if matrix.flat_cols[i, j] and col not in flat else []
+                line["reason"] = f"{' and '.join(flat)}: fewer than two distinct values"
             elif matrix.low is not None and matrix.high is not None:
                 ends = [float(matrix.low[i, j]), float(matrix.high[i, j])]
                 line["ci95"] = None if ends[0] != ends[0] else ends
                 line |= {"bootstrap": bootstrap, "seed": seed}
             yield line
-
-
-def _reason(matrix: Matrix, i: int, j: int) -> str:
-    if matrix.n[i, j] < FEWEST:
-        return f"{matrix.n[i, j]} records have both; {FEWEST} are needed"
-    flat = [matrix.rows[i]] if matrix.flat_rows[i, j] else []
-    if matrix.flat_cols[i, j] and matrix.cols[j] not in flat:
-        flat.append(matrix.cols[j])
-    return f"{' and '.join(flat)}: fewer than two distinct values"
 
 
 def average_ranks(numbers: np.ndarray) -> np.ndarray:

@@ -32,25 +32,20 @@ class Derived(NamedTuple):
         }
         try:
             value = self.compiled(record)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                entry["reason"] = f"the value is {expr.kind(value)}, not a number"
-            else:
+            if results.is_number(value):
                 entry["value"] = value
+            else:
+                entry["reason"] = f"the value is {expr.kind(value)}, not a number"
         except RbError as reason:
             entry["reason"] = str(reason)
-        if not replace:
-            self._refuse_another(record)
-        return results.add(record, entry, replace=replace)
-
-    def _refuse_another(self, record: dict[str, Any]) -> None:
-        entries = [entry for entry in record.get("evals", []) if entry.get("metric") == self.name]
-        old = entries[-1].get("expression") if entries else None
-        if self.name in record.get("metrics", {}) and old != self.compiled.text:
+        old = results.last_entry(record, self.name).get("expression")
+        if not replace and self.name in record.get("metrics", {}) and old != self.compiled.text:
             other = f"calculated as '{old}'" if old else "which was measured"
             raise RbError(
                 f"The record already has '{self.name}', {other}. Choose another name, or overwrite it with"
-                " --replace."
+                " --force."
             )
+        return results.add(record, entry, replace=replace)
 
 
 def derived(text: str) -> Derived:

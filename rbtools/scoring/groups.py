@@ -16,15 +16,16 @@ def fields(names: Iterable[str]) -> list[Callable[[Mapping[str, Any]], Any]]:
 
     Each returns a hashable value, and raises RbError if the record has no such field.
     """
-    return [_field(expr.compile(name)) for name in names]
+
+    def field(name: str) -> Callable[[Mapping[str, Any]], Any]:
+        compiled = expr.compile(name)
+        return lambda record: _hashable(compiled(record))
+
+    return [field(name) for name in names]
 
 
-def _field(compiled: expr.Expression) -> Callable[[Mapping[str, Any]], Any]:
-    def hashable(record: Mapping[str, Any]) -> Any:
-        value = compiled(record)
-        return repr(value) if isinstance(value, list | dict) else value
-
-    return hashable
+def _hashable(value: object) -> Any:
+    return repr(value) if isinstance(value, list | dict) else value
 
 
 class Grouping:
@@ -45,21 +46,18 @@ class Grouping:
         """Add the next record, and return its values of the fields."""
         if not self.names:
             return ()
-        key = tuple(
-            self._value(name, field, record) for name, field in zip(self.names, self._fields, strict=True)
-        )
+        values = []
+        for name, field in zip(self.names, self._fields, strict=True):
+            try:
+                values.append(_hashable(field(record)))
+            except expr.MissingName as reason:
+                values.append(None)
+                self.lacking[name] = self.lacking.get(name, 0) + 1
+                self._reasons[name] = reason
+        key = tuple(values)
         self._places.setdefault(key, []).append(len(self._keys))
         self._keys.append(key)
         return key
-
-    def _value(self, name: str, field: expr.Expression, record: Mapping[str, Any]) -> Any:
-        try:
-            value = field(record)
-        except expr.MissingName as reason:
-            self.lacking[name] = self.lacking.get(name, 0) + 1
-            self._reasons[name] = reason
-            return None
-        return repr(value) if isinstance(value, list | dict) else value
 
     def check(self, option: str, count: int) -> None:
         """Raise UsageError for a field that none of `count` records has."""

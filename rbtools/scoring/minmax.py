@@ -103,9 +103,8 @@ def composite(columns: Sequence[Column], terms: Sequence[Term], missing: str = "
         present = [value for value in column if value is not None and value == value]
         if missing == "refuse":
             check_complete([column], [term])
-        scales.append(_scale(present, term))
-    filler = 0.0 if missing == "worst" else None
-    return _rows(columns, scales, filler, fsum(term.weight for term in terms))
+        scales.append(_scale((min(present), max(present)) if present else None, term))
+    return _rows(columns, scales, missing)
 
 
 def rescored(
@@ -117,22 +116,21 @@ def rescored(
     """The score of one record from its values and the smallest and largest value of each term, as
     `composite` gives it. None if it has none of the metrics.
     """
-    scales = [
-        _Scale(0.0, 0.0, term.weight)
-        if ends is None
-        else _Scale(ends[0] if term.higher else ends[1], ends[1] - ends[0], term.weight)
-        for term, ends in zip(terms, ranges, strict=True)
-    ]
-    filler = 0.0 if missing == "worst" else None
-    (row,) = _rows([[value] for value in values], scales, filler, fsum(term.weight for term in terms))
+    scales = [_scale(ends, term) for term, ends in zip(terms, ranges, strict=True)]
+    (row,) = _rows([[value] for value in values], scales, missing)
     return row.score
 
 
 def check_complete(columns: Sequence[Column], terms: Sequence[Term]) -> None:
     """Raise RbError if a record lacks a metric: `missing="refuse"`."""
     for column, term in zip(columns, terms, strict=True):
-        if any(value is None or value != value for value in column):
-            raise _lacking(term.metric, column)
+        places = [place for place, value in enumerate(column, start=1) if value is None or value != value]
+        if places:
+            raise RbError(
+                f"{len(places)} of {len(column)} records have no '{term.metric}' (the first is record"
+                f" {places[0]}). Evaluate them, or say --missing renormalise (score them by the metrics they"
+                " have) or --missing worst (count it as the lowest)."
+            )
 
 
 class _Scale(NamedTuple):
@@ -143,10 +141,9 @@ class _Scale(NamedTuple):
     weight: float
 
 
-def _scale(present: list[float], term: Term) -> _Scale:
-    if not present:
-        return _Scale(0.0, 0.0, term.weight)
-    least, greatest = min(present), max(present)
+def _scale(ends: Sequence[float] | None, term: Term) -> _Scale:
+    """The scale of a term by its smallest and largest value; None if no record has it."""
+    least, greatest = ends or (0.0, 0.0)
     if not isfinite(greatest - least):
         raise RbError(
             f"'{term.metric}' runs from {least:g} to {greatest:g}, too far to scale. Is it a metric?"
@@ -154,21 +151,23 @@ def _scale(present: list[float], term: Term) -> _Scale:
     return _Scale(least if term.higher else greatest, greatest - least, term.weight)
 
 
-def _rows(
-    columns: Sequence[Column], scales: list[_Scale], filler: float | None, total: float
-) -> Iterator[Scored]:
+def _rows(columns: Sequence[Column], scales: list[_Scale], missing: str) -> Iterator[Scored]:
     """Column by column within blocks of rows: twice as fast as row by row, with the same memory."""
+    filler = 0.0 if missing == "worst" else None
+    every = fsum(scale.weight for scale in scales)
     for start in range(0, len(columns[0]), _BLOCK):
         block = [
             _weighted(column[start : start + _BLOCK], scale, filler)
             for column, scale in zip(columns, scales, strict=True)
         ]
         for parts in zip(*block, strict=True):
-            present = parts if None not in parts else [part for part in parts if part is not None]
-            if len(present) == len(parts):
-                yield Scored(fsum(present) / total, [part / total for part in present])
-            else:
-                yield _renormalised(parts, present, scales)
+            if None not in parts:
+                yield Scored(fsum(parts) / every, [part / every for part in parts])
+                continue
+            weights = [scale.weight for part, scale in zip(parts, scales, strict=True) if part is not None]
+            total = fsum(weights)
+            score = fsum(part for part in parts if part is not None) / total if weights else None
+            yield Scored(score, [None if part is None else part / total for part in parts])
 
 
 def _weighted(values: Column, scale: _Scale, filler: float | None) -> list[float | None]:
@@ -177,19 +176,3 @@ def _weighted(values: Column, scale: _Scale, filler: float | None) -> list[float
     if not span:
         return [filler if v is None or v != v else 0.5 * weight for v in values]
     return [filler if v is None or v != v else abs(v - worst) / span * weight for v in values]
-
-
-def _renormalised(parts: Sequence[float | None], present: Sequence[float], scales: list[_Scale]) -> Scored:
-    if not present:
-        return Scored(None, list(parts))
-    total = fsum(scale.weight for part, scale in zip(parts, scales, strict=True) if part is not None)
-    return Scored(fsum(present) / total, [None if part is None else part / total for part in parts])
-
-
-def _lacking(metric: str, column: Column) -> RbError:
-    places = [place for place, value in enumerate(column, start=1) if value is None or value != value]
-    return RbError(
-        f"{len(places)} of {len(column)} records have no '{metric}' (the first is record {places[0]})."
-        " Evaluate them, or say --missing renormalise (score them by the metrics they have)"
-        " or --missing worst (count it as the lowest)."
-    )

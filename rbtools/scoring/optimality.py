@@ -39,23 +39,18 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
             f"optimality('{name}') compares attacks, but the record has no other at two distances or more in"
             " this norm on these images."
         )
-    clean = (record.get("metrics") or {}).get(metric_name.split_name("acc", asked.images.split))
+    clean = (record.get("metrics") or {}).get(metric_name.split_name("acc", asked.images[1]))
     if not isinstance(clean, int | float) or clean <= 0:
         raise RbError(f"optimality('{name}') needs a clean accuracy above 0.")
     return _optimality({0.0: float(clean), **asked.over}, [{0.0: float(clean), **one} for one in compared])
 
 
-class _Images(NamedTuple):
-    """What curves have in common that are compared: norm, split, data and the number of images."""
-
-    norm: str
-    split: str
-    dataset: Any
-    n: Any
-
-
 class _Curve(NamedTuple):
-    images: _Images
+    """Accuracies over distances, and what curves that are compared have in common: norm, split, data set and
+    number of images.
+    """
+
+    images: tuple[str, str, Any, Any]
     over: Over
 
 
@@ -67,7 +62,7 @@ def _curves(record: Mapping[str, Any]) -> dict[str, _Curve]:
         eps, value = entry.get("eps"), entry.get("value")
         plain = parts.over == "eps" and parts.prefixes in ((), (parts.split,)) and "attack" in entry
         if plain and isinstance(eps, int | float) and isinstance(value, int | float) and eps > 0:
-            images = _Images(parts.norm, parts.split, entry.get("dataset"), entry.get("n"))
+            images = parts.norm, parts.split, entry.get("dataset"), entry.get("n")
             curve = curves.setdefault(parts.family, _Curve(images, {}))
             if curve.images == images:
                 curve.over[float(eps)] = float(value)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rbtools.records import consistency, metric_name, schema
+from rbtools.records import consistency, metric_name, results, schema
 
 Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
@@ -28,23 +28,25 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
     count that the model classifies correctly. A metric that was measured differently has a `reason` in place
     of the other fields; one without standard errors has a `reason` in place of the verdict.
     """
-    ours, theirs = _entries(record), _entries(published)
+    ours, theirs = (
+        {entry["metric"]: entry for entry in one.get("evals") or () if "metric" in entry}
+        for one in (record, published)
+    )
     metrics, known = record.get("metrics") or {}, published.get("metrics") or {}
-    results = {}
+    compared: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
-        if name not in known or not isinstance(value, int | float) or isinstance(value, bool):
+        if name not in known or not results.is_number(value):
             continue
         if words := difference(ours.get(name), theirs.get(name, {})):
-            results[name] = {"reason": f"measured differently: {words}"}
+            compared[name] = {"reason": f"measured differently: {words}"}
             continue
         entry = {**theirs.get(name, {}), "metric": name}
-        entry |= {} if images is None else {"n": _counted(name, known, images)}
-        results[name] = _judged(name, value, ours.get(name), known[name], entry)
-    return results
-
-
-def _entries(record: Record) -> dict[str, Entry]:
-    return {entry["metric"]: entry for entry in record.get("evals") or () if "metric" in entry}
+        if images is not None:
+            clean, of_correct = known.get("acc"), metric_name.parse(name).stem in ("pr", "probacc")
+            share = clean if of_correct and isinstance(clean, float) else 1
+            entry["n"] = max(round(images * share), 1)
+        compared[name] = _judged(name, value, ours.get(name), known[name], entry)
+    return compared
 
 
 def difference(ours: Entry | None, theirs: Entry) -> str:
@@ -59,24 +61,12 @@ def difference(ours: Entry | None, theirs: Entry) -> str:
         if schema.role(name) != "protocol" or name in _NOT_COMPARED:
             continue
         own = ours.get(name, False if value is True else value)
-        if not _same(own, value):
+        numbers = isinstance(own, int | float) and isinstance(value, int | float)
+        if not (math.isclose(own, value, rel_tol=_EPS, abs_tol=1e-9) if numbers else own == value):
             words.append(f"{name} {value!r} there and {own!r} here")
     if "dataset" in ours:
         words.append(f"on {ours['dataset']} here")
     return ", ".join(words)
-
-
-def _same(own: object, value: object) -> bool:
-    if isinstance(own, int | float) and isinstance(value, int | float):
-        return math.isclose(own, value, rel_tol=_EPS, abs_tol=1e-9)
-    return own == value
-
-
-def _counted(name: str, metrics: Mapping[str, Any], images: int) -> int:
-    """Of how many images the metric is."""
-    correct = metric_name.parse(name).stem in ("pr", "probacc")
-    clean = metrics.get("acc")
-    return max(round(images * clean), 1) if correct and isinstance(clean, float) else images
 
 
 def _judged(name: str, value: float, ours: Entry | None, known: float, theirs: Entry) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError, shown
@@ -11,6 +11,8 @@ from rbtools.records import expr
 from rbtools.records.metric_name import higher_is_better
 
 Record = Mapping[str, Any]
+# For each value whether it is missing, and a number that is smaller if it is better.
+Cost = tuple[tuple[bool, float], ...]
 
 
 class SortKey(NamedTuple):
@@ -41,71 +43,47 @@ class Ranked(NamedTuple):
 
 
 def rank(
-    records: Iterable[Any],
-    by: Callable[[Any], Any],
-    *,
-    higher: bool | Sequence[bool] = True,
-    top: int | None = None,
+    records: Iterable[Any], by: Callable[[Any], Any], *, higher: bool | Sequence[bool] = True
 ) -> list[Ranked]:
     """Order records (of any type) by `by(record)`, the best first.
 
     If `by` returns several values (and `higher` is as long), later ones break ties. Equal values share a rank
     and the next rank counts them (1, 2, 2, 4); they keep the input's order. Records without the first value
-    (None or NaN) come last, without a rank; without a later one, last among those equal so far. With `top`
-    only that many are kept in memory, whatever the length of the stream. Raises RbError if a value is not a
-    number, or `top` is below 1.
+    (None or NaN) come last, without a rank; without a later one, last among those equal so far. Raises
+    RbError if a value is not a number.
     """
-    if top is not None and top < 1:
-        raise RbError(f"The number of records to keep is {top}. It must be 1 or more.")
     directions = (higher,) if isinstance(higher, bool) else tuple(higher)
-    valued = (_valued(record, by(record), directions) for record in records)
-    ordered = sorted(valued, key=_cost) if top is None else heapq.nsmallest(top, valued, key=_cost)
-    return list(_ranked(ordered, directions[0]))
+
+    def valued(record: object) -> tuple[Cost, object]:
+        values = by(record)
+        return costs(values if isinstance(values, tuple) else (values,), directions), record
+
+    ranked, place, previous = [], 0, None
+    for position, (cost, record) in enumerate(sorted(map(valued, records), key=itemgetter(0)), start=1):
+        missing, least = cost[0]
+        if cost != previous:
+            place, previous = position, cost
+        value = -least if directions[0] else least
+        ranked.append(Ranked(None, None, record) if missing else Ranked(place, value, record))
+    return ranked
 
 
-class _Valued(NamedTuple):
-    """`costs`: for each value whether it is missing, and a number that is smaller if it is better."""
-
-    costs: tuple[tuple[bool, float], ...]
-    record: Any
-
-
-def _cost(entry: _Valued) -> tuple[tuple[bool, float], ...]:
-    return entry.costs
-
-
-def _valued(record: object, values: object, higher: Sequence[bool]) -> _Valued:
-    return _Valued(costs(values if isinstance(values, tuple) else (values,), higher), record)
-
-
-def costs(values: Sequence[Any], higher: Sequence[bool]) -> tuple[tuple[bool, float], ...]:
+def costs(values: Sequence[Any], higher: Sequence[bool]) -> Cost:
     """Values as something to sort by, the best first. Raises RbError for one that is not a number."""
-    return tuple(map(_one_cost, values, higher))
 
+    def cost(value: object, higher: bool) -> tuple[bool, float]:
+        if value is None or value != value:
+            return True, 0.0
+        if isinstance(value, int | float):
+            return False, -value if higher else value
+        if isinstance(value, dict):
+            fields = ", ".join(map(shown, value))
+            raise RbError(f"Cannot rank by an object. Name one of its fields after a dot: {fields}.")
+        raise RbError(
+            f"Cannot rank by {shown(repr(value))}, which is not a number. Rank by a metric such as acc."
+        )
 
-def _one_cost(value: object, higher: bool) -> tuple[bool, float]:
-    if value is None or value != value:
-        return True, 0.0
-    if isinstance(value, (int, float)):
-        return False, -value if higher else value
-    if isinstance(value, dict):
-        fields = ", ".join(map(shown, value))
-        raise RbError(f"Cannot rank by an object. Name one of its fields after a dot: {fields}.")
-    raise RbError(
-        f"Cannot rank by {shown(repr(value))}, which is not a number. Rank by a metric such as acc."
-    )
-
-
-def _ranked(ordered: list[_Valued], higher: bool) -> Iterator[Ranked]:
-    place, previous = 0, None
-    for position, (costs, record) in enumerate(ordered, start=1):
-        missing, cost = costs[0]
-        if missing:
-            yield Ranked(None, None, record)
-            continue
-        if costs != previous:
-            place, previous = position, costs
-        yield Ranked(place, -cost if higher else cost, record)
+    return tuple(map(cost, values, higher))
 
 
 def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list[int]:
@@ -114,21 +92,14 @@ def bands(intervals: Sequence[tuple[float, float]], higher: bool = True) -> list
     A band is the best record without a band, and those after it whose interval overlaps its interval. Two
     records of a band may differ significantly, but each could be as good as its first.
     """
-    places = [0] * len(intervals)
+    bands = [1] * len(intervals)
     pending = list(range(len(intervals)))
-    band = 0
     while pending:
-        band += 1
         low, high = intervals[pending[0]]
-        rest = []
+        pending = [p for p in pending if (intervals[p][1] < low if higher else intervals[p][0] > high)]
         for place in pending:
-            worse = intervals[place][1] < low if higher else intervals[place][0] > high
-            if worse:
-                rest.append(place)
-            else:
-                places[place] = band
-        pending = rest
-    return places
+            bands[place] += 1
+    return bands
 
 
 def front(points: Sequence[Sequence[float | None]], higher: Sequence[bool]) -> list[bool]:

@@ -10,7 +10,6 @@ from rbtools.records import dumps, expr, parse_again
 from rbtools.scoring import merge, rank_order, same_model
 from rbtools.scoring.groups import Grouping, Key
 
-Cost = tuple[tuple[bool, float], ...]  # see `rank_order.costs`
 Read = tuple[bytes, dict[str, Any]]
 SPARE = 5000  # additional entries to keep, since some of the first may be replaced
 
@@ -72,15 +71,15 @@ class Latest:
         if self._limit is not None and len(self._entries) > self._limit:
             self._prune()
 
-    def _cost(self, entry: Standing) -> Cost:
+    def _cost(self, entry: Standing) -> rank_order.Cost:
         return rank_order.costs(entry.values, self._higher)
 
-    def _drop(self, group: Key, cost: Cost) -> None:
+    def _drop(self, group: Key, cost: rank_order.Cost) -> None:
         self._dropped[group] = min(cost, self._dropped.get(group, cost))
 
     def _prune(self) -> None:
         assert self._top is not None
-        groups: dict[Key, list[tuple[Cost, int]]] = {}
+        groups: dict[Key, list[tuple[rank_order.Cost, int]]] = {}
         for model, entry in self._entries.items():
             groups.setdefault(entry.group, []).append((self._cost(entry), model))
         for group, costs in groups.items():
@@ -105,18 +104,16 @@ class Latest:
             if not self._higher:
                 groups.append([rank_order.Ranked(None, None, entry) for entry in entries])
                 continue
-            ranked = rank_order.rank(entries, lambda entry: entry.values, higher=self._higher, top=self._top)
-            self._check(group, ranked)
+            ranked = rank_order.rank(entries, lambda entry: entry.values, higher=self._higher)[: self._top]
+            lost = self._dropped.get(group)
+            if lost is not None and (len(ranked) < (self._top or 0) or self._cost(ranked[-1].record) > lost):
+                raise RbError(
+                    f"More than {SPARE} of the first records are of the same models as later ones, which"
+                    " count: the records after them were dropped. Leave out --top, or rank each file by"
+                    " itself."
+                )
             groups.append(ranked)
         return groups
-
-    def _check(self, group: Key, ranked: list[rank_order.Ranked]) -> None:
-        lost = self._dropped.get(group)
-        if lost is not None and (len(ranked) < (self._top or 0) or self._cost(ranked[-1].record) > lost):
-            raise RbError(
-                f"More than {SPARE} of the first records are of the same models as later ones, which count:"
-                " the records after them were dropped. Leave out --top, or rank each file by itself."
-            )
 
 
 def sorted_keys(keys: Iterable[Key]) -> list[Key]:
@@ -146,18 +143,16 @@ def one_of_each_model(records: Iterable[Read], unions: merge.Unions, *, weights:
     return list(latest.values())
 
 
-def models(records: Iterable[dict[str, Any]], *, weights: bool = False) -> list[dict[str, Any]]:
-    """One record of each model, see `one_of_each_model`."""
-    whole, unions = list(records), merge.Unions()
-    texts = one_of_each_model(((dumps(record), record) for record in whole), unions, weights=weights)
-    return [parse_again(text) for text in texts] if unions.count else whole
-
-
 class Merged(NamedTuple):
     """A merged record, and the records that it was made of."""
 
     record: dict[str, Any]
     members: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes], about: Mapping[str, Any]) -> Merged:
+        members = [parse_again(text) for text in texts]
+        return cls(merge.merged(members, about), members)
 
 
 def averaged(texts: Iterable[bytes], over: Sequence[str]) -> list[Merged]:
@@ -175,7 +170,7 @@ def averaged(texts: Iterable[bytes], over: Sequence[str]) -> list[Merged]:
         name = next(iter(unknown))
         hint = near(name, same_model.SHORT) or expr.MissingName(name, record).hint
         raise UsageError(f"--aggregate: no record has '{name}'.{hint}")
-    return [_merged(texts, {"over": list(over)}) for texts in groups.values()]
+    return [Merged.of(texts, {"over": list(over)}) for texts in groups.values()]
 
 
 def grouped(
@@ -193,40 +188,8 @@ def grouped(
     merged = []
     for key, places in zip(grouping.keys(), grouping.places(), strict=True):
         about = {"group": dict(zip(fields, key, strict=True))}
-        merged.append(_merged([texts[place] for place in places], about))
+        merged.append(Merged.of([texts[place] for place in places], about))
     return merged, grouping.lacking
-
-
-def _merged(texts: Sequence[bytes], about: Mapping[str, Any]) -> Merged:
-    members = [parse_again(text) for text in texts]
-    return Merged(merge.merged(members, about), members)
-
-
-def merged(
-    records: Sequence[dict[str, Any]], aggregate: Sequence[str] = (), group: Sequence[str] = ()
-) -> list[dict[str, Any]]:
-    """The records to rank: one of each model, their means over `aggregate`, then over all but `group`."""
-    texts = one_of_each_model(((dumps(record), record) for record in records), merge.Unions())
-    if aggregate:
-        texts = [dumps(entry.record) for entry in averaged(texts, aggregate)]
-    if group:
-        return [entry.record for entry in grouped(texts, group)[0]]
-    return [parse_again(text) for text in texts]
-
-
-def ranked(
-    records: Sequence[dict[str, Any]],
-    keys: Sequence[rank_order.SortKey],
-    within: Sequence[str] = (),
-    top: int | None = None,
-) -> list[tuple[int | None, dict[str, Any]]]:
-    """Ranks and records, group by group. Raises UsageError if no record has a key."""
-    values, grouping = RankValues(keys), Grouping(within)
-    latest = Latest([entry.higher for entry in keys], top)
-    for number, record in enumerate(records):
-        latest.add(number, Standing(dumps(record), values.of(record), (), grouping.add(record)))
-    values.check("by")
-    return [(entry.rank, parse_again(entry.record.text)) for group in latest.ranked() for entry in group]
 
 
 def marked_front(groups: Sequence[Sequence[rank_order.Ranked]], higher: Sequence[bool]) -> list[list[bool]]:
@@ -239,16 +202,13 @@ def marked_bands(
 ) -> list[int | None]:
     """The band of each ranked entry; an entry without a value has none, one without an interval counts as
     exact."""
-    some = [place for place, entry in enumerate(ranked) if entry.value is not None]
-    known = []
-    for place in some:
-        value = ranked[place].value
-        assert value is not None
-        known.append(ends[place] or (value, value))
-    numbers: list[int | None] = [None] * len(ranked)
-    for place, band in zip(some, rank_order.bands(known, higher), strict=True):
-        numbers[place] = band
-    return numbers
+    known = {
+        place: ends[place] or (entry.value, entry.value)
+        for place, entry in enumerate(ranked)
+        if entry.value is not None
+    }
+    bands = dict(zip(known, rank_order.bands([*known.values()], higher), strict=True))
+    return [bands.get(place) for place in range(len(ranked))]
 
 
 class RankValues:
@@ -270,27 +230,23 @@ class RankValues:
     def of(self, record: dict[str, Any]) -> tuple[Any, ...]:
         """The values of a record; None for missing ones."""
         self.count += 1
-        if not self.keys:
-            return ()
-        values = tuple(self._value(place, record) for place in range(len(self.keys)))
+        values: list[Any] = []
+        for place, get in enumerate(self._get):
+            try:
+                values.append(get(record))
+            except RbError as reason:
+                values.append(None)
+                self._reasons.setdefault(place, (reason, record))
+            self.lacking[place] += values[-1] is None
         if None in values:
             self.names.update(dict.fromkeys(record.get("metrics", {})))
-        return values
+        return tuple(values)
 
     def forget(self, values: Sequence[Any]) -> None:
         """Undo the count of a record that was merged into another."""
         self.count -= 1
         for place, value in enumerate(values):
             self.lacking[place] -= value is None
-
-    def _value(self, place: int, record: dict[str, Any]) -> Any:
-        try:
-            value = self._get[place](record)
-        except RbError as reason:
-            value = None
-            self._reasons.setdefault(place, (reason, record))
-        self.lacking[place] += value is None
-        return value
 
     def check(self, option: str) -> None:
         """Raise UsageError if no record has a value: that is a wrong name, not a missing result."""

@@ -63,16 +63,15 @@ def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[
     sides = ((claim["value"], {**claim, "n": size}), (measured["value"], measured))
     errors = [consistency.standard_error(*side) for side in sides] if share else [None]
     known = [error for error in errors if error is not None]
-    off = max(abs(base["difference"]) - allowed, 0.0)
     if len(known) == 2:
-        p = math.erfc(off / max(math.hypot(*known), 1e-12) / math.sqrt(2))
+        p = _p_value(base, allowed, *known)
         words = f"normal, standard errors {known[0]:.3g} and {known[1]:.3g}"
     elif images is not None:
         return {"verdict": UNKNOWN, **base, "reason": _PART}
     else:
-        p, words = (0.0 if off > 1e-9 else 1.0), "on the same images"
+        p, words = float(abs(base["difference"]) - allowed <= 1e-9), "on the same images"
     words += f"; rounding explains {rounding:.3g}, arithmetic {allowed - rounding:.3g}"
-    return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}
+    return _tested(base, words, p)
 
 
 def assumed(claim: Entry, measured: Entry, images: int | None = None) -> list[str]:
@@ -150,14 +149,12 @@ def _counts(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, An
         if _same_arithmetic(claim, measured):
             allowed = _allowed(_ALIKE * _rate(claim), part) if part >= 100 else 0
             words = f"{off} of {part} differ; device, precision and environment are the same: {allowed} may"
-        verdict = MATCH if off <= allowed else DIFFERS
-        return {"verdict": verdict, **base, "test": words, "p": 1.0 if off <= allowed else 0.0}
+        return _tested(base, words, float(off <= allowed))
     p = hypergeometric(seen, part, right, size, allowed)
     error = math.sqrt(right / size * (1 - right / size) / part * (size - part) / max(size - 1, 1))
     hidden = _NORMAL_AT_LEVEL * error + allowed / part
     words = f"hypergeometric, {part} of {size} images, {allowed} explained by arithmetic; does not show"
-    words += f" differences below about {hidden:.2g}"
-    return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}
+    return _tested(base, f"{words} differences below about {hidden:.2g}", p)
 
 
 def hypergeometric(seen: int, part: int, right: int, size: int, allowed: int = 0) -> float:
@@ -204,8 +201,7 @@ def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str,
     counted = claim["value"] == sum(not holds for holds, _ in before.values())
     words = f"test {', '.join(turned)} turned" if turned else "each test holds or fails as before"
     words = words if counted else "the claim is not the number of its failing tests"
-    verdict = DIFFERS if turned or not counted else MATCH
-    return {"verdict": verdict, **base, "test": words, "p": float(verdict == MATCH)}
+    return _tested(base, words, float(counted and not turned))
 
 
 def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
@@ -216,64 +212,67 @@ def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, A
     if about == again and about["sampled"]:
         weight = about["survivors"] / about["sampled"]  # images that one of the sample stands for
         allowed = weight * _allowed(_rate(claim), claim["n"]) / claim["n"]
-        close = abs(base["difference"]) <= allowed + 1e-9
         words = f"on the same sample; arithmetic explains {allowed:.3g}"
-        return {"verdict": MATCH if close else DIFFERS, **base, "test": words, "p": 1.0 if close else 0.0}
+        return _tested(base, words, float(abs(base["difference"]) <= allowed + 1e-9))
     errors = [_sampling_error(entry) for entry in (claim, measured)]
     rate = _rate(claim)
-    p = math.erfc(max(abs(base["difference"]) - rate, 0.0) / max(math.hypot(*errors), 1e-12) / math.sqrt(2))
     words = f"normal, standard errors {errors[0]:.3g} and {errors[1]:.3g} of the samples, {rate:.3g}"
-    verdict = MATCH if p >= LEVEL else DIFFERS
-    return {"verdict": verdict, **base, "test": f"{words} explained by arithmetic", "p": p}
+    return _tested(base, f"{words} explained by arithmetic", _p_value(base, rate, *errors))
+
+
+def _two_phase(entry: Entry) -> Mapping[str, Any]:
+    about = entry.get("two_phase")
+    return about if isinstance(about, Mapping) else {}
 
 
 def _sample(entry: Entry) -> dict[str, Any]:
     """How many images the screen left, and of how many an estimate is."""
-    about = entry.get("two_phase")
-    about = about if isinstance(about, Mapping) else {}
-    counts = {name: about.get(name) for name in ("survivors", "sampled")}
+    counts = {name: _two_phase(entry).get(name) for name in ("survivors", "sampled")}
     return {name: count if type(count) is int else 0 for name, count in counts.items()}
 
 
 def _sampling_error(entry: Entry) -> float:
     """The standard error of an estimate for just its n images; 0 for a result of all of them."""
-    about = entry.get("two_phase")
-    ends = about.get("interval") if isinstance(about, Mapping) else None
+    ends = _two_phase(entry).get("interval")
     return (ends[1] - ends[0]) / 2 / 1.96 if isinstance(ends, list) and len(ends) == 2 else 0.0
 
 
 _PART = "without an interval, a random part of the images does not tell; leave out --n"
 
 
-def _explained(claim: Entry) -> float:
-    """By how much arithmetic may change the value."""
-    parts = metric_name.parse(str(claim["metric"]))
-    if consistency.is_share(str(claim["metric"]), claim) or parts.is_ge:
-        return _rate(claim) * (2 if parts.is_ge else 1)
-    return _RELATIVE * abs(float(claim["value"]))
-
-
-def _explained_alike(claim: Entry) -> float:
-    """The same of a result that was computed alike: of a share, one image of 100 or more at least."""
-    if not consistency.is_share(str(claim["metric"]), claim):
+def _explained(claim: Entry, alike: bool = False) -> float:
+    """By how much arithmetic may change the value; of a share that was computed `alike`, by one image of 100
+    or more at least."""
+    name, n = str(claim["metric"]), claim.get("n")
+    share, is_ge = consistency.is_share(name, claim), metric_name.parse(name).is_ge
+    explained = _RELATIVE * abs(float(claim["value"]))
+    if share or is_ge:
+        explained = _rate(claim) * (2 if is_ge else 1)
+    if not alike:
+        return explained
+    if not share:
         return _ALIKE_RELATIVE * abs(float(claim["value"]))
-    n = claim.get("n")
-    return max(_ALIKE * _explained(claim), 1 / n) if type(n) is int and n >= 100 else 0.0
+    return max(_ALIKE * explained, 1 / n) if type(n) is int and n >= 100 else 0.0
 
 
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
     """Values that are no counts: on all images equal up to arithmetic, else by their standard errors."""
-    allowed = _explained(claim)
-    off = abs(base["difference"])
-    if images is None and _same_arithmetic(claim, measured):
-        allowed = _explained_alike(claim)
+    allowed = _explained(claim, alike=images is None and _same_arithmetic(claim, measured))
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
-        close = off <= allowed + 1e-9
-        return {"verdict": MATCH if close else DIFFERS, **base, "test": words, "p": 1.0 if close else 0.0}
+        return _tested(base, words, float(abs(base["difference"]) <= allowed + 1e-9))
     error = consistency.standard_error(measured["value"], measured)
     if error is None:
         return {"verdict": UNKNOWN, **base, "reason": _PART}
-    p = math.erfc(max(off - allowed, 0.0) / max(error, 1e-12) / math.sqrt(2))
     words = f"normal, standard error {error:.3g}, {allowed:.3g} explained by arithmetic"
+    return _tested(base, words, _p_value(base, allowed, error))
+
+
+def _p_value(base: Mapping[str, Any], allowed: float, *errors: float) -> float:
+    """Of a difference beyond what is allowed, by the normal distribution."""
+    off = max(abs(base["difference"]) - allowed, 0.0)
+    return math.erfc(off / max(math.hypot(*errors), 1e-12) / math.sqrt(2))
+
+
+def _tested(base: Mapping[str, Any], words: str, p: float) -> dict[str, Any]:
     return {"verdict": MATCH if p >= LEVEL else DIFFERS, **base, "test": words, "p": p}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rbtools.records import sheet_cells
@@ -34,34 +34,48 @@ def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> st
     """Comma-separated values: numbers in full precision, intervals in columns NAME_low and NAME_high,
     deviations in NAME_std. `as_cell` makes texts safe for a spreadsheet.
     """
-    measured = [any(row[i].interval for row in table.rows) for i in range(len(table.headings))]
-    spread = [any(row[i].deviation is not None for row in table.rows) for i in range(len(table.headings))]
-    lines = [_csv_line(_csv_titles(table, measured, spread), as_cell)]
-    for row in table.rows:
-        values: list[Any] = []
-        for cell, interval, deviation in zip(row, measured, spread, strict=True):
-            values.append(cell.value)
-            if interval:
-                values += cell.interval or (None, None)
-            if deviation:
-                values.append(cell.deviation)
-        lines.append(_csv_line(values, as_cell))
-    return "".join(lines)
+    lines: list[list[Any]] = [[] for _ in range(len(table.rows) + 1)]
+    for place, heading in enumerate(table.headings):
+        cells = [row[place] for row in table.rows]
+        columns: list[list[Any]] = [[heading.title, *(cell.value for cell in cells)]]
+        if any(cell.interval for cell in cells):
+            ends = [cell.interval or (None, None) for cell in cells]
+            columns.append([f"{heading.title}_low", *(low for low, _ in ends)])
+            columns.append([f"{heading.title}_high", *(high for _, high in ends)])
+        if any(cell.deviation is not None for cell in cells):
+            columns.append([f"{heading.title}_std", *(cell.deviation for cell in cells)])
+        for line, *values in zip(lines, *columns, strict=True):
+            line += values
+    return "".join(_csv_line(line, as_cell) for line in lines)
 
 
 def to_markdown(table: Table) -> str:
     """A pipe table of GitHub-flavoured Markdown, numbers to the right."""
+
+    def shown(cell: TableCell) -> str:
+        words = markdown(text(cell)) or "–"
+        return f"**{words}**" if cell.best else words
+
     titles = [markdown(heading.title) for heading in table.headings]
     rules = ["---:" if heading.numeric else "---" for heading in table.headings]
-    rows = [[_markdown_cell(cell) for cell in row] for row in table.rows]
+    rows = [[shown(cell) for cell in row] for row in table.rows]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in [titles, rules, *rows])
 
 
 def to_latex(table: Table) -> str:
     r"""A `tabular` for the booktabs package (`\usepackage{booktabs}`)."""
+
+    def shown(cell: TableCell) -> str:
+        words = latex(text(cell)).replace("±", r"$\pm$")
+        words = (words if isinstance(cell.value, str) else words.replace("-", "$-$")) or "--"
+        return rf"\textbf{{{words}}}" if cell.best else words
+
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join(cells) + r" \\" + "\n"
+
     layout = "".join("r" if heading.numeric else "l" for heading in table.headings)
-    head = _latex_row([latex(heading.title) for heading in table.headings])
-    body = "".join(_latex_row([_latex_cell(cell) for cell in row]) for row in table.rows)
+    head = line(latex(heading.title) for heading in table.headings)
+    body = "".join(line(map(shown, row)) for row in table.rows)
     return (
         f"\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     )
@@ -98,8 +112,6 @@ def caption(table: Table, form: str) -> str:
         words.append(f"± is the standard deviation over the {count}records that a row averages.")
     if table.images:
         words.append(of_images(table))
-    if table.percent:
-        words.append(f"In %: {', '.join(table.percent)}.")
     if form in ("csv", "csv-raw") or not words:
         return ""
     if form == "latex":
@@ -111,8 +123,8 @@ def of_images(table: Table) -> str:
     """`200 images for acc, fgsm.8; 50 for pgd20.8.`"""
     columns: dict[tuple[int, int], list[str]] = {}
     for heading in table.headings:
-        if heading.name in table.images:
-            columns.setdefault(table.images[heading.name], []).append(heading.title)
+        if heading.title in table.images:
+            columns.setdefault(table.images[heading.title], []).append(heading.title)
     counts = [str(least) if least == most else f"{least} to {most}" for least, most in columns]
     counts[0] += " images"
     parts = zip(counts, columns.values(), strict=True)
@@ -132,34 +144,9 @@ def latex(words: str) -> str:
     return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
 
 
-def _markdown_cell(cell: TableCell) -> str:
-    shown = markdown(text(cell)) or "–"
-    return f"**{shown}**" if cell.best else shown
-
-
-def _latex_cell(cell: TableCell) -> str:
-    shown = latex(text(cell)).replace("±", r"$\pm$")
-    if not isinstance(cell.value, str):
-        shown = shown.replace("-", "$-$")
-    shown = shown or "--"
-    return rf"\textbf{{{shown}}}" if cell.best else shown
-
-
-def _csv_titles(table: Table, measured: list[bool], spread: list[bool]) -> list[str]:
-    titles = []
-    for heading, interval, deviation in zip(table.headings, measured, spread, strict=True):
-        titles += [heading.title, *([f"{heading.title}_low", f"{heading.title}_high"] if interval else [])]
-        titles += [f"{heading.title}_std"] if deviation else []
-    return titles
-
-
 def _csv_line(values: list[Any], as_cell: Callable[[str], str]) -> str:
     # Written with CRLF, so that the csv module quotes both characters, then given a Unix line end.
     cells = [as_cell(value) if isinstance(value, str) else value for value in values]
     line = io.StringIO()
     csv.writer(line, lineterminator="\r\n").writerow(cells)
     return line.getvalue()[:-2] + "\n"
-
-
-def _latex_row(cells: list[str]) -> str:
-    return " & ".join(cells) + r" \\" + "\n"

@@ -8,66 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
-from rbtools.records.expr import tokens
+from rbtools.records.results import is_number
 from rbtools.scoring.merge import images
 from rbtools.scoring.rank_order import Ranked, Record
 
 
 class TableCell(NamedTuple):
     """A value (None if missing) and, for a measured one, its 95 % interval. deviation: of the sample that it
-    averages. best: whether none in the column is better. digits: decimals to show; None chooses.
+    averages. best: whether none in the column is better.
     """
 
     value: str | float | None
     interval: tuple[float, float] | None = None
     deviation: float | None = None
     best: bool = False
-    digits: int | None = None
 
 
 class Heading(NamedTuple):
-    """A column's title, whether it holds numbers, and the metric or field that it shows (else its title).
+    """A column's title, which is the metric or field that it shows, and whether it holds numbers.
+
     missing: what a terminal shows where a cell has no value.
     """
 
     title: str
     numeric: bool
-    shows: str = ""
     missing: str = ""
-
-    @property
-    def name(self) -> str:
-        """What the column shows, whatever its title."""
-        return self.shows or self.title
-
-
-class Style(NamedTuple):
-    """How a table looks: shares in percent, decimals, titles of columns by their names, columns left out."""
-
-    percent: bool = False
-    digits: int | None = None
-    labels: Mapping[str, str] = {}
-    hide: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under headings; `left_out` are metrics that did not fit. `averaged`: the least and the
-    most records that a row averages. `percent`: which labels of the user's are of shares in %. `images`: the
-    least and the most images that the values of each column are of, if the columns differ in that.
+    most records that a row averages. `images`: the least and the most images that the values of each column
+    are of, if the columns differ in that.
     """
 
     headings: list[Heading]
     rows: list[list[TableCell]]
     left_out: list[str]
     averaged: tuple[int, int] | None = None
-    percent: tuple[str, ...] = ()
     images: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -112,14 +95,17 @@ def build(
     columns += [*_marks(records), _key_column(key), *published_columns(key, records)]
     for name in others:
         columns += [metric_column(name), *published_columns(name, records)]
+    names = metric_names.names(records) if metrics is None else []
+    return _table(columns, ranked, [name for name in names if name != key and name not in others])
+
+
+def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked], left_out: Sequence[str] = ()) -> Table:
     rows = []
     for entry in ranked:
         spreads = spreads_of(entry.record)
         rows.append([column.cell(entry, spreads) for column in columns])
-    known = metric_names.names(records) if metrics is None else []
-    left_out = [name for name in known if name != key and name not in others]
-    headings = [column.heading for column in columns]
-    return Table(headings, rows, left_out, _averaged(records), images=_images(headings, records))
+    headings, records = [column.heading for column in columns], [entry.record for entry in ranked]
+    return Table(headings, rows, [*left_out], _averaged(records), images=_images(headings, records))
 
 
 def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None) -> list[str]:
@@ -139,13 +125,11 @@ def is_detail(name: str) -> bool:
     return severity or parts.split != "test" or name.startswith("seconds")
 
 
-def figure(value: float, digits: int | None = None) -> str:
-    """A number as text: four decimals up to 1 (accuracies), else four digits, or `digits` decimals; whole
-    numbers without decimals."""
+def figure(value: float) -> str:
+    """A number as text: four decimals up to 1 (accuracies), else four digits; whole numbers without
+    decimals."""
     if isinstance(value, int):
         return str(value)
-    if digits is not None:
-        return f"{value + 0.0:.{digits}f}"
     if value == 0 or 5e-4 <= abs(value) <= 1:
         return f"{value + 0.0:.4f}"  # the sum turns -0.0 into 0.0
     return f"{value:.4g}"
@@ -157,12 +141,12 @@ def text(cell: TableCell) -> str:
         return ""
     if isinstance(cell.value, str):
         return plain(cell.value)
-    shown = figure(cell.value, cell.digits)
+    shown = figure(cell.value)
     if cell.deviation is not None:
         return f"{shown} ± {cell.deviation:.{len(shown.partition('.')[2])}f}"
     if cell.interval is None:
         return shown
-    low, high = (figure(end, cell.digits) for end in cell.interval)
+    low, high = map(figure, cell.interval)
     return f"{shown} [{low}, {high}]"
 
 
@@ -179,9 +163,9 @@ _CONTROL |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\uf
 def _identity(records: list[Record]) -> list[_TableColumn]:
     columns = []
     for title, path in _IDENTITY.items():
-        values = [_at(record, path) for record in records]
-        if title == "name" or (any(v is not None for v in values) and (title != "seed" or _differ(values))):
-            columns.append(_identity_column(title, path))
+        values = [value for record in records if (value := _at(record, path)) is not None]
+        if title == "name" or any(title != "seed" or value != values[0] for value in values):
+            columns.append(_path_column(title, path, title == "seed"))
     return columns
 
 
@@ -193,10 +177,8 @@ _IDENTITY = {
 }
 
 
-def _identity_column(title: str, path: tuple[str, ...]) -> _TableColumn:
-    return _TableColumn(
-        Heading(title, title == "seed"), lambda entry, _: TableCell(_shown(_at(entry.record, path)))
-    )
+def _path_column(title: str, path: tuple[str, ...], numeric: bool) -> _TableColumn:
+    return _TableColumn(Heading(title, numeric), lambda entry, _: TableCell(_shown(_at(entry.record, path))))
 
 
 def field_column(name: str) -> _TableColumn:
@@ -213,25 +195,25 @@ def field_column(name: str) -> _TableColumn:
     return _TableColumn(Heading(title, title == "seed"), cell)
 
 
-_USUAL = ("rank", "name", "dataset", "method", "seed", "records")
 RECORDS = _TableColumn(
     Heading("records", True), lambda entry, _: TableCell(_shown(_at(entry.record, ("aggregated", "records"))))
 )
 
 
 def _shown(value: object) -> str | float | None:
-    return value if value is None or _is_number(value) else str(value)
+    return value if value is None or is_number(value) else str(value)
 
 
 def _marks(records: list[Record]) -> list[_TableColumn]:
     """Band, interval of ranks and Pareto front, if the ranking has them."""
+
+    def ranks(entry: Ranked, _: Spreads) -> TableCell:
+        ends = _ends(entry.record.get("rank_ci95"))
+        return TableCell(None if ends is None else "–".join(map(str, dict.fromkeys(ends))))
+
     columns = []
     if any("band" in record for record in records):
-        band = Heading("band", True)
-        columns.append(_TableColumn(band, lambda entry, _: TableCell(_shown(entry.record.get("band")))))
-        columns.append(
-            _TableColumn(Heading("ranks", False), lambda entry, _: TableCell(_ranks(entry.record)))
-        )
+        columns += [_path_column("band", ("band",), True), _TableColumn(Heading("ranks", False), ranks)]
     if any("pareto" in record for record in records):
         mark = Heading("front", False)
         columns.append(
@@ -240,14 +222,9 @@ def _marks(records: list[Record]) -> list[_TableColumn]:
     return columns
 
 
-def _ranks(record: Record) -> str | None:
-    ends = _ends(record.get("rank_ci95"))
-    return None if ends is None else f"{ends[0]}" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}"
-
-
 def _ends(value: object) -> tuple[float, float] | None:
     """An interval of a record; None for a value of another kind."""
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_number, value)):
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_number, value)):
         return None
     return value[0], value[1]
 
@@ -263,7 +240,10 @@ def _key_column(key: str) -> _TableColumn:
 
 def metric_column(name: str) -> _TableColumn:
     """The column of a metric, of an expression over metrics, or of a field."""
-    compiled = _compiled(name)
+    try:
+        compiled: expr.Expression | None = expr.compile(name)
+    except RbError:  # a metric may be called anything
+        compiled = None
 
     def cell(entry: Ranked, spreads: Spreads) -> TableCell:
         value = (entry.record.get("metrics") or {}).get(name)
@@ -274,7 +254,7 @@ def metric_column(name: str) -> _TableColumn:
                 value = None
         if isinstance(value, str):
             return TableCell(value)
-        return TableCell(value, *spreads.get(name, NO_SPREAD)) if _is_number(value) else TableCell(None)
+        return TableCell(value, *spreads.get(name, NO_SPREAD)) if is_number(value) else TableCell(None)
 
     return _TableColumn(Heading(name, True), cell)
 
@@ -285,31 +265,18 @@ PUBLISHED = {" published": "value", " difference": "difference", " within": "wit
 
 def published_columns(name: str, records: Sequence[Record]) -> list[_TableColumn]:
     """The columns of published values of a metric; none where no record has one."""
-    if not any("value" in _published(record, name) for record in records):
-        return []
-    return [_published_column(name, title, field) for title, field in PUBLISHED.items()]
 
+    def column(title: str, field: str) -> _TableColumn:
+        def cell(entry: Ranked, _: Spreads) -> TableCell:
+            value = _at(entry.record, ("published", "metrics", name, field))
+            if isinstance(value, bool):
+                return TableCell("yes" if value else "no")
+            return TableCell(value if is_number(value) else None)
 
-def _published_column(name: str, title: str, field: str) -> _TableColumn:
-    def cell(entry: Ranked, _: Spreads) -> TableCell:
-        value = _published(entry.record, name).get(field)
-        if isinstance(value, bool):
-            return TableCell("yes" if value else "no")
-        return TableCell(value if _is_number(value) else None)
+        return _TableColumn(Heading(f"{name}{title}", field != "within", missing="–"), cell)
 
-    return _TableColumn(Heading(f"{name}{title}", field != "within", missing="–"), cell)
-
-
-def _published(record: Record, name: str) -> Mapping[str, Any]:
-    value = _at(record, ("published", "metrics", name))
-    return value if isinstance(value, Mapping) else {}
-
-
-def _compiled(name: str) -> expr.Expression | None:
-    try:
-        return expr.compile(name)
-    except RbError:  # a metric may be called anything
-        return None
+    known = any(_at(record, ("published", "metrics", name, "value")) is not None for record in records)
+    return [column(title, field) for title, field in PUBLISHED.items()] if known else []
 
 
 def spreads_of(record: Record) -> dict[str, Spread]:
@@ -317,8 +284,8 @@ def spreads_of(record: Record) -> dict[str, Spread]:
     spreads = {}
     for entry in record.get("evals") or []:
         ends, std = _ends(entry.get("ci95")), entry.get("std")
-        if ends or _is_number(std):
-            spreads[entry["metric"]] = Spread(ends, std if _is_number(std) else None)
+        if ends or is_number(std):
+            spreads[entry["metric"]] = Spread(ends, std if is_number(std) else None)
     return spreads
 
 
@@ -329,15 +296,6 @@ def _at(record: Record, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _differ(values: list[Any]) -> bool:
-    known = [value for value in values if value is not None]
-    return any(value != known[0] for value in known)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[str]) -> Table:
     """The table of a paper: a row for each record, named by its grouping fields, and a column per metric. If
     records were merged, a column has their number.
@@ -346,23 +304,18 @@ def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
     if any((record.get("aggregated") or {}).get("records", 1) > 1 for record in records):
         columns.append(RECORDS)
     columns += map(metric_column, metrics)
-    rows = []
-    for record in records:
-        spreads = spreads_of(record)
-        rows.append([column.cell(Ranked(None, None, record), spreads) for column in columns])
-    headings = [column.heading for column in columns]
-    return Table(headings, rows, [], _averaged(records), images=_images(headings, records))
+    return _table(columns, [Ranked(None, None, record) for record in records])
 
 
 def _images(headings: Sequence[Heading], records: Iterable[Record]) -> dict[str, tuple[int, int]]:
     """The least and the most images of each column of shares; empty if all are of one number."""
-    counts: dict[str, set[int]] = {heading.name: set() for heading in headings}
+    counts: dict[str, set[int]] = {heading.title: set() for heading in headings}
     for record in records:
         for name, n in images(record).items():
             if name in counts:
                 counts[name].add(n)
-    known = {name: (min(some), max(some)) for name, some in counts.items() if some}
-    return known if len({n for ends in known.values() for n in ends}) > 1 else {}
+    ends = {name: (min(some), max(some)) for name, some in counts.items() if some}
+    return ends if len({n for pair in ends.values() for n in pair}) > 1 else {}
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
@@ -372,82 +325,22 @@ def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
     return (min(known), max(known)) if known else None
 
 
-def styled(table: Table, style: Style) -> Table:
-    """The table in a style. Raises RbError for a label or a hidden column that is none of its columns; one
-    that other tables have, such as `seed`, may be hidden in any.
-    """
-    names = [heading.name for heading in table.headings]
-    for option, given in (("--label", style.labels), ("--hide", style.hide)):
-        for name in given:
-            if name not in names and not (option == "--hide" and name in _USUAL):
-                raise RbError(f"{option}: The table has no column {name!r}. Its columns: {', '.join(names)}.")
-    kept = [place for place, name in enumerate(names) if name not in style.hide]
-    headings = []
-    for place in kept:
-        heading, name = table.headings[place], names[place]
-        unit = " [%]" if style.percent and _is_share(name) and name not in style.labels else ""
-        headings.append(heading._replace(title=style.labels.get(name, heading.title) + unit, shows=name))
-    rows = [[_styled(row[place], names[place], style) for place in kept] for row in table.rows]
-    seen = {name: ends for name, ends in table.images.items() if name not in style.hide}
-    seen = seen if len({n for ends in seen.values() for n in ends}) > 1 else {}
-    shown = [name for name in names if name in style.labels and name not in style.hide]
-    unsaid = [style.labels[name] for name in shown if style.percent and _is_share(name)]
-    return replace(table, headings=headings, rows=rows, percent=tuple(unsaid), images=seen)
-
-
-def is_share(name: str) -> bool:
-    """Whether a column holds shares: a metric that is one, or sums, differences, means and ends of such."""
-    words = tokens.tokenize(name)
-    for word, after in pairwise(words):
-        if word.kind == "name" and after.text == "(":
-            if word.text not in ("mean", "min", "max", "std"):
-                return False
-        elif word.kind in ("name", "glob"):
-            if not any(metric_names.is_share(word.text.replace("*", rest)) for rest in ("8", "20.8")):
-                return False
-        elif word.text not in ("+", "-", "(", ")", ","):
-            return False
-    return True
-
-
-def _styled(cell: TableCell, name: str, style: Style) -> TableCell:
-    if isinstance(cell.value, str) or cell.value is None:
-        return cell
-    if not (style.percent and _is_share(name)):
-        return cell._replace(digits=style.digits)
-    return TableCell(
-        100.0 * cell.value,
-        None if cell.interval is None else (100 * cell.interval[0], 100 * cell.interval[1]),
-        None if cell.deviation is None else 100 * cell.deviation,
-        digits=2 if style.digits is None else style.digits,
-    )
-
-
-def _is_share(column: str) -> bool:
-    """Whether a column has shares of images, or published ones."""
-    suffix = next((suffix for suffix in PUBLISHED if column.endswith(suffix)), "")
-    return suffix != " within" and is_share(column.removesuffix(suffix))
-
-
-def with_best(table: Table, metrics: Sequence[str], groups: Sequence[object]) -> Table:
-    """The table with the best number of each of these columns marked, within rows of the same group; numbers
-    that print equally are equally good. `groups` has a value for each row."""
+def with_best(table: Table, metrics: Sequence[str]) -> Table:
+    """The table with the best number of each of these columns marked; numbers that print equally are equally
+    good."""
     rows = [list(row) for row in table.rows]
     for place, heading in enumerate(table.headings):
-        if heading.name in metrics:
-            for group in dict.fromkeys(groups):
-                of_group = [row for row, own in zip(rows, groups, strict=True) if own == group]
-                _mark(of_group, place, metric_names.higher_is_better(heading.name))
+        if heading.title in metrics:
+            _mark(rows, place, metric_names.higher_is_better(heading.title))
     return replace(table, rows=rows)
 
 
 def _mark(rows: list[list[TableCell]], place: int, higher: bool) -> None:
-    cells = [row[place] for row in rows]
-    numbers = [cell.value for cell in cells if isinstance(cell.value, int | float)]
+    numbers = [row[place].value for row in rows if isinstance(row[place].value, int | float)]
     if len(numbers) < 2:
         return
-    best = figure(max(numbers) if higher else min(numbers), cells[0].digits)
+    best = figure(max(numbers) if higher else min(numbers))  # type: ignore[type-var, arg-type]
     for row in rows:
         value = row[place].value
-        if isinstance(value, int | float) and figure(value, row[place].digits) == best:
+        if isinstance(value, int | float) and figure(value) == best:
             row[place] = row[place]._replace(best=True)

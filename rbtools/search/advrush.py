@@ -29,7 +29,12 @@ class AdvRush(DARTS):
     epochs: int = param(60, "Epochs of the search.", check="positive")
     warmup: int = param(50, "Epochs before the penalty is added.", check="non-negative")
     gamma: float = param(0.01, "Weight of the penalty.", check="non-negative")
-    factor: float = param(4.0, "Factor of the penalty itself, as in the authors' code.", check="positive")
+    factor: float = param(
+        4.0,
+        "Factor of the penalty itself, as in the authors' code.",
+        check="positive",
+        part_of="gamma:factor",
+    )
     step_size: float = param(1.5, "Length of the move, in the images' own scale.", check="positive")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:

@@ -11,7 +11,11 @@ from rbtools.search import SEARCHES, search_command
 
 @shared.command(choose=SEARCHES)
 @shared.spec(
-    "options", search_command.SearchOptions, lower=direction_option, where=where_option, form=form_option
+    "options",
+    search_command.SearchOptions,
+    lower=direction_option("objective"),
+    where=where_option,
+    form=form_option,
 )
 @shared.sink_options
 @shared.seeking_options

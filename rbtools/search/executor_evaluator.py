@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from rbtools.execution.executor import executor_for
-from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.executor import JobFunction, JobReport, executor_for
 from rbtools.execution.run import Run
 
 Record = dict[str, Any]

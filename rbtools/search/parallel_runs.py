@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
-from rbtools.execution.executor import executor_for
-from rbtools.execution.job import JobFunction
+from rbtools.execution.executor import JobFunction, executor_for
 from rbtools.execution.run import Run
 from rbtools.search import driver
 from rbtools.search.objective import SearchObjective

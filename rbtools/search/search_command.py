@@ -52,6 +52,7 @@ class SearchOptions:
         False,
         "Charge repeated queries of an architecture.  [default: they are free]",
         flags=("--charge-repeats",),
+        part_of="budget:charge-repeats",
     )
     table: tuple[str, ...] = param((), "Records to search in, like FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(

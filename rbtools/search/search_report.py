@@ -98,7 +98,7 @@ def write(
         return
     built, key = as_table(done, records, shown)
     if form == "table":
-        from rbtools.cli.rank_table import draw
+        from rbtools.cli.tables import draw
 
         text = draw(built, key, output.width(), terminal=output.is_terminal())
     else:

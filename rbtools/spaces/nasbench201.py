@@ -1,75 +1,262 @@
 """NAS-Bench-201 (Dong & Yang, ICLR 2020): 15,625 cells in a fixed skeleton, as the space of rb-arch.
 
-Published indices, strings, isomorphism classes and costs, all computed, without torch or numpy.
+Published indices, strings, isomorphism classes and costs, all computed, without torch or numpy. A cell has
+four nodes; node j is the sum over i < j of an operation on node i; node 3 is the output. It is stored as
+`ops`, six indices into `OPS`, one per edge of `EDGES`. The order and the classes follow from rules, not from
+a table: Dong & Yang (D-X-Y/AutoDL-Projects) shuffled the list of all cells, and Jung et al. (ICLR 2023,
+steffen-jung/robustness-dataset) published which are the same graph.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, ClassVar
+from random import Random
+from typing import Any, ClassVar, NamedTuple
 
-from rbtools.errors import RbError
-from rbtools.spaces import nb201_cells
-from rbtools.spaces.nb201_cells import (
-    EDGES,
-    FORM,
-    OPS,
-    Ops,
-    classes,
-    edit_distance,
-    index_by_ops,
-    parse,
-    to_string,
-    unique,
-)
-from rbtools.spaces.nb201_counts import (
-    check_counts,
-    kernel_params,
-    live_edges,
-    live_kernel_params,
-    mac_cost,
-    macs,
-    param_cost,
-    params,
-)
+from rbtools.errors import RbError, near
 
-__all__ = [
-    "CELLS",
-    "CHANNELS",
-    "EDGES",
-    "FORM",
-    "OPS",
-    "NASBench201",
-    "Ops",
-    "arch",
-    "classes",
-    "edit_distance",
-    "find",
-    "index_of",
-    "kernel_params",
-    "live_edges",
-    "live_kernel_params",
-    "macs",
-    "neighbours",
-    "ops_of",
-    "params",
-    "parse",
-    "strings",
-    "to_string",
-    "unique",
-]
+Ops = tuple[int, ...]
 
+OPS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+NONE, SKIP, CONV1, CONV3, POOL = range(5)
+EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
+FORM = "|op~0|+|op~0|op~1|+|op~0|op~1|op~2|"
 SIZE: int = len(OPS) ** len(EDGES)
 CHANNELS, CELLS = 16, 5
+Shape = tuple[int, int, int]
+_KERNEL = (0, 0, 1, 9, 0)  # weights of each operation's kernel
 _PREFIX = "nb201-"
+_SEED = 88
+
+_TEXTS = [
+    [before + op + after for op in OPS]
+    for before, after in [("|", "~0|+"), ("|", "~0"), ("|", "~1|+"), ("|", "~0"), ("|", "~1"), ("|", "~2|")]
+]
+
+
+def to_string(ops: Ops) -> str:
+    """The published string of a cell, such as `|none~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|`."""
+    a, b, c, d, e, f = ops
+    first, second, third, fourth, fifth, sixth = _TEXTS
+    return first[a] + second[b] + third[c] + fourth[d] + fifth[e] + sixth[f]
+
+
+def parse(text: str) -> Ops:
+    """Read an architecture string; `~` and `^` (in print) both stand before the source node.
+
+    Raises RbError with the position, counted from 1, of the first error.
+    """
+    ops, at = [], len(text) - len(text.lstrip())
+    for edge, (source, target) in enumerate(EDGES):
+        opening = "|" if edge == 0 else "|+|" if source == 0 else "|"
+        at = _expect(text, at, opening)
+        end = next((i for i in range(at, len(text)) if text[i] in "~^|+"), len(text))
+        name = text[at:end]
+        if name not in OPS:
+            wanted = f"an operation for the edge {source} to {target} ({', '.join(OPS)})"
+            raise _no_parse(text, at, wanted, name, near(name, OPS))
+        ops.append(OPS.index(name))
+        if text[end : end + 1] not in ("~", "^"):
+            raise _no_parse(text, end, f"'~{source}', the node that the edge comes from")
+        at = _expect(text, end + 1, str(source))
+    at = _expect(text, at, "|")
+    if text[at:].strip():
+        raise _no_parse(text, at, "the end, after six edges")
+    return tuple(ops)
+
+
+def _expect(text: str, at: int, wanted: str) -> int:
+    for offset, character in enumerate(wanted):
+        if text[at + offset : at + offset + 1] != character:
+            raise _no_parse(text, at + offset, f"'{wanted[offset:]}'")
+    return at + len(wanted)
+
+
+def _no_parse(text: str, at: int, wanted: str, actual: str | None = None, hint: str = "") -> RbError:
+    rest = text[at:] if actual is None else actual
+    seen = f"'{rest[:24]}{'...' if len(rest) > 24 else ''}'" if rest else "nothing"
+    if at >= len(text):
+        seen = "its end"
+    shown = text if len(text) <= 200 else text[:200] + "..."
+    return RbError(
+        f"Architecture string '{shown}' does not parse at character {at + 1}:"
+        f" found {seen}, expected {wanted}.{hint} The form is {FORM}."
+    )
+
+
+@cache
+def cells() -> tuple[Ops, ...]:
+    """All 15,625 cells in the published order: `cells()[13714]` is architecture 13714."""
+
+    def top_bits() -> Iterator[int]:
+        """The top 27 bits of the generator's words (the last ones: 26 bits and a zero).
+
+        Taken from `random()`, the one method whose sequence Python promises never to change; `shuffle`
+        and `getrandbits` carry no such promise. Each float holds two words, 27 and 26 bits of them.
+        """
+        draw = Random(_SEED).random
+        while True:
+            both = int(draw() * 9007199254740992.0)  # 2**53: exact
+            yield both >> 26
+            yield (both & 0x3FFFFFF) << 1
+
+    listed = list(itertools.product(range(len(OPS)), repeat=len(EDGES)))
+    words = top_bits()
+    for last in range(len(listed) - 1, 0, -1):
+        # Fisher-Yates as in `random.shuffle`: a word's top bits, drawn again until in range.
+        shift = 27 - (last + 1).bit_length()
+        while (chosen := next(words) >> shift) > last:
+            pass
+        listed[last], listed[chosen] = listed[chosen], listed[last]
+    return tuple(listed)
+
+
+@cache
+def index_by_ops() -> dict[Ops, int]:
+    """Cell -> published index."""
+    return {ops: index for index, ops in enumerate(cells())}
+
+
+@cache
+def classes() -> tuple[int, ...]:
+    """For each index the smallest index of a cell that is the same graph: 6,466 different ones.
+
+    Cells are the same if they are written the same by the rule of Dong & Yang: an edge is '#' from a zero
+    node or by `none`, its source's text by `skip_connect`, else '(source)@op'; a node is its sorted edges
+    joined by '+', zeros kept. Nodes 1 and 2 have 5 and 125 texts, so what cells share is written once.
+    """
+    every = range(len(OPS))
+    from_0 = [_edge_text("0", op) for op in every]
+    texts: dict[Ops, str] = {}
+    for a in every:
+        from_1 = [_edge_text(from_0[a], op) for op in every]
+        for b, c in itertools.product(every, every):
+            node_2 = "+".join(sorted((from_0[b], from_1[c])))
+            from_2 = [_edge_text(node_2, op) for op in every]
+            for d, e, f in itertools.product(every, every, every):
+                texts[a, b, c, d, e, f] = "+".join(sorted((from_0[d], from_1[e], from_2[f])))
+    first: dict[str, int] = {}
+    return tuple(first.setdefault(texts[ops], index) for index, ops in enumerate(cells()))
+
+
+def _edge_text(source: str, op: int) -> str:
+    if op == NONE or source == "#":
+        return "#"
+    return source if op == SKIP else f"({source})@{OPS[op]}"
+
+
+@cache
+def unique() -> tuple[int, ...]:
+    """The 6,466 class representatives, each the smallest index of its class, ascending."""
+    return tuple(index for index, first in enumerate(classes()) if index == first)
+
+
+class Cost(NamedTuple):
+    """Parameters or multiply-adds: those of the skeleton, and of one operation in every cell."""
+
+    skeleton: int
+    conv1: int
+    conv3: int
+
+    def of(self, ops: Ops) -> int:
+        return self.skeleton + ops.count(CONV1) * self.conv1 + ops.count(CONV3) * self.conv3
+
+
+def params(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, in_channels: int = 3) -> int:
+    """The number of trainable parameters (without BatchNorm's running statistics).
+
+    Raises RbError for a count below 1.
+    """
+    return param_cost(channels, cells, classes, in_channels).of(ops)
+
+
+def macs(ops: Ops, channels: int = 16, cells: int = 5, classes: int = 10, shape: Shape = (3, 32, 32)) -> int:
+    """Multiply-adds of the convolutions and the classifier for one image of `shape` (C, H, W).
+
+    AutoDL's FLOPs are these plus `classes`, its count of the classifier's bias.
+    Raises RbError for a count below 1 and for an image that the two reductions do not halve.
+    """
+    return mac_cost(channels, cells, classes, tuple(shape)).of(ops)
+
+
+@cache
+def param_cost(channels: int, cells: int, classes: int, in_channels: int) -> Cost:
+    check_counts(channels=channels, cells=cells, classes=classes, in_channels=in_channels)
+    widths = [channels, 2 * channels, 4 * channels]
+    stem = 9 * in_channels * channels + 2 * channels
+    # A residual block: two 3x3 convolutions with BatchNorm, and a bare 1x1 on the shortcut.
+    reductions = sum(9 * c * 2 * c + 4 * c + 9 * 4 * c * c + 4 * c + c * 2 * c for c in widths[:2])
+    head = 2 * widths[2] + widths[2] * classes + classes
+    conv1, conv3 = (cells * sum(k * c * c + 2 * c for c in widths) for k in (1, 9))
+    return Cost(stem + reductions + head, conv1, conv3)
+
+
+@cache
+def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
+    in_channels, height, width = shape
+    check_counts(channels=channels, cells=cells, classes=classes, in_channels=in_channels)
+    _check_image(height, width)
+    stages = [(channels << s, (height >> s) * (width >> s)) for s in range(3)]
+    stem = 9 * in_channels * channels * height * width
+    reductions = sum((9 * (c // 2) * c + 9 * c * c + (c // 2) * c) * pixels for c, pixels in stages[1:])
+    conv1, conv3 = (cells * sum(k * c * c * pixels for c, pixels in stages) for k in (1, 9))
+    return Cost(stem + reductions + 4 * channels * classes, conv1, conv3)
+
+
+def check_counts(**counts: object) -> None:
+    """Raise RbError unless each is a whole number of 1 or more."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            sizes = f"{name.replace('_', ' ')} = {value!r}"
+            raise RbError(f"A NAS-Bench-201 network cannot have {sizes}. Give a whole number of 1 or more.")
+
+
+def _check_image(height: int, width: int) -> None:
+    """A reduction adds two branches: a convolution of stride 2, padding 1, rounds up, the pooling down."""
+    sides = [height, width]
+    for number in ("first", "second"):
+        convolved, pooled = [(side - 1) // 2 + 1 for side in sides], [side // 2 for side in sides]
+        if convolved != pooled or 0 in pooled:
+            raise RbError(
+                f"A NAS-Bench-201 network cannot take images of {height}x{width} pixels: at its {number}"
+                f" reduction the convolution gives {_by(convolved)} and the shortcut {_by(pooled)}."
+                " Height and width must be multiples of 4; resize or crop the images, for example to 32x32."
+            )
+        sides = pooled
+
+
+def _by(sides: list[int]) -> str:
+    return f"{sides[0]}x{sides[1]}"
+
+
+def kernel_params(ops: Ops) -> int:
+    """1 for each 1x1 convolution and 9 for each 3x3, on all edges: 0 to 54."""
+    return ops.count(CONV1) + 9 * ops.count(CONV3)
+
+
+def live_kernel_params(ops: Ops) -> int:
+    """The same over the live edges only.
+
+    By this count 408 class representatives have 18, as in Jung et al. (ICLR 2023).
+    """
+    return sum([_KERNEL[op] for op in itertools.compress(ops, live_edges(ops))])
+
+
+def live_edges(ops: Ops) -> tuple[bool, ...]:
+    """Which edges lie on a path from node 0 to node 3 without `none`. If there is no such path, the logits
+    are constant and the accuracy is chance.
+    """
+    a, b, c, d, e, f = map(bool, ops)  # NONE is 0
+    return (a and (e or (c and f)), b and f, a and c and f, d, a and e, f and (b or (a and c)))
 
 
 @cache
 def strings() -> tuple[str, ...]:
     """All 15,625 architecture strings in the published order."""
-    return tuple(map(to_string, nb201_cells.cells()))
+    return tuple(map(to_string, cells()))
 
 
 def index_of(text: str) -> int:
@@ -92,8 +279,17 @@ def find(text: str) -> int:
 
 
 def neighbours(index: int) -> list[int]:
-    """The 24 indices whose cells differ in one edge. Raises RbError for an index out of range."""
-    return nb201_cells.neighbours(_checked(index))
+    """The 24 indices whose cells differ in one edge, by edge and then by operation.
+
+    Raises RbError for an index out of range.
+    """
+    ops, by_ops = cells()[_checked(index)], index_by_ops()
+    return [
+        by_ops[(*ops[:edge], op, *ops[edge + 1 :])]
+        for edge in range(len(EDGES))
+        for op in range(len(OPS))
+        if op != ops[edge]
+    ]
 
 
 def distance(record: Mapping[str, Any], other: object) -> int:
@@ -105,8 +301,12 @@ def distance(record: Mapping[str, Any], other: object) -> int:
     arch = record.get("arch")
     if not isinstance(arch, Mapping) or arch.get("space") != NASBench201.name:
         raise RbError("distance() is between cells of NAS-Bench-201, and the record is of another space.")
-    cell = ops_of({"index": find(str(other))})
-    return sum(one != two for one, two in zip(ops_of(arch), cell, strict=True))
+    return edit_distance(ops_of(arch), cells()[find(str(other))])
+
+
+def edit_distance(first: Ops, second: Ops) -> int:
+    """The number of edges that differ, 0 to 6."""
+    return sum(a != b for a, b in zip(first, second, strict=True))
 
 
 def ops_of(arch: Mapping[str, Any]) -> Ops:
@@ -125,7 +325,7 @@ def ops_of(arch: Mapping[str, Any]) -> Ops:
         return ops
     for key in ("index", "name"):
         if key in arch:
-            return nb201_cells.cells()[find(str(arch[key]))]
+            return cells()[find(str(arch[key]))]
     raise RbError(
         "The record's arch names the space nasbench201 but no architecture."
         f" Expected 'str' ({FORM}), 'index' (0 to {SIZE - 1}) or 'name' ({_PREFIX}13714)."
@@ -149,7 +349,7 @@ def arch(
 
 
 def _describe(index: int, channels: int, depth: int, outputs: int, shape: tuple[int, ...]) -> dict[str, Any]:
-    ops = nb201_cells.cells()[index]
+    ops = cells()[index]
     return {
         "space": NASBench201.name,
         "name": f"{_PREFIX}{index}",
@@ -160,7 +360,7 @@ def _describe(index: int, channels: int, depth: int, outputs: int, shape: tuple[
         "macs": mac_cost(channels, depth, outputs, shape).of(ops),
         "kernel_params": kernel_params(ops),
         "live_kernel_params": live_kernel_params(ops),
-        "none": ops.count(nb201_cells.NONE),
+        "none": ops.count(NONE),
         "channels": channels,
         "cells": depth,
     }
@@ -189,7 +389,7 @@ class NASBench201:
         return SIZE
 
     def indices(self, unique: bool = False) -> Iterable[int]:
-        return nb201_cells.unique() if unique else range(SIZE)
+        return sorted({*classes()}) if unique else range(SIZE)
 
     def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         return arch(index, channels=self.channels, cells=self.cells, classes=classes, shape=shape)

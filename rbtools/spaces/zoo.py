@@ -1,26 +1,322 @@
-"""The model zoo: fixed networks of papers on robustness, and their costs without torch.
+"""The model zoo: fixed networks of papers on robustness, and their costs in closed form, without torch.
 
 They have the forms for small images, and adapt to 28x28x1, 32x32, 64x64 and 224x224 images: by average
-pooling, a ResNet by its stem, a transformer by resizing the image.
+pooling, a ResNet by its stem, a transformer by resizing the image. A form defines the fields of its
+architecture record besides the name (`fields`), and counts parameters and the multiply-adds of convolutions,
+linear layers and attention for one image.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 from rbtools.errors import RbError, unknown
-from rbtools.spaces.zoo_forms import (
-    Form,
-    PreActResNetForm,
-    ResNetForm,
-    SimpleCNNForm,
-    VGGForm,
-    ViT,
-    WideResNetForm,
-)
+
+LARGEST_SMALL_IMAGE = 96  # pixels a side; up to here a ResNet has the stem for small images
+STEMS = ("cifar", "imagenet", "cifar-maxpool")
+POOLS = ("global", "4x4")
+SHORTCUTS = ("activation", "input")
+# Fields that leave no trace in the weights, with their values, the usual one first: the function behind every
+# BatchNorm, and BatchNorm's epsilon. The usual ones need no field.
+TRACELESS = {"activation": ("relu", "silu", "gelu"), "eps": ("1e-5", "1e-3")}
+
+Shape = tuple[int, int, int]
+
+
+class Form(Protocol):
+    """The sizes of a network; `family` names the module that builds it."""
+
+    @property
+    def family(self) -> str: ...
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        """The record's fields besides the name, completed for images of this shape. Raises RbError."""
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        """Parameters and multiply-adds."""
+
+
+class Tally:
+    """Adds up the costs of layers and tracks the image's size."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.channels, self.height, self.width = shape
+        self.params = self.macs = 0
+
+    def conv(
+        self, outputs: int, kernel: int, stride: int = 1, *, padding: int | None = None, bias: bool = False
+    ) -> None:
+        """A convolution; `padding` None keeps the size at stride 1."""
+        padding = kernel // 2 if padding is None else padding
+        self.shrink(kernel, stride, padding)
+        weights = kernel * kernel * self.channels * outputs
+        self.params += weights + outputs * bias
+        self.macs += weights * self.height * self.width
+        self.channels = outputs
+
+    def norm(self) -> None:
+        """A BatchNorm or LayerNorm over the channels."""
+        self.params += 2 * self.channels
+
+    def shrink(self, kernel: int, stride: int, padding: int = 0) -> None:
+        """Change the size as by a window without weights, such as pooling."""
+        self.height, self.width = (
+            (side + 2 * padding - kernel) // stride + 1 for side in (self.height, self.width)
+        )
+
+    def beside(self, outputs: int, stride: int) -> tuple[int, int]:
+        """The costs of a 1x1 shortcut from here: its weights, and its multiply-adds."""
+        weights = self.channels * outputs
+        return weights, weights * ((self.height - 1) // stride + 1) * ((self.width - 1) // stride + 1)
+
+    def linear(self, inputs: int, outputs: int) -> None:
+        self.params += inputs * outputs + outputs
+        self.macs += inputs * outputs
+
+
+def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `TRACELESS` that a record has. Raises RbError for an unknown value."""
+    fields = {field: arch[field] for field in TRACELESS if field in arch}
+    for field, value in fields.items():
+        if value not in TRACELESS[field]:
+            raise RbError(
+                f"A residual network of the zoo has no {field} {value!r}. Choose from:"
+                f" {', '.join(TRACELESS[field])}."
+            )
+    return fields
+
+
+@dataclass(frozen=True)
+class NoFields:
+    """A form whose record has only a name."""
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class ResNetForm:
+    """ResNet (He et al., CVPR 2016) with `blocks` in each of four stages.
+
+    `stem` in the record: "cifar", a 3x3 convolution of stride 1 and no pooling (kuangliu/pytorch-cifar),
+    "imagenet", the paper's 7x7 one of stride 2 and max-pooling, or "cifar-maxpool", the 3x3 one with that
+    max-pooling (huyvnphan/PyTorch_CIFAR10); by default it depends on the size of the images. `pool` in the
+    record: the pooling before the linear layer, the mean over the image ("global", which needs no field) or
+    over windows of 4x4 ("4x4": kuangliu/pytorch-cifar and wellzline/PRBenchmark), each of whose means is an
+    input of the linear layer: (side/32)^2 * 512 for ResNet-18 with the stem for small images. At 32 pixels
+    both are equal.
+    """
+
+    blocks: Sequence[int]
+    bottleneck: bool = False
+    family: ClassVar[str] = "resnet"
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        default = STEMS[min(shape[1:]) > LARGEST_SMALL_IMAGE]
+        stem = arch.get("stem", default)
+        if stem not in STEMS:
+            raise RbError(f"A ResNet of the zoo has no stem {stem!r}. Choose from: {', '.join(STEMS)}.")
+        if arch.get("pool", POOLS[0]) not in POOLS:
+            raise RbError(
+                f"A ResNet of the zoo has no pool {arch['pool']!r}. Choose from: {', '.join(POOLS)}."
+            )
+        return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = self._body(fields, shape)
+        tally.linear(tally.channels * self.windows(fields, shape), classes)
+        return tally.params, tally.macs
+
+    def windows(self, fields: Mapping[str, Any], shape: Shape) -> int:
+        """How many means of a channel the linear layer takes. Raises RbError for too small images."""
+        if fields.get("pool") != "4x4":
+            return 1
+        tally = self._body(fields, shape)
+        windows = (tally.height // 4) * (tally.width // 4)
+        if not windows:
+            raise RbError(
+                f"A ResNet with the stem {fields['stem']} and the pool 4x4 has no window of 4x4 left of"
+                f" images of {shape[1]}x{shape[2]} pixels. Leave out the pool, or choose larger images."
+            )
+        return windows
+
+    def _body(self, fields: Mapping[str, Any], shape: Shape) -> Tally:
+        """The costs before the linear layer."""
+        tally = Tally(shape)
+        large = fields["stem"] == "imagenet"
+        tally.conv(64, 7 if large else 3, 2 if large else 1)
+        if fields["stem"] != "cifar":
+            tally.shrink(3, 2, 1)
+        tally.params += 2 * 64
+        for stage, blocks in enumerate(self.blocks):
+            for block in range(blocks):
+                self._block(tally, 64 << stage, 2 if stage and not block else 1)
+        return tally
+
+    def _block(self, tally: Tally, width: int, stride: int) -> None:
+        outputs = 4 * width if self.bottleneck else width
+        if stride != 1 or tally.channels != outputs:
+            weights, macs = tally.beside(outputs, stride)
+            tally.params += weights + 2 * outputs
+            tally.macs += macs
+        layers: tuple[tuple[int, int, int], ...] = ((3, stride, width), (3, 1, width))
+        if self.bottleneck:
+            layers = ((1, 1, width), (3, stride, width), (1, 1, outputs))
+        for kernel, step, target in layers:
+            tally.conv(target, kernel, step)
+            tally.norm()
+
+
+@dataclass(frozen=True)
+class PreActResNetForm:
+    """Pre-activation ResNet (He et al., ECCV 2016): normalise, activate, convolve.
+
+    `final_norm`: whether BatchNorm and ReLU follow the last block, as in locuslab/robust_overfitting;
+    kuangliu/pytorch-cifar leaves them out. `shortcut` in the record: the input of a block's shortcut
+    convolution, the block's "activation" (after BatchNorm and ReLU; the usual form, which needs no field) or
+    its "input" (locuslab/fast_adversarial, RobustBench's Wong2020Fast and Andriushchenko2020Understanding).
+    """
+
+    blocks: Sequence[int]
+    final_norm: bool = True
+    family: ClassVar[str] = "preactresnet"
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        if arch.get("shortcut", SHORTCUTS[0]) not in SHORTCUTS:
+            raise RbError(
+                f"A pre-activation ResNet has no shortcut {arch['shortcut']!r}. Choose from:"
+                f" {', '.join(SHORTCUTS)}."
+            )
+        return {**({"shortcut": arch["shortcut"]} if "shortcut" in arch else {}), **traceless(arch)}
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        tally.conv(64, 3)
+        for stage, blocks in enumerate(self.blocks):
+            for block in range(blocks):
+                _preactivation_block(tally, 64 << stage, 2 if stage and not block else 1)
+        tally.params += 2 * tally.channels * self.final_norm
+        tally.linear(tally.channels, classes)
+        return tally.params, tally.macs
+
+
+def _preactivation_block(tally: Tally, width: int, stride: int, always: bool = True) -> None:
+    """`always`: whether a stride alone also requires a convolution in the shortcut."""
+    tally.norm()
+    if tally.channels != width or (always and stride != 1):
+        weights, macs = tally.beside(width, stride)
+        tally.params, tally.macs = tally.params + weights, tally.macs + macs
+    tally.conv(width, 3, stride)
+    tally.norm()
+    tally.conv(width, 3)
+
+
+@dataclass(frozen=True)
+class WideResNetForm:
+    """Wide ResNet (Zagoruyko and Komodakis, 2016): depth 6n+4, widths 16, 32, 64 times `widen`."""
+
+    depth: int
+    widen: int
+    family: ClassVar[str] = "wideresnet"
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        return traceless(arch)
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        tally.conv(16, 3)
+        for stage in range(3):
+            for block in range((self.depth - 4) // 6):
+                stride = 2 if stage and not block else 1
+                _preactivation_block(tally, (16 << stage) * self.widen, stride, always=False)
+        tally.norm()
+        tally.linear(tally.channels, classes)
+        return tally.params, tally.macs
+
+
+@dataclass(frozen=True)
+class VGGForm(NoFields):
+    """VGG with BatchNorm in its CIFAR form (kuangliu/pytorch-cifar): one linear layer after five stages."""
+
+    convs: Sequence[int]
+    widths: ClassVar[Sequence[int]] = (64, 128, 256, 512, 512)
+    family: ClassVar[str] = "vgg"
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        for convs, width in zip(self.convs, self.widths, strict=True):
+            for _ in range(convs):
+                tally.conv(width, 3, bias=True)
+                tally.norm()
+            tally.height, tally.width = (tally.height + 1) // 2, (tally.width + 1) // 2
+        tally.linear(tally.channels, classes)
+        return tally.params, tally.macs
+
+
+@dataclass(frozen=True)
+class SimpleCNNForm(NoFields):
+    """The four layers of MNISTNet (advbench; PyTorch's own MNIST example)."""
+
+    side: ClassVar[int] = 12  # of the features that the linear layers see, at most
+    family: ClassVar[str] = "simplecnn"
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        if min(shape[1:]) < 6:
+            raise RbError(
+                f"simplecnn takes images from 6x6 pixels on, and these have {shape[1]}x{shape[2]}."
+                " Choose another model."
+            )
+        return {}
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        tally = Tally(shape)
+        tally.conv(32, 3, padding=0, bias=True)
+        tally.conv(64, 3, padding=0, bias=True)
+        tally.shrink(2, 2)
+        tally.linear(64 * min(tally.height, self.side) * min(tally.width, self.side), 128)
+        tally.linear(128, classes)
+        return tally.params, tally.macs
+
+
+@dataclass(frozen=True)
+class ViT:
+    """Vision transformer (Dosovitskiy et al., ICLR 2021; Touvron et al., ICML 2021).
+
+    `patch` and `side` in the record: the side of a patch and of the images inside, by default 16 and 224;
+    images of another size are resized inside the model.
+    """
+
+    width: int
+    depth: int
+    family: ClassVar[str] = "vit"
+
+    @property
+    def heads(self) -> int:
+        return self.width // 64
+
+    def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+        patch, side = arch.get("patch", 16), arch.get("side", 224)
+        if not (isinstance(patch, int) and isinstance(side, int) and 0 < patch <= side and not side % patch):
+            raise RbError(
+                f"A vision transformer cannot cut images of {side} pixels a side into patches of {patch}."
+                " Expected whole numbers, the first a multiple of the second, such as 224 and 16."
+            )
+        return {name: arch[name] for name in ("patch", "side") if name in arch}
+
+    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
+        patch, side, width = fields.get("patch", 16), fields.get("side", 224), self.width
+        tally = Tally((shape[0], side, side))
+        tally.conv(width, patch, patch, padding=0, bias=True)
+        tokens = tally.height * tally.width + 1
+        tally.params += width + tokens * width  # class token, positions
+        tally.params += self.depth * (12 * width * width + 13 * width) + 2 * width
+        tally.macs += self.depth * (tokens * 12 * width * width + 2 * tokens * tokens * width)
+        tally.linear(width, classes)
+        return tally.params, tally.macs
+
 
 FORMS: dict[str, Form] = {
     "simplecnn": SimpleCNNForm(),
@@ -86,7 +382,7 @@ def costs(
     return form(whole["name"]).count(whole, classes, (in_channels, height, width))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Zoo:
     """The model zoo as a `rbtools.spaces.Space`; an index is a position in its list."""
 

@@ -14,21 +14,26 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import orjson
 
 from rbtools.errors import RbError
 from rbtools.plain_files import opened
-from rbtools.store import check_files, listing
+from rbtools.store import listing, upkeep
 from rbtools.store.content_store import FORMAT, MARKER, Store
 from rbtools.store.files import written_whole
-from rbtools.store.tar_headers import TarHeader, ending
 
 FIRST, LAST = "format.json", "complete.json"
 _MEMBER = re.compile(r"(objects|results|outcomes|state)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
 _CHUNK = 1 << 20
 _SMALL = 1 << 16
+# Of a header that only extends the next one, by a long name for example. The reader takes memory for as many
+# bytes as it claims, and in Python before 3.11.10 and 3.12.6 time that grows with the square of their number.
+MOST_BYTES = 8192
+_PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_EXTENDS = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_MOST_ENDS = 1000
 
 
 class Cut(RbError):
@@ -61,10 +66,10 @@ def belonging(
         if weights and record is not None:
             wanted += [("objects", listing.checkpoint_of(record)), ("objects", listing.best_of(record))]
         for kind, name in wanted:
-            place = store.path(kind, str(name)) if listing.is_name(name) else None
-            if place is not None and str(place) not in seen:
-                seen.add(str(place))
-                yield ArchiveMember(kind, str(place))
+            file = store.path(kind, str(name)) if listing.is_name(name) else None
+            if file is not None and str(file) not in seen:
+                seen.add(str(file))
+                yield ArchiveMember(kind, str(file))
 
 
 class Written(NamedTuple):
@@ -81,7 +86,7 @@ def put(files: Iterable[ArchiveMember], stream: IO[bytes]) -> Iterator[Written]:
         _add(tar, FIRST, MARKER)
         for kind, path in files:
             try:
-                wrong = check_files.problem(kind, path)
+                wrong = upkeep.problem(kind, path)
                 if wrong is None:
                     size = _add_file(tar, kind, path)
             except FileNotFoundError:  # a checkpoint that was removed
@@ -165,16 +170,16 @@ def _json(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> dict[str, object]:
 
 
 def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Taken:
-    place = _MEMBER.fullmatch(entry.name)
-    if place is None or entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.issparse():
+    match = _MEMBER.fullmatch(entry.name)
+    if match is None or entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or entry.issparse():
         return Taken(entry.name, 0, False, "it is no file of a store")
-    kind, _, name = place.groups()
+    kind, _, name = match.groups()
     path = store.path(kind, name)
     stream = tar.extractfile(entry)
     if path is None or stream is None:
         return Taken(entry.name, 0, False, "there is no store to import it into")
     with contextlib.suppress(FileNotFoundError):
-        if check_files.problem(kind, str(path)) is None:
+        if upkeep.problem(kind, str(path)) is None:
             return Taken(entry.name, 0, False)
     store.mark()
     return _checked_in(kind, path, stream, entry)
@@ -191,7 +196,7 @@ def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo
             while chunk := stream.read(_CHUNK):
                 aside.write(chunk)
             aside.flush()
-            if wrong := check_files.problem(kind, aside.name, path.name):
+            if wrong := upkeep.problem(kind, aside.name, path.name):
                 raise _Refused(wrong)
             if kind == "results":  # when it was computed
                 with contextlib.suppress(OverflowError, ValueError):
@@ -199,3 +204,32 @@ def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo
     except _Refused as wrong:
         return Taken(entry.name, 0, False, str(wrong))
     return Taken(entry.name, entry.size, True)
+
+
+class TarHeader(tarfile.TarInfo):
+    """A header; one of more than `MOST_BYTES` that extends the next raises tarfile.ReadError."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: Any, errors: str) -> TarHeader:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _EXTENDS and header.size > MOST_BYTES:
+            raise tarfile.ReadError(f"a header claims {header.size} bytes of names")
+        return header
+
+
+def ending(stream: IO[bytes]) -> IO[bytes]:
+    """The stream for tarfile's mode `r|`, which reads on at the end for as long as a header claims."""
+    return cast("IO[bytes]", _Ending(stream))
+
+
+class _Ending:
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._ends = stream, 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Some bytes. Raises EOFError where the end was met again and again."""
+        data = self._stream.read(size)
+        self._ends += not data
+        if self._ends > _MOST_ENDS:
+            raise EOFError("a file in it is cut off")
+        return data

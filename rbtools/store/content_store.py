@@ -9,9 +9,8 @@ layout under the store's folder, every file written whole, two hexadecimal digit
     outcomes/ab/abcd...    what an evaluation found per example, named by the key
     state/ab/abcd...       a training, or a part of an evaluation, that is not finished, named by the key
     leases/ab/abcd...      who works on what just now: safe to delete when nobody works
-    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`stamps`):
+    cache/ab/abcd...       {"key": ..., "value": ...}, hashes of files by path and stamp (`checksum`):
                            safe to delete
-    index/ab               what results/ab looks like as records: safe to delete
 
 All but objects end in a line with the SHA-256 of the bytes before it, of outcomes and states with their key
 before these bytes. If that does not fit, or the description or the key in the file has not the hash that is
@@ -32,7 +31,7 @@ import orjson
 
 from rbtools.errors import Pending, RbError
 from rbtools.plain_files import NoPlainFile, is_plain, read_plain
-from rbtools.store import lease, stamps
+from rbtools.store import checksum, lease
 from rbtools.store.checksum import as_json, canonical, described, digest, hash_of_file, sealed, unsealed
 from rbtools.store.files import check_writable, write_whole
 
@@ -113,7 +112,7 @@ class Store:
     def check_writable(self) -> None:
         """Raise RbError if a checkpoint could not be stored; a training checks this before it starts."""
         if self.folder is None:
-            raise RbError("A training needs a store for its checkpoint. Leave out --no-store.")
+            raise RbError("A training needs a store for its checkpoint. Leave out --store none.")
         check_writable(self.folder / "objects")
 
     def keep_object(self, data: bytes) -> str:
@@ -121,7 +120,7 @@ class Store:
         name = hashlib.sha256(data).hexdigest()
         path = self.path("objects", name)
         if path is None:
-            raise RbError("A training needs a store for its checkpoint. Leave out --no-store.")
+            raise RbError("A training needs a store for its checkpoint. Leave out --store none.")
         if not (is_plain(path) and self.file_hash(path) == f"sha256:{name}"):
             self._write("objects", name, data)
         return f"sha256:{name}"
@@ -135,7 +134,7 @@ class Store:
         if path is None or not is_plain(path):
             raise RbError(
                 f"The checkpoint {name[:19]}... is not in the store"
-                f" {self.folder if self.folder else '(--no-store)'}. Name the store it was trained into"
+                f" {self.folder if self.folder else '(--store none)'}. Name the store it was trained into"
                 " with --store (or RB_STORE), or train it again with rb-train."
             )
         if self.file_hash(path) != name:
@@ -329,7 +328,7 @@ class Store:
 def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
     """The key of a file's hash in the cache, and whether it may be believed unread. Raises OSError."""
     absolute = os.path.abspath(path)
-    text, settled = stamps.stamp_of(absolute)
+    text, settled = checksum.stamp_of(absolute)
     return f"{FILE}{text}:{absolute}", settled  # a key of earlier versions has the path, "/...", first
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from rbtools.errors import RbError, UsageError
-from rbtools.store import owner
+from rbtools.store import lease
 
 ASIDE = ".aside-"
 # Longer than any pause between two writes to one file: an older file has lost its writer.
@@ -37,7 +37,7 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
     cannot be written.
     """
     # The name includes the process, so that the file can be removed when that process has ended.
-    aside = f"{path.parent}/{ASIDE}{owner.label()}-{uuid.uuid4().hex}"
+    aside = f"{path.parent}/{ASIDE}{lease.label()}-{uuid.uuid4().hex}"
     try:
         stream = _opened(aside)
     except OSError as error:
@@ -111,13 +111,13 @@ def check_folder_of(path: Path) -> None:
     """
     folder = path.parent
     if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "does not exist"
-        raise UsageError(f"Cannot write {path}: {folder} {what}. Name a file in a folder that is there.")
+        problem = "is no folder" if folder.exists() else "does not exist"
+        raise UsageError(f"Cannot write {path}: {folder} {problem}. Name a file in a folder that is there.")
 
 
 def check_writable(folder: Path) -> None:
     """Raise RbError if a file in this folder cannot be written; to be called before any work."""
-    aside = f"{folder}/{ASIDE}{owner.label()}-{uuid.uuid4().hex}"
+    aside = f"{folder}/{ASIDE}{lease.label()}-{uuid.uuid4().hex}"
     try:
         with _opened(aside) as stream:
             stream.write(b"\0")
@@ -149,7 +149,7 @@ def _opened(aside: str) -> IO[bytes]:
 def is_abandoned(path: Path, now: float) -> bool:
     """Whether a temporary file will never be renamed: its writer has ended, or stopped writing long ago."""
     label = path.name.removeprefix(ASIDE).partition("-")[0]
-    if path.name.startswith(ASIDE) and owner.is_gone(owner.from_label(label)):
+    if path.name.startswith(ASIDE) and lease.is_gone(lease.from_label(label)):
         return True
     return now - path.stat().st_mtime > ABANDONED_SECONDS
 

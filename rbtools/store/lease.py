@@ -11,15 +11,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import socket
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rbtools.plain_files import opened
-from rbtools.store import owner
 
 SILENCE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
@@ -45,7 +47,7 @@ class Lease:
 
 def claim(path: Path) -> Lease | None:
     """Take the lease at `path`, or return None if another process holds it. Raises OSError."""
-    token = json.dumps({**owner.myself(), "token": uuid.uuid4().hex}).encode()
+    token = json.dumps({**myself(), "token": uuid.uuid4().hex}).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(2):
         try:
@@ -128,10 +130,10 @@ def _content(path: Path) -> bytes:
 def _holder_is_gone(token: bytes) -> bool:
     """Whether the lease names a process of this host that has ended."""
     try:
-        holder = json.loads(token)
+        owner = json.loads(token)
     except (ValueError, RecursionError):
         return False  # being written, or damaged: it expires if nobody touches it
-    return isinstance(holder, dict) and owner.is_gone(holder)
+    return isinstance(owner, dict) and is_gone(owner)
 
 
 def _now(folder: Path) -> float:
@@ -168,3 +170,51 @@ def touch_all() -> None:
         with contextlib.suppress(OSError):
             if _content(lease.path) == lease.token:
                 os.utime(lease.path)
+
+
+# --- the process that owns a lease or a half-written file ---------------------------------------------
+
+
+def _space() -> str:
+    """The namespace of process numbers: containers of one host may share its host name."""
+    try:
+        return "".join(filter(str.isdigit, os.readlink("/proc/self/ns/pid")))
+    except OSError:
+        return ""
+
+
+HOST, SPACE = socket.gethostname(), _space()
+_HOST_IN_LABELS = re.sub(r"[^\w.]", "_", HOST)
+
+
+def myself() -> dict[str, Any]:
+    """The identity of this process, for others to look up."""
+    return {"host": HOST, "space": SPACE, "pid": os.getpid()}
+
+
+def label() -> str:
+    """This process as a part of a file's name, without a hyphen."""
+    return f"{_HOST_IN_LABELS}+{SPACE}+{os.getpid()}"
+
+
+def from_label(text: str) -> dict[str, Any]:
+    """The process that a label names; for an invalid label, one that counts as running."""
+    host, _, numbers = text.partition("+")
+    space, _, pid = numbers.partition("+")
+    return {"host": HOST if host == _HOST_IN_LABELS else None, "space": space, "pid": pid}
+
+
+def is_gone(owner: Mapping[str, Any]) -> bool:
+    """Whether that is a process of this host that has ended.
+
+    False if that is unknown: for another host, another container, or an invalid text.
+    """
+    try:
+        if owner["host"] != HOST or owner.get("space", SPACE) != SPACE:
+            return False
+        os.kill(int(owner["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
+        return False
+    return False

@@ -1,17 +1,20 @@
 """The finished results of a store as records, read file by file.
 
 100,000 results are 100,000 small files; reading, checking and showing one takes some 25 microseconds.
-`rbtools.store.index` caches the texts; this module caches nothing.
 """
 
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, TypeVar
 
 from rbtools.errors import RbError
 from rbtools.plain_files import open_plain
@@ -21,8 +24,10 @@ from rbtools.store.content_store import Store
 
 _CHUNK = 1 << 20
 _FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
-FOLDERS = ("results", "outcomes", "objects", "state", "cache", "index", "leases")
+FOLDERS = ("results", "outcomes", "objects", "state", "cache", "leases")
 ASIDE, TOTAL = "aside", "total"
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 _NAMED_BY_SPLIT = ("measure", "two-phase")  # the names of their entries include the split
 
 
@@ -136,10 +141,10 @@ def record(key: str, data: bytes, time: float) -> dict[str, Any] | None:
     if result is None:
         return None
     try:
-        what, about = result["what"], result.get("about", {})
-        kind = about.get("kind") or what.get("kind", "other")
-        fields = _MAKERS.get(kind, _other)(what, result["value"], about)
-        outcomes = {"outcomes": what["outcomes"]} if "outcomes" in what else {}
+        description, about = result["what"], result.get("about", {})
+        kind = about.get("kind") or description.get("kind", "other")
+        fields = _MAKERS.get(kind, _other)(description, result["value"], about)
+        outcomes = {"outcomes": description["outcomes"]} if "outcomes" in description else {}
         if outcomes and not is_name(outcomes["outcomes"]):
             return None
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -153,12 +158,12 @@ def _in_words(time: int) -> str:
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _training(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+def _training(description: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     entries = trained.entries(value)
     return {
-        "arch": _arch(what["arch"], about),
+        "arch": _arch(description["arch"], about),
         **{key: about[key] for key in ("dataset",) if key in about},
-        "train": trained.section(what, value),
+        "train": trained.section(description, value),
         "checkpoint": value["checkpoint"],
         "metrics": {entry["metric"]: entry["value"] for entry in entries},
         "evals": entries,
@@ -166,18 +171,20 @@ def _training(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]
     }
 
 
-def _tracking(what: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+def _tracking(description: dict[str, Any], value: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     return {
         "arch": _arch({}, about),
         **{key: about[key] for key in ("dataset",) if key in about},
-        "train": {"tracking": value["tracking"], "history": value["tracked"], "key": what["training"]},
+        "train": {"tracking": value["tracking"], "history": value["tracked"], "key": description["training"]},
         "checkpoint": value["checkpoint"],
         "metrics": {},
         "evals": [],
     }
 
 
-def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
+def _evaluation(
+    description: dict[str, Any], value: list[dict[str, Any]], about: dict[str, Any]
+) -> dict[str, Any]:
     of = about["of"]
     entries, split = value, of.get("split", "test")
     if split != "test" and of.get("kind") not in _NAMED_BY_SPLIT:
@@ -192,9 +199,9 @@ def _evaluation(what: dict[str, Any], value: list[dict[str, Any]], about: dict[s
     }
 
 
-def _other(what: dict[str, Any], value: object, about: dict[str, Any]) -> dict[str, Any]:
+def _other(description: dict[str, Any], value: object, about: dict[str, Any]) -> dict[str, Any]:
     """A result of an unknown kind: shown as it is stored."""
-    return {"arch": _arch(what.get("arch", {}), about), "what": what, "value": value}
+    return {"arch": _arch(description.get("arch", {}), about), "what": description, "value": value}
 
 
 _MAKERS: dict[str, Callable[[Any, Any, Any], dict[str, Any]]] = {
@@ -300,3 +307,56 @@ def _files(folder: str) -> list[os.DirEntry[str]]:
     except FileNotFoundError:
         return []
     return files
+
+
+def parallel_map(work: Callable[[Item], Answer], items: Sequence[Item], processes: int) -> Iterator[Answer]:
+    """The result of `work` for each item, in order; in several processes if possible.
+
+    The processes are forks of this one, so that they start fast and `work` may be any function that uses no
+    threads. Each works ahead as far as its pipe buffers, and ends when nobody reads from it. Errors of `work`
+    are raised here.
+    """
+    if processes < 2 or len(items) < 2 or sys.platform != "linux":
+        yield from map(work, items)
+        return
+    context = multiprocessing.get_context("fork")
+    ends: list[Connection] = []
+    helpers = []
+    try:
+        for number in range(processes):
+            reader, writer = context.Pipe(duplex=False)
+            ends.append(reader)
+            args = (work, items[number::processes], writer, list(ends))
+            helpers.append(context.Process(target=_help, args=args, daemon=True))
+            helpers[-1].start()
+            writer.close()
+        for place in range(len(items)):
+            answer, error = ends[place % processes].recv()
+            if error is not None:
+                raise error
+            yield answer
+    finally:
+        for end in ends:
+            end.close()
+        for helper in helpers:
+            helper.terminate()
+            helper.join()
+
+
+def _help(
+    work: Callable[[Any], Any], items: Sequence[Any], answers: Connection, others: Sequence[Connection]
+) -> None:
+    """The main function of a helper process. Only the parent handles Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in others:  # only the reader may hold these open, else we would not notice its end
+        other.close()
+    try:
+        for item in items:
+            try:
+                answer: tuple[Any, Exception | None] = work(item), None
+            except Exception as error:
+                answer = None, error
+            answers.send(answer)
+    except BrokenPipeError:
+        return

@@ -13,21 +13,19 @@ from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.models import folding
 from rbtools.trainer import (
-    carried,
     distributed,
     division,
     init,
     optim,
     regularize,
     step_networks,
-    theorem_lr,
     tracking,
     validation,
 )
-from rbtools.trainer.gradient_buckets import GradientBuckets
+from rbtools.trainer.division import GradientBuckets
+from rbtools.trainer.optim import batches, drawn_step, schedule
 from rbtools.trainer.recipe import held_out
-from rbtools.trainer.schedule import batches, drawn_step, has_batchnorm, schedule
-from rbtools.trainer.state import TrainState
+from rbtools.trainer.state import TrainState, allocate_carried
 from rbtools.trainer.step import loss_of
 from rbtools.training.chen_lee import ChenLee
 
@@ -75,7 +73,7 @@ class TrainExamples:
 @dataclass(frozen=True, eq=False)
 class TrainSetup:
     """What a training is given. arch: of the record, for its name and facts. method: as the user gave it.
-    recipe: with the learning rate of --lr-rule. networks: as a step uses them. buckets: of several processes'
+    recipe: with the learning rate of theorem 1. networks: as a step uses them. buckets: of several processes'
     gradients. checks: after each epoch. tracker: None without --track.
     """
 
@@ -108,7 +106,7 @@ class TrainSetup:
 
     @cached_property
     def drawn(self) -> int | None:
-        """The step whose initial weights are kept (--output random)."""
+        """The step whose initial weights are kept (--select random)."""
         return drawn_step(self.recipe, self.steps, self.settings.seed)
 
     def tell(self, message: str) -> None:
@@ -130,13 +128,8 @@ def begin(
     settings: Settings,
     report: Report,
     device: torch.device,
-    *,
-    stacked: bool = False,
 ) -> tuple[TrainSetup, TrainState]:
-    """A training of `model`, which is moved to the device, before its first epoch.
-
-    `stacked`: several seeds go through their networks together. Raises RbError.
-    """
+    """A training of `model`, which is moved to the device, before its first epoch. Raises RbError."""
     method, recipe = task.method, task.recipe
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be set before cuBLAS is first used
@@ -144,11 +137,11 @@ def begin(
     checks = validation.Checks.of(examples, method, settings.seed)
     model = _network(model, task, examples, device)
     averaged = None if recipe.ema is None else regularize.Averaged(model, recipe.ema)
-    kept = carried.allocate(method, len(examples.labels), examples.about.shape, device)
+    kept = allocate_carried(method, len(examples.labels), examples.about.shape, device)
     steps = stepping(method, recipe, kept)
-    networks = step_networks.of(model, task, steps, report, device, stacked=stacked)
+    networks = step_networks.of(model, task, steps, report, device)
     if recipe.lr_rule == "theorem1":
-        factor = theorem_lr.factor(task.arch, method, model, examples, settings.seed)
+        factor = optim.theorem_rate(task.arch, method, model, examples, settings.seed)
         recipe = dataclasses.replace(recipe, lr=recipe.lr * factor)
     weights = regularize.decayed(model, recipe.l2) if "l2" in recipe.regularize else model.parameters()
     optimizer = optim.of(recipe, weights, fused=device.type == "cuda")
@@ -175,7 +168,7 @@ def _network(
     """
     model = model.to(device)
     task.method.check_network(model, examples.about.shape)
-    if distributed.count() > 1 and device.type == "cuda" and has_batchnorm(model):
+    if distributed.count() > 1 and device.type == "cuda" and distributed.has_batchnorm(model):
         sizes = [len(part) for part in batches(examples.ids, task.recipe.batch_size)]
         division.check_pieces(sizes, task.recipe.micro_batch, distributed.count())
         model = distributed.synchronised(model)
@@ -183,13 +176,13 @@ def _network(
 
 
 def start(
-    task: TrainingTask, run: Run, device: torch.device, stored: bytes | None, *, stacked: bool = False
+    task: TrainingTask, run: Run, device: torch.device, stored: bytes | None
 ) -> tuple[TrainSetup, TrainState]:
     """The training of a run, from its stored state if there is one that fits, else from the beginning."""
 
     def anew() -> tuple[TrainSetup, TrainState]:
         model = init.network(task, run)
-        return begin(task, model, run.settings, run.report, device, stacked=stacked)
+        return begin(task, model, run.settings, run.report, device)
 
     setup, state = anew()
     if stored is None:

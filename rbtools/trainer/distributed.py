@@ -115,3 +115,8 @@ def synchronised(model: nn.Module) -> nn.Module:
     """The network with BatchNorm over the whole batch, on GPUs; torch's SyncBatchNorm refuses the CPU."""
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return converted
+
+
+def has_batchnorm(model: nn.Module) -> bool:
+    """Whether a network's output for an image depends on the others of its batch."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())

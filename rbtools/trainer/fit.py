@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rbtools import registry
-from rbtools.errors import RbError, unknown
+from rbtools import check_input, datasets, registry
+from rbtools.datasets import given
+from rbtools.errors import RbError, shown, unknown
 from rbtools.execution import device as devices
 from rbtools.execution import precision as precisions
 from rbtools.execution.run import Run
 from rbtools.lazy import nn, torch
 from rbtools.report import discard
-from rbtools.trainer import begin, distributed, fit_data, loop, presets
+from rbtools.trainer import begin, distributed, loop, presets
+from rbtools.trainer.augment import pixels
 from rbtools.trainer.recipe import VALIDATED, Recipe, check, check_method
 from rbtools.trainer.state import weights_of
 from rbtools.trainer.train_model import TrainingTask, settled
@@ -24,6 +26,8 @@ from rbtools.training.base import mode
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rbtools.datasets.streaming import Streamed
 
 # Of the recipe, and why they are not for a module in memory.
 _OF_RECORDS = {
@@ -96,9 +100,9 @@ def fit(
             f"torchrun started {distributed.count()} processes, and rbtools.fit trains in one. Start Python"
             " without it, or use torchrun with rb-train."
         )
-    given = {name: value for name, value in (("epochs", epochs), ("val", val)) if value is not None}
-    built, recipe = _settings(method, {**options, **given})
-    split = fit_data.read(data)
+    options_given = {name: value for name, value in (("epochs", epochs), ("val", val)) if value is not None}
+    built, recipe = _settings(method, {**options, **options_given})
+    split = read_data(data)
     built, recipe = presets.on_data(built, recipe, split.about)
     check(recipe, len(split.labels))
     check_method(recipe, built)
@@ -106,7 +110,7 @@ def fit(
     run = Run.of("rbtools.fit", device=_device(model, device), seed=seed, precision=precision)
     run = run.changed(notify=notices.append, progress=progress or discard)
     with _borrowed(model, devices.choose(run)) as chosen:
-        about = dataclasses.replace(split.about, classes=fit_data.check_model(model, split, chosen))
+        about = dataclasses.replace(split.about, classes=check_model(model, split, chosen))
         split, recipe = settled(dataclasses.replace(split, about=about), built, recipe)
         arch = {"arch": {"name": type(model).__name__}}
         arithmetic = precisions.of_training(run, about.shape)
@@ -202,3 +206,56 @@ def _borrowed(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
         finally:
             model.zero_grad(set_to_none=True)
             model.to(home)
+
+
+@dataclass(frozen=True, eq=False)
+class FitData:
+    """A training split in memory: images uint8, or float32 in [0, 1], (N, C, H, W); labels int64 (N,)."""
+
+    name: str
+    about: datasets.Description
+    images: Tensor | Streamed
+    labels: Tensor
+
+    def load(self) -> FitData:
+        """The split itself: see inputs.data.Data, in whose place it stands."""
+        return self
+
+
+def read_data(data: Any) -> FitData:
+    """The training split of a data set's name, a pair (images, labels) of tensors or arrays, or a torch
+    Dataset or DataLoader of such pairs, which is read once. Raises RbError for anything else.
+    """
+    if isinstance(data, str):
+        about, split = datasets.describe(data), datasets.load(data, "train")
+        return FitData(data, about, split.images, split.labels)
+    images, labels = given.pair(data)
+    images = images if images.dtype == torch.uint8 else images.float()
+    channels, height, width = images.shape[1:]
+    classes = int(labels.max()) + 1
+    about = datasets.Description(
+        name="images in memory",
+        shape=(channels, height, width),
+        classes=classes,
+        class_names=[str(number) for number in range(classes)],
+        sizes={"train": len(images)},
+        augment=("crop", "flip") if channels == 3 else (),  # as of an .npz file
+    )
+    return FitData(about.name, about, images.cpu(), labels.cpu())
+
+
+def check_model(model: nn.Module, data: FitData, device: torch.device) -> int:
+    """The number of outputs of a model on the device. Raises RbError unless they are logits of the images."""
+    images = pixels(data.images[:2].to(device))
+    try:
+        with torch.no_grad(), mode(model, train=False):
+            logits = model(images)
+    except Exception as wrong:  # a module of the user's may raise anything
+        raise RbError(
+            f"The model raises {type(wrong).__name__}: {shown(str(wrong).strip(), 300)} It is given float32"
+            f" images {tuple(images.shape)} on {device.type}, and logits are expected."
+        ) from wrong
+    check_input.check_logits(logits, len(images))
+    classes = int(logits.shape[1])
+    check_input.check_labels(data.labels, len(data.labels), classes)
+    return classes

@@ -1,16 +1,37 @@
-"""torch's optimisers without the compiler guards around their methods. A guard imports torch's compiler at
-its first call, 800 modules with all of sympy, which takes 1.3 s even if nothing is compiled. The arithmetic
-and the stored state are torch's own.
+"""Batches, optimiser and learning rate of a recipe.
+
+The optimisers are torch's without the compiler guards around their methods. A guard imports torch's compiler
+at its first call, 800 modules with all of sympy, which takes 1.3 s even if nothing is compiled. The
+arithmetic and the stored state are torch's own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
-from rbtools.trainer.recipe import Recipe
+from rbtools.errors import RbError
+from rbtools.measures import MEASURES
+from rbtools.measures.base import MeasureBatch
+from rbtools.rng.draws import Draws
+from rbtools.trainer.augment import pixels
+from rbtools.trainer.init import mixed_seed
+from rbtools.trainer.recipe import CYCLED_MOMENTUM, Recipe
+
+if TYPE_CHECKING:
+    from rbtools.trainer.begin import TrainExamples
+    from rbtools.training.mixed import Mixed
+
+Schedule = torch.optim.lr_scheduler.LRScheduler
+PER_STEP = ("onecycle", "piecewise")
+"""Schedules that change after every step; the others change after every epoch."""
+KERNEL_IMAGES = 50
+"""Training images of the kernels of --lr theorem1."""
 
 _GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
@@ -31,3 +52,104 @@ def of(recipe: Recipe, weights: Any, *, fused: bool) -> torch.optim.Optimizer:
     if recipe.optimizer == "adam":
         return Adam(weights, lr=recipe.lr, betas=(recipe.momentum, 0.999), **options)
     return SGD(weights, lr=recipe.lr, momentum=recipe.momentum, nesterov=recipe.nesterov, **options)
+
+
+def schedule(optimizer: torch.optim.Optimizer, recipe: Recipe, batches: int) -> Schedule:
+    """The learning rate's schedule of a recipe, for `batches` per epoch."""
+    schedulers = torch.optim.lr_scheduler
+    epochs = max(recipe.epochs, 1)
+    if recipe.schedule == "onecycle":
+        highest, lowest, _ = CYCLED_MOMENTUM
+        return schedulers.OneCycleLR(
+            optimizer,
+            max_lr=recipe.lr,
+            total_steps=epochs * batches,
+            base_momentum=lowest,
+            max_momentum=highest,
+        )
+    if recipe.schedule == "step":
+        return schedulers.MultiStepLR(optimizer, list(recipe.milestones), gamma=recipe.decay)
+    if recipe.schedule == "piecewise":
+        return schedulers.LambdaLR(
+            optimizer,
+            lambda step: recipe.decay ** sum((step + 1) / batches >= epoch for epoch in recipe.milestones),
+        )
+    if recipe.schedule == "cosine":
+        return schedulers.CosineAnnealingLR(optimizer, T_max=epochs)
+    return schedulers.ConstantLR(optimizer, factor=1.0)
+
+
+@contextlib.contextmanager
+def deterministic(wanted: bool) -> Any:
+    """Use only deterministic algorithms, if `wanted`."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
+
+
+def batches(order: Tensor, batch_size: int) -> list[Tensor]:
+    """The batches of an epoch. The last one may be smaller; a last single image joins the batch before it,
+    since BatchNorm has no variance of one image (unless all batches have one).
+    """
+    pieces = list(order.split(batch_size))
+    if len(pieces) > 1 and len(pieces[-1]) == 1 < batch_size:
+        pieces[-2:] = [torch.cat(pieces[-2:])]
+    return pieces
+
+
+def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
+    """The step, of so many, whose initial weights a training returns with --select random; else None."""
+    if recipe.output != "random" or not steps:
+        return None
+    numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))
+    return int(torch.randint(steps, (), generator=numbers))
+
+
+def step_size(
+    arch: dict[str, Any], method: Mixed, model: nn.Module, images: Tensor, labels: Tensor, seed: int
+) -> float:
+    """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)), without its factor nu / (sqrt(C) e^C).
+
+    m is the width. The kernels are those of the initial network on N of its training images, each y' K^-1 y
+    a mean over the classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao
+    and Gu (2019).
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError for a network outside the
+    theorem, and for a singular kernel.
+    """
+    if arch.get("space") not in ("fcnn", "rescnn"):
+        raise RbError(
+            f"--lr theorem1 divides by the width of a network of fcnn or rescnn, and"
+            f" {arch.get('name')} is of the space {arch.get('space')}. Use a number for --lr."
+        )
+    draws = Draws(seed, "theorem1", torch.arange(len(labels), device=images.device))
+    once = method.perturb(model, images, labels, draws)
+    twice = method.perturb(model, once, labels, draws.child("twice"))
+    kernel = MEASURES.build("ntk", kernel="joint", beta=method.beta)
+    bounds = kernel(model, MeasureBatch(images, labels, draws, draws, once, twice))
+    energies = [bounds[f"{name}.bound"] for name in ("all", "all_robust")]
+    if None in energies or not all(map(math.isfinite, energies)):
+        raise RbError(
+            f"--lr theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
+            " singular: two of them have the same gradient, or all have none. Use a number for --lr."
+        )
+    return math.sqrt(min(energies)) / (int(arch["width"]) * math.sqrt(len(labels)))
+
+
+def theorem_rate(
+    arch: dict[str, Any], method: Mixed, model: nn.Module, examples: TrainExamples, seed: int
+) -> float:
+    """The step size for a constant of 1, on at most 50 training images, evenly spaced in order."""
+    ids = examples.ids
+    few = ids[torch.linspace(0, len(ids) - 1, min(KERNEL_IMAGES, len(ids))).round().long()]
+    few = few.to(examples.labels.device)
+    model.eval()
+    return step_size(arch, method, model, pixels(examples.images[few]), examples.labels[few], seed)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
-from rbtools.registry import check_number, options, param
+from rbtools.registry import check_number, option_name, options, param
 
 if TYPE_CHECKING:
     from rbtools.training.base import Method
@@ -62,24 +62,33 @@ class Recipe:
     lr: float = param(
         0.1,
         "Learning rate, or its maximum with onecycle. PRBench: 0.01 (text), 0.1 (code);"
-        " NAS-RobBench-201: 0.05 (text), 0.1 (code).",
+        " NAS-RobBench-201: 0.05 (text), 0.1 (code). theorem1:C, for fcnn and rescnn: by the step size"
+        " C sqrt(min y'K^-1 y) / (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start.",
+        metavar="X|theorem1:C",
     )
     lr_rule: str = param(
         "fixed",
-        "fixed: --lr is the rate. theorem1, for fcnn and rescnn: --lr is the constant c in the step size"
-        " c sqrt(min y'K^-1 y) / (width sqrt(N)) of NAS-RobBench-201's theorem 1, by kernels at the start.",
+        "Whether --lr is the rate, or the constant of theorem 1.",
         choices=("fixed", "theorem1"),
+        part_of="lr",
     )
     micro_batch: int | None = param(
-        None, "Split each batch into pieces of this size, to save memory.", bounds="[1, inf)"
+        None,
+        "Split each batch into pieces of this size, to save memory.",
+        bounds="[1, inf)",
+        part_of="batch-size:micro",
     )
     optimizer: str = param(
         "sgd",
         "sgd, or adam, which training for certificates uses in its papers, with --lr 0.0005 or 0.001.",
         choices=("sgd", "adam"),
     )
-    momentum: float = param(0.9, "Of SGD, and Adam's first beta; onecycle sets it.", bounds="[0, 1)")
-    nesterov: bool = param(False, "Nesterov's form of SGD's momentum.")
+    momentum: float = param(
+        0.9, "Of SGD, and Adam's first beta; onecycle sets it.", bounds="[0, 1)", part_of="optimizer:momentum"
+    )
+    nesterov: bool = param(
+        False, "Nesterov's form of SGD's momentum (nesterov=off over a preset).", part_of="optimizer:nesterov"
+    )
     weight_decay: float = param(
         5e-4,
         "L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001 (text), 0.0005 (code).",
@@ -91,9 +100,13 @@ class Recipe:
         choices=("onecycle", "step", "piecewise", "cosine", "constant"),
     )
     milestones: tuple[int, ...] = param(
-        (), "Epochs at which --schedule step or piecewise lowers it.", metavar="LIST", typed=""
+        (),
+        "Epochs at which step and piecewise lower the rate, such as 75/90.",
+        metavar="LIST",
+        typed="",
+        part_of="schedule:milestones",
     )
-    decay: float = param(0.1, "Factor at each milestone.")
+    decay: float = param(0.1, "Factor at each milestone.", part_of="schedule:decay")
     augment: tuple[str, ...] | None = param(
         None,
         "crop or crop-reflect, flip, a list of both, none, or auto: usual for the data set. PRBench: auto"
@@ -110,29 +123,41 @@ class Recipe:
     )
     regularize: tuple[str, ...] = param(
         (),
-        "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights only).",
+        "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights only), and"
+        " label-smoothing:SHARE; as in cutout:14,awp:gamma=0.01,warmup=5,l2:0.005.",
         choices=("cutout", "mixup", "awp", "l2"),
         metavar="LIST",
         typed="",
     )
     cutout_length: int | None = param(
-        None, "Side of cutout's square in pixels.  [default: 14 of 32, in proportion]", check="count"
+        None,
+        "Side of cutout's square in pixels.  [default: 14 of 32, in proportion]",
+        check="count",
+        part_of="regularize:cutout:length",
     )
-    mixup_alpha: float = param(1.4, "mixup's lambda is from Beta(a, a).", check="positive")
+    mixup_alpha: float = param(
+        1.4, "mixup's lambda is from Beta(a, a).", check="positive", part_of="regularize:mixup:alpha"
+    )
     awp_gamma: float | None = param(
         None,
         "Size of awp's perturbation, as a share of each weight's norm."
         "  [default: 0.005 with trades, else 0.01]",
         check="non-negative",
+        part_of="regularize:awp:gamma",
     )
-    awp_warmup: int = param(0, "Epochs before awp starts.", check="non-negative")
-    l2: float = param(5e-3, "Weight decay of --regularize l2.", check="non-negative")
+    awp_warmup: int = param(
+        0, "Epochs before awp starts.", check="non-negative", part_of="regularize:awp:warmup"
+    )
+    l2: float = param(5e-3, "Weight decay of l2.", check="non-negative", part_of="regularize:l2:weight")
     label_smoothing: float = param(
-        0.0, "Share of each label that is spread over all classes.", check="below one"
+        0.0,
+        "Share of each label that is spread over all classes.",
+        check="below one",
+        part_of="regularize:label-smoothing",
     )
     filter: str | None = param(
         None,
-        "chen-lee: if the loss is lower after --warm-steps of the attack, train on clean images.",
+        "chen-lee: if the loss is lower after the first steps of the attack, train on clean images.",
         choices=("chen-lee",),
         metavar="NAME",
     )
@@ -140,11 +165,13 @@ class Recipe:
         "batch",
         "Filter whole batches by their mean (PRBench's code), or each example.",
         choices=("batch", "example"),
+        part_of="filter:rule",
     )
     warm_steps: int = param(
         1,
         "Steps of the attack before the filter decides (1 is m = 0 of PRBench's code).",
         check="non-negative",
+        part_of="filter:steps",
     )
     ema: float | None = param(
         None,
@@ -160,15 +187,21 @@ class Recipe:
         typed=VALIDATED,
     )
     patience: int | None = param(
-        None, "Stop after this many epochs without a better validation.", check="count"
+        None,
+        "Stop after this many epochs without a better validation.",
+        check="count",
+        part_of="val:patience",
     )
     select: str = param(
-        "last", "Which weights the record's checkpoint is; it names both.", choices=("last", "best")
+        "last",
+        "Which weights the record's checkpoint is: the last, the best of the validation (the record names"
+        " both),"
+        " or random, those before a uniformly drawn step.",
+        choices=("last", "best"),
+        metavar="[last|best|random]",
     )
     output: str = param(
-        "last",
-        "Weights that a training returns: the last, or those before a uniformly drawn step.",
-        choices=("last", "random"),
+        "last", "Weights that a training returns.", choices=("last", "random"), part_of="select"
     )
     track: tuple[str, ...] = param(
         (),
@@ -178,8 +211,12 @@ class Recipe:
         metavar="LIST",
         typed="",
     )
-    every: int = param(5, "Epochs between measurements of --track; also after the last epoch.", check="count")
-    track_n: int = param(1000, "Most images of train and of test for --track robust.", check="count")
+    every: int = param(
+        5, "Epochs between measurements; also after the last epoch.", check="count", part_of="track:every"
+    )
+    track_n: int = param(
+        1000, "Most images of train and of test for robust.", check="count", part_of="track:n"
+    )
     clean_pass: bool = param(
         False, "One more pass of the clean images after each step, for BatchNorm (Rice et al.)."
     )
@@ -190,15 +227,17 @@ class Recipe:
     )
     init_file: str | None = param(
         None,
-        "A file of weights in timm's names, for --init timm.  [default: timm's own, from the cache of the Hub"
-        " or with --download]",
+        "A file of weights in timm's names.  [default: timm's own, from the cache of the Hub or with"
+        " --download]",
         metavar="FILE",
+        part_of="init:file",
     )
     resample: str = param(
         "timm",
-        "How --init timm fits weights to other images and patches: as timm does, timm (not in the text), or"
-        " with kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
+        "How weights of timm fit other images and patches: as timm does, timm (not in the text), or with"
+        " kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
         choices=("timm", "prbench"),
+        part_of="init:resample",
     )
     deterministic: bool = param(
         False,
@@ -218,7 +257,7 @@ class Recipe:
             (
                 "weight_decay",
                 "l2" not in self.regularize,
-                "--regularize l2, which has a decay of its own (--l2)",
+                "--regularize l2, which has a decay of its own",
             ),
             *(
                 (name, name.partition("_")[0] in self.regularize, f"no --regularize {name.partition('_')[0]}")
@@ -272,42 +311,23 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         raise RbError(f"The learning rate is {recipe.lr:g}. It must be above 0.")
     if recipe.schedule in ("step", "piecewise") and not recipe.milestones:
         raise RbError(
-            f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --milestones 75,90."
+            f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --schedule"
+            f" {recipe.schedule}:milestones=75/90."
         )
     _check_together(recipe)
     if training_images is not None:
-        _check_size(recipe, training_images)
-
-
-def obstacle_to_stacking(method: Any, recipe: Recipe) -> str | None:
-    """Why seeds of this method and recipe cannot be stacked (trainer/stacked.py); None where nothing is known
-    against it.
-    """
-    obstacles = {
-        "the loss of an image depends on the others of its batch": method.of_whole_batches,
-        f"{method.name} follows the operations of one network": method.follows_operations,
-        f"{method.name} keeps something of each image from epoch to epoch": bool(method.carried),
-        "--regularize awp perturbs the weights of one network": "awp" in recipe.regularize,
-        "--filter sends parts of a batch through the network": recipe.filter is not None,
-        "--deterministic is for the algorithms of one network": recipe.deterministic,
-        "--lr-rule theorem1 gives each seed its own learning rate": recipe.lr_rule != "fixed",
-    }
-    return next((why for why, holds in obstacles.items() if holds), None)
+        left = training_images - held_out(recipe, training_images)
+        if recipe.batch_size > left:
+            held = f" ({training_images} less those that --val {recipe.val:g} holds out)"
+            raise RbError(
+                f"The batch size is {recipe.batch_size}, but there are only {left} training images"
+                f"{held if left < training_images else ''}. Use --batch-size {left} or less."
+            )
 
 
 def held_out(recipe: Recipe, training_images: int) -> int:
     """How many training images are held out."""
     return round(recipe.val * training_images)
-
-
-def _check_size(recipe: Recipe, images: int) -> None:
-    left = images - held_out(recipe, images)
-    if recipe.batch_size > left:
-        held = f" ({images} less those that --val {recipe.val:g} holds out)" if left < images else ""
-        raise RbError(
-            f"The batch size is {recipe.batch_size}, but there are only {left} training images{held}."
-            f" Use --batch-size {left} or less."
-        )
 
 
 _CALLED = {"augment": "augmentation", "regularize": "regularizer", "track": "measure to track"}
@@ -321,15 +341,16 @@ def _check_fields(recipe: Recipe) -> None:
             if name not in known:
                 what = _CALLED.get(field.name, field.name.replace("_", " "))
                 raise RbError(f"The {what} is '{name}'. Choose from: {', '.join(known)}.")
-        check_number(field, value, "--" + field.name.replace("_", "-"))
+        check_number(field, value, option_name(field))
 
 
 def _check_together(recipe: Recipe) -> None:
     """Options that contradict each other; both are named."""
     if recipe.patience is not None and recipe.val == 0:
         raise RbError(
-            f"--patience {recipe.patience} waits for a better validation, but --val 0 holds nothing out."
-            " Leave out --patience, or give --val a share such as 0.02."
+            f"patience={recipe.patience} of --val waits for a better validation, but --val 0 holds nothing"
+            " out."
+            " Leave out patience, or give --val a share such as 0.02."
         )
     if recipe.select == "best" and recipe.val == 0:
         raise RbError(
@@ -338,19 +359,19 @@ def _check_together(recipe: Recipe) -> None:
         )
     if recipe.output == "random":
         for option, given in (
-            ("--select best", recipe.select == "best"),
-            ("--patience", recipe.patience is not None),
+            ("best", recipe.select == "best"),
+            ("patience of --val", recipe.patience is not None),
             ("--ema", recipe.ema is not None),
         ):
             if given:
                 raise RbError(
-                    f"--output random keeps the weights before a random step, and {option} chooses weights in"
+                    f"--select random keeps the weights before a random step, and {option} chooses weights in"
                     f" another way. Leave out one of the two."
                 )
     if "awp" in recipe.regularize and recipe.micro_batch is not None:
         raise RbError(
-            f"--regularize awp perturbs the weights for a whole batch, and --micro-batch {recipe.micro_batch}"
-            " cuts it in pieces. Leave out one of the two."
+            f"--regularize awp perturbs the weights for a whole batch, and micro={recipe.micro_batch} of"
+            " --batch-size cuts it in pieces. Leave out one of the two."
         )
     both = {"crop", "crop-reflect"}
     if both <= set(recipe.augment or ()):
@@ -361,8 +382,8 @@ def check_method(recipe: Recipe, method: Method) -> None:
     """Raise RbError if a method does not go with the recipe."""
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
-            f"--lr-rule theorem1 is about a share beta of adversarial loss, which --method {method.name} has"
-            " not. Use --method mixed, or --lr-rule fixed."
+            f"--lr theorem1 is about a share beta of adversarial loss, which --method {method.name} has"
+            " not. Use --method mixed, or a number for --lr."
         )
     if recipe.filter is None:
         return
@@ -373,12 +394,12 @@ def check_method(recipe: Recipe, method: Method) -> None:
         )
     if method.inner_mode == "train" and recipe.filter_rule == "example":
         raise RbError(
-            f"--filter {recipe.filter} with --filter-rule example sends parts of a batch through the network,"
-            " whose BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule"
-            " batch."
+            f"--filter {recipe.filter}:rule=example sends parts of a batch through the network, whose"
+            " BatchNorm"
+            " would see them with --inner-mode train. Use --inner-mode eval, or rule=batch."
         )
     if recipe.warm_steps > method.attack_steps:
         raise RbError(
-            f"--warm-steps is {recipe.warm_steps}, more than the {method.attack_steps} of --attack-steps."
-            f" Use {method.attack_steps} or less."
+            f"--filter {recipe.filter} has steps={recipe.warm_steps}, more than the {method.attack_steps} of"
+            f" --attack-steps. Use {method.attack_steps} or less."
         )

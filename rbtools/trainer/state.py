@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rbtools import unpickle
+from rbtools.datasets import streaming
+from rbtools.errors import RbError
 from rbtools.lazy import torch
+from rbtools.trainer import distributed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rbtools.trainer.optim import Schedule
     from rbtools.trainer.regularize import Averaged
-    from rbtools.trainer.schedule import Schedule
+    from rbtools.training.base import Method
 
 
 @dataclass(eq=False)
@@ -23,7 +29,7 @@ class TrainState:
     model: the network in training; averaged: its averaged weights (--ema). carried: what the method keeps of
     each example, by name. epoch: how many are done. history, tracked: a list per quantity, an entry per epoch
     (of tracked None for epochs without a measurement). best: "epoch", "rank" and "state" of the best
-    validation. drawn: the weights before the drawn step (--output random). passes: how many images were
+    validation. drawn: the weights before the drawn step (--select random). passes: how many images were
     trained on, and their passes. places: processors of the epochs, since rounding depends on them.
 
     A new field that resuming needs goes here, into `to_bytes` and into `load`. A stored state that lacks a
@@ -52,8 +58,7 @@ class TrainState:
         """The state as bytes that `load` and `unpickle.torch_file` read."""
         on_cpu = next(self.model.parameters()).device.type == "cpu"
         fields = {
-            # Copied: weights of several seeds may be views of one tensor, which would be stored whole.
-            "model": weights_of(self.model),
+            "model": self.model.state_dict(),
             "averaged": None if self.averaged is None else self.averaged.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
@@ -101,3 +106,37 @@ def threads(data: bytes | None) -> int | None:
     except Exception:  # torch raises many kinds for damaged files: who loads the state says what is wrong
         return None
     return number if type(number) is int and number > 0 else None
+
+
+def allocate_carried(
+    method: Method, examples: int, shape: Sequence[int], device: torch.device
+) -> dict[str, Tensor]:
+    """Zeros, float16 (examples, C, H, W), for each name of `method.carried`: on the device where they take
+    at most half of its free memory, else in that of the machine. Raises RbError where they do not fit there.
+    """
+    if not method.carried:
+        return {}
+    size = len(method.carried) * examples * math.prod(shape) * 2  # of a float16
+    if device.type == "cuda" and not streaming.fits(size, device):
+        device = torch.device("cpu")
+    limit = streaming.limit()
+    if device.type == "cpu" and size > limit:
+        raise RbError(
+            f"{method.name} keeps {size / 2**30:.1f} GiB of {examples} images from epoch to epoch, more than"
+            f" half of the free memory ({limit / 2**30:.1f} GiB). Use n-fgsm, which keeps nothing."
+        )
+    return {
+        name: torch.zeros(examples, *shape, dtype=torch.float16, device=device) for name in method.carried
+    }
+
+
+def share_carried(state: Mapping[str, Tensor], batches: Iterable[Tensor]) -> None:
+    """After an epoch of these batches give every process what the others wrote, each for its share."""
+    if distributed.count() == 1 or not state:
+        return
+    share = torch.cat([distributed.share(ids) for ids in batches])
+    for values in state.values():
+        others = torch.ones(len(values), dtype=torch.bool, device=values.device)
+        others[share.to(values.device)] = False
+        values[others] = 0
+        distributed.sum_of(values)  # one of the summands is not 0: nothing is rounded

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,7 @@ from rbtools.rng.draws import Draws
 from rbtools.trainer import distributed, regularize
 from rbtools.trainer.augment import augment, cutout, pixels
 from rbtools.trainer.init import mixed_seed
-from rbtools.trainer.schedule import Piece, batches
+from rbtools.trainer.optim import batches
 
 if TYPE_CHECKING:
     from typing import Any
@@ -28,6 +29,25 @@ if TYPE_CHECKING:
     from rbtools.training.base import Loss, Method
 
 
+@dataclass
+class Piece:
+    """The images (N, C, H, W) of one backward pass, with labels (N,) or distributions (N, K).
+
+    method: as it is in this step. weight: their share of the batch. awp: gamma, if the step's weights are
+    perturbed by AWP; perturbed: takes that perturbation, until the step is made. last: no other piece of the
+    batch follows in this process.
+    """
+
+    images: Tensor
+    targets: Tensor
+    draws: Draws
+    method: Method[Any]
+    weight: float
+    awp: float | None
+    perturbed: contextlib.ExitStack
+    last: bool = True
+
+
 def train_step(
     setup: TrainSetup, state: TrainState, ids: Tensor, method: Method[Any], totals: Totals
 ) -> Tensor:
@@ -35,74 +55,43 @@ def train_step(
 
     Returns the loss of the batch (float64, on the device); adds it and the accuracies to `totals`.
     """
-    step = Step(setup, state, ids, method, totals)
-    with step.perturbed:
-        for piece in step.pieces():
-            piece.loss = backward(setup, piece)
-        return step.finish()
-
-
-class Step:
-    """A step in the making: its gradients are computed between `pieces` and `finish`."""
-
-    def __init__(
-        self, setup: TrainSetup, state: TrainState, ids: Tensor, method: Method[Any], totals: Totals
-    ) -> None:
-        state.optimizer.zero_grad(set_to_none=True)
-        self.setup, self.state, self.method, self.totals = setup, state, method, totals
-        self.whole, host = len(ids), distributed.share(ids)
-        self.ids = uploaded(host, setup.device)
-        seed = setup.settings.seed
-        self.draws = Draws(seed, "train", self.ids, offset=state.epoch, host=host)
-        mixing = mixed_seed(seed, f"mixup {state.epoch} {int(ids[0])}")
-        self.images, self.targets = batch_of(setup, self.ids, self.draws, mixing)
-        size = setup.recipe.micro_batch or self.whole
-        parts = batches(torch.arange(len(self.ids), device=self.ids.device), size)
-        self.parts = [part for part in parts if len(part)]  # a process may have no share of a small batch
-        self.perturbed = contextlib.ExitStack()
-        self.loss = torch.zeros((), dtype=torch.float64, device=setup.device)
-        state.passes["images"] += len(self.ids)
-        setup.networks.passes.add(len(self.ids) * method.bound_passes(setup.examples.about.classes))
-
-    def pieces(self) -> Iterator[Piece]:
-        """Yield each micro-batch; the caller runs backward and sets `piece.loss`."""
-        recipe = self.setup.recipe
-        awp = "awp" in recipe.regularize and self.state.epoch >= recipe.awp_warmup
-        for number, part in enumerate(self.parts, 1):
-            draws = self.draws if len(self.parts) == 1 else self.draws.take(part)
+    recipe, networks, seed = setup.recipe, setup.networks, setup.settings.seed
+    state.optimizer.zero_grad(set_to_none=True)
+    batch, host = len(ids), distributed.share(ids)
+    share = uploaded(host, setup.device)
+    draws = Draws(seed, "train", share, offset=state.epoch, host=host)
+    mixing = mixed_seed(seed, f"mixup {state.epoch} {int(ids[0])}")
+    images, targets = batch_of(setup, share, draws, mixing)
+    parts = batches(torch.arange(len(share), device=share.device), recipe.micro_batch or batch)
+    parts = [part for part in parts if len(part)]  # a process may have no share of a small batch
+    state.passes["images"] += len(share)
+    networks.passes.add(len(share) * method.bound_passes(setup.examples.about.classes))
+    awp = recipe.awp_gamma if "awp" in recipe.regularize and state.epoch >= recipe.awp_warmup else None
+    total = torch.zeros((), dtype=torch.float64, device=setup.device)
+    with contextlib.ExitStack() as perturbed:
+        for number, part in enumerate(parts, 1):
+            own = (draws if len(parts) == 1 else draws.take(part)).child("method")
             # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
             # batch's.
-            weight = len(part) / self.whole
-            piece = Piece(
-                self.images[part],
-                self.targets[part],
-                draws.child("method"),
-                self.method,
-                weight,
-                recipe.awp_gamma if awp else None,
-                self.perturbed,
-                last=number == len(self.parts),
+            weight, last = len(part) / batch, number == len(parts)
+            piece = Piece(images[part], targets[part], own, method, weight, awp, perturbed, last)
+            loss = backward(setup, piece)
+            total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
+        if not parts:
+            # Join the collectives although this process has no examples of the batch.
+            assert setup.buckets is not None  # one process alone has a share of every batch
+            setup.buckets.backward_of_nothing(
+                lambda: None if awp is None else perturbed.enter_context(_perturbed(networks, None, awp))
             )
-            yield piece
-            assert piece.loss is not None
-            labels = self.setup.examples.labels[self.ids[part]]
-            self.loss = self.loss + self.totals.add(piece.loss, labels) * weight
-        if not self.parts:
-            _backward_of_nothing(self.setup, recipe.awp_gamma if awp else None, self.perturbed)
-
-    def finish(self) -> Tensor:
-        """Make the optimiser's step; returns the loss of the batch, of all processes."""
-        loss = distributed.sum_of(self.loss)
-        self.state.optimizer.step()
-        self.perturbed.close()
-        if self.state.averaged is not None:
-            self.state.averaged.update(self.state.model)
-        networks = self.setup.networks
-        if self.setup.recipe.clean_pass:
-            with torch.no_grad(), networks.precision():
-                for part in self.parts:
-                    networks.step(self.images[part])
-        return loss
+        total = distributed.sum_of(total)
+        state.optimizer.step()
+    if state.averaged is not None:
+        state.averaged.update(state.model)
+    if recipe.clean_pass:
+        with torch.no_grad(), networks.precision():
+            for part in parts:
+                networks.model(images[part])
+    return total
 
 
 def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple[Tensor, Tensor]:
@@ -138,35 +127,23 @@ def backward(setup: TrainSetup, piece: Piece) -> Loss:
     return loss
 
 
-def _backward_of_nothing(setup: TrainSetup, awp: float | None, perturbed: contextlib.ExitStack) -> None:
-    """Join the collectives although this process has no examples of the batch."""
-
-    def take_part() -> None:
-        if awp is not None:
-            perturbed.enter_context(_perturbed(setup.networks, None, awp))
-
-    assert setup.buckets is not None  # one process alone has a share of every batch
-    setup.buckets.backward_of_nothing(take_part)
-
-
 def loss_of(networks: StepNetworks, piece: Piece) -> Loss:
     """The method's loss; with AWP the weights stay perturbed until `piece.perturbed` is closed."""
     method, images, targets = piece.method, piece.images, piece.targets
-    networks.begin()
     if networks.copy is None and piece.awp is None:
         with networks.precision():
-            result: Loss = method(networks.step, images, targets, piece.draws)
+            result: Loss = method(networks.model, images, targets, piece.draws)
             return result
     if networks.copy is None:
         with networks.precision():
-            inner_result = method.inner_attack(networks.step, images, targets, piece.draws)
+            inner_result = method.inner_attack(networks.model, images, targets, piece.draws)
     else:
         networks.copy.update()
         inner_result = method.inner_attack(networks.inner, images, targets, piece.draws)
 
     def loss() -> Loss:
         with networks.precision():
-            made: Loss = method.loss(networks.step, images, targets, inner_result).mean()
+            made: Loss = method.loss(networks.model, images, targets, inner_result).mean()
         return made
 
     if piece.awp is not None:

@@ -5,51 +5,122 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rbtools.lazy import torch
+import torch
+from torch import Tensor, nn
+
 from rbtools.models import cuda_graphs, folding
-from rbtools.trainer import distributed, eval_copy
+from rbtools.models.normalize import Preprocessed
 from rbtools.trainer.metrics import Passes
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from rbtools.report import Report
-    from rbtools.trainer.recipe import Recipe
     from rbtools.trainer.train_model import TrainingTask
     from rbtools.training.base import Method
 
 
+class EvalCopy(nn.Module):
+    """A copy of the network in training in eval mode: BatchNorm folded into the convolution before it,
+    channels last, in float32 or bfloat16. evaluation/fast_model.py makes such a copy of constant weights.
+
+    Images float32 (N, C, H, W) in [0, 1] -> logits (N, K). Normalisation stays in float32, because bfloat16
+    would lose a step of 1/255. Call `update` after each step of the training.
+    """
+
+    def __init__(self, model: nn.Module, network: nn.Module, folded: dict[str, str], *, bf16: bool) -> None:
+        super().__init__()
+        own = model.network if isinstance(model, Preprocessed) else model
+        # In a dict and a tuple, so that they do not become submodules of this one.
+        self._live = dict(own.named_modules())
+        self._outer = (model,)
+        self._folded = folded
+        self.dtype = torch.bfloat16 if bf16 else None
+        self.network = network
+        self.eval().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        (norm,) = self._outer
+        inputs = norm.inputs(images) if isinstance(norm, Preprocessed) else images
+        inputs = inputs.to(self.dtype or inputs.dtype, memory_format=torch.channels_last)
+        logits: Tensor = self.network(inputs)
+        return logits.float()
+
+    @property
+    def folds(self) -> bool:
+        """Whether any BatchNorm is folded."""
+        return bool(self._folded)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Copy the weights of the network in training."""
+        for name, module in self.network.named_modules():
+            source = self._live.get(name)
+            if source is None:
+                continue
+            if name in self._folded:
+                norm = self._live[self._folded[name]]
+                weight, bias = folding.merged(source, norm, scale_first=True)
+                module.weight.copy_(weight)
+                module.bias.copy_(bias)
+                continue
+            own = {**module._parameters, **module._buffers}
+            for key, value in own.items():
+                theirs = getattr(source, key, None)
+                if value is not None and theirs is not None:
+                    value.copy_(theirs)
+
+
+def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
+    """The evaluation copy of a model; None for one without parameters.
+
+    Raises ValueError if the copy gives other logits, and any error of tracing the network.
+    """
+    own = model.network if isinstance(model, Preprocessed) else model
+    parameter = next(own.parameters(), None)
+    if parameter is None:
+        return None
+    before = [(module, module.training) for module in model.modules()]
+    random = torch.Generator().manual_seed(0)
+    probe = torch.rand(2, *shape, generator=random).to(parameter.device)
+    try:
+        with torch.no_grad():
+            model.eval()
+            wanted = model(probe)
+            network, folded = folding.fold(own)
+            plain = EvalCopy(model, network, folded, bf16=False)
+            plain.update()
+            folding.check_same(wanted, plain(probe))
+    finally:
+        for module, training in before:
+            module.training = training
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return EvalCopy(model, network.bfloat16() if bf16 else network, folded, bf16=bf16)
+
+
 @dataclass(frozen=True, eq=False)
 class StepNetworks:
-    """model: the network in training. step: what the loss calls, the network or a recording of its passes.
-    inner: what inner attacks call: the copy or a recording of it, or `step`. copy: of the network in eval
-    mode, updated before each attack. passes: counts those of `step` and `inner`. half: autocast to bfloat16.
+    """model: the network in training. inner: what inner attacks call: the copy, a recording of it, or
+    `model`. copy: of the network in eval mode, updated before each attack. passes: counts those of `model`
+    and `inner`. half: autocast to bfloat16.
     """
 
     device: torch.device
     model: nn.Module
-    step: nn.Module
     inner: nn.Module
-    copy: eval_copy.EvalCopy | None
+    copy: EvalCopy | None
     passes: Passes
     half: bool
-
-    def begin(self) -> None:
-        """Before the passes of a backward pass: recordings of earlier ones may be replayed."""
-        if isinstance(self.step, cuda_graphs.GraphedTraining):
-            self.step.begin()
 
     def precision(self) -> Any:
         """Autocast to bfloat16 if requested: weights, losses and the optimiser stay float32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     def shortcuts(self) -> list[str]:
-        """The shortcuts of the inner attack's network, and whether passes were recorded."""
-        names = []
-        if self.copy is not None:
-            names = [*(["folded"] if self.copy.folds else []), "channels-last"]
-            names += ["bf16"] if self.half else []
-        recorded = cuda_graphs.in_use(self.inner) or cuda_graphs.in_use(self.step)
+        """The shortcuts of the inner attack's network."""
+        if self.copy is None:
+            return []
+        names = [*(["folded"] if self.copy.folds else []), "channels-last"]
+        names += ["bf16"] if self.half else []
+        recorded = isinstance(self.inner, cuda_graphs.GraphedNetwork) and self.inner.recordings
         return [*names, *(["cuda-graphs"] if recorded else [])]
 
 
@@ -59,51 +130,25 @@ def of(
     method: Method[Any],
     report: Report,
     device: torch.device,
-    *,
-    stacked: bool,
 ) -> StepNetworks:
-    """The networks of the steps of a model on a device. `method`: with its filter. `stacked`: several seeds
-    go through their networks together, so no pass of one is recorded.
-    """
-    step = model if stacked or not task.prepare else _recorded(model, task, report, device)
-    passes, half = Passes(step), task.precision == "bf16"
+    """The networks of the steps of a model on a device. `method`: with its filter."""
+    passes, half = Passes(model), task.precision == "bf16"
     if half:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if not (task.prepare and method.inner is not None and method.solves_in_eval):
-        return StepNetworks(device, model, step, step, None, passes, half)
     copy = None
-    try:
-        copy = eval_copy.of(model, task.data.about.shape, bf16=half)
-    except Exception as wrong:  # tracing a network may raise anything
-        report.notify(
-            f"{task.name}: inner attacks run on the network itself and take longer ({folding.reason(wrong)})."
-        )
+    if task.prepare and method.inner is not None and method.solves_in_eval:
+        try:
+            copy = eval_copy(model, task.data.about.shape, bf16=half)
+        except Exception as wrong:  # tracing a network may raise anything
+            report.notify(
+                f"{task.name}: inner attacks run on the network itself and take longer"
+                f" ({folding.reason(wrong)})."
+            )
     if copy is None:
-        return StepNetworks(device, model, step, step, None, passes, half)
+        return StepNetworks(device, model, model, None, passes, half)
     inner: nn.Module = copy
-    if not (task.recipe.deterministic or stacked):
+    if not task.recipe.deterministic:  # with it sums have one order, and a recording has another
         probe = torch.rand(2, *task.data.about.shape, generator=torch.Generator().manual_seed(0))
         inner = cuda_graphs.frozen(copy, probe.to(device), report.notify)
     passes.watch(inner)
-    return StepNetworks(device, model, step, inner, copy, passes, half)
-
-
-def _recorded(model: nn.Module, task: TrainingTask, report: Report, device: torch.device) -> nn.Module:
-    """The network with recorded passes where they can be, else the network itself."""
-    obstacle = obstacle_to_graphs(task.recipe, task.method)
-    if obstacle is None:
-        return cuda_graphs.training(model, device, report.notify) or model
-    if device.type == "cuda":
-        report.notify(cuda_graphs.not_used(cuda_graphs.NotRecorded(obstacle)))
-    return model
-
-
-def obstacle_to_graphs(recipe: Recipe, method: Method[Any]) -> str | None:
-    """Why passes of a step are not recorded, if that is so."""
-    if distributed.count() > 1:
-        return "the sums over processes are not recorded"
-    if recipe.deterministic:
-        return "with --deterministic sums have one order, and a recording has another"
-    if method.follows_operations:
-        return f"{method.name} follows the operations of the network"
-    return None
+    return StepNetworks(device, model, inner, copy, passes, half)

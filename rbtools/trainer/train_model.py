@@ -23,7 +23,7 @@ from rbtools.rng import GENERATOR
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
 from rbtools.trainer import distributed, presets, tracking
-from rbtools.trainer.recipe import Recipe, check, check_method, held_out
+from rbtools.trainer.recipe import Recipe, check, check_method
 
 if TYPE_CHECKING:
     from rbtools.training.base import Method
@@ -56,12 +56,9 @@ class TrainingTask(NamedTuple):
         return str(self.arch.get("name", "The network"))
 
 
-def train(
-    record: dict[str, Any], method: Method, recipe: Recipe, run: Run, seeds: Sequence[int] = ()
-) -> dict[str, Any]:
+def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> dict[str, Any]:
     """Return the record with a trained checkpoint, its history and `seconds_per_epoch`.
 
-    `seeds`: trained along with that of the run in the same steps (trainer/stacked.py), for the store.
     Results of its old weights are dropped. Raises RbError if the recipe cannot work, the architecture cannot
     be built, or the loss diverges.
     """
@@ -96,30 +93,18 @@ def train(
     }
     along = tracking.wanted(recipe, former, run)
     kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
-
-    others = [kept.of_seed(seed) for seed in seeds if seed != run.settings.seed]
-    images, passes = data.size - held_out(recipe, data.size), _passes(method, data.about.classes)
-
-    def compute(results: list[Any]) -> None:
-        run.store.check_writable()
-        task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
-        results[0] = _fitted(task, run, kept, others)
-
     with memoized(
         run,
         [kept.own],
         lambda: [kept.look()],
-        plan=lambda _: run.plan.training(kept.own, what, record["arch"], recipe.epochs, images, passes),
+        plan=lambda _: run.plan.training(kept.own, what, record["arch"], recipe.epochs),
     ) as (results, ours):
         if ours:
-            compute(results)
+            run.store.check_writable()
+            task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
+            results[0] = kept.keep(_fit(task, run, kept.own))
+            run.store.drop_state(kept.own)
     return _trained(record, data, what, results[0], recipe)
-
-
-def _passes(method: Method, classes: int) -> float:
-    """The passes of an image in a step, forward and backward, the mean over the training's schedule."""
-    parts = [method.at(part / 100).bound_passes(classes) for part in range(101)]
-    return sum(method.passes) + 2 * sum(parts) / len(parts)
 
 
 class _TrainingCache:
@@ -134,16 +119,9 @@ class _TrainingCache:
         self, run: Run, what: dict[str, Any], along: tracking.Tracking | None, names: dict[str, Any]
     ) -> None:
         self.store, self.what, self.names = run.store, what, names
-        self.run, self.tracked = run, along
         self.key = digest(what)
         self.along = None if along is None else along.key_fields(self.key)
         self.own = self.key if self.along is None else digest(self.along)
-
-    def of_seed(self, seed: int) -> _TrainingCache:
-        """The same training with another seed."""
-        return _TrainingCache(
-            self.run.changed(seed=seed), {**self.what, "seed": seed}, self.tracked, self.names
-        )
 
     def look(self) -> dict[str, Any] | None:
         """The stored result, if it is complete, or None."""
@@ -191,7 +169,8 @@ def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
         changes["cutout_length"] = recipe.cutout_length or max(round(side * 14 / 32), 1)
         if changes["cutout_length"] > side:
             raise RbError(
-                f"--cutout-length is {recipe.cutout_length}, and the images have {side} pixels a side."
+                f"length of --regularize cutout is {recipe.cutout_length}, and the images have {side} pixels"
+                " a side."
                 f" Expected at most {side}."
             )
     return data, dataclasses.replace(recipe, **changes)
@@ -224,7 +203,9 @@ def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] |
             )
         file = recipe.init_file
         if file is not None and not os.path.isfile(file):
-            raise RbError(f"--init-file {file} is no file. Name the weights of the network, in timm's names.")
+            raise RbError(
+                f"--init timm:file={file} is no file. Name the weights of the network, in timm's names."
+            )
         return {
             "timm": record["arch"].get("name"),
             **({} if file is None else {"file": run.store.file_hash(file)}),
@@ -236,49 +217,6 @@ def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] |
         )
     fields = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
     return {"checkpoint": resolve.checkpoint_name(record, run), **fields}
-
-
-def _fitted(
-    task: TrainingTask, run: Run, kept: _TrainingCache, others: Sequence[_TrainingCache]
-) -> dict[str, Any]:
-    """The stored result of a training, and in the store those of others that can be trained in its steps.
-
-    A training that fails ends no other: its own record says why. Raises RbError if that is `kept`.
-    """
-    from rbtools.trainer import stacked
-
-    with contextlib.ExitStack() as leases:
-        free = [one for one in others if leases.enter_context(run.store.try_claim(one.own))]
-        together = [kept, *(one for one in free if one.look() is None)]
-        done: list[dict[str, Any] | RbError] = []
-        if len(together) > 1:
-            try:
-                done = _fit_stacked(task, run, together)
-            except stacked.NotStacked as why:
-                run.report.notify(f"Seeds are trained one after another, not stacked ({why}).")
-        if not done:
-            together, done = [kept], [_fit(task, run, kept.own)]
-        results = []
-        for one, result in zip(together, done, strict=True):
-            results.append(result if isinstance(result, RbError) else one.keep(result))
-            if not isinstance(result, RbError):
-                run.store.drop_state(one.own)
-    if isinstance(results[0], RbError):
-        run.store.computed += any(not isinstance(one, RbError) for one in results)
-        raise results[0]
-    return results[0]
-
-
-def _fit_stacked(
-    task: TrainingTask, run: Run, kept: Sequence[_TrainingCache]
-) -> list[dict[str, Any] | RbError]:
-    from rbtools.trainer import stacked
-
-    if distributed.count() > 1:
-        raise stacked.NotStacked("several processes share each batch")
-    threads = _threads(task, run, run.store.state(kept[0].own))
-    with device.taken(run, threads) as chosen, run.report.clock.stage("training"):
-        return stacked.fit(task, [one.run for one in kept], [one.own for one in kept], chosen)
 
 
 def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools import datasets
-from rbtools.execution import turns
+from rbtools.datasets import indices
+from rbtools.execution.run import Run
+from rbtools.inputs.data import data_of, named_data
 from rbtools.lazy import nn, torch
+from rbtools.records import trained
 from rbtools.rng.draws import Draws
+from rbtools.store import digest
 from rbtools.trainer.augment import pixels
+from rbtools.trainer.recipe import Recipe, held_out
 from rbtools.trainer.state import weights_of
 from rbtools.training import METHODS
 from rbtools.training.base import cross_entropy, mode
@@ -46,6 +51,26 @@ def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
     left = torch.ones(len(labels), dtype=torch.bool)
     left[chosen] = False
     return order[left], chosen.sort().values
+
+
+def trained_on(record: dict[str, Any], run: Run) -> indices.Indices | None:
+    """The training images without those that `--val` held out; None if all were used, if nothing is known of
+    the training, or if the run uses other data. Raises RbError for an invalid description of the training in
+    the record.
+    """
+    share = trained.held_out_share(record)
+    data = data_of(record, run, "train")
+    if not share or named_data(record, data.name) != data.name:
+        return None
+    what = {"kind": "held-out images", "version": 1, "data": data.fingerprint, "val": share}
+    key = digest(what)
+    held = run.store.result(key)
+    if held is None:
+        labels = data.load().labels
+        held = split(labels, held_out(Recipe(val=share), len(labels)))[1].tolist()
+        run.store.keep_result(key, what, held)
+    left = set(held)
+    return indices.of([number for number in range(data.size) if number not in left])
 
 
 def attack_of(method: Method) -> Any:
@@ -118,7 +143,6 @@ class Validation:
                 loss = cross_entropy(robust, labels).sum()
             right = [(logits.argmax(1) == labels).sum() for logits in (clean, robust)]
             sums += torch.stack([*right, loss]).double().cpu()
-            turns.pass_on()
         acc, robust_acc, loss = (sums / len(self.ids)).tolist()
         return {"val_acc": acc, "val_robust_acc": robust_acc, "val_robust_loss": loss}
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from rbtools.attacks import losses, steps
 from rbtools.attacks.active_examples import uploaded, wide
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
+from rbtools.rng.draws import Draws
 from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
-
-    Solution = Tensor | tuple[Tensor, Tensor | None]
+Solution: TypeAlias = "Tensor | tuple[Tensor, Tensor | None]"
 
 _CLOSE = 4  # decimals to which distances in equal steps are compared, since they are rounded
 
@@ -42,7 +38,7 @@ class Walk(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ATPR(Method["Solution"]):
+class ATPR(Method[Solution]):
     """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
     correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start, with
     its own step size and number of steps, drawn for each image. From a misclassified candidate a walk
@@ -60,9 +56,8 @@ class ATPR(Method["Solution"]):
     tenth are correct.
     """
 
-    name: ClassVar[str] = "at-pr"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "candidates"
+    name = "at-pr"
+    inner = "candidates"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     candidates: int = param(5, "Attacks to choose from: 5 (text), 10 (PRBench's code).", check="positive")
@@ -209,12 +204,13 @@ class ATPR(Method["Solution"]):
         loss = torch.full_like(depth, -torch.inf)
         with torch.no_grad(), mode(model, train=self._in_train):
             drawn_candidates = []
-            for number in range(
-                self.candidates
-            ):  # before the first walk: the order of BatchNorm updates in the reference code
-                own = draws.child(f"candidate {number}")
-                settings = self.drawn(images, own, number)
-                drawn_candidates.append((settings.size, self.attacked(model, images, labels, own, settings)))
+            # Before the first walk: the order of BatchNorm updates in the reference code.
+            for number in range(self.candidates):
+                candidate_draws = draws.child(f"candidate {number}")
+                settings = self.drawn(images, candidate_draws, number)
+                drawn_candidates.append(
+                    (settings.size, self.attacked(model, images, labels, candidate_draws, settings))
+                )
             for number, (sizes, candidate) in enumerate(drawn_candidates):
                 walk = self.walked(model, candidate, labels, sizes)
                 last = last if walk.last is None else walk.last
@@ -238,24 +234,20 @@ class ATPR(Method["Solution"]):
     def drawn(self, images: Tensor, draws: Draws, number: int) -> Candidate:
         """The settings of the candidate of that number, one entry per image."""
 
-        def broadcast(value: Tensor) -> Tensor:
-            return value.expand(len(images), 1, 1, 1)
-
+        n, eps = len(images), images.new_full((), self.eps)
         if number == 0 and self.first == "plain":
-            count = torch.full((len(images),), self.plain_steps)
-            plain, full = images.new_full((), self.plain_step), images.new_full((), self.eps)
-            return Candidate(broadcast(plain), broadcast(full), count)
+            size, count = images.new_full((), self.plain_step), torch.full((n,), self.plain_steps)
+            return Candidate(size.expand(n, 1, 1, 1), eps.expand(n, 1, 1, 1), count)
         if self.settings == "batch":  # as they are drawn for its first image
             draws = draws.take(torch.zeros(1, dtype=torch.int64))
-        eps = images.new_full((), self.eps)
         if self.eps_spread:
             eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
         size = draws.child("size").uniform((1, 1, 1)).to(images)
         size = self.step_min + (self.step_max - self.step_min) * size
         # On the CPU: which images continue is then known without waiting for a GPU at each step.
-        own = draws.child("steps").on_host()
-        count = self.steps_min + own.integers(self.steps_max - self.steps_min + 1)
-        return Candidate(broadcast(size), broadcast(eps), count.expand(len(images)))
+        more = draws.child("steps").on_host().integers(self.steps_max - self.steps_min + 1)
+        count = (self.steps_min + more).expand(n)
+        return Candidate(size.expand(n, 1, 1, 1), eps.expand(n, 1, 1, 1), count)
 
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, chosen: Candidate
@@ -298,14 +290,14 @@ class ATPR(Method["Solution"]):
         loss = torch.zeros_like(depth)
         at = torch.arange(len(candidate), device=candidate.device)
         for step in range(self.walk_steps):
-            goal = classes[at]
+            targets = classes[at]
             objective = steps.cross_entropy(labels[at])
             if self.walk == "margin":
-                objective = losses.AttackObjective(losses.margin, goal, goal)
+                objective = losses.AttackObjective(losses.margin, targets, targets)
             gradient, logits = steps.input_gradient(model, walked[at], objective)
             if step == 0:
                 loss = cross_entropy(logits, labels).to(loss)
-            wrong = logits.argmax(1) != goal
+            wrong = logits.argmax(1) != targets
             if int(wrong.sum()) <= self.walk_rest * len(candidate):
                 return Walk(depth, loss, last)
             if self.walk_gradient == "keep":
@@ -347,16 +339,10 @@ class ATPR(Method["Solution"]):
         chosen, last = inner_result if isinstance(inner_result, tuple) else (inner_result, None)
         logits = model(chosen)
         values = cross_entropy(logits, labels)
-        if last is not None:
-            values = values + self._gradient_alone(model, last, labels)
+        if last is not None:  # zeros with the gradient of the cross-entropies there, in the mode of the walk
+            # On copies of the buffers: the walk's own pass has already updated BatchNorm's statistics.
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            with mode(model, train=self._in_train):
+                at_last = cross_entropy(torch.func.functional_call(model, buffers, (last,)), labels)
+            values = values + (at_last - at_last.detach())
         return LossTerms(values, adversarial=logits)
-
-    def _gradient_alone(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        """Zeros (N,) with the gradient of these images' cross-entropies, in the mode of the walk.
-
-        On copies of the buffers: the walk's own pass has already updated BatchNorm's statistics.
-        """
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with mode(model, train=self._in_train):
-            values = cross_entropy(torch.func.functional_call(model, buffers, (images,)), labels)
-        return values - values.detach()

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from rbtools import units
 from rbtools.attacks import steps
 from rbtools.attacks.steps import widen
-from rbtools.lazy import F, torch
+from rbtools.lazy import F, Tensor, nn, torch
 from rbtools.registry import Registered, param
+from rbtools.rng.draws import Draws
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+Objective = Callable[[Tensor], Tensor]
 
-    from rbtools.attacks.steps import Objective
-    from rbtools.rng.draws import Draws
-
+NOISES = ("uniform", "gaussian", "laplace")
 NOISE = 0.001
 """Standard deviation of the start around the image, for inner problems without a gradient at the image."""
 STEP = 2 / 255
@@ -49,10 +47,8 @@ class LossTerms(NamedTuple):
 
     def mean(self) -> Loss:
         """The loss of the batch."""
-        clean, adversarial = (
-            logits if logits is None else logits.detach() for logits in (self.clean, self.adversarial)
-        )
-        return Loss(self.values.mean(), clean, adversarial)
+        detached = [logits if logits is None else logits.detach() for logits in self[1:]]
+        return Loss(self.values.mean(), *detached)
 
 
 InnerResult = TypeVar("InnerResult")  # the type of what `Method.inner_attack` hands to `Method.loss`
@@ -68,14 +64,14 @@ class Method(Registered, Generic[InnerResult]):
     """
 
     name: ClassVar[str]
-    version: ClassVar[int]
+    version: ClassVar[int] = 1
     inner: ClassVar[str | None] = None
     # Whether the loss follows the network's operations, so that no recording of them may take its place.
     follows_operations: ClassVar[bool] = False
     # What the method keeps of each example from one epoch to the next, by name: see `carrying`.
     carried: ClassVar[tuple[str, ...]] = ()
-    # Of a method whose `inner` is "ce" or "kl": the model's mode during the attack, and its number of steps.
-    inner_mode: str
+    # The model's mode during the inner attack, "eval" or "train"; the number of steps of "ce" and "kl".
+    inner_mode: str = ""
     attack_steps: int
 
     @property
@@ -88,8 +84,9 @@ class Method(Registered, Generic[InnerResult]):
         return cast(InnerResult, None)  # without an inner problem
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: InnerResult) -> LossTerms:
-        """The loss of each example, given the result of `inner_attack`."""
-        raise NotImplementedError
+        """The loss of each example, given the result of `inner_attack`; by default CE(x') of images x'."""
+        logits = model(inner_result)
+        return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
     def at(self, done: float) -> Method[InnerResult]:
         """The method for a step, where a share `done` of the training's steps, from 0 to 1, is done."""
@@ -118,7 +115,7 @@ class Method(Registered, Generic[InnerResult]):
     @property
     def solves_in_eval(self) -> bool:
         """Whether `inner_attack` uses the model in eval mode only, so that a fast copy may replace it."""
-        return False
+        return self.inner_mode == "eval"
 
     @property
     def single_step(self) -> bool:
@@ -140,7 +137,7 @@ class Method(Registered, Generic[InnerResult]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adversarial(Method["Tensor"]):
+class Adversarial(Method[Tensor]):
     """A method that trains on the result of an inner attack in the L-infinity ball.
 
     The inner attack is x' <- clip[0,1](clip(x' + step_size * sign g, x - eps, x + eps)), x' detached. `inner`
@@ -153,6 +150,7 @@ class Adversarial(Method["Tensor"]):
 
     start: ClassVar[str]
     norm: ClassVar[str] = "linf"
+    reach_options = "--step-size", "--attack-steps"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     step_size: float = param(
@@ -174,10 +172,6 @@ class Adversarial(Method["Tensor"]):
             reaches = units.reaches(self.attack_steps * STEP, self.eps)
             step = STEP if reaches else 2.5 * self.eps / self.attack_steps
             object.__setattr__(self, "step_size", step)
-
-    @property
-    def reach_options(self) -> tuple[str, str]:
-        return "--step-size", "--attack-steps"
 
     @property
     def single_step(self) -> bool:
@@ -202,10 +196,6 @@ class Adversarial(Method["Tensor"]):
     def passes(self) -> tuple[int, int]:
         (forward, backward), (outer, back) = self.inner_passes, self.outer_passes
         return forward + outer, backward + back
-
-    @property
-    def solves_in_eval(self) -> bool:
-        return self.inner_mode == "eval"
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         return self.perturb(model, images, labels, draws)
@@ -246,6 +236,28 @@ class Adversarial(Method["Tensor"]):
             noise: Tensor = draws.normal(tuple(images.shape[1:])).to(images)
             return images + NOISE * noise
         return steps.uniform_start(images, draws, self.eps, self.norm)
+
+
+def noisy(images: Tensor, draws: Draws, noise: str, eps: float, name: str, scale: str = "eps") -> Tensor:
+    """clip[0,1](x + delta): one delta per example, from the stream `name` of its draws; eps in pixel units.
+
+    uniform: delta ~ U(-eps, eps). gaussian and laplace: delta = clamp(s * z, -eps, eps) with z ~ N(0, 1) or
+    Laplace(1). `scale` says what s is: "eps", the scale of PRBench's evaluation noise, or "unit", 1, as in
+    the training of PRBench's code (wellzline/PRBenchmark, corruption_gaussian and corruption_laplace), where
+    97 % of the values lie at -eps or eps for eps 8/255.
+    """
+    stream, shape = draws.child(name), tuple(images.shape[1:])
+    if noise == "gaussian":
+        unit = stream.normal(shape)
+    else:
+        unit = stream.uniform(shape).mul_(2).sub_(1 - 2.0**-24)  # odd multiples of 2^-24: symmetric about 0
+        if noise == "laplace":
+            unit = -unit.sign() * (-unit.abs()).log1p()
+    if noise == "uniform" or scale == "eps":
+        delta = eps * unit.clamp_(-1, 1).to(images)
+    else:
+        delta = unit.to(images).clamp_(-eps, eps)
+    return (images + delta).clamp_(0, 1)
 
 
 def divergence(clean: Tensor, perturbed: Tensor) -> Tensor:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rbtools.attacks.active_examples import wide
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
+from rbtools.rng.draws import Draws
 from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy, mode
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
-    from rbtools.rng.draws import Draws
-
-
-class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
+class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     """A method that stops its attack if that does not raise the loss: Chen and Lee's filter, as in PRBench.
 
     After `warm_steps` steps of the attack the cross-entropy at x' is compared with that at x, in the mode of
@@ -33,16 +28,12 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
         self.method, self.warm_steps, self.rule = method, warm_steps, rule
-        self.name, self.inner = method.name, method.inner  # type: ignore[misc]
+        self.name, self.inner, self.inner_mode = method.name, method.inner, method.inner_mode  # type: ignore[misc]
 
     @property
     def passes(self) -> tuple[int, int]:
         forward, backward = self.method.passes
         return forward + 1 + (self.method.inner == "ce"), backward
-
-    @property
-    def solves_in_eval(self) -> bool:
-        return self.method.solves_in_eval
 
     @property
     def of_whole_batches(self) -> bool:
@@ -65,14 +56,14 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
             if images.is_cuda:
                 buffers = _statistics(model)
                 before = [buffer.clone() for buffer in buffers]
-                rest = method.objective(model, images, labels, clean)
-                attacked = method.climb(model, images, warm, rest, left)
+                remaining = method.objective(model, images, labels, clean)
+                attacked = method.climb(model, images, warm, remaining, left)
                 _restore_unless(stay.any(), buffers, before)
                 return torch.where(wide(stay, images), attacked, images), stay, reached
             trained = images.clone()
             if stay.any():
-                rest = method.objective(model, images[stay], labels[stay], clean[stay])
-                trained[stay] = method.climb(model, images[stay], warm[stay], rest, left)
+                remaining = method.objective(model, images[stay], labels[stay], clean[stay])
+                trained[stay] = method.climb(model, images[stay], warm[stay], remaining, left)
         return trained, stay, reached
 
     def loss(
@@ -81,22 +72,22 @@ class ChenLee(Method["tuple[Tensor, Tensor, Tensor]"]):
         trained, stay, reached = inner_result
         if images.is_cuda:
             with _one_pass_unless(stay.any(), model):
-                whole = self.method.loss(model, images, labels, trained)
+                terms = self.method.loss(model, images, labels, trained)
         elif stay.any():
-            whole = self.method.loss(model, images, labels, trained)
+            terms = self.method.loss(model, images, labels, trained)
         else:
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), logits, reached)
         # Filtered examples are trained on x, so its logits serve as adversarial ones if there are no others.
-        plain = whole.adversarial if whole.clean is None else whole.clean
+        plain = terms.adversarial if terms.clean is None else terms.clean
         assert plain is not None
-        values = torch.where(stay, whole.values, cross_entropy(plain, labels).to(whole.values))
-        hit = whole.adversarial
+        values = torch.where(stay, terms.values, cross_entropy(plain, labels).to(terms.values))
+        hit = terms.adversarial
         if hit is not None:
             hit = torch.where(
                 stay[:, None], hit, reached.to(hit)
             )  # of filtered examples, at x' after the warm steps
-        return LossTerms(values, whole.clean, hit)
+        return LossTerms(values, terms.clean, hit)
 
 
 def _statistics(model: nn.Module) -> list[Tensor]:

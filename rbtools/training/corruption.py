@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import Tensor, nn
 from rbtools.registry import param
-from rbtools.training.base import LossTerms, Method, cross_entropy
-from rbtools.training.random_perturbations import NOISES, noisy
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
+from rbtools.rng.draws import Draws
+from rbtools.training.base import NOISES, Method, noisy
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorruptionTraining(Method["Tensor"]):
+class CorruptionTraining(Method[Tensor]):
     """Training on random noise in the ball (PRBench's Corr methods): CE(x + delta), one delta per image.
 
     Gaussian noise has the radius as its standard deviation, Laplace noise as its scale, and both are
@@ -27,9 +22,8 @@ class CorruptionTraining(Method["Tensor"]):
     3.3): CE(x + sigma * z), z ~ N(0, 1) on each pixel and channel, neither clamped to a ball nor clipped.
     """
 
-    name: ClassVar[str] = "corruption"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "noise"
+    name = "corruption"
+    inner = "noise"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     noise: str = param("uniform", "Distribution of the noise.", choices=NOISES)
@@ -59,7 +53,3 @@ class CorruptionTraining(Method["Tensor"]):
             normal = draws.child("noise").normal(tuple(images.shape[1:]))
             return images.add(normal.to(images), alpha=self.sigma)
         return noisy(images, draws, self.noise, self.eps, "noise", self.scale)
-
-    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
-        logits = model(inner_result)
-        return LossTerms(cross_entropy(logits, labels), adversarial=logits)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TypeAlias
 
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
+from rbtools.rng.draws import Draws
 from rbtools.training.base import LossTerms
 from rbtools.training.sampled import Sampled
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
+Thresholds: TypeAlias = "tuple[Tensor | None, list[Tensor]]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CVaR(Sampled["tuple[Tensor | None, list[Tensor]]"]):
+class CVaR(Sampled):
     """Probabilistically robust learning (Robey et al. 2022, arXiv:2202.01136): CVaR of the losses around x.
 
     CVaR = min over t of t + E[relu(loss - t)] / beta is the mean of the worst share `beta` of the losses.
@@ -31,8 +29,8 @@ class CVaR(Sampled["tuple[Tensor | None, list[Tensor]]"]):
     have no gradient. "exact" draws once and takes the minimising t for these points.
     """
 
-    name: ClassVar[str] = "cvar"
-    version: ClassVar[int] = 2  # 2: prl has a gradient for every image, exact for equal losses
+    name = "cvar"
+    version = 2  # 2: prl has a gradient for every image, exact for equal losses
 
     beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(
@@ -65,9 +63,7 @@ class CVaR(Sampled["tuple[Tensor | None, list[Tensor]]"]):
     def of_whole_batches(self) -> bool:
         return self.tail != "exact" and self.tail_step == "batch"
 
-    def inner_attack(
-        self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
-    ) -> tuple[Tensor | None, list[Tensor]]:
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Thresholds:
         """The thresholds (N,) before the last round, and that round's points."""
         if self.tail == "exact":
             return None, self.points(images, draws, 0)
@@ -84,13 +80,7 @@ class CVaR(Sampled["tuple[Tensor | None, list[Tensor]]"]):
         move = self.tail_lr * (1 - above.to(losses).mean(0) / self.beta)
         return threshold - (move / losses.shape[1] if self.tail_step == "batch" else move)
 
-    def loss(
-        self,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        inner_result: tuple[Tensor | None, list[Tensor]],
-    ) -> LossTerms:
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Thresholds) -> LossTerms:
         threshold, points = inner_result
         losses, worst = self.losses(model, points, labels)
         if threshold is None:  # --tail exact
@@ -100,9 +90,9 @@ class CVaR(Sampled["tuple[Tensor | None, list[Tensor]]"]):
             threshold = self.moved(threshold.to(losses), still).minimum(quantile(still, self.beta))
             # A loss equal to the threshold counts, as in `moved`.
             above = (losses - threshold).where(still >= threshold, 0).mean(0) / self.beta
-            return self.risk(above, worst)
+            return LossTerms(above, adversarial=worst)
         above = (losses - threshold).relu().mean(0) / self.beta
-        return self.risk(threshold + above, worst)
+        return LossTerms(threshold + above, adversarial=worst)
 
 
 def quantile(losses: Tensor, beta: float) -> Tensor:

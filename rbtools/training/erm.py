@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
+from rbtools.lazy import Tensor, nn
 from rbtools.training.base import LossTerms, Method, cross_entropy
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
 class ERM(Method[None]):
     """Empirical risk minimisation: the cross-entropy on the unperturbed images."""
 
-    name: ClassVar[str] = "erm"
-    version: ClassVar[int] = 1
+    name = "erm"
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: None) -> LossTerms:
         logits = model(images)

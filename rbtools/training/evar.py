@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, torch
 from rbtools.registry import param
-from rbtools.training.base import LossTerms
 from rbtools.training.sampled import Sampled
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
 
 _LOG_RANGE = 7.0
 _HALVINGS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class EVaR(Sampled["list[Tensor]"]):
+class EVaR(Sampled):
     """Entropic value at risk of the losses around x: inf over a > 0 of log(E[exp(a * loss)] / q) / a.
 
     q is the mass of the tail, as in the usual definition (Ahmadi-Javid 2012); PRBench's equation 20 at its
@@ -31,8 +24,7 @@ class EVaR(Sampled["list[Tensor]"]):
     held constant while the loss is differentiated, which is exact at the minimum.
     """
 
-    name: ClassVar[str] = "evar"
-    version: ClassVar[int] = 1
+    name = "evar"
 
     q: float = param(0.5, "The share of losses in the tail.", check="positive")
 
@@ -40,18 +32,9 @@ class EVaR(Sampled["list[Tensor]"]):
         if self.q > 1:
             raise RbError(f"q of training method 'evar' is {self.q:g}. It must be above 0, at most 1.")
 
-    @property
-    def passes(self) -> tuple[int, int]:
-        return self.samples, self.samples
-
-    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> list[Tensor]:
-        return self.points(images, draws, 0)
-
-    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: list[Tensor]) -> LossTerms:
-        losses, worst = self.losses(model, inner_result, labels)
+    def risk(self, losses: Tensor) -> Tensor:
         a = sharpness(losses.detach(), self.q).to(losses)
-        bound = ((a * losses).logsumexp(0) - math.log(len(losses) * self.q)) / a
-        return self.risk(bound, worst)
+        return ((a * losses).logsumexp(0) - math.log(len(losses) * self.q)) / a
 
 
 def sharpness(losses: Tensor, q: float) -> Tensor:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from rbtools.attacks import steps
 from rbtools.attacks.steps import widen
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
+from rbtools.rng.draws import Draws
 from rbtools.training.base import LossTerms, Method, cross_entropy, mode
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
 
 _LARGEST = 60000.0  # float16 ends at 65504
 
@@ -38,7 +34,7 @@ class PriorStep(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FGSMPGI(Method["PriorStep"]):
+class FGSMPGI(Method[PriorStep]):
     """Single-step training with a prior-guided start (Jia et al. 2022, arXiv:2207.08859;
     jiaxiaojunQAQ/FGSM-PGI): CE(x') + lambda * mean over classes of (z(x') - z(x + eta))^2, z the logits.
 
@@ -52,15 +48,15 @@ class FGSMPGI(Method["PriorStep"]):
     It differs from that code in three points. Gradients are normalised for each example, there for a batch.
     The code takes g in training mode from the pass of the loss; here `inner_mode` decides, and the loss makes
     a pass of its own (none for lambda 0). eta and m are kept in float16. The code's own label smoothing is
-    --label-smoothing 0.444 for ten classes.
+    --regularize label-smoothing:0.444 for ten classes.
 
     Without `carrying` (a call outside of a training) every batch is one of a first epoch.
     """
 
-    name: ClassVar[str] = "fgsm-pgi"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "prior-step"
-    carried: ClassVar[tuple[str, ...]] = Prior._fields
+    name = "fgsm-pgi"
+    inner = "prior-step"
+    single_step = True
+    carried = Prior._fields
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     alpha: float = param(1.0, "Length of the step, in multiples of --eps.", check="non-negative")
@@ -85,14 +81,6 @@ class FGSMPGI(Method["PriorStep"]):
     @property
     def passes(self) -> tuple[int, int]:
         return 2 + (self.lambda_ > 0), 2 + (self.lambda_ > 0)
-
-    @property
-    def single_step(self) -> bool:
-        return True
-
-    @property
-    def solves_in_eval(self) -> bool:
-        return self.inner_mode == "eval"
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[PriorStep]:
         return CarriedPrior(self, Prior(**state))
@@ -130,35 +118,28 @@ class FGSMPGI(Method["PriorStep"]):
         return LossTerms(values, adversarial=logits)
 
 
-class CarriedPrior(Method["PriorStep"]):
+class CarriedPrior(Method[PriorStep]):
     """FGSM-PGI in a training: it takes the prior of each example from tensors (examples, C, H, W), which may
     be on another device, and writes the next one there. The epoch is the draws' offset.
     """
 
     def __init__(self, method: FGSMPGI, kept: Prior) -> None:
         self.method, self.kept = method, kept
-        self.name, self.inner = method.name, method.inner  # type: ignore[misc]
+        self.name, self.inner, self.inner_mode = method.name, method.inner, method.inner_mode  # type: ignore[misc]
 
     @property
     def passes(self) -> tuple[int, int]:
         return self.method.passes
 
-    @property
-    def solves_in_eval(self) -> bool:
-        return self.method.solves_in_eval
-
-    def prior(self, images: Tensor, draws: Draws, places: Tensor) -> Prior:
-        """The priors of these examples in this epoch, as `images`."""
-        if draws.offset % self.method.reset == 0:
-            return self.method.random_prior(images, draws)
-        delta, momentum = (self._taken(values, places, images.device).to(images) for values in self.kept)
-        eps = self.method.eps
-        return Prior(delta.clamp_(-eps, eps), momentum)  # rounding to float16 may have left the ball
-
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> PriorStep:
-        kept = self.kept
+        kept, eps = self.kept, self.method.eps
         places = draws.examples if kept.delta.device == draws.device else draws.on_host().examples
-        result = self.method.step(model, images, labels, self.prior(images, draws, places))
+        if draws.offset % self.method.reset == 0:
+            prior = self.method.random_prior(images, draws)
+        else:
+            delta, momentum = (_taken(values, places, images.device).to(images) for values in kept)
+            prior = Prior(delta.clamp_(-eps, eps), momentum)  # rounding to float16 may have left the ball
+        result = self.method.step(model, images, labels, prior)
         following = [
             values.clamp(-_LARGEST, _LARGEST).to(old.dtype)
             for old, values in zip(kept, result.following, strict=True)
@@ -169,15 +150,15 @@ class CarriedPrior(Method["PriorStep"]):
             old[places] = values
         return result
 
-    @staticmethod
-    def _taken(values: Tensor, places: Tensor, device: torch.device) -> Tensor:
-        """The values at these places, on the device."""
-        if values.device == device:
-            return values[places]
-        shape = (len(places), *values.shape[1:])
-        # From pinned memory a GPU copies without making the host wait.
-        pixels = torch.empty(shape, dtype=values.dtype, pin_memory=device.type == "cuda")
-        return torch.index_select(values, 0, places, out=pixels).to(device, non_blocking=True)
-
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: PriorStep) -> LossTerms:
         return self.method.loss(model, images, labels, inner_result)
+
+
+def _taken(values: Tensor, places: Tensor, device: torch.device) -> Tensor:
+    """The values at these places, on the device."""
+    if values.device == device:
+        return values[places]
+    shape = (len(places), *values.shape[1:])
+    # From pinned memory a GPU copies without making the host wait.
+    pixels = torch.empty(shape, dtype=values.dtype, pin_memory=device.type == "cuda")
+    return torch.index_select(values, 0, places, out=pixels).to(device, non_blocking=True)

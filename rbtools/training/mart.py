@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.losses import of_class
 from rbtools.attacks.steps import widen
-from rbtools.lazy import F
+from rbtools.lazy import F, Tensor, nn
 from rbtools.registry import param
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy, truth
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +20,9 @@ class MART(Adversarial):
     x' ascends the cross-entropy from x + 0.001 * N(0, 1).
     """
 
-    name: ClassVar[str] = "mart"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "ce"
-    start: ClassVar[str] = "noise"
+    name = "mart"
+    inner = "ce"
+    start = "noise"
 
     lambda_: float = param(
         5.0, "Weight of the divergence.", name="lambda", check="non-negative", elsewhere="beta"

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
+from rbtools.lazy import Tensor, nn
 from rbtools.registry import param
+from rbtools.rng.draws import Draws
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +22,9 @@ class Mixed(Adversarial):
     norm, at an L2 distance of at most eps times that norm. Pixels may leave [0, 1] then.
     """
 
-    name: ClassVar[str] = "mixed"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "ce"
-    start: ClassVar[str] = "uniform"
+    name = "mixed"
+    inner = "ce"
+    start = "uniform"
 
     beta: float = param(0.5, "Weight of the adversarial part.", check="fraction")
     norm: str = param(  # type: ignore[misc]

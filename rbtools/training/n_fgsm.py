@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import steps
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
-from rbtools.training.base import LossTerms, Method, cross_entropy, mode
-from rbtools.training.random_perturbations import noisy
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
+from rbtools.rng.draws import Draws
+from rbtools.training.base import Method, mode, noisy
 
 
 @dataclass(frozen=True, kw_only=True)
-class NFGSM(Method["Tensor"]):
+class NFGSM(Method[Tensor]):
     """Single-step training with noise (de Jorge et al. 2022, arXiv:2202.01181): CE(x').
 
     x' = clip[0,1](x_n + alpha * eps * sign g), with x_n = clip[0,1](x + delta), delta ~ U(-k eps, k eps) and
@@ -26,9 +20,10 @@ class NFGSM(Method["Tensor"]):
     (pdejorge/N-FGSM) computes g in training mode; here `inner_mode` decides, as in the other methods.
     """
 
-    name: ClassVar[str] = "n-fgsm"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "noisy-step"
+    name = "n-fgsm"
+    inner = "noisy-step"
+    passes = 2, 2
+    single_step = True
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     k: float = param(2.0, "Half width of the uniform noise, in multiples of --eps.", check="non-negative")
@@ -39,24 +34,8 @@ class NFGSM(Method["Tensor"]):
         choices=("eval", "train"),
     )
 
-    @property
-    def passes(self) -> tuple[int, int]:
-        return 2, 2
-
-    @property
-    def single_step(self) -> bool:
-        return True
-
-    @property
-    def solves_in_eval(self) -> bool:
-        return self.inner_mode == "eval"
-
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         noised = noisy(images, draws, "uniform", self.k * self.eps, "noise")
         with torch.no_grad(), mode(model, train=self.inner_mode == "train"):
             gradient, _ = steps.input_gradient(model, noised, steps.cross_entropy(labels))
             return steps.ascend(noised, gradient, self.alpha * self.eps, "linf").clamp_(0, 1)
-
-    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
-        logits = model(inner_result)
-        return LossTerms(cross_entropy(logits, labels), adversarial=logits)

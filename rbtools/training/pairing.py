@@ -1,28 +1,27 @@
-"""The base of the two pairing methods: the distance between clean and adversarial outputs."""
+"""ALP and CLP: the distance between the outputs for an image and for its adversarial image."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rbtools.attacks.steps import widen
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing(Adversarial):
     """CE + lambda * ||p(x') - p(x)||^2; `classified`: whether the cross-entropy is that of x or of x'.
 
-    With `distance="l2"` and `pair="logits"` the second term is lambda * ||z(x') - z(x)||, z the logits.
+    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). With `distance="l2"` too the
+    second term is lambda * ||z(x') - z(x)||, z the logits, as in PRBench's code (wellzline/PRBenchmark,
+    attack_algorithms.py) on every data set. x' ascends the cross-entropy from a uniform start.
     """
 
-    inner: ClassVar[str | None] = "ce"
-    start: ClassVar[str] = "uniform"
+    inner = "ce"
+    start = "uniform"
     classified: ClassVar[str]
 
     lambda_: float = param(
@@ -65,10 +64,34 @@ class Pairing(Adversarial):
         outputs = [widen(logits) for logits in (clean, adversarial)]
         if self.pair == "softmax":
             outputs = [logits.softmax(dim=1) for logits in outputs]
-        between = outputs[1] - outputs[0]
+        difference = outputs[1] - outputs[0]
         if self.distance == "squared":
-            distance = between.square().sum(1)
+            distance = difference.square().sum(1)
         else:
-            distance = torch.linalg.vector_norm(between, dim=1)  # its gradient at 0 is 0
-        own = clean if self.classified == "clean" else adversarial
-        return LossTerms(cross_entropy(own, labels) + self.lambda_ * distance, clean, adversarial)
+            distance = torch.linalg.vector_norm(difference, dim=1)  # its gradient at 0 is 0
+        logits = clean if self.classified == "clean" else adversarial
+        return LossTerms(cross_entropy(logits, labels) + self.lambda_ * distance, clean, adversarial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ALP(Pairing):
+    """Adversarial logit pairing (Kannan et al. 2018, arXiv:1803.06373): CE(x') + lambda * ||p(x') - p(x)||^2.
+
+    p are probabilities, as in PRBench's table 2, or logits (`pair="logits"`). PRBench's code pairs logits by
+    `distance="l2"`, with lambda 0.01. x' ascends the cross-entropy from a uniform start.
+    """
+
+    name = "alp"
+    classified = "adversarial"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLP(Pairing):
+    """Clean logit pairing as in PRBench's table 2: CE(x) + lambda * ||p(x') - p(x)||^2.
+
+    As ALP, but for the cross-entropy, and lambda 0.3 in PRBench's code. PRBench pairs an image with its own
+    adversarial image; Kannan et al. pair two images drawn at random.
+    """
+
+    name = "clp"
+    classified = "clean"

@@ -1,18 +1,13 @@
-"""PGD: adversarial training."""
+"""PGD and KL-PGD: adversarial training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import steps
+from rbtools.lazy import Tensor, nn
 from rbtools.registry import param
-from rbtools.training.base import Adversarial, LossTerms, cross_entropy
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.attacks.steps import Objective
+from rbtools.training.base import Adversarial, Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +20,10 @@ class PGDTraining(Adversarial):
     the radius from the start ends there too, but where g is 0: there it stays at the start, and not at x.
     """
 
-    name: ClassVar[str] = "pgd"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "ce"
-    start: ClassVar[str] = "uniform"
+    name = "pgd"
+    inner = "ce"
+    start = "uniform"
+    outer_passes = 1, 1
 
     origin: str = param(
         "iterate",
@@ -49,10 +44,14 @@ class PGDTraining(Adversarial):
             perturbed = steps.project(ascended, images, self.eps, self.norm)
         return perturbed
 
-    @property
-    def outer_passes(self) -> tuple[int, int]:
-        return 1, 1
 
-    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Tensor) -> LossTerms:
-        logits = model(inner_result)
-        return LossTerms(cross_entropy(logits, labels), adversarial=logits)
+@dataclass(frozen=True, kw_only=True)
+class KLPGD(PGDTraining):
+    """KL-PGD (PRBench, table 2): CE(x').
+
+    x' ascends the divergence KL(p(x) || p(x')) from x + 0.001 * N(0, 1), as in TRADES, without the labels.
+    """
+
+    name = "kl-pgd"
+    inner = "kl"
+    start = "noise"

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
-from rbtools.training.base import InnerResult, LossTerms, Method, cross_entropy
-from rbtools.training.random_perturbations import noisy
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from rbtools.rng.draws import Draws
+from rbtools.rng.draws import Draws
+from rbtools.training.base import LossTerms, Method, cross_entropy, noisy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Method[InnerResult]):
+class Sampled(Method[Any]):
     """The mean or a risk measure of the losses at `samples` uniform points of the ball around each image.
 
     The points are clipped to [0, 1]. The model is in training mode in all of their passes: BatchNorm sees
     each sample of the batch.
     """
 
-    inner: ClassVar[str | None] = "noise"
+    inner = "noise"
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     samples: int = param(
         20, "Random points of each image: 20 (text), 10 (PRBench's code, for cvar).", check="positive"
     )
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        return self.samples, self.samples
+
+    def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Any:
+        return self.points(images, draws, 0)
 
     def points(self, images: Tensor, draws: Draws, number: int) -> list[Tensor]:
         """The points of the round of that number, each as `images` (N, C, H, W); each is drawn once."""
@@ -39,11 +41,14 @@ class Sampled(Method[InnerResult]):
     def losses(self, model: nn.Module, points: list[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
         """The losses (M, N) of M points of each image, and the logits (N, K) of each image's worst point."""
         logits = torch.stack([model(point) for point in points])
-        losses = torch.stack([cross_entropy(one, labels) for one in logits])
+        losses = torch.stack([cross_entropy(rows, labels) for rows in logits])
         worst = losses.detach().argmax(0)
         return losses, logits.detach()[worst, torch.arange(len(worst), device=worst.device)]
 
-    @staticmethod
-    def risk(values: Tensor, worst: Tensor) -> LossTerms:
-        """Terms of these values; the adversarial image is each image's worst point."""
-        return LossTerms(values, adversarial=worst)
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Any) -> LossTerms:
+        losses, worst = self.losses(model, inner_result, labels)
+        return LossTerms(self.risk(losses), adversarial=worst)
+
+    def risk(self, losses: Tensor) -> Tensor:
+        """The loss of each image (N,) from the losses (M, N) at its points."""
+        raise NotImplementedError

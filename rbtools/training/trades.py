@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
-from rbtools.lazy import torch
+from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
 from rbtools.training.base import Adversarial, LossTerms, cross_entropy, divergence
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +18,9 @@ class TRADES(Adversarial):
     network once more at the end; PRBench's (wellzline/PRBenchmark, trades_loss) does not.
     """
 
-    name: ClassVar[str] = "trades"
-    version: ClassVar[int] = 1
-    inner: ClassVar[str | None] = "kl"
-    start: ClassVar[str] = "noise"
+    name = "trades"
+    inner = "kl"
+    start = "noise"
 
     lambda_: float = param(
         6.0, "Weight of the divergence.", name="lambda", check="non-negative", elsewhere="beta"

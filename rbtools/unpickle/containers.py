@@ -106,10 +106,6 @@ def _scalar(machine: Machine, kind: Any, data: Any) -> Any:
     return float(value) if isinstance(kind, Type) and kind.code == "f16" else value
 
 
-def _dtype(machine: Machine, code: object, *_: object) -> UnbuiltType:
-    return UnbuiltType(text(code))
-
-
 def _reconstruct(machine: Machine, *_: object) -> UnbuiltArray:
     return UnbuiltArray()
 
@@ -132,11 +128,6 @@ def _bytearray(machine: Machine, value: object = b"", encoding: object = "latin-
     return bytearray(data)
 
 
-def _bytes(machine: Machine) -> bytes:
-    """Python 3 writes empty bytes into old protocols as this call."""
-    return b""
-
-
 def _complex(machine: Machine, real: object, imaginary: object) -> complex:
     if type(real) is not float or type(imaginary) is not float:
         raise Damaged("it has a complex number of other parts")
@@ -150,14 +141,6 @@ def _members(machine: Machine, items: object) -> list[Any]:
     for item in items:
         machine.check_key(item)
     return list(items)
-
-
-def _set(machine: Machine, items: object = ()) -> set[Any]:
-    return set(_members(machine, items))
-
-
-def _frozenset(machine: Machine, items: object = ()) -> frozenset[Any]:
-    return frozenset(_members(machine, items))
 
 
 def _ordered(machine: Machine, pairs: object = ()) -> OrderedDict[Any, Any]:
@@ -185,15 +168,6 @@ def _counter(machine: Machine, counts: object = None) -> Counter[Any]:
     return result
 
 
-def _default(machine: Machine, *_: object) -> dict[Any, Any]:
-    """A defaultdict, as a dict without the default factory."""
-    return {}
-
-
-def _namespace(machine: Machine) -> argparse.Namespace:
-    return argparse.Namespace()
-
-
 def makers(module: str, functions: dict[str, Any]) -> dict[str, Any]:
     return {f"{module}.{name}": Maker(f"{module}.{name}", make) for name, make in functions.items()}
 
@@ -207,12 +181,20 @@ NAMES: dict[str, Any] = {
     **makers("numpy._core.multiarray", {"_reconstruct": _reconstruct, "scalar": _scalar}),
     **makers("numpy.core.numeric", {"_frombuffer": _from_buffer}),
     **makers("numpy._core.numeric", {"_frombuffer": _from_buffer}),
-    **makers("numpy", {"dtype": _dtype}),
+    **makers("numpy", {"dtype": lambda machine, code, *_: UnbuiltType(text(code))}),
     **constants("numpy", "ndarray"),
     **makers("_codecs", {"encode": _encode}),
-    **makers("builtins", {"bytearray": _bytearray, "bytes": _bytes, "complex": _complex}),
-    **makers("builtins", {"set": _set, "frozenset": _frozenset}),
+    **makers("builtins", {"bytearray": _bytearray, "complex": _complex}),
+    **makers(  # Python 3 writes empty bytes into old protocols as a call
+        "builtins",
+        {
+            "bytes": lambda machine: b"",
+            "set": lambda machine, items=(): set(_members(machine, items)),
+            "frozenset": lambda machine, items=(): frozenset(_members(machine, items)),
+        },
+    ),
     **constants("builtins", "list dict int float str tuple bool"),
-    **makers("collections", {"OrderedDict": _ordered, "Counter": _counter, "defaultdict": _default}),
-    **makers("argparse", {"Namespace": _namespace}),
+    **makers("collections", {"OrderedDict": _ordered, "Counter": _counter}),
+    **makers("collections", {"defaultdict": lambda machine, *_: {}}),  # without the default factory
+    **makers("argparse", {"Namespace": lambda machine: argparse.Namespace()}),
 }

@@ -122,8 +122,8 @@ class Machine:
         except (Refused, Damaged):
             raise
         except (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, struct.error) as error:
-            words = (str(error).splitlines() or [""])[0]
-            raise Damaged(f"{type(error).__name__}: {shown(words)}") from None
+            message = (str(error).splitlines() or [""])[0]
+            raise Damaged(f"{type(error).__name__}: {shown(message)}") from None
         raise Damaged(f"it has more than {MOST_STEPS} steps")
 
     def take(self, count: int) -> bytes:

@@ -25,11 +25,11 @@ KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 
 
 def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) -> nn.Module:
-    """timm's network with its published weights, or those of --init-file; the classifier is fresh."""
+    """timm's network with its published weights, or those of a file; the classifier is fresh."""
     try:
         path = recipe.init_file or named_weights.find(f"timm:{arch['name']}", run).path
     except RbError as error:
-        raise RbError(f"{error} Or name a file of its weights with --init-file.") from None
+        raise RbError(f"{error} Or name a file of its weights with --init timm:file=FILE.") from None
     state = read_checkpoint.read(path).state
     if recipe.resample == "prbench":
         with seeded(run.settings.seed):
@@ -51,8 +51,9 @@ def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
     proj = getattr(embed, "proj", None)
     if not (isinstance(proj, nn.Conv2d) and isinstance(own, Tensor) and {KERNEL, POSITIONS} <= state.keys()):
         raise RbError(
-            "--resample prbench is for vision transformers, which have patch_embed.proj and pos_embed, and"
-            " this network or its weights have not. Use --resample timm."
+            "resample=prbench of --init is for vision transformers, which have patch_embed.proj and"
+            " pos_embed, and"
+            " this network or its weights have not. Use resample=timm."
         )
     prefix = getattr(network, "num_prefix_tokens", 1)
     rows, columns = embed.grid_size  # type: ignore[union-attr]
@@ -72,8 +73,9 @@ def summed(kernel: Tensor, side: int) -> Tensor:
     old = kernel.shape[-1]
     if kernel.ndim != 4 or kernel.shape[-2] != old or old % side:
         raise RbError(
-            f"--resample prbench sums blocks of the patch kernel, whose shape is {tuple(kernel.shape)}, and"
-            f" {old} is no multiple of {side}. Choose another patch, or --resample timm."
+            f"resample=prbench of --init sums blocks of the patch kernel, whose shape is"
+            f" {tuple(kernel.shape)}, and"
+            f" {old} is no multiple of {side}. Choose another patch, or resample=timm."
         )
     factor = old // side
     total: Tensor = kernel.reshape(*kernel.shape[:2], side, factor, side, factor).sum(dim=(3, 5))
@@ -86,8 +88,7 @@ def interpolated(positions: Tensor, grid: tuple[int, int], prefix: int = 1) -> T
     old = math.isqrt(rest.shape[1])
     if old * old != rest.shape[1]:
         raise RbError(
-            f"The weights have {rest.shape[1]} positions of patches, which are no square. Use --resample"
-            " timm."
+            f"The weights have {rest.shape[1]} positions of patches, which are no square. Use resample= timm."
         )
     if grid == (old, old):
         return positions

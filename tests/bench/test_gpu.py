@@ -29,10 +29,6 @@ def test_every_part_in_this_process_runs_and_checks_what_it_measures() -> None:
     done = subprocess.run(line, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     first, *found = [json.loads(line) for line in done.stdout.splitlines()]
-    rates = [one["rate"] for one in found if "rate" in one]
-    found = [one for one in found if "figure" in one]
-    kinds = [rate["method"]["name"] if "method" in rate else rate["column"]["kind"] for rate in rates]
-    assert sorted(kinds) == ["at-pr", "attack", "attack", "attack", "attack", "cvar", "pgd", "pr", "trades"]
     assert first["machine"] == "cpu" and first["small"]
     figures = {one["figure"]: one for one in found}
     assert {"pgd, an epoch", "trades, an epoch", "cvar, an epoch", "at-pr, an epoch"} <= figures.keys()
@@ -122,22 +118,6 @@ def test_a_check_that_fails_costs_no_figure(
     assert "| 4.321 s |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/running.md"])
-def test_the_tables_of_documents_have_the_rows_of_the_bench(document: str) -> None:
-    text = (SCRIPT.parents[1] / document).read_text("utf-8")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    (first,) = (n for n, line in enumerate(lines) if line[0].startswith("work") and "goal" in line)
-    place = lines[first].index("goal")
-    found = []
-    for line in lines[first + 2 :]:
-        if len(line) != len(lines[first]):
-            break
-        found.append((line[0], line[place]))
-    rows = [(row.work, row.goal) for row in table_module().ROWS]
-    assert found and found == [row for row in rows if row in found]
-    assert document == "README.md" or found == rows
-
-
 def test_memory_is_of_our_own_run_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -154,16 +134,3 @@ def test_memory_is_of_our_own_run_alone(
     bench.say("in other processes", 1.0)
     first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert first["memory_gib"] == 1 and "memory_gib" not in second
-
-
-def test_an_epoch_of_networks_that_share_a_gpu_is_by_the_rate_of_all_of_them() -> None:
-    gpu = module()
-    done = [{"train": {"history": {"seconds": [9.0, seconds]}}} for seconds in (2.0, 6.0)]
-    rates = {"1": 100.0, "2 processes": 150.0, "2 in turn": 200.0}
-
-    def seconds(**facts: object) -> float:
-        return gpu.epoch_of_each(done, {"sharing": {"images_per_second": rates, **facts}}, 600)
-
-    assert seconds(per_gpu=2, in_turn=True) == 3 and seconds(per_gpu=2, in_turn=False) == 4
-    assert seconds(per_gpu=1, in_turn=False) == 6
-    assert gpu.epoch_of_each(done, {}, 600) == seconds(per_gpu=4, in_turn=False) == 2

@@ -74,12 +74,15 @@ def test_version_with_v_has_the_versions_for_a_report(tool: str, words: list[str
     assert not any(line.startswith(("pytest", "mypy")) for line in lines)
 
 
-@pytest.mark.parametrize("option", [["--in-place"], ["--retry-errors"], ["--shard", "1/2"]])
+@pytest.mark.parametrize("option", [["--in-place"], ["--errors", "retry"], ["--shard", "1/2"]])
 @pytest.mark.parametrize("tool", sorted(READERS.keys() - FILTERS.keys()))
 def test_a_tool_that_reads_all_records_refuses_what_is_for_single_ones(tool: str, option: list[str]) -> None:
     result = run(tool, [*READERS[tool], *option], GOOD + "\n")
     assert result.exit_code == 2 and result.stdout == ""
-    assert f"{option[0]} is for tools that write every record on" in result.stderr
+    assert (
+        f"{' '.join(option[:2]) if option[0] == '--errors' else option[0]} is for tools that write every record on"
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -190,7 +193,7 @@ def test_a_cut_last_line_is_called_that(tool: str) -> None:
 
 @pytest.mark.parametrize("tool", FILTERS)
 def test_strict_stops_at_the_first_bad_line(tool: str) -> None:
-    result = run(tool, [*FILTERS[tool], "--strict"], "hello\nworld\n")
+    result = run(tool, [*FILTERS[tool], "--errors", "stop"], "hello\nworld\n")
     assert result.exit_code == 1 and result.stdout == ""
     assert "line 2" not in result.stderr
 
@@ -223,7 +226,7 @@ def test_a_record_without_checkpoint_fails_with_its_input_intact(tool: str) -> N
 @pytest.mark.parametrize("tool", ["attack", "corrupt", "pr", "ge", "measure"])
 def test_retry_errors_works_again_on_what_failed(tool: str) -> None:
     failed = json.dumps({**json.loads(GOOD), "error": {"tool": "rb-x", "message": "old"}})
-    result = run(tool, [*FILTERS[tool], "--retry-errors"], failed + "\n")
+    result = run(tool, [*FILTERS[tool], "--errors", "retry"], failed + "\n")
     assert "has no checkpoint" in records(result)[0]["error"]["message"]
 
 

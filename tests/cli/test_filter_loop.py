@@ -13,8 +13,7 @@ import pytest
 from rbtools.cli import filter_loop
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
-from rbtools.execution.executor import Executor, Finished, Job, Progress
-from rbtools.execution.job import JobFunction, JobReport
+from rbtools.execution.executor import Executor, Finished, Job, JobFunction, JobReport, Progress
 from rbtools.execution.run import Run
 
 
@@ -45,31 +44,6 @@ def test_an_interruption_between_a_job_and_its_line_loses_no_result(
             RecordSource(files=("in.jsonl",)), [Same()], Terminal("test"), run=Run.of(tool="test")
         )
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [record]
-
-
-class Following(Same):
-    follows = 1
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_job_that_follows_another_waits_for_its_end(
-    jobs: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made: list[Scripted] = []
-
-    def scripted(functions: Sequence[JobFunction], run: Run, at_most: int | None) -> Scripted:
-        made.append(Scripted(functions, run))
-        made[0].in_process = jobs == 1  # type: ignore[misc]
-        return made[0]
-
-    monkeypatch.setattr(filter_loop, "executor_for", scripted)
-    Path("in.jsonl").write_text(json.dumps({"schema": 1, "arch": {"name": "a"}}) + "\n")
-    run, functions = Run.of(tool="test", jobs=jobs), [Same(), Following(), Same()]
-    filter_loop.filter_records(RecordSource(files=("in.jsonl",)), functions, Terminal("test"), run=run)
-    if jobs == 2:
-        assert sorted(job.place for job in made[0].jobs) == [0, 1, 2]
-        assert [job.place for job in made[0].jobs] == [0, 2, 1]
-    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 class Divisible(Same):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rbtools.cli import model_table
+from rbtools.cli import tables
 from rbtools.models import build
 
 RECORD = {
@@ -31,7 +31,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_a_row_for_each_metric_with_interval_images_and_split() -> None:
-    shown = rows(model_table.text(RECORD, 80))
+    shown = rows(tables.model_table(RECORD, 80))
     assert shown[0] == ["resnet18,", "cifar10"]
     assert shown[1] == ["metric", "value", "n", "split"]
     assert shown[3] == ["acc", "0.9000", "[0.6000,", "0.9800]", "10", "test"]
@@ -40,12 +40,12 @@ def test_a_row_for_each_metric_with_interval_images_and_split() -> None:
 
 def test_a_failed_record_shows_its_error_and_what_was_measured() -> None:
     failed = {**RECORD, "error": {"tool": "rb-pr", "message": "The GPU is\x1b[31m gone."}}
-    shown = model_table.text(failed, 80)
+    shown = tables.model_table(failed, 80)
     assert "error: The GPU is\ufffd[31m gone." in shown and "pgd20.8" in shown
 
 
 def test_a_record_without_results_is_named() -> None:
-    assert model_table.text({}, 80).splitlines()[-1].startswith("(a pipe")
+    assert tables.model_table({}, 80).splitlines()[-1].startswith("(a pipe")
 
 
 @pytest.mark.processes

@@ -92,27 +92,6 @@ def test_a_pipe_of_dry_runs_says_what_waits_for_a_training() -> None:
         assert "error" not in records(result)[0]
 
 
-def test_a_plan_for_a_device_has_the_hours_of_training_and_attack() -> None:
-    size, method = {"macs": 1000, "images": 10, "seconds": 36.0}, {"name": "pgd", "config": {}}
-    column = {"kind": "attack", "attack": "pgd", "config": {"steps": 5}}
-    rates = [{"kind": "training", "method": method, "passes": 3, **size}]
-    rates += [{"kind": "evaluation", "column": column, **size}]
-    Path("rates.jsonl").write_text(
-        "".join(json.dumps(rate) + "\n" for rate in [{"machine": "card"}, *({"rate": one} for one in rates)])
-    )
-    plan = ("--dry-run", "--device-rate", "rates.jsonl")
-    counted = json.dumps({"schema": 1, "arch": {**json.loads(SMALL)["arch"], "macs": 2000}})
-    first = run("train", *TRAIN, "--method", "pgd", *plan, text=SMALL)
-    assert re.search(r"time: [\d,.]+ device hours on card, by 2 rates\.", first.stderr), first.stderr
-    result = run("attack", "pgd", "--steps", "10", "--n", "50", *plan, text=counted)
-    assert "1 record would first be trained; rb-train --dry-run says how long." in result.stderr
-    assert "time: 0.20 device hours on card" in result.stderr  # 36 s x 5 (images) x 2 (size) x 2 (steps)
-    result = run("attack", "aa", "--n", "50", *plan, text=counted)
-    assert "0.00 device hours on card, by 2 rates; without aa, whose rate is unknown." in result.stderr
-    result = run("attack", "pgd", "--device-rate", "rates.jsonl", text=counted)
-    assert result.exit_code == 2 and "Add --dry-run." in result.stderr
-
-
 def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any]]) -> None:
     record = json.dumps(trained["erm"])
     ge = run("ge", "acc", "--n", "20", "--n-train", "30", "--dry-run", text=record)

@@ -147,7 +147,7 @@ def test_at_distance_0_nothing_is_lost(trained: dict[str, Record]) -> None:
 
 def test_records_come_out_as_they_came_in(trained: dict[str, Record]) -> None:
     failed = {"schema": 1, "error": {"message": "before"}, "text": "hello"}
-    result = run(["fgsm", "--n", "5", "--retry-errors"], trained["erm"], failed, trained["pgd"])
+    result = run(["fgsm", "--n", "5", "--errors", "retry"], trained["erm"], failed, trained["pgd"])
     first, second, third = records(result)
     assert second == failed  # what was no record cannot be tried again
     assert (first["train"]["method"], third["train"]["method"]) == ("erm", "pgd")
@@ -177,7 +177,7 @@ def test_a_failing_record_does_not_stop_the_others(trained: dict[str, Record]) -
     assert "is not in the store" in first["error"]["message"]
     assert {key: value for key, value in first.items() if key != "error"} == lost
     assert "fgsm.8" in second["metrics"]
-    retried = one(run(["fgsm", "--n", "5", "--retry-errors"], {**trained["erm"], "error": first["error"]}))
+    retried = one(run(["fgsm", "--n", "5", "--errors", "retry"], {**trained["erm"], "error": first["error"]}))
     assert "error" not in retried and "fgsm.8" in retried["metrics"]
 
 
@@ -191,10 +191,10 @@ def test_another_protocol_is_refused_renamed_or_replaced(trained: dict[str, Reco
     assert result.exit_code == 1
     message = records(result)[0]["error"]["message"]
     assert "already has 'pgd2.8', measured differently: restarts 1 there and 2 here." in message
-    assert "--as NAME" in message and "--replace" in message
+    assert "--as NAME" in message and "--force" in message
     named = one(run([*again, "--as", "mine"], first))
     assert {"pgd2.8", "mine"} <= named["metrics"].keys()
-    replaced = one(run([*again, "--replace"], first))
+    replaced = one(run([*again, "--force"], first))
     assert [entry["restarts"] for entry in replaced["evals"] if entry["metric"] == "pgd2.8"] == [2]
 
 
@@ -215,7 +215,7 @@ TWO_PHASE_AGAIN = ["pgd", "--steps", "3", "--eps", "16", "--n", "20", "--screen-
     [
         (PGD_AGAIN, {"torch", "numpy"}),
         ([*TWO_PHASE_AGAIN, "--two-phase", "10"], {"torch", "numpy"}),
-        ([*TWO_PHASE_AGAIN, "--precision-goal", ".4"], {"torch", "numpy"}),
+        ([*TWO_PHASE_AGAIN, "--two-phase", ".4"], {"torch", "numpy"}),
         ([*TWO_PHASE_AGAIN, "--two-phase", "10", "--seed", "1"], {"torch"}),
     ],
     ids=["pgd", "two-phase", "precision goal", "two-phase with stored outcomes"],
@@ -375,7 +375,7 @@ def test_the_shards_of_one_checkpoint_share_its_images_and_the_first_writes(file
     assert first.stderr.endswith("1 record: 0 computed, 1 found in the store.\n")
     record = one(first)
     assert record["metrics"] == whole["metrics"]
-    for option in ("--no-store", "--force"):
+    for option in ("--store none", "--force"):
         refused = run([*chosen, "--shard", "2/2", option])
         assert refused.exit_code == 2 and "--shard with --checkpoint divides the images" in refused.stderr
 
@@ -516,7 +516,7 @@ def test_a_presets_step_gives_way_where_it_cannot_reach() -> None:
         (["--eps", "1-9999999999"], "which is 9,999,999,999 numbers. Expected 100,000 at most."),
         (["--eps", "0:1:1000000000"], "which is 1,000,000,000 numbers. Expected 100,000 at most."),
         (["--eps", "0:1:²"], "--eps has the count '²'."),
-        (["--indices", "nowhere.txt"], "The file of indices nowhere.txt cannot be read"),
+        (["--n", "nowhere.txt"], "The file of indices nowhere.txt cannot be read"),
         (
             ["--dataset", "photos"],
             "There is no data set 'photos', but a file or folder of that name: write imagef",
@@ -537,16 +537,14 @@ def test_values_that_no_run_can_have_are_refused_before_the_first_record(
 
 def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     plain = one(run(["pgd", "--eps", "4,16,32", "--steps", "3", "--n", "60"], trained["erm"]))
-    ladder = one(
-        run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--replace"], plain)
-    )
+    ladder = one(run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--force"], plain))
     names = ["pgd3.4", "pgd3.16", "pgd3.32"]
     before, after = plain["metrics"], ladder["metrics"]
     assert before[names[0]] == after[names[0]]  # the first rung is the plain attack
     assert all(after[name] <= before[name] for name in names)
     assert sorted((after[name] for name in names), reverse=True) == [after[name] for name in names]
     assert ladder["evals"][-1]["ladder"]
-    extended = ["pgd", "--eps", "4,16,32,64", "--steps", "3", "--n", "60", "--ladder", "--replace"]
+    extended = ["pgd", "--eps", "4,16,32,64", "--steps", "3", "--n", "60", "--ladder", "--force"]
     longer = one(run(extended, ladder))["metrics"]  # the lower rungs come from the store
     assert {name: longer[name] for name in names} == {name: after[name] for name in names}
     assert longer["pgd3.64"] <= after["pgd3.32"]
@@ -629,7 +627,7 @@ def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, 
     fooled = model(torch.from_numpy(saved["images"])).argmax(1).numpy() != saved["labels"]
     assert np.array_equal(fooled, ~saved["survived"])
     before = file.stat().st_mtime_ns
-    assert "1 found in the store" in run([*arguments, "--replace"], trained["erm"]).stderr
+    assert "1 found in the store" in run([*arguments, "--force"], trained["erm"]).stderr
     assert file.stat().st_mtime_ns == before
 
 
@@ -693,7 +691,7 @@ def test_the_checklist_finds_masked_gradients(
             return model((images * 8).round() / 8 + 0 * images)
 
     monkeypatch.setattr(resolve, "load_model", lambda *_: Masked().eval())
-    result = run([*CHECK[:2], "64", *CHECK[3:], "--force", "--no-prepare"], trained["erm"])
+    result = run([*CHECK[:2], "64", *CHECK[3:], "--force", "--prepare", "none"], trained["erm"])
     record = one(result)
     failed = {test["test"] for test in record["evals"][-1]["tests"] if not test["holds"]}
     assert {
@@ -946,12 +944,12 @@ def test_a_second_run_keeps_the_sources_of_the_first(
     second = one(run([*TWO_PHASE, "--two-phase", "30"], first))["evals"][-1]
     assert second["screen"] == "pgd1,pgd3.32" == first["evals"][-1]["screen"]
     assert second["two_phase"]["sampled"] == 30
-    anew = one(run([*TWO_PHASE, "--two-phase", "30", "--replace"], first))["evals"][-1]
+    anew = one(run([*TWO_PHASE, "--two-phase", "30", "--force"], first))["evals"][-1]
     assert "pgd9.32" in anew["screen"]
 
 
-@pytest.mark.parametrize("option", ["--force", "--no-store"])
-@pytest.mark.parametrize("size", [["--two-phase", "20"], ["--precision-goal", ".05"]])
+@pytest.mark.parametrize("option", ["--force", "--store=none"])
+@pytest.mark.parametrize("size", [["--two-phase", "20"], ["--two-phase", ".05"]])
 def test_two_phases_without_stored_outcomes(
     known: dict[str, Record], tmp_path: Path, option: str, size: list[str]
 ) -> None:
@@ -968,7 +966,7 @@ def test_a_smaller_sample_does_not_replace_a_larger(known: dict[str, Record]) ->
     result = run([*TWO_PHASE, "--two-phase", "20"], exact)
     assert one(result)["evals"] == exact["evals"]
     assert "the record's estimate is of a larger sample" in result.stderr
-    replaced = one(run([*TWO_PHASE, "--two-phase", "20", "--replace"], exact))
+    replaced = one(run([*TWO_PHASE, "--two-phase", "20", "--force"], exact))
     assert replaced["evals"][-1]["two_phase"]["sampled"] == 20
 
 
@@ -983,8 +981,8 @@ def test_the_entry_has_the_seed_of_its_sample_and_its_cost(
 
 
 def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str, Record]) -> None:
-    coarse = two_phase(known["erm"], "--precision-goal", ".2")["two_phase"]
-    fine = two_phase(known["erm"], "--precision-goal", ".0001")["two_phase"]
+    coarse = two_phase(known["erm"], "--two-phase", ".2")["two_phase"]
+    fine = two_phase(known["erm"], "--two-phase", ".0001")["two_phase"]
     assert coarse["goal"] == 0.2 and coarse["sampled"] == 48 < coarse["survivors"]
     assert "optimistic" in coarse["estimator"] and "optimistic" not in fine["estimator"]
     assert (coarse["interval"][1] - coarse["interval"][0]) / 2 <= 0.2
@@ -998,8 +996,8 @@ def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str
         (["--two-phase", "some"], "--two-phase is some. Expected how many"),
         (["--two-phase", "20", "--precision-goal", ".01"], "Fix the size, or the goal."),
         (["--two-phase", "20", "--detail"], "leave out --ladder, --detail, --save-adv"),
-        (["--precision-goal", "2"], "--precision-goal"),
-        ([], "--screen-steps is of --two-phase and --precision-goal, but neither is given."),
+        (["--two-phase", "2"], "--two-phase"),
+        ([], "--two-phase has only steps. Write"),
     ],
 )
 def test_options_of_two_phases_that_contradict(options: list[str], message: str) -> None:

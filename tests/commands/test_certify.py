@@ -64,7 +64,7 @@ def test_a_result_of_another_method_is_not_replaced_without_being_asked(known: d
     first = one(run(["ibp", "--eps", "1", "--n", "4"], known["erm"]))
     refused = run(["crown", "--intermediate", "ibp", "--eps", "1", "--n", "4"], first)
     assert refused.exit_code == 1 and "certificate" in refused.stderr
-    replaced = one(run(["crown", "--intermediate", "ibp", "--eps", "1", "--n", "4", "--replace"], first))
+    replaced = one(run(["crown", "--intermediate", "ibp", "--eps", "1", "--n", "4", "--force"], first))
     assert entry(replaced, "cert.linf.1")["certificate"] == "crown"
 
 
@@ -98,6 +98,6 @@ def test_a_network_that_is_right_on_no_image_has_certified_accuracy_0(words: lis
     torch.save(weights, "nine.pt")
     labels = datasets.load("digits", "test").labels
     others = ",".join(str(number) for number in range(20) if labels[number] != 9)
-    arguments = [*words, "--eps", "1", "--indices", others, "--checkpoint", "nine.pt", "--arch", "simplecnn"]
+    arguments = [*words, "--eps", "1", "--n", others, "--checkpoint", "nine.pt", "--arch", "simplecnn"]
     record = one(run([*arguments, "--dataset", "digits", "--normalize", "none"]))
     assert record["metrics"] == {"acc": 0, "cert.linf.1": 0}

@@ -162,8 +162,8 @@ def test_integers_of_any_size_come_through() -> None:
 
 def test_strict_stops_at_the_first_bad_row() -> None:
     Path("board.json").write_text(json.dumps([ROW, {"model": "x"}, ROW]))
-    result = run("prbench", "--strict", "board.json")
-    assert result.exit_code == 1 and len(records(result)) == 1 and "because of --strict" in result.stderr
+    result = run("prbench", "--errors", "stop", "board.json")
+    assert result.exit_code == 1 and len(records(result)) == 1 and "because of --errors stop" in result.stderr
 
 
 @pytest.mark.parametrize(

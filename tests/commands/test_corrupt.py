@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +20,11 @@ from rbtools.commands.corrupt import main
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import cifar
 from rbtools.inputs import resolve
-from rbtools.jobs.bootstrap_inputs import ImageOutcomes
+from rbtools.jobs import corrupted_images
+from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.models import checkpoint
 from rbtools.probabilistic.estimate import pr_d
 from rbtools.store import Store
-from rbtools.store.resumable_write import ResumableFile
 from tests.runner import Record, invoke, one
 
 
@@ -44,23 +45,6 @@ def test_each_corruption_has_a_result_at_each_severity(trained: dict[str, Record
         "corrupt.gaussian_noise.5",
     ]
     assert record["mine"] == {"kept": [1, 2]}
-
-
-def test_all_is_the_fifteen_of_the_benchmark(trained: dict[str, Record]) -> None:
-    metrics = one(run(["all", "--severity", "5", "--n", "5"], trained["erm"]))["metrics"]
-    found = [name.split(".")[1] for name in metrics if name.startswith("corrupt.")]
-    assert found == list(CORRUPTIONS.all) and len(found) == 15
-    assert set(CORRUPTIONS) - set(found) == {"speckle_noise", "gaussian_blur", "spatter", "saturate"}
-
-
-def test_severities_default_to_all_five(trained: dict[str, Record]) -> None:
-    metrics = one(run(["brightness", "--n", "5"], trained["erm"]))["metrics"]
-    assert [name for name in metrics if name.startswith("corrupt.")] == [
-        *(f"corrupt.brightness.{severity}" for severity in range(1, 6)),
-        "corrupt.brightness.mean",
-    ]
-    five = [metrics[f"corrupt.brightness.{severity}"] for severity in range(1, 6)]
-    assert metrics["corrupt.brightness.mean"] == pytest.approx(sum(five) / 5)
 
 
 @pytest.mark.parametrize("archived", [False, True])
@@ -158,13 +142,6 @@ def test_wrong_use_is_a_usage_error(arguments: list[str], message: str) -> None:
     assert message in result.stderr
 
 
-def test_images_on_the_grid_stay_there() -> None:
-    """What the model sees has 256 levels, as the published archives have."""
-    images = datasets.load("digits", "test").images[:5].float() / 255
-    corrupted = CORRUPTIONS.build("contrast")(images, 1, None)
-    assert torch.equal((corrupted * 255).round() / 255, corrupted)
-
-
 # --- an archive -----------------------------------------------------------------------------------
 
 
@@ -205,18 +182,24 @@ def test_an_interrupted_copy_goes_on_where_it_stopped(monkeypatch: pytest.Monkey
     assert run([*whole, "--write", "whole"]).exit_code == 0
     count = 0
 
-    def tired(self: ResumableFile, rows: bytes) -> None:
+    def tired(*words: Any) -> Any:
         nonlocal count
         count += 1
-        append(self, rows[: 17 * 64 + 5] if count == 6 else rows)
-        if count == 6:
+        if count == 7:
+            with open("part/shot_noise.npy.part", "ab") as file:
+                file.write(b"half an image")
             raise KeyboardInterrupt
+        rows = made(*words)
+        return rows[:17] if count == 6 else rows
 
-    append = ResumableFile.append
+    made = corrupted_images.corrupted
     with monkeypatch.context() as patched:
-        patched.setattr(ResumableFile, "append", tired)
+        patched.setattr(corrupted_images, "corrupted", tired)
         stopped = run([*whole, "--write", "part"])
     assert stopped.exit_code == 130 and not Path("part/shot_noise.npy").exists()
+    with open("part/shot_noise.npy.part", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "being written by another process" in run([*whole, "--write", "part"]).stderr
     went_on = run([*whole, "--write", "part", "--batch", "37"])
     assert "shot_noise.npy is written, from image 357 on" in went_on.stderr  # twice 120, 100 and 17
     for name in ("shot_noise", "glass_blur", "labels"):
@@ -296,7 +279,7 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     torch.save(model.state_dict(), "model.pt")
     named = ["--checkpoint", "model.pt", "--arch", "simplecnn", "--dataset", "cifar10"]
     named += ["--normalize", "none"]  # which a file without BatchNorm does not show
-    result = run([chosen, "--from", "CIFAR-10-C", "--no-store", *named])
+    result = run([chosen, "--from", "CIFAR-10-C", "--store", "none", *named])
     record = one(result)
     assert "the clean images of cifar10 are missing: no clean accuracy" in result.stderr
     assert "acc" not in record["metrics"] and "corrupt.fog.mean" in record["metrics"]
@@ -306,11 +289,11 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     right = loaded(images).argmax(1) == torch.tensor([3, 1, 4, 1])
     assert record["metrics"]["corrupt.fog.3"] == float(right.float().mean())
     np.save("CIFAR-10-C/labels.npy", np.full(20, 77, np.uint8))
-    wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
+    wrong = run(["fog", "--from", "CIFAR-10-C", "--store", "none", *named])
     assert wrong.exit_code == 1 and "77" in wrong.stderr
     for labels in (np.zeros(3, np.uint8), np.zeros(20), np.zeros((20, 1), np.uint8), np.uint8(3)):
         np.save("CIFAR-10-C/labels.npy", labels)
-        wrong = run(["fog", "--from", "CIFAR-10-C", "--no-store", *named])
+        wrong = run(["fog", "--from", "CIFAR-10-C", "--store", "none", *named])
         assert wrong.exit_code == 1 and "Expected 4 whole numbers or more: the labels" in wrong.stderr
 
 
@@ -372,13 +355,3 @@ def test_details_tell_the_same_as_the_numbers_and_stay(trained: dict[str, Record
     # The same clean accuracy again, without its details, takes nothing away.
     again = one(run(["fog", "--severity", "1", "--n", "20"], detailed))
     assert {entry["metric"]: entry for entry in again["evals"]}["acc"] == entries["acc"]
-
-
-def test_details_have_a_row_for_each_of_many_classes() -> None:
-    from rbtools.evaluation import diagnostics
-
-    labels = np.arange(120)
-    rows = np.concatenate([labels[:, None], 9.0 * np.eye(120)[(labels + 1) % 120]], axis=1)
-    detail = diagnostics.of_rows(rows.astype(np.float32))
-    assert np.array_equal(detail["confusion"], np.eye(120)[(labels + 1) % 120])
-    assert len(detail["confidence"]["label"]) == len(detail["confidence"]["argmax"]) == 120

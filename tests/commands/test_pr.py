@@ -202,7 +202,7 @@ def test_advbench_counts_every_image(known: dict[str, Record]) -> None:
 
 
 def test_both_denominators_come_from_the_same_copies(trained: dict[str, Record]) -> None:
-    chosen = ["--gamma", "0:0.3:2", "--rho", "0.2", "--samples", "6", "--n", "60", "--no-prepare"]
+    chosen = ["--gamma", "0:0.3:2", "--rho", "0.2", "--samples", "6", "--n", "60", "--prepare", "none"]
     both = one(run([*chosen, "--denominator", "both"], trained["erm"]))["metrics"]
     for denominator in ("correct", "all"):
         alone = one(run([*chosen, "--denominator", denominator, "--force"], trained["erm"]))["metrics"]

@@ -606,8 +606,8 @@ def test_negative_numbers_in_latex_have_a_minus() -> None:
 
 def test_what_a_ranking_refuses_is_not_in_its_help() -> None:
     shown = run(["--help"], []).stdout
-    assert "--strict" in shown
-    assert not any(option in shown for option in ("--shard", "--in-place", "--retry-errors"))
+    assert "--errors" in shown
+    assert not any(option in shown for option in ("--shard", "--in-place"))
 
 
 # --- bands and fronts -----------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def test_only_failed_records_pass_as_they_are() -> None:
 
 
 def test_retry_errors_scores_what_failed_before() -> None:
-    result = run(["--metric", "acc", "--retry-errors"], [line({"acc": 0}), FAILED])
+    result = run(["--metric", "acc", "--errors", "retry"], [line({"acc": 0}), FAILED])
     out = [json.loads(text) for text in result.stdout.splitlines()]
     assert [one["metrics"]["score"] for one in out] == [0.0, 1.0]
     assert "error" not in out[1]
@@ -431,10 +431,9 @@ def test_add_does_not_overwrite_what_was_made_otherwise() -> None:
     (record,) = [json.loads(text) for text in result.stdout.splitlines()]
     assert record["metrics"] == THREE[0]
     assert record["error"]["message"] == (
-        "The record already has 'acc', which was measured. Choose another name, or overwrite it with"
-        " --replace."
+        "The record already has 'acc', which was measured. Choose another name, or overwrite it with --force."
     )
-    result = run(["--add", "acc=pgd20.8 * 2", "--replace"], [line(THREE[0])])
+    result = run(["--add", "acc=pgd20.8 * 2", "--force"], [line(THREE[0])])
     assert json.loads(result.stdout)["metrics"]["acc"] == 0.25
     again = run(["--add", "acc=pgd20.8 * 2"], result.stdout.splitlines())
     assert again.stdout == result.stdout

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from rbtools.cli import store_selection
 from rbtools.commands import attack, rank, train
 from rbtools.commands.store import main
-from rbtools.store import Store, files, index
+from rbtools.store import Store, files
 
 Record = dict[str, Any]
 CPU = ["--device", "cpu", "--threads", "1"]
@@ -122,13 +122,9 @@ def test_ls_says_why_there_is_nothing(
     assert result.stderr.startswith("rb-store: ") and said in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_ls_says_the_same_from_files_from_the_index_and_from_helpers(
-    settled: None, attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ls_says_the_same_from_helpers(attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run("ls").stdout
-    monkeypatch.setattr(index, "WORTH_WRITING", 1)
     monkeypatch.setattr(store_selection, "MANY", 0)
-    assert run("ls").stdout == plain and Path("rb-store/index").is_dir()
     assert run("ls").stdout == plain
     assert run("ls", "--where", "acc > 2").stderr == "rb-store: none of 6 results matches.\n"
     assert run("ls", "--where", "acc +").exit_code == 2
@@ -297,28 +293,9 @@ def test_a_part_moves_through_a_pipe(attacked: dict[str, Record]) -> None:
     assert not list(Store("other").files("objects"))
 
 
-def test_a_part_is_chosen_by_key(attacked: dict[str, Record]) -> None:
-    record = next(one for one in lines(run("ls")) if one["stored"]["kind"] == "training")
-    assert run("export", "part.tar", record["stored"]["key"]).exit_code == 0
-    with tarfile.open("part.tar") as tar:
-        names = [name.split("/")[0] for name in tar.getnames()]
-    assert names == ["format.json", "results", "objects", "complete.json"]
-
-
 def test_a_part_of_nothing_is_said(attacked: dict[str, Record]) -> None:
     result = run("export", "part.tar", "--where", "acc > 2")
     assert result.exit_code == 0 and "none of 6 results matches." in result.stderr
-
-
-def test_what_is_damaged_is_left_out_of_an_archive(attacked: dict[str, Record]) -> None:
-    path = next(store().files("outcomes"))
-    path.write_bytes(b"")
-    result = run("export", "part.tar")
-    assert result.exit_code == 1
-    assert f"rb-store: error: {path} is damaged: its content does not fit its checksum; it is left out." in (
-        result.stderr
-    )
-    assert run("import", "part.tar", "--store", "other").exit_code == 0 and len(kept("other")) == 11
 
 
 def test_an_entry_that_is_refused_is_named_and_status_1(attacked: dict[str, Record]) -> None:
@@ -366,23 +343,6 @@ def test_a_terminal_gets_no_archive(attacked: dict[str, Record]) -> None:
     assert on_terminal("export", "-") == ""
 
 
-def test_an_archive_appears_whole_or_not_at_all(
-    attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("part.tar").write_text("the old one")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    result = run("export", "part.tar")
-    assert (
-        result.exit_code == 2
-        and "part.tar: No space left on device. Free some space, or write" in result.stderr
-    )
-    assert Path("part.tar").read_text() == "the old one" and not list(Path().glob(".aside*"))
-
-
 # --- the store itself -----------------------------------------------------------------------------
 
 ALL = [["ls"], ["du"], ["verify"], ["gc"], ["export", "part.tar"]]
@@ -419,7 +379,6 @@ def test_a_store_that_cannot_be_written_can_be_read(
 
     monkeypatch.setattr(files, "_opened", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
-    monkeypatch.setattr(index, "WORTH_WRITING", 1)
     assert [run(*words).exit_code for words in (["ls"], ["du"], ["verify"], ["gc", "--dry-run"])] == [0] * 4
     assert run("gc", "--keep-metrics", "--dry-run").exit_code == 0
     for words in (["gc", "--keep-metrics"], ["import", "whole.tar"]):

@@ -11,14 +11,14 @@ from PIL import Image
 
 from rbtools.corruptions import CORRUPTIONS, imaging
 from rbtools.corruptions.fog import plasma
-from rbtools.datasets import corrupted_files
+from rbtools.datasets import corrupted
 from rbtools.rng.draws import Draws
 from tests.corruptions import peer
 
 pytest.importorskip("imagecorruptions")
 pytest.importorskip("skimage")
 
-THEIRS = (*corrupted_files.CORRUPTIONS, *corrupted_files.EXTRA)  # the package has those of the archives
+THEIRS = (*corrupted.CORRUPTIONS, *corrupted.EXTRA)  # the package has those of the archives
 DETERMINISTIC = [name for name in THEIRS if not CORRUPTIONS.load(name).random]
 RANDOM = [name for name in THEIRS if name not in DETERMINISTIC]
 EQUAL = {"brightness", "contrast", "pixelate", "jpeg_compression", "saturate"}

@@ -11,7 +11,31 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 from PIL import Image
+
+from rbtools.errors import RbError
+
+
+def error_of(call, *arguments, **options):
+    """The sentence of the RbError that the call ends in."""
+    with pytest.raises(RbError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def check(found, images, labels):
+    """The loaded split has these images and labels."""
+    assert found.images.dtype == torch.uint8 and found.labels.dtype == torch.int64
+    assert np.array_equal(found.images.numpy(), images) and found.labels.tolist() == list(labels)
+
+
+class Memory(dict):
+    """A cache of fingerprints."""
+
+    put = dict.__setitem__
 
 
 def pixels(seed, *shape):
@@ -213,7 +237,7 @@ def tinyimagenet(folder, each=2):
 
 def corrupted(folder, name="CIFAR-10-C", size=3, classes=10):
     """The 15 + 4 arrays with `size` images a severity; returns corruption -> (images, labels)."""
-    from rbtools.datasets.corrupted_files import CORRUPTIONS, EXTRA
+    from rbtools.datasets.corrupted import CORRUPTIONS, EXTRA
 
     labels = np.tile(np.arange(size, dtype=np.uint8) * 7 % classes, 5)
     put(Path(folder) / name / "labels.npy", npy(labels))

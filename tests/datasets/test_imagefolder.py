@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +12,10 @@ import torch
 from PIL import Image
 
 from rbtools import datasets
-from rbtools.datasets import decode, imagefolder
+from rbtools.datasets import decode, tree
 from rbtools.datasets.tree import scan
 from rbtools.errors import RbError
+from tests.datasets.archives import Memory, error_of
 
 
 def pixels(seed, size=(6, 5), channels=3):
@@ -48,19 +46,6 @@ def named(root):
     return f"imagefolder:{root}"
 
 
-def error_of(call, *arguments, **options):
-    with pytest.raises(RbError) as caught:
-        call(*arguments, **options)
-    return str(caught.value)
-
-
-class Memory(dict):
-    """A fingerprint cache that counts."""
-
-    def put(self, key, value):
-        self[key] = value
-
-
 # --- what is loaded -------------------------------------------------------------------------------
 
 
@@ -86,43 +71,14 @@ def test_description_counts_without_reading_images(photos, monkeypatch):
     assert len(opened) == 2
 
 
-def test_describing_and_fingerprinting_load_no_torch(photos):
-    code = (
-        "import sys; from rbtools import datasets; name = sys.argv[1];"
-        "datasets.describe(name); datasets.fingerprint(name, 'test');"
-        "print(sorted({'torch', 'numpy', 'torchvision'} & set(sys.modules)))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code, named(photos)], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
 def test_every_mode_becomes_rgb_as_pillow_converts_it(tmp_path, mode):
     """Greyscale too: three equal channels, as torchvision's ImageFolder gives."""
-    file = write(tmp_path / "d/test/a" / ("x.tif" if mode == "CMYK" else "x.png"), 3, mode=mode)
+    file = write(tmp_path / "d/test/a" / ("x.TIF" if mode == "CMYK" else "x.Png"), 3, mode=mode)
     found = datasets.load(named(tmp_path / "d"), "test").images[0]
     assert np.array_equal(found.permute(1, 2, 0).numpy(), np.asarray(Image.open(file).convert("RGB")))
     if mode == "L":
         assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
-
-
-def test_jpeg_of_any_spelling_is_read(tmp_path):
-    files = [
-        write(tmp_path / "d/test/a" / name, seed) for seed, name in enumerate(["A.JPG", "b.Jpeg", "c.jpg"])
-    ]
-    found = datasets.load(named(tmp_path / "d"), "test").images
-    expected = np.stack([np.asarray(Image.open(file)).transpose(2, 0, 1) for file in files])
-    assert np.array_equal(found.numpy(), expected)
-
-
-def test_more_images_than_one_thread_takes_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(decode, "CHUNK", 3)
-    for seed in range(20):
-        write(tmp_path / f"d/test/a/{seed:02}.png", seed)
-    found = datasets.load(named(tmp_path / "d"), "test").images
-    assert np.array_equal(found.numpy(), np.stack([pixels(s).transpose(2, 0, 1) for s in range(20)]))
 
 
 def test_hidden_and_other_files_are_skipped_and_counted(photos):
@@ -280,18 +236,6 @@ def test_unreadable_image_is_named(photos, damage):
         assert str(victim) in error_of(datasets.fingerprint, named(photos), "test")
 
 
-def test_first_image_unreadable_is_named_by_describe(photos):
-    (photos / "test/cat/10.png").write_bytes(b"no image")
-    assert str(photos / "test/cat/10.png") in error_of(datasets.describe, named(photos))
-
-
-def test_truncated_jpeg_is_unreadable_not_grey(tmp_path):
-    file = write(tmp_path / "d/test/a/1.jpg", size=(64, 64))
-    file.write_bytes(file.read_bytes()[:-400])
-    message = error_of(datasets.load, named(tmp_path / "d"), "test")
-    assert str(file) in message and "truncated" in message
-
-
 def test_the_first_of_several_bad_images_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(decode, "CHUNK", 2)
     files = [write(tmp_path / f"d/test/a/{i:02}.png") for i in range(30)]
@@ -392,34 +336,6 @@ def test_fingerprint_is_what_the_docstring_says(photos):
     assert datasets.fingerprint(named(photos), "test") == expected
 
 
-def test_fingerprint_depends_on_content_and_not_on_place_or_time(photos):
-    before = datasets.fingerprint(named(photos), "test")
-    (photos / "test/cat/notes.txt").write_text("x")
-    os.utime(photos / "test/cat/9.png")
-    (photos / "test").rename(photos / "val")
-    moved = photos.rename(photos.parent / "moved")
-    assert datasets.fingerprint(named(moved), "test") == before
-    assert datasets.fingerprint(named(moved), "train") != before
-
-
-@pytest.mark.parametrize("change", ["pixel", "name", "class", "less", "more"])
-def test_fingerprint_changes_with_the_data(photos, change):
-    before = datasets.fingerprint(named(photos), "test")
-    cat = photos / "test/cat"
-    if change == "pixel":
-        write(cat / "9.png", 77)
-    elif change == "name":
-        (cat / "9.png").rename(cat / "8.png")
-    elif change == "class":
-        for split in ("train", "test"):
-            (photos / split / "cat").rename(photos / split / "bat")
-    elif change == "less":
-        (cat / "9.png").unlink()
-    else:
-        write(cat / "91.png", 5)
-    assert datasets.fingerprint(named(photos), "test") != before
-
-
 def test_class_map_is_part_of_the_fingerprint(photos, tmp_path):
     (tmp_path / "swapped").write_text("dog\ncat")
     (tmp_path / "same").write_text('{"cat": 0, "dog": 1}')
@@ -439,21 +355,10 @@ def test_second_fingerprint_reads_no_file(photos, monkeypatch, settled):
     def refuse(tree, index):
         raise AssertionError(f"{tree.path(index)} was read")
 
-    monkeypatch.setattr(imagefolder, "_image_hash", refuse)
+    monkeypatch.setattr(tree, "_image_hash", refuse)
     assert datasets.fingerprint(named(photos), "test", cache=cache) == first
     with pytest.raises(AssertionError, match="was read"):
         datasets.fingerprint(named(photos), "test")
-
-
-def test_changed_file_is_read_again_in_spite_of_the_cache(photos, settled, overwrite):
-    """Though its size and its time of modification are those of before."""
-    cache = Memory()
-    before = datasets.fingerprint(named(photos), "test", cache=cache)
-    victim = photos / "test/cat/9.png"
-    data = bytearray(victim.read_bytes())
-    data[-5] ^= 1
-    overwrite(victim, bytes(data))
-    assert datasets.fingerprint(named(photos), "test", cache=cache) != before
 
 
 def test_files_just_written_are_not_trusted_to_the_cache(photos):
@@ -462,23 +367,6 @@ def test_files_just_written_are_not_trusted_to_the_cache(photos):
     cache = Memory()
     datasets.fingerprint(named(photos), "test", cache=cache)
     assert not cache
-
-
-def test_store_serves_as_the_cache(photos, tmp_path, settled):
-    store = pytest.importorskip("rbtools.store").Store(tmp_path / "store")
-    first = datasets.fingerprint(named(photos), "test", cache=store)
-    assert len(list(store.files("cache"))) == 1
-    assert datasets.fingerprint(named(photos), "test", cache=store) == first
-
-
-def test_description_is_plain_data(photos):
-    """It can stand in a record or a key as it is."""
-    from dataclasses import asdict
-
-    assert json.loads(json.dumps(asdict(datasets.describe(named(photos)))))["sizes"] == {
-        "train": 3,
-        "test": 4,
-    }
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])

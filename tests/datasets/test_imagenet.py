@@ -127,10 +127,6 @@ def test_other_folders_and_preprocessings_are_refused(flat: Path) -> None:
         datasets.load("imagenet", "test", "data")
 
 
-class Kept(dict[str, str]):
-    put = dict.__setitem__
-
-
 def packed(folder: Path, flat: Path, labels: tuple[int | str, ...] = INDICES) -> None:
     """Two WebDataset shards of the flat folder's images, in the order of their numbers."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +149,7 @@ def test_webdataset_shards_are_the_same_images(flat: Path, tmp_path: Path, settl
     assert torch.equal(shards.images[:], plain.images[:])
     about = datasets.describe("imagenet", tmp_path / "packed")
     assert about.sizes["test"] == 5 and "has 5 of the 1,000 classes" in about.notes[0]
-    cache = Kept()
+    cache = archives.Memory()
     content = datasets.fingerprint("imagenet", "test", tmp_path / "packed")
     assert [datasets.fingerprint("imagenet", "test", tmp_path / "packed", cache) for _ in "ab"] == [
         content

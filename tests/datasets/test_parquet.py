@@ -10,18 +10,11 @@ import pytest
 import torch
 
 from rbtools import datasets
-from rbtools.errors import RbError
 from tests.datasets import archives
+from tests.datasets.archives import error_of
 
 IMAGES = archives.pixels(0, 7, 3, 6, 5)
 LABELS = [2, 0, 1, 1, 0, 2, 2]
-
-
-def error_of(call, *arguments, **options):
-    with pytest.raises(RbError) as caught:
-        call(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.fixture

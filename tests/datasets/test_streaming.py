@@ -7,8 +7,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rbtools import datasets
 from rbtools.datasets import decode, streaming
@@ -23,27 +21,24 @@ def fetch(ids, out):
     out[:] = ALL[ids]
 
 
-@settings(max_examples=60)
-@given(ids=st.lists(st.integers(-7, 6), max_size=9))
-def test_numbers_in_any_order(ids):
-    index = torch.tensor(ids, dtype=torch.int64)
-    found = streaming.Streamed(ALL.shape, fetch)[index]
-    assert found.dtype == torch.uint8 and torch.equal(found, torch.from_numpy(ALL)[index])
-
-
 @pytest.mark.parametrize(
     "index",
-    [3, -1, slice(2, 5), slice(None, None, 3), slice(0, 0), torch.arange(7) > 3, [6, 1], torch.tensor(2)],
+    [
+        3,
+        -1,
+        slice(2, 5),
+        slice(None, None, 3),
+        slice(0, 0),
+        torch.arange(7) > 3,
+        [6, 1],
+        torch.tensor(2),
+        torch.tensor([-7, 6, 0, 6]),
+    ],
 )
 def test_every_index_of_a_tensor(index):
     streamed, whole = streaming.Streamed(ALL.shape, fetch), torch.from_numpy(ALL)
     assert torch.equal(streamed[index], whole[index])
     assert len(streamed) == len(whole) and streamed.shape == whole.shape and streamed.dtype == whole.dtype
-
-
-def test_numbers_that_there_are_not_are_an_error():
-    with pytest.raises(IndexError):
-        streaming.Streamed(ALL.shape, fetch)[torch.tensor([7])]
 
 
 @pytest.fixture
@@ -123,10 +118,6 @@ def test_a_limit_that_is_none_is_refused(monkeypatch, text):
         streaming.limit()
 
 
-def test_limit_is_half_of_what_is_free():
-    assert 0 < streaming.limit() <= 2**50
-
-
 def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatch):
     whole = torch.from_numpy(ALL)
     assert streaming.placed(whole, torch.device("cpu")) is whole
@@ -167,10 +158,3 @@ def test_a_folder_larger_than_memory_is_decoded_as_it_is_asked_for(folder, monke
     ids = torch.tensor([69, 3, 3, 0, *range(40)])
     assert torch.equal(found.images[ids], whole.images[ids])
     assert sorted(decoded) == sorted(ids.tolist()) and torch.equal(found.labels, whole.labels)
-
-
-def test_mixed_sizes_are_told_before_anything_is_used(folder, monkeypatch):
-    monkeypatch.setenv("RB_IMAGE_MEMORY", "1K")
-    archives.put(folder / "test/b/45.png", archives.png(archives.pixels(0, 3, 7, 5)))
-    with pytest.raises(RbError, match=r"different sizes: .*a/00.png is 5x6, .*b/45.png is 5x7"):
-        datasets.load(f"imagefolder:{folder}", "test")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import rbtools
 from rbtools.commands.rank import main
-from rbtools.jobs.bootstrap_inputs import ImageOutcomes
+from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.store import Store
 
 ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}

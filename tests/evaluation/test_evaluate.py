@@ -31,9 +31,9 @@ from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import evaluate_record
+from rbtools.jobs.attack_tasks import TransferTask
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.train_test_gap import ge
-from rbtools.jobs.transfer import TransferTask
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
@@ -489,7 +489,7 @@ def test_another_protocol_of_the_same_name_is_an_error_that_shows_both(record: R
     with pytest.raises(RbError) as wrong:
         run_task(first, pgd(8, restarts=2), run)
     assert "already has 'pgd3.8', measured differently: restarts 1 there and 2 here." in str(wrong.value)
-    assert "--as NAME" in str(wrong.value) and "--replace" in str(wrong.value)
+    assert "--as NAME" in str(wrong.value) and "--force" in str(wrong.value)
     both = run_task(first, pgd(8, restarts=2), run.changed(name_as="twice"))
     assert set(both["metrics"]) == {*first["metrics"], "twice"}
     replaced = run_task(first, pgd(8, restarts=2), run.changed(replace=True))

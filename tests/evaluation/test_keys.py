@@ -19,7 +19,7 @@ from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareOutput
 from rbtools.evaluation.robust_loss import LossOutput
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask
-from rbtools.jobs.transfer import TransferOutput
+from rbtools.jobs.attack_tasks import TransferOutput
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting

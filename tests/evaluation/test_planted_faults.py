@@ -20,7 +20,7 @@ import rbtools
 from rbtools import datasets
 from rbtools.errors import RbError
 from rbtools.inputs import resolve
-from rbtools.jobs import adv_file
+from rbtools.jobs import evidence
 from rbtools.models.normalize import Normalized
 from rbtools.probabilistic import intervals
 from rbtools.records import checksums, consistency
@@ -304,7 +304,7 @@ def test_images_outside_the_ball_are_named(monkeypatch: pytest.MonkeyPatch) -> N
     verdict = rbtools.verify(record, adv="some.adv", store="rb-store")["verify"]["entries"]["pgd3.16"]
     assert verdict["verdict"] == "match"
     whole = Path("some.adv").read_bytes()
-    step = adv_file.header_of("some.adv")["step"]
+    step = evidence.header_of("some.adv")["step"]
     Path("far.adv").write_bytes(whole.replace(f'"step":{step}'.encode(), f'"step":{1.5 * step}'.encode()))
     verdict = rbtools.verify(record, adv="far.adv", store="rb-store")["verify"]["entries"]["pgd3.16"]
     assert verdict["verdict"] == "differs" and "outside the ball" in verdict["reason"]

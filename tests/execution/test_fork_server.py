@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from rbtools.execution.executor import JobFunction
 from rbtools.execution.fork_server import ForkServer
-from rbtools.execution.job import JobFunction
 from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from rbtools.execution import cores, resources
-from rbtools.execution.job import JobFunction
+from rbtools.execution.executor import JobFunction
 from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
 
@@ -28,7 +27,7 @@ import os, signal, time
 from dataclasses import dataclass
 from pathlib import Path
 from rbtools.cli import shared
-from rbtools.execution.job import JobFunction
+from rbtools.execution.executor import JobFunction
 
 @dataclass
 class Work(JobFunction):
@@ -177,7 +176,7 @@ def test_a_record_that_kills_two_workers_becomes_an_error(start: Start) -> None:
 
 
 def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: LocalExecutor, number: int, lane: bool) -> None:
+    def fail(self: LocalExecutor, number: int) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(LocalExecutor, "_start", fail)
@@ -217,20 +216,6 @@ def test_interrupted_while_workers_start_nothing_is_said_but_that(start: Start) 
     until(lambda: not session(process.pid))
 
 
-def test_threads_of_a_training_do_not_depend_on_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "count", lambda: 8)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name)
-    large, cell = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
-    four = Run.of(tool="test", jobs=4)
-    assert resources.threads_for(four, large) == 2  # evaluations share the cores
-    assert (
-        resources.training_threads(four, large) == resources.training_threads(Run.of(tool="test"), large) == 8
-    )
-    assert resources.training_threads(four, cell) == 1
-    assert resources.training_threads(Run.of(tool="test", threads=3), large) == 3
-
-
 @linux
 def test_workers_end_when_their_parent_is_killed(start: Start) -> None:
     process = start({"name": "slow", "seconds": SLOW}, {"name": "slow", "seconds": SLOW})
@@ -254,19 +239,19 @@ def test_strict_stops_in_the_order_of_the_input(start: Start, tmp_path: Path) ->
     fails = b'{"schema": 1, "arch": {"name": "fails"}}\n'  # the work wants a name beside it
     given = line({"name": "slow", "seconds": 1}) + fails + line({"name": "after"})
     process = subprocess.run(
-        [sys.executable, "tool.py", "--jobs", "2", "--strict"],
+        [sys.executable, "tool.py", "--jobs", "2", "--errors", "stop"],
         input=given,
         capture_output=True,
         timeout=PATIENCE,
     )
-    assert process.returncode == 1 and b"because of --strict" in process.stderr
+    assert process.returncode == 1 and b"because of --errors stop" in process.stderr
     assert [json.loads(line)["name"] for line in process.stdout.splitlines()] == ["slow"]
 
 
 def test_it_can_end_though_its_input_does_not(start: Start, tmp_path: Path) -> None:
     ended(start({"name": "a"}))  # writes tool.py and warms up
     process = subprocess.Popen(
-        [sys.executable, "tool.py", "--jobs", "2", "--strict"],
+        [sys.executable, "tool.py", "--jobs", "2", "--errors", "stop"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import hashlib
 import itertools
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -27,39 +25,18 @@ import pytest
 
 from rbtools import __version__
 from rbtools.errors import RbError, UsageError
-from rbtools.evaluation.tasks import AccuracyTask
+from rbtools.execution import ray_cluster, ray_executor
 from rbtools.execution import resources as placing
-from rbtools.execution.executor import Finished, Job
-from rbtools.execution.job import JobFunction, JobReport
-from rbtools.execution.ray import cluster, ray_executor, worker
-from rbtools.execution.ray.ray_executor import RayExecutor
-from rbtools.execution.ray.worker import RayTask, serve
+from rbtools.execution.executor import Finished, Job, JobFunction, JobReport
+from rbtools.execution.ray_executor import RayExecutor
 from rbtools.execution.run import Run
-from rbtools.jobs import EvaluateJob, TrainJob
 from rbtools.store import Store
-from rbtools.trainer import loop
-from rbtools.trainer.recipe import Recipe
-from rbtools.training.erm import ERM
 
-RECORD: dict[str, Any] = {
-    "schema": 1,
-    "arch": {
-        "space": "nasbench201",
-        "str": "|none~0|+|none~0|none~1|+|nor_conv_1x1~0|none~1|none~2|",
-        "channels": 2,
-        "cells": 1,
-    },
-}
 PATIENCE = 300  # seconds for what a busy machine may delay
-FAST = Recipe(epochs=2, batch_size=721, lr=0.1)
 
 
 class NodeDiedError(Exception):
     """Named as Ray's."""
-
-
-class Lost(BaseException):
-    """The machine of a task goes; no handler of the work gets to see it."""
 
 
 class RayTaskError(Exception):
@@ -140,8 +117,6 @@ class FakeRay:
             if failure is not None:
                 raise failure
             return function(*args)
-        except Lost:
-            raise NodeDiedError("in the middle") from None
         finally:
             with self.lock:
                 self.running -= 1
@@ -188,17 +163,11 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     fake = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(worker, "_last", None)
+    monkeypatch.setattr(ray_executor, "_last", None)
     before = signal.getsignal(signal.SIGTERM)
     yield fake
     assert signal.getsignal(signal.SIGTERM) is before
     fake.end()
-
-
-@pytest.fixture
-def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers do not see the store."""
-    monkeypatch.setattr(worker, "sees", lambda run, lease: False)
 
 
 def run_with(store: str | None = "rb-store", **options: Any) -> Run:
@@ -227,18 +196,6 @@ class Echo(JobFunction):
         if record.get("bug"):
             raise ValueError("oops")
         return {**record, "seen": True}
-
-
-def train(run: Run) -> TrainJob:
-    return TrainJob(ERM(), FAST, 0, run)
-
-
-def steady(record: dict[str, Any] | None) -> Any:
-    """A trained record without what is measured in seconds."""
-    assert record is not None
-    train = {key: value for key, value in record["train"].items() if "seconds" not in key}
-    train["history"] = {key: value for key, value in train["history"].items() if key != "seconds"}
-    return record["arch"], record["checkpoint"], train
 
 
 # --- the pool -------------------------------------------------------------------------------------
@@ -289,10 +246,9 @@ def test_what_ray_says_of_a_worker_that_cannot_load_the_work_is_passed_on(ray: F
     assert "many lines" not in str(report.problem)
 
 
-def test_another_version_on_a_node_is_said(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "__version__", "0.0.1")
-    (report,) = reports(run_with(), [Echo()], (0, {}))
-    assert f"has rbtools 0.0.1, driver {__version__}" in str(report.problem)
+def test_another_version_on_a_node_is_said() -> None:
+    report = ray_executor.serve("0.0.1", b"no pickle of this version", Job(0, 0, {}), 1, None)
+    assert f"has rbtools {__version__}, driver 0.0.1" in str(report.problem)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -348,139 +304,29 @@ def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay) -> None:
     ray.may_shut_down.set()
 
 
-# --- stores ---------------------------------------------------------------------------------------
-
-
-def test_a_worker_that_sees_the_store_uses_it(ray: FakeRay) -> None:
-    run = run_with()
-    (first,) = reports(run, [train(run)], (0, RECORD))
-    (again,) = reports(run, [train(run)], (0, RECORD))
-    assert (first.computed, first.found, again.computed, again.found) == (1, 0, 0, 1)
-    assert first.result == again.result
-
-
-def test_the_very_store_is_told_from_another_of_its_name(tmp_path: Path) -> None:
+def test_the_very_store_is_told_from_another_of_its_name() -> None:
     run = run_with()
     path = run.store.path("leases", "ab" * 32)
     assert path is not None
-    assert not worker.sees(run, "ab" * 32)
+    assert not ray_executor.sees(run, "ab" * 32)
     path.parent.mkdir(parents=True)
     path.touch()
-    assert worker.sees(run, "ab" * 32)
-    assert not worker.sees(run, None)
-    assert worker.sees(run_with(None), None)
+    assert ray_executor.sees(run, "ab" * 32)
+    assert not ray_executor.sees(run, None)
+    assert ray_executor.sees(run_with(None), None)
 
 
-def test_unseen_store_ends_with_the_same_record_and_the_same_files(ray: FakeRay, unseen: None) -> None:
-    run, alone = run_with(), Run.of(tool="rb-train", store=Store("alone"), threads=1)
-    (report,) = reports(run, [train(run)], (0, RECORD))
-    assert (report.problem, report.computed, report.found) == (None, 1, 0)
-    assert steady(report.result) == steady(train(alone)(RECORD))
-    for kind in ("objects", "state"):
-        names = [[path.name for path in Store(folder).files(kind)] for folder in ("rb-store", "alone")]
-        assert names[0] == names[1]
-    (again,) = reports(run, [train(run)], (0, RECORD))
-    assert (again.computed, again.found) == (0, 1) and again.result == report.result
-
-
-def test_unseen_checkpoint_travels_to_the_evaluation(ray: FakeRay, unseen: None) -> None:
-    local = Run.of(tool="rb-ge", store=Store("rb-store"), threads=1)
-    trained = train(local)(RECORD)
-    run = run_with(n=100)
-    (report,) = reports(run, [EvaluateJob(AccuracyTask(), run)], (0, trained))
-    assert report.result is not None and report.computed == 1
-    wanted = EvaluateJob(AccuracyTask(), Run.of(tool="rb-ge", store=Store(None), threads=1, n=100))
-    own = Store("rb-store").object(trained["checkpoint"])
-    direct = wanted({**trained, "checkpoint_file": str(own)})
-    assert report.result["metrics"]["acc"] == direct["metrics"]["acc"]
-    more = run_with(n=200)
-    (longer,) = reports(more, [EvaluateJob(AccuracyTask(), more)], (0, trained))
-    assert longer.computed == 1 and longer.result is not None
-
-
-def test_unfinished_training_goes_on_from_the_last_epoch_in_the_unseen_store(
-    ray: FakeRay, unseen: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    epochs, train_epoch, import_file = [], loop.train_epoch, ray_executor.import_file
-    at_home = threading.Event()
-
-    def watched(setup: Any, state: Any, pace: Any) -> None:
-        if state.epoch == 1 and not at_home.is_set():
-            assert at_home.wait(PATIENCE)
-            raise Lost
-        epochs.append(state.epoch)
-        train_epoch(setup, state, pace)
-
-    def taken(store: Store, kind: str, name: str, data: bytes) -> None:
-        import_file(store, kind, name, data)
-        if kind == "state":
-            at_home.set()
-
-    monkeypatch.setattr(loop, "train_epoch", watched)
-    monkeypatch.setattr(ray_executor, "import_file", taken)
+def test_a_node_that_does_not_see_the_store_says_so(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "sees", lambda run, name: False)
     run = run_with()
-    (report,) = reports(run, [train(run)], (0, RECORD))
-    assert report.problem is None and epochs == [0, 1]
-    assert steady(report.result) == steady(
-        train(Run.of(tool="rb-train", store=Store("a"), threads=1))(RECORD)
-    )
-    assert not list(Store("rb-store").files("state"))
+    (report,) = reports(run, [Echo()], (0, {"a": 1}))
+    wanted = f"The Ray node {socket.gethostname()} does not see the store {run.store.folder}. Name a folder"
+    assert report.result is None and str(report.problem).startswith(wanted)
 
 
-def test_what_arrives_damaged_is_not_kept(
-    ray: FakeRay, unseen: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = worker._Worker._answer
-
-    def damaged(self: Any, *args: Any) -> Any:
-        whole = answer(self, *args)
-        return whole._replace(
-            files={file: data[:-1] + bytes([data[-1] ^ 1]) for file, data in whole.files.items()}
-        )
-
-    monkeypatch.setattr(worker._Worker, "_answer", damaged)
-    run = run_with()
-    (report,) = reports(run, [train(run)], (0, RECORD))
-    assert report.result is None and "arrived damaged" in str(report.problem)
-    assert not list(Store("rb-store").files("objects"))
-
-
-def test_no_store_needs_none(ray: FakeRay) -> None:
-    run = run_with(None)
-    record = {**RECORD, "checkpoint": "sha256:" + "0" * 64, "checkpoint_file": "nowhere.pt"}
-    (report,) = reports(run, [EvaluateJob(AccuracyTask(), run)], (0, record))
-    assert "nowhere.pt does not exist" in str(report.problem)
-
-
-class Mailbox:
-    """An actor that nobody listens to."""
-
-    def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=lambda *args: None)
-
-
-@dataclasses.dataclass(frozen=True)
-class Reader(JobFunction):
-    """A work that reads the user's checkpoint."""
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        return {**record, "read": Path(record["checkpoint_file"]).read_bytes().decode()}
-
-
-def test_the_users_own_checkpoint_travels_and_keeps_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_last", None)
-    orders = pickle.dumps(worker.RunSpec([Reader()], run_with(None), str(Path.cwd()), None))
-    digits = hashlib.sha256(b"weights").hexdigest()
-    record = {"checkpoint": f"sha256:{digits}", "checkpoint_file": "/elsewhere/model.pt", "more": 1}
-
-    def ask(known: dict[Any, Any]) -> worker.Answer:
-        return serve(__version__, orders, RayTask(1, 0, record, False, 1, known), Mailbox())
-
-    assert ask({}).wants == {("objects", digits)}
-    report = ask({("objects", digits): b"weights"}).report
-    assert report is not None and report.result == {**record, "read": "weights"}
-    report = ask({("objects", digits): None}).report
-    assert report is not None and "/elsewhere/model.pt" in str(report.problem)
+def test_workers_need_no_store_where_there_is_none(ray: FakeRay) -> None:
+    (report,) = reports(run_with(None), [Echo()], (0, {"a": 1}))
+    assert report.result == {"a": 1, "seen": True}
 
 
 # --- what a task takes ----------------------------------------------------------------------------
@@ -502,7 +348,7 @@ def test_share_of_a_node(
     ray: FakeRay, resources: list[dict[str, float]], options: dict[str, Any], wanted: tuple[Any, ...]
 ) -> None:
     ray.resources = resources
-    assert tuple(cluster.share(ray, run_with(**options))) == wanted
+    assert tuple(ray_cluster.share(ray, run_with(**options))) == wanted
 
 
 @pytest.mark.parametrize(
@@ -560,7 +406,7 @@ def test_jobs_of_an_engine(text: str | None, engine: str, jobs: int) -> None:
 )
 def test_what_is_no_address_is_a_usage_error(ray: FakeRay, address: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        cluster.Membership(address).join()
+        ray_cluster.Membership(address).join()
     assert not ray.joined
 
 
@@ -571,10 +417,10 @@ def test_an_address_where_nobody_listens_is_said_at_once(
         port = server.getsockname()[1]
     message = f"No Ray cluster answers at 127.0.0.1:{port}: Connection refused. Start one"
     with pytest.raises(RbError, match=message):
-        cluster.Membership(f"127.0.0.1:{port}").join()
+        ray_cluster.Membership(f"127.0.0.1:{port}").join()
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
     with pytest.raises(RbError, match=message):
-        cluster.Membership(None).join()
+        ray_cluster.Membership(None).join()
     assert not ray.joined
 
 
@@ -586,9 +432,9 @@ def test_what_listens_and_is_no_ray_has_its_time(ray: FakeRay, monkeypatch: pyte
         gate.wait(PATIENCE)
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(cluster, "_SECONDS_TO_JOIN", 0.2)
+    monkeypatch.setattr(ray_cluster, "_SECONDS_TO_JOIN", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(RbError) as wrong:
-        cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
+        ray_cluster.Membership(f"127.0.0.1:{server.getsockname()[1]}").join()
     assert "did not let us join within 0 seconds" in str(wrong.value)
     assert str(wrong.value).endswith("Ray says: Failed to get cluster ID")
     gate.set()
@@ -600,32 +446,11 @@ def test_what_ray_refuses_is_passed_on(ray: FakeRay, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(RbError, match="this machine failed: Version mismatch: Ray: 1"):
-        cluster.Membership(None).join()
+        ray_cluster.Membership(None).join()
     assert not ray.left.is_set()
 
 
 def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"ray is not installed: pip install 'rbtools\[ray\]'"):
-        cluster.Membership(None).join()
-
-
-@pytest.mark.parametrize("path", ["/nowhere/..", "/nowhere/", "a\0b", "x" * 300, "/nowhere/w.pt"])
-def test_the_copy_of_a_checkpoint_has_a_name_whatever_the_record_says(path: str) -> None:
-    data = b"weights"
-    name = hashlib.sha256(data).hexdigest()
-    record = {"checkpoint": f"sha256:{name}", "checkpoint_file": path}
-    with worker._file_here(record, {("objects", name): data}) as (here, put_back):
-        copy = Path(here["checkpoint_file"])
-        assert copy.read_bytes() == data and (copy.name == "w.pt" or path != "/nowhere/w.pt")
-        assert put_back(here) == record
-
-
-def test_a_state_that_a_worker_dropped_is_in_the_store(tmp_path: Path) -> None:
-    """Other names are no files of a store."""
-    (tmp_path / "mine").write_text("x")
-    driver = RayExecutor.__new__(RayExecutor)
-    driver.store = Store(tmp_path / "store")
-    (tmp_path / "store/state").mkdir(parents=True)
-    driver._keep(worker.Answer(JobReport(), dropped=("../../mine", "a\0b")))
-    assert (tmp_path / "mine").exists()
+        ray_cluster.Membership(None).join()

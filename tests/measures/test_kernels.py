@@ -13,7 +13,7 @@ from torch.func import functional_call, jacrev
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.measures import MEASURES, codes, jacobian, kernel
+from rbtools.measures import MEASURES, jacobian, kernel, naswot
 from rbtools.measures.base import MeasureBatch, Value, measured
 from rbtools.rng.draws import Draws
 
@@ -138,34 +138,6 @@ def test_the_kernel_is_that_of_one_backward_pass_per_image(make: Any, each: bool
     assert [p.requires_grad for p in model.parameters()] == before
 
 
-def test_the_kernel_of_a_wide_network_is_the_arc_cosine_kernel() -> None:
-    """f = sqrt(2/m) a.relu(W x) with normal a and W: K = x.x' k0 + |x||x'| k1, with
-    k0 = (pi - t)/pi, k1 = (sin t + (pi - t) cos t)/pi, t the angle (Cho and Saul 2009; Jacot et al. 2018)."""
-    torch.manual_seed(0)
-    width = 1 << 15
-
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(12, width, bias=False), nn.Linear(width, 1, bias=False)
-            nn.init.normal_(self.first.weight)
-            nn.init.normal_(self.second.weight)
-
-        def forward(self, images: Tensor) -> Tensor:
-            logits: Tensor = self.second(F.relu(self.first(images.flatten(1)))) * math.sqrt(2 / width)
-            return logits
-
-    images = images_of(5, size=2) - 0.5
-    x = images.flatten(1).double()
-    lengths = x.norm(dim=1)
-    cosine = (x @ x.T / lengths[:, None] / lengths).clamp(-1, 1)
-    angle = cosine.acos()
-    one = (angle.sin() + (math.pi - angle) * cosine) / math.pi
-    exact = (x @ x.T) * (math.pi - angle) / math.pi + lengths[:, None] * lengths * one
-    found = kernel.gram(Wide().eval(), images)
-    torch.testing.assert_close(found, exact, rtol=0, atol=0.03 * float(exact.max()))
-
-
 def test_ntk_scores_are_those_of_the_blocks_of_one_kernel() -> None:
     model, batch = cells(), batch_of()
     perturbed, twice = (batch.images + 0.03).clamp(0, 1), (batch.images + 0.06).clamp(0, 1)
@@ -224,7 +196,7 @@ def test_the_exact_jacobian_is_that_of_autograd() -> None:
 def test_projections_are_unbiased_for_the_squared_norm() -> None:
     model, batch = cells(), batch_of()
     exact = value("jacobian", model, batch, exact=True)
-    assert value("jacobian", model, batch, projections=400) == pytest.approx(exact, rel=0.03)
+    assert value("jacobian", model, batch, projections=120) == pytest.approx(exact, rel=0.06)
     one = value("jacobian", model, batch)
     assert one != pytest.approx(exact, rel=1e-3)
     assert one == pytest.approx(value("jacobian", model, batch_of(chunk=1)), rel=1e-6)
@@ -293,7 +265,7 @@ def test_naswot_counts_units_that_are_alike() -> None:
     on = [(model[:2](batch.images) > 0).double(), (model[:4](batch.images) > 0).double()]
     exact = sum(c @ c.T + (1 - c) @ (1 - c).T for c in on)
     assert isinstance(exact, Tensor)
-    torch.testing.assert_close(codes.agreement(model.eval(), batch.images), exact)
+    torch.testing.assert_close(naswot.agreement(model.eval(), batch.images), exact)
     assert value("naswot", model, batch) == pytest.approx(float(torch.linalg.slogdet(exact)[1]))
 
 
@@ -309,7 +281,7 @@ def test_naswot_takes_relus_of_any_kind_that_reach_the_logits() -> None:
             logits: Tensor = self.relu(self.layer(x)) + F.relu(self.layer(x)) + self.layer(x).relu()
             return logits + torch.relu_(self.layer(x))
 
-    found = codes.agreement(Mixed().eval(), images_of(3))
+    found = naswot.agreement(Mixed().eval(), images_of(3))
     assert found.diag().tolist() == [64, 64, 64]
 
 

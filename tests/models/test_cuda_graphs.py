@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import types
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,8 +9,6 @@ from torch import Tensor, nn
 from rbtools.attacks import ATTACKS
 from rbtools.models import cuda_graphs
 from rbtools.rng.draws import Draws
-from rbtools.trainer import step_networks
-from rbtools.training import METHODS
 from tests import pretend_graphs
 from tests.pretend_graphs import PretendGraph
 
@@ -138,8 +132,8 @@ def test_images_of_another_shape_are_recorded_apart(graphs: list[PretendGraph]) 
 
 def test_memory_that_was_given_back_is_recorded_again(graphs: list[PretendGraph]) -> None:
     model, graphed = frozen()
-    with cuda_graphs.released(graphed):
-        assert graphed.recordings
+    assert isinstance(graphed, cuda_graphs.GraphedNetwork) and graphed.recordings
+    graphed.release()
     assert not graphed.recordings and len(graphs) == 2
     for _ in range(cuda_graphs.CALLS):
         torch.testing.assert_close(gradient(graphed, images(4))[1], gradient(model, images(4))[1])
@@ -184,95 +178,23 @@ def test_a_network_that_cannot_be_recorded_says_why(
     assert len(sentences) == 1 and "CUDA graphs are not used" in sentences[0] and reason in sentences[0]
 
 
-def test_no_graphs_on_a_cpu() -> None:
-    model = network()
-    assert cuda_graphs.frozen(model, images(2), refuse) is model
-    assert cuda_graphs.training(model, torch.device("cpu"), refuse) is None
-
-
-def _train(model: nn.Module, own: nn.Module, begin: Any, sizes: tuple[int, ...]) -> list[Tensor]:
-    """Steps with a clean and an adversarial pass; the losses."""
-    model.train()
-    optimizer = torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for step, size in enumerate(sizes):
-        begin()
-        points, labels = images(size, step), torch.arange(size) % 5
-        optimizer.zero_grad(set_to_none=True)
-        clean, moved = model(points), model((points + 0.1).clamp(0, 1))
-        loss = (
-            nn.functional.cross_entropy(clean, labels) + (clean.softmax(1) - moved.softmax(1)).square().sum()
-        )
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(loss.detach())
-    return losses
-
-
-def test_training_steps_are_the_networks_own(graphs: list[PretendGraph]) -> None:
-    own = network()
-    other = copy.deepcopy(own)
-    graphed = cuda_graphs.training(other, torch.device("cpu"), refuse)
-    assert graphed is not None
-    sizes = (8, 8, 8, 8, 8, 5, 8)
-    wanted = _train(own, own, lambda: None, sizes)
-    got = _train(graphed, other, graphed.begin, sizes)
-    torch.testing.assert_close(got, wanted)
-    for name, value in own.state_dict().items():
-        torch.testing.assert_close(other.state_dict()[name], value)
-    assert len(graphs) == 4 and all(graph.replays >= 4 for graph in graphs)
-
-
-def test_a_pass_with_other_buffers_is_not_recorded(graphs: list[PretendGraph]) -> None:
-    own = network().train()
-    graphed = cuda_graphs.training(own, torch.device("cpu"), refuse)
-    assert graphed is not None
-    graphed.train()
-    for _ in range(cuda_graphs.CALLS + 1):
-        graphed.begin()
-        before = [buffer.clone() for buffer in own.buffers()]
-        buffers = {name: buffer.clone() for name, buffer in graphed.named_buffers()}
-        torch.func.functional_call(graphed, buffers, (images(8),))
-        assert all(torch.equal(a, b) for a, b in zip(own.buffers(), before, strict=True))
-        assert not graphs
-    graphed.begin()
-    graphed(images(8))
-    assert len(graphs) == 2
-
-
-def test_the_batch_size_of_the_first_step_is_recorded(graphs: list[PretendGraph]) -> None:
-    own = network()
-    graphed = cuda_graphs.training(own, torch.device("cpu"), refuse)
-    assert graphed is not None
-    _train(graphed, own, graphed.begin, (8, 8, 5, 8, 8))
-    assert graphed.shape == (8, 1, 8, 8) and len(graphs) == 4
-
-
-def test_training_with_dropout_is_not_recorded(graphs: list[PretendGraph]) -> None:
-    sentences: list[str] = []
-    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 5))
-    assert cuda_graphs.training(model, torch.device("cpu"), sentences.append) is None
-    assert "dropout" in sentences[0]
-
-
-def test_an_older_torch_records_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_torch_records_nothing_and_says_so(
+    graphs: list[PretendGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "__version__", "2.6.0+cu124")
     said: list[str] = []
-    network, device = nn.Linear(2, 2), torch.device("cuda")
-    assert cuda_graphs.training(network, device, said.append) is None
-    probe = types.SimpleNamespace(device=device)
-    assert cuda_graphs.frozen(network, probe, said.append) is network  # type: ignore[arg-type]
-    assert len(set(said)) == 1 and "torch is 2.6.0+cu124, they need 2.12" in said[0]
-    assert cuda_graphs.training(network, torch.device("cpu"), said.append) is None and len(said) == 2
+    model = network()
+    assert cuda_graphs.frozen(model, images(2), said.append) is model and not graphs
+    assert len(said) == 1 and "torch is 2.6.0+cu124, they need 2.12" in said[0]
 
 
-def test_a_training_that_is_not_recorded_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def why(deterministic: bool, method: str) -> str | None:
-        recipe, built = types.SimpleNamespace(deterministic=deterministic), METHODS.build(method)
-        return step_networks.obstacle_to_graphs(recipe, built)  # type: ignore[arg-type]
-
-    assert why(False, "pgd") is None
-    assert "--deterministic" in (why(True, "pgd") or "")
-    assert "ibp follows the operations" in (why(False, "ibp") or "")
-    monkeypatch.setattr(step_networks.distributed, "count", lambda: 2)
-    assert "processes" in (why(False, "pgd") or "")
+@pytest.mark.parametrize(
+    ("value", "device", "usable"), [("1", "cuda", True), ("0", "cuda", False), ("1", "cpu", False)]
+)
+def test_graphs_are_off_until_asked_for(
+    value: str, device: str, usable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RB_CUDA_GRAPHS", value)
+    assert cuda_graphs.usable(torch.device(device)) is usable
+    monkeypatch.delenv("RB_CUDA_GRAPHS")
+    assert not cuda_graphs.usable(torch.device(device))

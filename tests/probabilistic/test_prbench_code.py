@@ -16,7 +16,7 @@ import torch
 
 from rbtools.probabilistic import NOISES, estimate, sequential
 from rbtools.rng.draws import Draws
-from rbtools.training.random_perturbations import noisy
+from rbtools.training.base import noisy
 from tests.training.test_prbench_code import network, pixels, uniform
 
 GOLDEN = json.loads(Path(__file__).with_name("prbench_code.json").read_text())

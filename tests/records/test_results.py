@@ -52,7 +52,7 @@ def test_another_protocol_is_an_error_that_shows_both(asked: str) -> None:
     with pytest.raises(RbError) as wrong:
         results.add(record, {**ENTRY, asked: 40})
     assert f"already has 'pgd20.8', measured differently: {asked} 20 there and 40 here." in str(wrong.value)
-    assert "Keep both with --as NAME, or overwrite with --replace." in str(wrong.value)
+    assert "Keep both with --as NAME, or overwrite with --force." in str(wrong.value)
     assert results.add(record, {**ENTRY, asked: 40}, replace=True)["evals"] == [{**ENTRY, asked: 40}]
 
 

@@ -1,8 +1,8 @@
-"""Several keys, groups, merged records, the Pareto front, bands."""
+"""Ranks by one or several keys, groups, merged records, the Pareto front, bands."""
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
 from typing import Any
 
@@ -16,20 +16,36 @@ from rbtools.scoring.rank_order import bands, front
 Record = dict[str, Any]
 
 
-# --- keys -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("values", "higher", "ranks"),
+    [
+        ([0.5, 0.9, 0.5, 0.1, 0.9], True, [(1, 0.9, 1), (1, 0.9, 4), (3, 0.5, 0), (3, 0.5, 2), (5, 0.1, 3)]),
+        ([0.5, -0.9, 3], False, [(1, -0.9, 1), (2, 0.5, 0), (3, 3, 2)]),
+        ([None, 0.5, math.nan, 0.5], True, [(1, 0.5, 1), (1, 0.5, 3), (None, None, 0), (None, None, 2)]),
+        ([None, 0.5, math.nan, 0.5], False, [(1, 0.5, 1), (1, 0.5, 3), (None, None, 0), (None, None, 2)]),
+    ],
+)
+def test_equals_share_a_rank_and_missing_values_come_last(
+    values: list[Any], higher: bool, ranks: list[Any]
+) -> None:
+    found = rank_order.rank(range(len(values)), lambda place: values[place], higher=higher)
+    assert found == ranks
 
 
 def test_later_keys_decide_between_equals() -> None:
     pairs = [(1, 5), (2, 1), (2, 3), (1, 5), (None, 9), (2, None)]
-    found = rank_order.rank(pairs, lambda pair: pair, higher=(True, False))
-    assert [(one.rank, one.record) for one in found] == [
-        (1, (2, 1)),
-        (2, (2, 3)),
-        (3, (2, None)),
-        (4, (1, 5)),
-        (4, (1, 5)),
-        (None, (None, 9)),
+    found = [
+        (one.rank, one.record) for one in rank_order.rank(pairs, lambda pair: pair, higher=(True, False))
     ]
+    assert found[:3] == [(1, (2, 1)), (2, (2, 3)), (3, (2, None))]
+    assert found[3:] == [(4, (1, 5)), (4, (1, 5)), (None, (None, 9))]
+
+
+def test_what_cannot_be_ranked() -> None:
+    with pytest.raises(RbError, match="Cannot rank by 'trades', which is not a number"):
+        rank_order.rank([0.1, "trades"], lambda value: value)
+    with pytest.raises(RbError, match="one of its fields after a dot: a, b"):
+        rank_order.rank([{"a": 1, "b": 2}], lambda value: value)
 
 
 def test_a_key_says_its_direction() -> None:
@@ -175,4 +191,3 @@ def test_a_band_is_who_overlaps_its_first() -> None:
     assert bands(ends) == [1, 1, 2, 1, 3]
     assert bands([(-high, -low) for low, high in ends], higher=False) == [1, 1, 2, 1, 3]
     assert bands([]) == []
-    assert list(itertools.chain(bands([(0.5, 0.5)]))) == [1]

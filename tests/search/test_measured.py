@@ -51,7 +51,7 @@ def test_what_is_searched_by_is_what_rb_measure_says(tmp_path: Path) -> None:
     index = one["arch"]["index"]
     arch = {key: one["arch"][key] for key in ("space", "name", "index", "channels", "cells")}
     line = json.dumps({"schema": 1, "arch": arch}) + "\n"
-    again = CliRunner().invoke(rb_measure.main, ["naswot", "--device", "cpu", "--no-store"], input=line)
+    again = CliRunner().invoke(rb_measure.main, ["naswot", "--device", "cpu", "--store", "none"], input=line)
     assert json.loads(again.stdout)["metrics"]["naswot"] == section["values"]["naswot"]
     assert section["looked_up"]["table.jsonl"]["metrics"]["acc"]["mean"] == slope(index)
     assert "2 of 6466 architectures were evaluated for naswot" in result.stderr

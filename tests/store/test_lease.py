@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rbtools.store import Store, digest, lease, owner
+from rbtools.store import Store, digest, lease
 
 UNITS = [{"unit": number} for number in range(3)]
 KEYS = [digest(unit) for unit in UNITS]
@@ -85,31 +85,6 @@ def test_a_lease_has_one_holder_until_it_is_released() -> None:
     second.release()
 
 
-def test_another_process_keeps_us_out_until_it_releases(held: subprocess.Popen[str]) -> None:
-    assert lease.claim(LEASE) is None and lease.is_alive(LEASE)
-    assert say(held) == "released\n"
-    mine = lease.claim(LEASE)
-    assert mine is not None
-    mine.release()
-
-
-def test_processes_that_race_are_alone_inside() -> None:
-    # What is read, slept over and written back is lost where two are inside at once.
-    Path("count").write_text("0")
-    code = (
-        "for _ in range(12):\n"
-        f"    mine = lease.wait(Path({str(LEASE)!r}), lambda: None, lambda: False)\n"
-        "    count = int(Path('count').read_text()); time.sleep(0.002)\n"
-        "    Path('count').write_text(str(count + 1)); mine.release()\n"
-    )
-    racers = [process(code) for _ in range(4)]
-    for racer in racers:
-        with racer:
-            assert racer.wait(3 * WAIT_SECONDS) == 0
-    assert Path("count").read_text() == "48"
-    assert not list(LEASE.parent.iterdir())  # nor does anything stay behind
-
-
 # --- the dead and the silent ----------------------------------------------------------------------
 
 
@@ -137,9 +112,9 @@ def test_a_holder_elsewhere_is_taken_over_after_a_minute_of_silence(seconds: flo
 
 
 def test_a_container_of_the_same_name_is_not_this_host() -> None:
-    somebody(host=owner.HOST, space="another", pid=2**22 + 1)
+    somebody(host=lease.HOST, space="another", pid=2**22 + 1)
     assert lease.claim(LEASE) is None
-    somebody(host=owner.HOST, space=owner.SPACE, pid=2**22 + 1)
+    somebody(host=lease.HOST, space=lease.SPACE, pid=2**22 + 1)
     mine = lease.claim(LEASE)
     assert mine is not None
     mine.release()
@@ -236,13 +211,6 @@ def test_leases_are_held_inside_and_given_back_after_an_error() -> None:
     assert not list(store.files("leases"))
 
 
-def test_work_that_is_done_already_is_not_ours() -> None:
-    store = Store("rb-store")
-    with store.claimed(KEYS, lambda: True, nobody_waits) as ours:
-        assert not ours
-    assert not list(store.files("leases"))
-
-
 def test_work_that_others_finish_while_we_wait_is_not_ours() -> None:
     store, waited = Store("rb-store"), 0
     theirs = lease.claim(store.path("leases", KEYS[1]) or Path())
@@ -281,25 +249,6 @@ def test_who_stops_waiting_gives_back_what_it_had() -> None:
     theirs.release()
 
 
-def test_two_that_want_the_same_units_in_another_order_do_not_block_each_other() -> None:
-    code = (
-        "keys, store = sys.argv[1:], Store('rb-store')\n"
-        "for _ in range(15):\n"
-        "    with store.claimed(keys, lambda: False, lambda: None) as ours:\n"
-        "        assert ours; time.sleep(0.002)\n"
-    )
-    others = [
-        subprocess.Popen([sys.executable, "-c", START + code, *keys])
-        for keys in (KEYS, KEYS[::-1], [KEYS[1], KEYS[2], KEYS[0]])
-    ]
-    try:
-        assert [other.wait(3 * WAIT_SECONDS) for other in others] == [0, 0, 0]
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
-
-
 def test_each_unit_is_computed_once_by_processes_that_share_a_store() -> None:
     code = (
         "from rbtools.store import digest\n"
@@ -322,26 +271,6 @@ def test_each_unit_is_computed_once_by_processes_that_share_a_store() -> None:
             computed += other.stdout.read().split()
             assert other.wait(WAIT_SECONDS) == 0
     assert sorted(map(int, computed)) == list(range(12))
-
-
-def test_two_that_write_the_same_key_never_show_a_part_of_it() -> None:
-    # As where a lease was lost: both write, and a reader sees one result or the other, whole.
-    code = (
-        "from rbtools.store import digest\n"
-        "store, value = Store('rb-store'), [sys.argv[1]] * 5000\n"
-        "for _ in range(60):\n"
-        "    store.keep_result(digest({}), {}, value)\n"
-        "assert store.trouble is None\n"
-    )
-    writers = [subprocess.Popen([sys.executable, "-c", START + code, word]) for word in ("a", "bb")]
-    store, seen = Store("rb-store"), set()
-    while any(writer.poll() is None for writer in writers):
-        value = store.result(digest({}))
-        assert value is None or (len(set(value)) == 1 and len(value) == 5000)
-        seen.update(value or ())
-    assert [writer.returncode for writer in writers] == [0, 0]
-    assert not store.damaged and seen <= {"a", "bb"} and seen
-    assert [path.name for path in Path("rb-store/results").glob("??/*")] == [digest({})]
 
 
 def test_a_file_of_gigabytes_in_the_place_of_a_lease(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a store holds, as records: as the tools wrote them, in order, from the files or from the index."""
+"""What a store holds, as records: as the tools wrote them, in order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import pytest
 
 from rbtools.errors import RbError
 from rbtools.records import parse
-from rbtools.store import Store, digest, index, listing
+from rbtools.store import Store, digest, listing
 from rbtools.store.checksum import sealed
-from rbtools.store.parallel_map import parallel_map
 
 FIELDS = ("arch", "dataset", "train", "checkpoint", "metrics", "evals")
 
@@ -144,130 +143,23 @@ def test_a_key_that_names_nothing_is_said(key: str, said: str, filled: Any) -> N
 # --- no store -------------------------------------------------------------------------------------
 
 
-def test_a_store_that_is_not_there_is_said_and_not_made() -> None:
+def test_what_is_no_store_is_said_and_not_made() -> None:
     with pytest.raises(RbError, match=r"There is no store .*nowhere\. The tools make it .* --store"):
         list(listing.records(Store("nowhere")))
     assert not Path("nowhere").exists()
-
-
-def test_a_folder_that_is_no_store_is_said() -> None:
     Path("photos/cat").mkdir(parents=True)
     with pytest.raises(RbError, match=r"photos is no store: it has no format\.json"):
         list(listing.records(Store("photos")))
+    assert list(listing.records(Store("photos/cat"))) == []  # an empty folder may become one
 
 
-def test_an_empty_folder_is_an_empty_store() -> None:
-    Path("new").mkdir()
-    assert list(listing.records(Store("new"))) == []
-
-
-def test_another_format_is_refused() -> None:
-    Path("old").mkdir()
-    Path("old/format.json").write_text('{"format":7}')
-    with pytest.raises(RbError, match="has format 7; this rbtools reads format 1"):
-        list(listing.records(Store("old")))
-
-
-# --- the index ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def indexed(filled: Any, settled: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The filled store, with an index of all its folders."""
-    monkeypatch.setattr(index, "WORTH_WRITING", 1)
-    texts(filled.store)
-    assert (filled.store.folder / "index").is_dir()
-    return filled
-
-
-def texts(store: Store) -> list[bytes]:
-    return [line for folder in listing.folders(store, "results") for line in index.texts(store, folder).lines]
-
-
-def read_from(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The results that are read from now on."""
-    seen: list[str] = []
-    real = listing.read
-    monkeypatch.setattr(listing, "read", lambda path, size: seen.append(path) or real(path, size))
-    return seen
-
-
-def test_the_index_says_what_the_files_say_and_reads_none(
-    indexed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = listed(indexed.store)
-    seen = read_from(monkeypatch)
-    assert [orjson.loads(line) for line in texts(indexed.store)] == expected
-    assert seen == []
-
-
-def test_a_result_that_was_written_anew_is_read_anew(indexed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = indexed.files("results")[0]
-    kept = orjson.loads(path.read_bytes()[:-66])
-    for entry in kept["value"] if isinstance(kept["value"], list) else [kept["value"]]:
-        entry["device"] = "gpu"  # as long as "cpu", so that the size tells nothing
-    indexed.store.keep_result(path.name, kept["what"], kept["value"], kept["about"])
-    seen = read_from(monkeypatch)
-    assert [orjson.loads(line) for line in texts(indexed.store)] == listed(indexed.store)
-    assert seen[0] == str(path)
-    assert sum(b'"gpu"' in line for line in texts(indexed.store)) == 1
-
-
-def test_a_result_that_is_gone_is_not_listed(indexed: Any) -> None:
-    path = indexed.files("results")[0]
-    path.unlink()
-    lines = texts(indexed.store)
-    assert len(lines) == 5 and not any(path.name.encode() in line for line in lines)
-
-
-def test_a_result_damaged_after_it_was_indexed_is_named(indexed: Any) -> None:
-    path = indexed.files("results")[0]
-    path.write_bytes(b"x" * path.stat().st_size)
-    folders = listing.folders(indexed.store, "results")
-    damaged = [path for folder in folders for path in index.texts(indexed.store, folder).damaged]
-    assert damaged == [str(path)]
-
-
-def test_a_checkpoint_that_was_dropped_since_has_no_bytes(indexed: Any) -> None:
-    gone, kept = (record["checkpoint"] for record in indexed.trained)
-    indexed.store.object(gone).unlink()
-    for found in (listed(indexed.store), [orjson.loads(line) for line in texts(indexed.store)]):
-        sizes = {
-            one["checkpoint"]: one["stored"].get("checkpoint_bytes")
-            for one in found
-            if "history" in one["train"]
-        }
-        assert sizes[gone] == 0 < sizes[kept]
-
-
-@pytest.mark.parametrize("harm", [b"", b"x", sealed(b"x"), sealed(b"[]"), sealed(b'{"version":1}'), None])
-def test_a_damaged_index_or_one_of_another_version_is_not_used(
-    harm: bytes | None, indexed: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = listed(indexed.store)
-    if harm is None:
-        monkeypatch.setattr(index, "VERSION", "another")
-    else:
-        for path in (indexed.store.folder / "index").iterdir():
-            path.write_bytes(harm)
-    seen = read_from(monkeypatch)
-    assert [orjson.loads(line) for line in texts(indexed.store)] == expected
-    assert len(seen) == 6
-    assert [orjson.loads(line) for line in texts(indexed.store)] == expected
-    assert len(seen) == 6  # it was made anew
-
-
-def test_few_new_results_are_not_worth_an_index(filled: Any) -> None:
-    assert len(texts(filled.store)) == 6
-    assert not (filled.store.folder / "index").exists()
-
-
-def test_a_store_that_cannot_be_written_is_listed_all_the_same(
-    filled: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(index, "WORTH_WRITING", 1)
-    (filled.store.folder / "index").write_text("in the way")
-    assert len(texts(filled.store)) == 6
+def test_a_checkpoint_that_was_dropped_since_has_no_bytes(filled: Any) -> None:
+    gone, kept = (record["checkpoint"] for record in filled.trained)
+    filled.store.object(gone).unlink()
+    sizes = {
+        one["checkpoint"]: one["stored"]["checkpoint_bytes"] for one in of_kind(filled.store, "training")
+    }
+    assert sizes[gone] == 0 < sizes[kept]
 
 
 # --- shared between cores ---------------------------------------------------------------------------
@@ -275,7 +167,7 @@ def test_a_store_that_cannot_be_written_is_listed_all_the_same(
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_answers_come_in_the_order_of_the_items(processes: int) -> None:
-    found = list(parallel_map(lambda item: (item * item, os.getpid()), range(20), processes))
+    found = list(listing.parallel_map(lambda item: (item * item, os.getpid()), range(20), processes))
     assert [square for square, _ in found] == [item * item for item in range(20)]
     assert (len({pid for _, pid in found}) == processes) is (processes > 1 or found[0][1] == os.getpid())
 
@@ -289,13 +181,13 @@ def test_an_error_of_a_helper_is_raised_here(processes: int) -> None:
 
     found = []
     with pytest.raises(RbError, match="third"):
-        for answer in parallel_map(work, range(10), processes):
+        for answer in listing.parallel_map(work, range(10), processes):
             found.append(answer)
     assert found == [0, 1, 2]
 
 
 def test_helpers_end_with_who_stops_reading() -> None:
-    answers = parallel_map(lambda item: (os.getpid(), b"x" * 1_000_000), range(50), 2)
+    answers = listing.parallel_map(lambda item: (os.getpid(), b"x" * 1_000_000), range(50), 2)
     helpers = {next(answers)[0], next(answers)[0]}
     answers.close()  # type: ignore[attr-defined]
     for helper in helpers:
@@ -306,7 +198,7 @@ def test_helpers_end_with_who_stops_reading() -> None:
 def test_helpers_end_when_who_they_work_for_is_killed() -> None:
     # They hold copies of its standard output: whoever reads that would wait for ever.
     code = (
-        "import os, time\nfrom rbtools.store.parallel_map import parallel_map\n"
+        "import os, time\nfrom rbtools.store.listing import parallel_map\n"
         "answers = parallel_map(lambda item: (os.getpid(), b'x' * 1_000_000), range(60), 3)\n"
         "print(*[next(answers)[0] for _ in range(3)], flush=True)\n"
         "time.sleep(600)\n"

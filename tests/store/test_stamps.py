@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rbtools.store.stamps import RESOLUTION_SECONDS, stamp
+from rbtools.store.checksum import RESOLUTION_SECONDS, stamp
 
 NOW_NS = 1_700_000_000_123_456_789
 OLD: dict[str, int] = {

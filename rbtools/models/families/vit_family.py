@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.models.families.base import Inferred, State, numbered, weight
-from rbtools.spaces.zoo import FORMS
-from rbtools.spaces.zoo_forms import ViT
+from rbtools.spaces.zoo import FORMS, ViT
 
 # The names that identify it: patches, positions, head, first linear layer of a block; a pattern of the
 # blocks.

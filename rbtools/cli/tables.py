@@ -1,0 +1,273 @@
+"""Tables for people: ranked records, one model's results, verdicts on a record.
+
+Every row is on one line, and cells never wrap. If a table is too wide, intervals are left out first, then
+columns, details before others; a note below the table names what is not shown.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+from rbtools.records.metric_name import heading_pieces
+from rbtools.scoring import remeasured, table
+
+_GAP = 2  # spaces between columns
+_NARROWEST = 10  # shortest line that a heading is broken into
+_LONGEST_TEXT = 32  # of a name, a data set or a method
+_NAMED = 8  # metrics that are named as not shown
+
+
+class _DrawnColumn(NamedTuple):
+    """One column as it is to be drawn; `heading` may have several lines. `best`: the cells to mark."""
+
+    heading: str
+    numeric: bool
+    cells: list[str]
+    width: int
+    best: list[bool]
+
+
+_HINT = "--metric chooses columns; --format jsonl has all"
+
+
+def draw(
+    built: table.Table, key: str, width: int, *, terminal: bool = False, fixed: int = 2, hint: str = _HINT
+) -> str:
+    """The table of records ranked by `key`, at most `width` characters wide.
+
+    The first `fixed` columns (rank and name) and the key are always there, even if they do not fit. On a
+    `terminal` headings are bold. `hint`: where columns are that do not fit.
+    """
+    columns, hidden = _fitting(built, key, width, fixed)
+    columns = [column if terminal else _starred(column) for column in columns]
+    text = _drawn(columns, width, terminal)
+    return f"{text}\n\n{_note(hidden, width, hint)}" if hidden else text
+
+
+def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
+    heading = built.headings[place]
+    cells = [row[place] for row in built.rows]
+    texts = [table.text(cell if measured else cell._replace(interval=None, deviation=None)) for cell in cells]
+    texts = [text or heading.missing for text in texts]
+    if not heading.numeric:
+        texts = [_shortened(text) for text in texts]
+    title = _broken(heading.title, _widest(texts))
+    width = _widest([*texts, *title.split("\n")])
+    return _DrawnColumn(title, heading.numeric, texts, width, [cell.best for cell in cells])
+
+
+def _starred(column: _DrawnColumn) -> _DrawnColumn:
+    """Without bold type, a star follows the best values, and a blank the others."""
+    if not any(column.best):
+        return column
+    cells = [f"{text}{'*' if best else ' '}" for text, best in zip(column.cells, column.best, strict=True)]
+    return column._replace(cells=cells, width=max(column.width, _widest(cells)))
+
+
+def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list[_DrawnColumn], list[str]]:
+    """The columns that fit, and the names of those that do not.
+
+    Priority: columns that distinguish records, then metrics, then what all records share (such as their data
+    set), then intervals of metrics, then details.
+    """
+    titles = [heading.title for heading in built.headings]
+    every, own = range(len(titles)), titles.index(key, fixed)
+    short = [_column(built, place, measured=False) for place in every]
+    full = [_column(built, place, measured=True) for place in every]
+    if sum(column.width + _GAP for column in full) <= width + _GAP:
+        return full, []
+    details = [place for place in every if place > own and table.is_detail(titles[place])]
+    metrics = [place for place in every if place > own and place not in details]
+    chosen = {place: short[place] for place in (*range(fixed), own)}
+    free = width + _GAP - sum(column.width + _GAP for column in chosen.values())
+    about = range(fixed, own)
+    shared = [place for place in about if len(built.rows) > 1 and len(set(short[place].cells)) == 1]
+    apart = [place for place in about if place not in shared]
+    wishes = [(place, short[place]) for place in [*apart, *metrics, *shared]]
+    wishes += [(place, full[place]) for place in [own, *metrics]]
+    wishes += [(place, short[place]) for place in details]
+    for place, column in wishes:
+        more = column.width - chosen[place].width if place in chosen else column.width + _GAP
+        if more <= free and (place in chosen or column is short[place]):
+            chosen[place] = column
+            free -= more
+    hidden = [titles[place] for place in every if place not in chosen]
+    if without := sum(full[place].width > column.width for place, column in chosen.items()):
+        hidden.insert(0, f"the intervals of {without} column{'s' * (without > 1)}")
+    return [chosen[place] for place in sorted(chosen)], hidden
+
+
+def _drawn(columns: Sequence[_DrawnColumn], width: int, terminal: bool) -> str:
+    """Headings by rich, rows by hand: rich takes a millisecond for each of them."""
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        side: Literal["right", "left"] = "right" if column.numeric else "left"
+        drawn.add_column(
+            column.heading, justify=side, vertical="bottom", no_wrap=True, min_width=column.width
+        )
+    needed = sum(column.width + _GAP for column in columns)
+    # With a height as well: without it, rich assumes 80 columns for a dumb terminal.
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=terminal,
+        width=max(width, needed),
+        height=25,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    console.print(drawn)
+    headings: str = console.file.getvalue()  # type: ignore[attr-defined]
+    rows = zip(*(_aligned(column, terminal) for column in columns), strict=True)
+    lines = [*headings.rstrip("\n").split("\n"), *((" " * _GAP).join(row) for row in rows)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _aligned(column: _DrawnColumn, terminal: bool) -> list[str]:
+    """The cells of a column in its width; on a terminal the best are bold."""
+    cells = []
+    for text, best in zip(column.cells, column.best, strict=True):
+        blanks = " " * (column.width - cell_len(text))
+        shown = f"\x1b[1m{text}\x1b[0m" if terminal and best else text
+        cells.append(blanks + shown if column.numeric else shown + blanks)
+    return cells
+
+
+def _note(hidden: Sequence[str], width: int, hint: str) -> str:
+    named = ", ".join(hidden[:_NAMED])
+    more = f" and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else ""
+    text = f"not shown: {named}{more} ({hint})"
+    return textwrap.fill(table.plain(text), max(width, 20), break_on_hyphens=False)
+
+
+def _widest(texts: Sequence[str]) -> int:
+    return max(map(cell_len, texts), default=0)
+
+
+def _broken(title: str, width: int) -> str:
+    """A heading in lines of about the width of its cells, between the parts of a name."""
+    lines = [""]
+    for piece in heading_pieces(table.plain(title)):
+        if lines[-1] and len(lines[-1] + piece) > max(width, _NARROWEST):
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _shortened(text: str) -> str:
+    """A long name without its middle."""
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    half = (_LONGEST_TEXT - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def model_table(record: Mapping[str, Any], width: int) -> str:
+    """A line about the model, then a row for each metric: value with 95 % interval, images, split.
+
+    A record with an error has that in place of the rows that are missing.
+    """
+    arch = record.get("arch") or {}
+    about = ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
+    entries = {entry.get("metric"): entry for entry in record.get("evals") or []}
+    spreads = table.spreads_of(dict(record))
+    rows = [
+        _model_row(name, value, entries.get(name, {}), spreads.get(name, table.NO_SPREAD))
+        for name, value in (record.get("metrics") or {}).items()
+    ]
+    headings = [table.Heading("metric", False), table.Heading("value", True)]
+    headings += [table.Heading("n", True), table.Heading("split", False)]
+    parts = [table.plain(about)]
+    if rows:
+        parts.append(draw(table.Table(headings, rows, []), "value", width, terminal=True, fixed=1))
+    if "error" in record:
+        parts.append(f"error: {table.plain(str(record['error'].get('message', '')))}")
+    parts.append("(a pipe or a file gets the record, as JSON)")
+    return "\n".join(parts)
+
+
+def _model_row(
+    name: str, value: object, entry: Mapping[str, Any], spread: table.Spread
+) -> list[table.TableCell]:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    n, split = entry.get("n"), entry.get("split")
+    return [
+        table.TableCell(name),
+        table.TableCell(number, *spread),
+        table.TableCell(n if isinstance(n, int) else None),
+        table.TableCell(None if split is None else str(split)),
+    ]
+
+
+_VERIFY_HINT = "the record has all"
+_HEADINGS = (
+    table.Heading("metric", False),
+    table.Heading("verdict", False),
+    table.Heading("claimed", True, missing="–"),
+    table.Heading("measured", True, missing="–"),
+    table.Heading("p", True, missing="–"),
+    table.Heading("test", False, missing="–"),
+    table.Heading("n", True, missing="–"),
+    table.Heading("difference", True, missing="–"),
+)
+
+
+def verify_table(record: Mapping[str, Any], width: int) -> str:
+    """A line about the model, a row for each entry, then why entries cannot be told, and what is
+    inconsistent, a line each.
+    """
+    arch, verify = record.get("arch") or {}, record.get("verify") or {}
+    about = ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
+    entries = verify.get("entries") or {}
+    parts = [table.plain(about)]
+    if entries:
+        rows = [_verdict_row(name, verdict) for name, verdict in entries.items()]
+        parts.append(
+            draw(
+                table.Table([*_HEADINGS], rows, []),
+                "verdict",
+                width,
+                terminal=True,
+                fixed=1,
+                hint=_VERIFY_HINT,
+            )
+        )
+    unknown = remeasured.unknown_by_reason(entries)
+    reasons = [f"{', '.join(names)}: {reason}" for reason, names in unknown.items()]
+    reasons += [
+        f"{name}: {verdict['reason']}"
+        for name, verdict in entries.items()
+        if "reason" in verdict and verdict["verdict"] != remeasured.UNKNOWN
+    ]
+    reasons += [
+        f"{name}: assumed: {verdict['assumed']}" for name, verdict in entries.items() if "assumed" in verdict
+    ]
+    findings = [f"inconsistent: {finding['says']}" for finding in verify.get("inconsistent") or ()]
+    if "inconsistent" in verify and not findings:
+        findings = ["The numbers of the record agree with each other."]
+    parts += map(table.plain, [*reasons, *findings])
+    if "error" in record:
+        parts.append(f"error: {table.plain(str(record['error'].get('message', '')))}")
+    parts.append("(a pipe or a file gets the record, as JSON)")
+    return "\n".join(parts)
+
+
+def _verdict_row(name: str, verdict: Mapping[str, Any]) -> list[table.TableCell]:
+    cells = [table.TableCell(name), table.TableCell(str(verdict.get("verdict")))]
+    for key in ("claimed", "measured", "p", "test", "n", "difference"):
+        value = verdict.get(key)
+        if key == "test" and isinstance(value, str):
+            cells.append(table.TableCell(re.split("[,;:]", value)[0]))  # its name; the rest is in the record
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        cells.append(table.TableCell(value if number else None))
+    return cells

@@ -1,1 +1,0 @@
-"""Jobs on a Ray cluster: the cluster, its workers, and the executor."""

@@ -1,0 +1,212 @@
+"""A Ray cluster: joining it, and what its nodes have."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import re
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools.errors import RbError, UsageError
+from rbtools.execution.run import Run
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+_SECONDS_TO_ANSWER = 3.0
+_SECONDS_TO_JOIN = 20.0
+_SECONDS_TO_START = 90.0  # for starting a cluster on a busy machine
+_SECONDS_TO_LEAVE = 0.5
+_PLACE = re.compile(r"^\[[^\]]*\] *\S+:\d+: *")  # "[time W pid thread] file.cc:12: "
+
+
+class Share(NamedTuple):
+    """The resources that one task takes of a node, and how many such tasks the cluster runs at once.
+
+    `threads`: the threads of a large network without --threads. Every node has that many, so that a result
+    does not depend on where it was computed.
+    """
+
+    device: str
+    gpus: float
+    threads: int
+    capacity: int
+
+
+class Membership:
+    """A connection to a cluster, from `join` to `leave`."""
+
+    def __init__(self, address: str | None) -> None:
+        self.address = address or os.environ.get("RAY_ADDRESS")
+        self._ray: Any = None
+        self._failed: BaseException | None = None
+        self._holder: object = None
+        self._joined, self._leaving = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._stay, daemon=True)
+
+    def join(self) -> Any:
+        """Join the cluster and return the `ray` module.
+
+        Without an address: a cluster that runs on this machine, else one that is started here for this run.
+        Ray waits for minutes for an address that does not answer, so we probe it first, and joining has its
+        own time limit. Raises RbError.
+        """
+        # A cluster that we start sends no usage statistics; read when Ray is imported.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            self._ray = importlib.import_module("ray")
+        except ModuleNotFoundError as error:
+            if error.name != "ray":
+                raise
+            raise UsageError(
+                "--jobs ray needs Ray, and ray is not installed: pip install 'rbtools[ray]'."
+            ) from None
+        if self.address:
+            _ask(self.address)
+        with _captured_errors() as errors:
+            self._thread.start()
+            limit = _SECONDS_TO_START if self.address in (None, "local") else _SECONDS_TO_JOIN
+            in_time = self._joined.wait(limit)
+        if threading.current_thread() is threading.main_thread():
+            # Ray installs a C handler that prints a stack on SIGTERM; this restores Python's.
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        where = self.address or "this machine"
+        if not in_time:
+            raise RbError(
+                f"The Ray cluster at {where} did not let us join within {limit:.0f} seconds. Check that"
+                " this is its address (ray start --head prints it), and that this machine is part of it"
+                f" (ray start --address=...).{errors.last()}"
+            )
+        if self._failed is not None:
+            reason = " ".join(str(self._failed).split()) or type(self._failed).__name__
+            raise RbError(
+                f"Joining the Ray cluster at {where} failed: {reason}{errors.last()}"
+            ) from self._failed
+        return self._ray
+
+    def leave(self, holder: object = None) -> None:
+        """Leave the cluster; if Ray takes too long, the end of the process does the rest.
+
+        `holder` stays alive until Ray has shut down: Ray ends the process, with status 1, if one of its
+        references is dropped meanwhile.
+        """
+        self._holder = holder
+        self._leaving.set()
+        if self._joined.is_set():
+            self._thread.join(_SECONDS_TO_LEAVE)
+
+    def _stay(self) -> None:
+        """Join, wait, leave. In a thread: joining may hang, and in the main thread Ray takes over SIGTERM. In
+        one thread for all three: what Ray starts on this machine ends with the thread.
+        """
+        try:
+            self._ray.init(
+                address=self.address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                include_dashboard=False,
+            )
+        except BaseException as error:
+            self._failed = error
+        self._joined.set()
+        self._leaving.wait()
+        if self._failed is None:
+            self._ray.shutdown()
+        self._holder = None
+
+
+class _Captured:
+    """What was written to standard error while it was captured."""
+
+    text = ""
+
+    def last(self) -> str:
+        """The last line, for the end of a message; without the place in Ray's source."""
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        return f" Ray says: {_PLACE.sub('', lines[-1])}" if lines else ""
+
+
+@contextlib.contextmanager
+def _captured_errors() -> Iterator[_Captured]:
+    """Capture standard error: if joining fails, what Ray wrote there goes into the message."""
+    captured = _Captured()
+    try:
+        stderr = os.dup(2)
+    except OSError:
+        yield captured
+        return
+    with tempfile.TemporaryFile() as aside:
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield captured
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            aside.seek(0)
+            captured.text = aside.read().decode("utf-8", "replace")
+
+
+def _ask(address: str) -> None:
+    """Raise RbError if nothing listens at the address, UsageError for an invalid one."""
+    if address in ("auto", "local"):
+        return
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"The Ray address {address} is one for Ray's client. Run the tool on a machine of the cluster,"
+            " with the cluster's own address, such as 10.0.0.1:6379."
+        )
+    match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:/\s]+):(\d+)", address)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise UsageError(
+            f"The Ray address is '{address}'. Expected HOST:PORT, such as 10.0.0.1:6379, or auto."
+        )
+    try:
+        socket.create_connection((match[1].strip("[]"), int(match[2])), _SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise RbError(
+            f"No Ray cluster answers at {address}: {reason}. Start one (ray start --head), check the address,"
+            " or leave out --jobs ray."
+        ) from None
+
+
+def share(ray: ModuleType, run: Run) -> Share:
+    """The resources of a task. Raises RbError if no node of the cluster could ever run one."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)
+    cards = sum(int(node.get("GPU", 0)) for node in nodes)
+    if re.fullmatch(r"cuda:\d+", run.placement.device):
+        raise UsageError(
+            f"--device {run.placement.device} names a GPU of one machine, but Ray chooses. Use --device cuda."
+        )
+    if run.placement.device == "cuda" and not cards:
+        raise RbError("The Ray cluster has no GPU. Use --device cpu or auto, or start nodes with GPUs.")
+    if not cores or (run.placement.threads or 1) > cores[-1]:
+        most = f"at most {cores[-1]}" if cores else "none"
+        raise RbError(
+            f"A task takes {run.placement.threads or 1} cores of one node, but the nodes of the Ray cluster"
+            f" have {most}. Use fewer --threads, or start larger nodes."
+        )
+    if cards and run.placement.device in ("auto", "cuda"):
+        return Share(
+            "cuda",
+            1 / run.placement.jobs_per_gpu,
+            run.placement.threads or 1,
+            cards * run.placement.jobs_per_gpu,
+        )
+    device = "cpu" if run.placement.device == "auto" else run.placement.device
+    return Share(
+        device,
+        0.0,
+        run.placement.threads or cores[0],
+        sum(count // (run.placement.threads or 1) for count in cores),
+    )

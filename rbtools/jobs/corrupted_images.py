@@ -1,0 +1,471 @@
+"""Corrupted images in files: archives such as CIFAR-10-C evaluated and written, and a picture of corruptions.
+
+An archive has NAME.npy, uint8 images (5 N, H, W, C): the N images of the data set at severity 1, then at
+severity 2 and so on; and labels.npy, their labels, (5 N,) or only (N,).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from rbtools import registry
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.datasets import npy
+from rbtools.errors import RbError
+from rbtools.evaluation.base import EvalTask, Output
+from rbtools.evaluation.tasks import CleanOutput, accuracy_entries, mean_over, rows_key, rows_of
+from rbtools.execution import device, resources
+from rbtools.execution.run import Run
+from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.data import ArchiveDataset, Data, data_of
+from rbtools.jobs import evaluate_record
+from rbtools.lazy import np, torch
+from rbtools.plain_files import LARGEST_LIST, read_plain
+from rbtools.records import metric_name, results
+from rbtools.rng import GENERATOR
+from rbtools.rng.draws import Draws
+from rbtools.scoring import corruptions as sums
+from rbtools.store.files import cannot_write, user_output, written_whole
+from rbtools.units import SEVERITIES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.corruptions.base import Corruption
+    from rbtools.datasets.streaming import Streamed
+    from rbtools.evaluation.base import Batch, Correct
+
+BLOCKS = len(SEVERITIES)  # copies of the data set in a file
+CHUNK = 256
+ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later run may continue
+HINT = "Free some space, or name another folder."
+CELL = 96  # least pixels that an image of the picture is enlarged to
+GAP, TOP, LEFT = 4, 22, 150
+INK, PAPER = (0, 0, 0), (255, 255, 255)
+
+
+# --- evaluation of an archive ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArchiveOutput(Output):
+    """Which examples are classified correctly in one file of the archive, at one severity."""
+
+    corruption: str
+    severity: int
+    content: str
+    detail: bool = False
+    random = False
+
+    def key_fields(self) -> dict[str, Any]:
+        return {
+            "kind": "archived corruption",
+            "corruption": self.corruption,
+            "severity": self.severity,
+            "content": self.content,
+            **rows_key(self.detail),
+        }
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        name = metric_name.corrupt_name(self.corruption, self.severity)
+        settings = {"corruption": self.corruption, "severity": self.severity, "archive": self.content}
+        return [{"metric": name, **settings}]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        return accuracy_entries(self, outcomes)
+
+
+@dataclass(frozen=True)
+class ArchiveTask(EvalTask):
+    """Accuracy on one file, at some severities; `clean`: with the clean accuracy, once per archive.
+
+    detail: keep the logits of each example.
+    """
+
+    file: Path
+    content: str
+    severities: tuple[int, ...]
+    size: int
+    clean: bool
+    detail: bool = False
+
+    @property
+    def title(self) -> str:
+        return self.file.name
+
+    def outputs(self) -> Sequence[Output]:
+        name, detail = self.file.stem, self.detail
+        blocks = [ArchiveOutput(name, severity, self.content, detail) for severity in self.severities]
+        return [CleanOutput(detail=detail), *blocks] if self.clean else list(blocks)
+
+    def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor]:
+        images, places = npy.mapped(self.file), batch.ids.cpu().numpy()
+        outcomes = []
+        for output in wanted:
+            if isinstance(output, ArchiveOutput):
+                block = images[places + (output.severity - 1) * self.size]
+                tensor = torch.from_numpy(block).to(batch.images.device).permute(0, 3, 1, 2)
+                logits = batch.logits(tensor.float().div(255).contiguous())
+                outcomes.append(rows_of(batch, logits, self.detail))
+            elif isinstance(output, CleanOutput):
+                outcomes.append(output.measure(batch))
+        return outcomes
+
+
+def files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files of these corruptions. Raises RbError where some are missing, or the labels are."""
+    if not folder.is_dir():
+        problem = "is no folder" if folder.exists() else "does not exist"
+        raise RbError(f"{folder} {problem}. Expected the folder of an archive, with labels.npy and NAME.npy.")
+    wanted = [folder / f"{name}.npy" for name in ("labels", *names)]
+    lacking = [file.name for file in wanted if not file.is_file()]
+    if lacking:
+        there = sorted(file.stem for file in folder.glob("*.npy") if file.stem in CORRUPTIONS)
+        raise RbError(
+            f"The folder {folder} lacks {', '.join(lacking)}. It has: {', '.join(there) or 'no corruption'}."
+            " Unpack the archive again, or name only these corruptions."
+        )
+    return wanted[1:]
+
+
+def run_archive(
+    record: dict[str, Any],
+    folder: Path,
+    names: Sequence[str],
+    severities: tuple[int, ...],
+    reference: sums.Reference | None,
+    run: Run,
+    detail: bool = False,
+) -> dict[str, Any]:
+    """Add accuracies on the files of an archive to the record, one file after the other.
+
+    Every file is checked before the first is evaluated. A file is hashed immediately before its images are
+    evaluated, so that its pages are still cached and the disk reads it once. Raises RbError where a file does
+    not belong to the record's data set.
+    """
+    inputs = resolve_inputs(record, run)
+    data = inputs.data
+    has_clean = not isinstance(data, ArchiveDataset)
+    if not has_clean:
+        run.report.notify(
+            f"the clean images of {data.name} are missing: no clean accuracy, and no relative mCE."
+        )
+    paths = files(folder, names)
+    for path in paths:
+        _check_images(path, data)
+    _check_labels(folder / "labels.npy", data)
+    unread = [ArchiveTask(path, "", severities, _size(data), False) for path in paths]
+    expected = [entry for task in unread for entry in evaluate_record.expected_entries(inputs, task)]
+    expected += _sums(expected, None, reference, data, {})
+    evaluate_record.check_entries(
+        inputs.record, [{**entry, "archive": results.LATER} for entry in expected], run
+    )
+    computed_before, found_before = run.store.computed, run.store.found
+    entries: list[dict[str, Any]] = []
+    implicit_entries: list[dict[str, Any]] = []
+    correct: dict[tuple[str, int], np.ndarray] = {}
+    for path in paths:
+        task = ArchiveTask(
+            path,
+            run.store.file_hash(path),
+            severities,
+            _size(data),
+            has_clean and not implicit_entries,
+            detail,
+        )
+        of_file, clean = evaluate_record.task_entries(inputs, task)
+        entries, implicit_entries = entries + of_file, implicit_entries + clean
+        correct |= evaluate_record.correct_images(inputs, task)
+    anything = run.store.computed > computed_before  # a record counts once, not once per file
+    run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
+    entries += _sums(entries, implicit_entries[0] if implicit_entries else None, reference, data, correct)
+    record = inputs.record_with_data()
+    for entry in implicit_entries:
+        record = results.add_implicit(record, entry)
+    return evaluate_record.add_entries(record, entries, run)
+
+
+def _sums(
+    entries: Sequence[dict[str, Any]],
+    clean: dict[str, Any] | None,
+    reference: sums.Reference | None,
+    data: Data,
+    correct: Correct,
+) -> list[dict[str, Any]]:
+    """Entries of the means and of mCE, named for the split."""
+    summary = sums.summary(entries, clean, CORRUPTIONS.all, reference, partial(mean_over, correct))
+    return [{**entry, "metric": metric_name.split_name(entry["metric"], data.split)} for entry in summary]
+
+
+def _check_images(file: Path, data: Data) -> None:
+    channels, height, width = data.about.shape
+    array = _array_of(file)
+    if array.dtype != "uint8" or array.ndim != 4 or array.shape[1:] != (height, width, channels):
+        raise RbError(
+            f"{file} holds {array.dtype} {array.shape}. Expected uint8 images of the data set {data.name}:"
+            f" ({BLOCKS * _size(data)}, {height}, {width}, {channels})."
+        )
+    if len(array) != BLOCKS * _size(data):
+        raise RbError(
+            f"{file} holds {len(array)} images. Expected {BLOCKS * _size(data)}: the {_size(data)} of the"
+            f" data set {data.name} ({data.split}) at {BLOCKS} severities. Name theirs with --dataset."
+        )
+
+
+def _check_labels(file: Path, data: Data) -> None:
+    labels = _array_of(file)
+    ours = data.load().labels.numpy()
+    if labels.dtype.kind not in "iu" or labels.shape not in ((len(ours),), (BLOCKS * len(ours),)):
+        raise RbError(
+            f"{file} holds {labels.dtype} {labels.shape}. Expected {BLOCKS * len(ours)} whole numbers, the"
+            f" labels of the data set {data.name} once for each severity."
+        )
+    wrong = (labels.reshape(-1, len(ours)) != ours).any(axis=0).nonzero()[0]
+    if len(wrong):
+        first = int(wrong[0])
+        raise RbError(
+            f"{file} does not fit the data set {data.name}: {len(wrong)} of {len(ours)} labels differ,"
+            f" first that of image {first} ({int(labels[first])} there, {int(ours[first])} here). The images"
+            " must be those of the data set, in its order."
+        )
+
+
+def _size(data: Data) -> int:
+    """How many images the whole split has, without the selection of --n."""
+    return data.about.sizes[data.split]
+
+
+def _array_of(file: Path) -> np.ndarray:
+    try:
+        return npy.mapped(file)
+    except (ValueError, OSError) as error:
+        raise RbError(
+            f"{file} is damaged: {error}. Expected an array of numpy (.npy); unpack the archive again."
+        ) from None
+
+
+# --- an archive is written ------------------------------------------------------------------------
+
+
+def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
+    """Write the files that are missing or unfinished; return a line about each corruption.
+
+    Images are in the order of their split (`--n` and `--n` select some), once for each severity, with
+    the pixels that `rb-corrupt` evaluates for the same seed. Raises RbError if the folder has files of other
+    images or another seed, images are too small, or it cannot be written.
+    """
+    data = data_of({}, run)
+    chosen = [corruption.resolved() for corruption in corruptions]
+    for corruption in chosen:
+        for severity in SEVERITIES:
+            corruption.check_size(severity, data.about.shape[1:])
+    dataset = data.load()
+    ids = data.order(dataset.labels)[: run.selection.n].sort().values
+    _claim(folder, _described(data, run, len(ids)), chosen)
+    labels = dataset.labels[ids].repeat(BLOCKS).numpy()
+    with written_whole(folder / "labels.npy", hint=HINT) as stream:
+        # uint8, as published, where all labels fit
+        np.save(stream, labels.astype(np.uint8 if labels.max() < 256 else np.int64))
+    lines = []
+    with device.taken(run, resources.training_threads(run, None)) as target:
+        for corruption in chosen:
+            path = folder / f"{corruption.name}.npy"
+            if path.exists():
+                lines.append(f"{path} was already complete.")
+                continue
+            earlier = _write_one(corruption, path, dataset.images, ids, target, run)
+            lines.append(f"{path} is written{f', from image {earlier} on' if earlier else ''}.")
+    return lines
+
+
+def _write_one(
+    corruption: Corruption,
+    path: Path,
+    images: Tensor | Streamed,
+    ids: Tensor,
+    target: torch.device,
+    run: Run,
+) -> int:
+    """Write one file, continuing an earlier run; return how many images that run had written."""
+    channels, height, width = images.shape[1:]
+    count = BLOCKS * len(ids)
+    head = io.BytesIO()
+    shape = (count, height, width, channels)
+    np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    corruption.prepared()  # what cannot be read is refused before a file is made
+    with _continued(path, head.getvalue(), height * width * channels) as (file, earlier):
+        done = earlier
+        while done < count:
+            run.report.check_cancelled()
+            run.report.progress(f"{path.name}  {done}/{count} images")
+            block, start = divmod(done, len(ids))
+            part = ids[start : start + (run.settings.batch or CHUNK)]
+            levels = corrupted(corruption, images[part], part, SEVERITIES[block], target, run.settings.seed)
+            file.write(levels.tobytes())
+            file.flush()
+            done += len(part)
+    return earlier
+
+
+@contextlib.contextmanager
+def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], int]]:
+    """PATH.part, opened at its end, and how many rows of so many bytes it has; it becomes `path` if the block
+    succeeds. A file with another head begins anew.
+
+    Raises RbError if it cannot be written, or another process is writing it.
+    """
+    aside = path.with_name(path.name + ".part")
+    try:
+        with open(aside, "ab+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.stat(aside)  # its writer may just have finished and renamed it
+            except OSError:
+                raise RbError(
+                    f"{aside} is being written by another process. Wait for it, or end it."
+                ) from None
+            file.seek(0)
+            rows = (os.fstat(file.fileno()).st_size - len(head)) // row if file.read(len(head)) == head else 0
+            file.truncate(len(head) + rows * row if rows else 0)
+            if not rows:
+                file.write(head)
+            yield file, rows
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(aside, path)
+    except OSError as error:
+        raise cannot_write(path, error, HINT) from error
+
+
+def corrupted(
+    corruption: Corruption, images: Tensor, ids: Tensor, severity: int, place: torch.device, seed: int
+) -> np.ndarray:
+    """Images uint8 (n, C, H, W) of these examples as `rb-corrupt` evaluates them, uint8 (n, H, W, C)."""
+    draws = Draws(seed, f"corruption.{corruption.name}", ids.to(place))
+    result = corruption(images.to(place).float().div(255), severity, draws)
+    levels = result.mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1)
+    array: np.ndarray = levels.contiguous().cpu().numpy()
+    return array
+
+
+def _described(data: Data, run: Run, count: int) -> dict[str, Any]:
+    """The description that all files of a folder share."""
+    return {
+        "dataset": data.name,
+        "split": data.split,
+        "fingerprint": data.fingerprint,
+        "images": count,
+        "n": run.selection.n,
+        "seed": run.settings.seed,
+        "draws": GENERATOR,
+        "files": {},
+    }
+
+
+def _claim(folder: Path, about: dict[str, Any], corruptions: Sequence[Any]) -> None:
+    """Write the description of the folder. Raises RbError if its files do not or may not match it."""
+    file = folder / ABOUT
+    present = _description_in(file)
+    if present is None:
+        strange = [path.name for path in sorted(folder.glob("*.npy*"))]
+        if strange:
+            raise RbError(
+                f"{folder} already has {', '.join(strange[:3])}, which rb-corrupt did not write. Name a new"
+                " folder."
+            )
+        present = about
+    shared = ("fingerprint", "split", "images", "seed", "draws")
+    other = [key for key in shared if present.get(key) != about[key]]
+    for corruption in corruptions:
+        settings = {"version": corruption.version, **registry.config(corruption)}
+        if present["files"].setdefault(corruption.name, settings) != settings:
+            other.append(corruption.name)
+    if other:
+        differing = ", ".join(f"{key} {present.get(key)!r}" for key in other if key in about)
+        raise RbError(
+            f"{folder} holds a different copy ({differing or ', '.join(other)}). Name a new folder, or use"
+            " the same data set, images, seed and constants."
+        )
+    with written_whole(file, hint=HINT) as stream:
+        stream.write(json.dumps(present, indent=1).encode() + b"\n")
+
+
+def _description_in(file: Path) -> dict[str, Any] | None:
+    try:
+        description: Any = json.loads(read_plain(file, LARGEST_LIST))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError):
+        description = None
+    if not isinstance(description, dict) or not isinstance(description.get("files"), dict):
+        raise RbError(f"{file} is damaged. Name a new folder, or remove this one.")
+    return description
+
+
+# --- a picture ------------------------------------------------------------------------------------
+
+
+class Sheet(NamedTuple):
+    """A caption, the clean image, uint8 (H, W, C), and of each corruption by name one for each severity."""
+
+    caption: str
+    clean: Any
+    rows: dict[str, list[Any]]
+
+
+def corrupted_images(corruptions: Sequence[Any], severities: Sequence[int], run: Run) -> Sheet:
+    """The first image of the data set under each corruption at each severity.
+
+    The first in the order of evaluation, corrupted with the same random numbers as there. Raises RbError if
+    the image is too small for a corruption.
+    """
+    data = data_of({}, run)
+    dataset = data.load()
+    ids = data.order(dataset.labels)[:1]
+    clean, rows = dataset.images[ids], dict[str, list[Any]]()
+    for corruption in corruptions:
+        for severity in severities:
+            run.report.check_cancelled()
+            run.report.progress(f"{corruption.name} {severity}")
+            image = corrupted(corruption, clean, ids, severity, ids.device, run.settings.seed)[0]
+            rows.setdefault(corruption.name, []).append(image)
+    return Sheet(f"{data.name}, image {int(ids[0])}", clean[0].permute(1, 2, 0).contiguous().numpy(), rows)
+
+
+def draw(corruptions: Sequence[Any], severities: Sequence[int], file: Path, run: Run) -> str:
+    """Draw the corrupted images of `corrupted_images` into a PNG; return a line about it.
+
+    Raises RbError also where the file cannot be written.
+    """
+    from PIL import Image, ImageDraw
+
+    sheet = corrupted_images(corruptions, severities, run)
+    height, width = sheet.clean.shape[:2]
+    scale = max(1, -(-CELL // max(height, width)))
+    down, across = scale * height + GAP, scale * width + GAP
+    picture = Image.new("RGB", (LEFT + len(severities) * across, TOP + len(corruptions) * down), PAPER)
+    pen = ImageDraw.Draw(picture)
+    for column, severity in enumerate(severities):
+        pen.text((LEFT + column * across, 5), f"severity {severity}", INK)
+    for number, (name, images) in enumerate(sheet.rows.items()):
+        pen.text((GAP, TOP + number * down + down // 2 - 8), name, INK)
+        for column, image in enumerate(images):
+            shown = Image.fromarray(image.repeat(3, 2) if image.shape[2] == 1 else image)
+            shown = shown.resize((scale * width, scale * height), Image.Resampling.NEAREST)
+            picture.paste(shown, (LEFT + column * across, TOP + number * down))
+    encoded = io.BytesIO()
+    picture.save(encoded, "PNG")
+    with user_output(file, hint="Name another file.") as stream:
+        stream.write(encoded.getvalue())
+    return (
+        f"{file} shows {sheet.caption}, under {len(corruptions)} corruption{'s' * (len(corruptions) != 1)}."
+    )

@@ -1,0 +1,53 @@
+"""Wilson's interval of a proportion, by which every accuracy is measured and judged; it needs no numpy."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+Interval = tuple[float, float]
+
+
+@functools.lru_cache(maxsize=64)
+def normal_quantile(confidence: float) -> float:
+    """z with P(|Z| <= z) = confidence for a standard normal Z: 1.96 for 0.95."""
+    from statistics import NormalDist
+
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} is not between 0 and 1")
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def check_counts(successes: float, trials: float) -> None:
+    """Raise ValueError unless `successes` of `trials` is a proportion."""
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(f"{successes} successes of {trials} trials is no proportion")
+
+
+def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
+    """Wilson's score interval of a proportion, with continuity correction (Newcombe 1998, method 4).
+
+    Without the correction coverage falls to .84 where the rarer outcome comes less than once in the trials,
+    for any number of them; with it, it is .948 or more from 10 trials on (`bench/coverage_of_intervals.py`).
+    The ends move by some 1 / (2 trials), and stay in [0, 1]. Unlike Clopper and Pearson's it needs no scipy.
+    """
+    check_counts(successes, trials)
+    z2 = normal_quantile(confidence) ** 2
+    share = successes / trials
+
+    def reach(hits: float, misses: float) -> float:
+        """How far the end on the side of the hits lies from where it would be for none."""
+        root = math.sqrt(max(z2 - 2 - 1 / trials + 4 * hits / trials * (misses + 1), 0.0))
+        return (2 * hits + z2 - 1 - math.sqrt(z2) * root) / (2 * (trials + z2))
+
+    low = 0.0 if successes <= 0 else max(0.0, reach(successes, trials - successes))
+    high = 1.0 if successes >= trials else min(1.0, 1 - reach(trials - successes, successes))
+    return min(low, share), max(high, share)
+
+
+def uncorrected(share: float, trials: int) -> Interval:
+    """Wilson's interval of 95 % without the correction (JASA 22, 1927), which the first versions gave."""
+    z2 = 1.959963984540054**2
+    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = math.sqrt(z2 * (share * (1 - share) / trials + z2 / (4 * trials**2))) / (1 + z2 / trials)
+    return max(0.0, centre - half), min(1.0, centre + half)

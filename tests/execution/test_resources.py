@@ -1,0 +1,187 @@
+"""How many workers and threads there are: limits of the machine, and what the user asks for."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rbtools import lazy
+from rbtools.cli import build_context
+from rbtools.cli.source import shard
+from rbtools.errors import UsageError
+from rbtools.execution import cores, device, resources
+from rbtools.execution.run import Run
+
+LARGE, CELL = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
+ARRAY = {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_MIN": "2", "SLURM_ARRAY_TASK_STEP": "2"}
+FILES = {
+    "cgroup v2": {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "250000 100000\n"},
+    "of a group above": {
+        "proc/self/cgroup": "0::/a/b\n",
+        "sys/fs/cgroup/a/cpu.max": "150000 100000\n",
+        "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
+    },
+    "mounted at the top of a container": {
+        "proc/self/cgroup": "0::/not/seen\n",
+        "sys/fs/cgroup/cpu.max": "50000 100000\n",
+    },
+    "cgroup v1": {
+        "proc/self/cgroup": "5:memory:/m\n4:cpu,cpuacct:/job\n",
+        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
+        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+    },
+    "no quota": {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"},
+    "no cgroups": {},
+    "damaged": {"proc/self/cgroup": "0::/a\n::\n", "sys/fs/cgroup/a/cpu.max": "1 0\n"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of eight cores, whose user says nothing of threads."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cores, "count", lambda: 8)
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ("cgroup v2", 2.5),
+        ("of a group above", 1.5),
+        ("mounted at the top of a container", 0.5),
+        ("cgroup v1", 3.0),
+        ("no quota", None),
+        ("no cgroups", None),
+        ("damaged", None),
+    ],
+)
+def test_the_quota_of_control_groups_is_read(files: str, limit: float | None, tmp_path: Path) -> None:
+    for name, text in FILES[files].items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert cores.cgroup_cores(str(tmp_path)) == limit
+
+
+@pytest.mark.parametrize(("limit", "count"), [(None, 6), (2.5, 2), (0.5, 1), (64.0, 6)])
+def test_no_more_cores_than_affinity_and_quota_allow(
+    limit: float | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    monkeypatch.setattr(cores, "cgroup_cores", lambda: limit)
+    assert cores.count() == count
+
+
+@pytest.mark.parametrize(
+    ("variables", "threads"),
+    [
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"MKL_NUM_THREADS": "2"}, 2),
+        ({"OMP_NUM_THREADS": "4,2", "MKL_NUM_THREADS": "6"}, 4),
+        ({"OMP_NUM_THREADS": "100"}, 8),
+        ({"OMP_NUM_THREADS": "many", "MKL_NUM_THREADS": "0"}, 8),
+    ],
+)
+def test_the_variables_of_openmp_and_mkl_say_how_many(
+    variables: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    run = Run.of(tool="test", device="cpu")
+    assert resources.threads_for(run, LARGE) == resources.training_threads(run, LARGE) == threads
+    assert resources.training_threads(Run.of(tool="test", threads=5), LARGE) == 5
+    assert resources.threads_for(Run.of(tool="test", jobs=4), LARGE) == min(threads, 2)
+    assert resources.threads_for(run, {"space": "nasbench201"}) == 1
+
+
+def test_threads_of_a_training_do_not_depend_on_jobs() -> None:
+    four = Run.of(tool="test", jobs=4)
+    assert resources.threads_for(four, LARGE) == 2  # evaluations share the cores
+    assert resources.training_threads(four, LARGE) == 8
+    assert resources.training_threads(four, CELL) == 1
+
+
+@pytest.mark.parametrize(
+    ("cards", "options", "jobs"),
+    [
+        (0, {"jobs": "auto"}, 4),
+        (0, {"jobs": "auto", "threads": 2}, 2),
+        (2, {"jobs": "auto"}, 2),
+        (2, {"jobs": "auto", "device": "cuda:1"}, 1),
+        (2, {"jobs": "auto", "device": "cpu"}, 4),
+        (2, {"jobs": "auto", "jobs_per_gpu": 3}, 6),
+        (2, {"jobs": "2"}, 2),
+        (2, {"jobs": None}, 1),
+        (2, {"jobs": "auto", "dry_run": True}, 1),
+    ],
+)
+def test_auto_means_the_cores_or_the_gpus(
+    cards: int, options: dict[str, Any], jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "count", lambda: 4)
+    monkeypatch.setattr(resources, "visible_gpus", lambda: cards)
+    monkeypatch.setattr(
+        build_context,
+        "terminal",
+        lambda *_: types.SimpleNamespace(tool="test", status=None, once=None, tell=None, detail=None),
+    )
+    shared = {"store": "st", "no_store": False, "force": False, "dry_run": False, "engine": "local"}
+    shared |= {"quiet": True, "verbose": False, "log": None, "threads": None, "device": "auto"}
+    run = build_context.build_context(**{**shared, "jobs_per_gpu": None, **options}).run
+    assert run.placement.jobs == jobs and run.placement.divide == (jobs > 1)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "8"}, (3, 8)),
+        ({**ARRAY, "SLURM_ARRAY_TASK_COUNT": "4"}, (3, 4)),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}, (1, 4)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # the script of the job, which is one process
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        ({**ARRAY, "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (6, 8)),
+        ({"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "8"}, (1, 8)),
+        ({"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "8"}, None),
+    ],
+)
+def test_the_variables_of_slurm(
+    variables: dict[str, str], expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert resources.slurm_task() == expected
+    if expected is None:
+        with pytest.raises(UsageError, match=r"no task of a Slurm job.*Write --shard I/N"):
+            shard("auto")
+    else:
+        assert shard("auto") == expected
+
+
+def test_the_service_that_shares_a_gpu_is_noticed_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "mps")
+    assert not device.mps_runs()
+    Path("mps").mkdir()
+    for number, runs in ((os.getpid(), True), (2**22 + 1, False), ("no number", False)):
+        Path("mps/nvidia-cuda-mps-control.pid").write_text(f"{number}\n")
+        assert device.mps_runs() is runs
+
+
+@pytest.mark.parametrize("user", [None, "ACTIVE"])
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(
+    user: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    if user is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", user)
+    runpy.run_path(lazy.__file__)
+    assert os.environ["OMP_WAIT_POLICY"] == (user or "PASSIVE")
