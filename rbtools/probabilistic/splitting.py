@@ -9,7 +9,7 @@ The level is the highest score that is killed, and survivors are strictly above 
 lowest survivor, that one would count as above itself: an overestimate, by half at 1e-9. With this rule the
 mean over runs is unbiased if moved particles are independent of their start: Brehier, Gazeau, Goudenege,
 Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel splitting algorithms" (Ann. Appl.
-Probab. 26, 2016). tests/probabilistic hold it.
+Probab. 26, 2016). tests/probabilistic/test_splitting.py holds it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Survivors are ordered by their margin under the cheap attack and cut into strata
 one. The estimate of how many survivors the expensive attack breaks is the sum over strata of
 size * broken / sampled. It is unbiased for a size that was fixed before, if each stratum has a sampled image.
 A run that stops at a goal of precision stops sooner where it happens to see few breaks, so that its estimate
-is optimistic: on average by up to a fifth of the goal (`bench/coverage_pr.py --part goal`), which the entry
+is optimistic: on average by up to a fifth of the goal (bench/coverage_of_intervals.py), which the entry
 says and its interval, of all looks together, allows for.
 """
 
