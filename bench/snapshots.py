@@ -428,7 +428,9 @@ def run_step(line: str, folder: Path, streams: dict[str, bytes]) -> dict[str, An
     keys, files = keys_in(folder), files_in(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = CliRunner().invoke(tools.tool(tool).command, words, input=streams[source.strip()])
+        result = CliRunner().invoke(
+            tools.tool(tool).command, words, input=streams[source.strip()], prog_name=f"rb-{tool}"
+        )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     after = files_in(folder)
