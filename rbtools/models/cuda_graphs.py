@@ -105,7 +105,8 @@ class _Recording:
             self.images[: len(images)].copy_(images)
         self.pool.ticket += 1
         self.forward_graph.replay()
-        return self.logits[: len(images)].detach().clone()
+        logits: Tensor = self.logits[: len(images)].detach().clone()
+        return logits
 
     def backward(self, gradient: Tensor) -> Tensor:
         """The gradient with respect to the images, from that of the latest logits."""
