@@ -243,9 +243,9 @@ def _evaluation(entry: Entry, lenient: bool) -> EntryCommand | None:
     if isinstance(attack, str) and attack in ATTACKS and is_number(eps):
         return _attack(attack, entry, eps, norm)
     if attack == "curve":
-        words = (word for name in ("norm", "queries") for word in option(name, entry.get(name)))
+        curve = (word for name in ("norm", "queries") for word in option(name, entry.get(name)))
         lists = {"eps": [distance(eps, norm)]} if is_number(eps) else {}
-        return EntryCommand(("attack", "curve"), tuple(words), lists)
+        return EntryCommand(("attack", "curve"), tuple(curve), lists)
     if isinstance(entry.get("noise"), str) and is_number(entry.get("gamma")):
         return _noise(entry)
     if isinstance(certificate, str) and certificate in CERTIFIERS and is_number(eps):

@@ -135,8 +135,10 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
     units = _cache_units(inputs, task)
-    keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
-    save = files_to_save(task.save, keys, inputs.record["arch"])
+    save = None
+    if task.save is not None:
+        keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
+        save = files_to_save(task.save, keys, inputs.record["arch"])
     with memoized(
         run,
         [unit.outcomes_key for unit in units],

@@ -123,7 +123,7 @@ def prbench(s: Setting) -> str:
     methods = s.at(_PR_METHODS, _PR_METHODS, "erm,corruption,pgd")
     # Table 8: ViT-S is timm's of 2020, whose weights are in a file.
     transformers = ""
-    files = ((s.vits_of_scale(), ""),)
+    files: tuple[tuple[str, str], ...] = ((s.vits_of_scale(), ""),)
     if s.vit_s_of_scale():
         files += ((f"timm:vit_small_patch16_224_2020{_SIDES}", f"--init-file '{s.vit_s_of_scale()}'"),)
     for name, file in files:

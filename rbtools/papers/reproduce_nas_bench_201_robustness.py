@@ -12,6 +12,7 @@ from typing import Any
 
 from rbtools.papers import reproduce_search
 from rbtools.papers import sidebyside as side
+from rbtools.records import metric_name
 
 SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
@@ -43,7 +44,8 @@ def metrics(scale: str) -> dict[str, str]:
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
     """Architecture -> its columns; without all severities the mean over corruptions is of those there are."""
     for record in side.of_first_set(records):
-        some = [v for k, v in record["metrics"].items() if k.startswith("corrupt.") and "mean" not in k]
+        names = [name for name in record["metrics"] if metric_name.parse(name).over == "severity"]
+        some = [record["metrics"][name] for name in names]
         if some:
             record["metrics"].setdefault("corrupt.mean", sum(some) / len(some))
     return side.means(side.of_first_set(records), lambda record: record["arch"]["name"], metrics(scale))

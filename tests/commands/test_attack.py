@@ -538,9 +538,7 @@ def test_values_that_no_run_can_have_are_refused_before_the_first_record(
 
 def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     plain = one(run(["pgd", "--eps", "4,16,32", "--steps", "3", "--n", "60"], trained["erm"]))
-    ladder = one(
-        run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--force"], plain)
-    )
+    ladder = one(run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--force"], plain))
     names = ["pgd3.4", "pgd3.16", "pgd3.32"]
     before, after = plain["metrics"], ladder["metrics"]
     assert before[names[0]] == after[names[0]]  # the first rung is the plain attack

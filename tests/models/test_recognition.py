@@ -34,17 +34,7 @@ NESTINGS = {
     "last": lambda s: {"last": s, "epoch": 3},
     "a key of one's own": lambda s: {"weights_at_epoch_7": s},
 }
-PREFIXES = (
-    "",
-    "module.",
-    "model.",
-    "net.",
-    "_orig_mod.",
-    "1.",
-    "module.1.",
-    "_orig_mod.module.model.",
-    "backbone.",
-)
+PREFIXES = ("", "module.", "model.", "net.", "_orig_mod.", "1.", "module.1.", "_orig_mod.module.model.")
 
 # What is one function with a network of the zoo is named after that.
 IN_ZOO = {

@@ -15,7 +15,6 @@ from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
 
 SHAPES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "tiny": (3, 64, 64), "large": (3, 224, 224)}
-SMALL = {"simplecnn": 1, "vgg11": 1}  # cheap enough to run in numbers
 
 
 def built(name, classes=10, shape=(3, 32, 32)):
@@ -175,14 +174,6 @@ def test_a_transformer_is_torchvisions_behind_a_resize():
     resized = F.interpolate(images, (32, 32), mode="bilinear", align_corners=False)
     torch.testing.assert_close(ours(images), theirs(resized))
     torch.testing.assert_close(ours(resized), theirs(resized))
-
-
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 224, 224)])
-def test_small_and_large_images_give_logits(name, shape):
-    logits = zoo_network(name, 4, shape)(torch.rand(1, *shape))
-    assert logits.shape == (1, 4)
-    assert logits.isfinite().all()
 
 
 def test_average_pooling_is_the_same_as_a_fixed_one_at_its_size():
