@@ -731,7 +731,7 @@ complete -c rb-convert -n '__rbtools_at $__rbtools_63' -l help-all -d 'Explain t
 complete -c rb-convert -n '__rbtools_at $__rbtools_64' -l scale -x -a 'percent fraction' -d 'Unit of accuracies. [default: percent]'
 complete -c rb-convert -n '__rbtools_at "rb-convert prbench"' -l radius -x -a 'text code' -d 'Radius printed as .03: 8/255, as in the text, or .03, as in the code. [default: text]'
 complete -c rb-convert -n '__rbtools_at $__rbtools_65' -l write -x -d 'Convert records of FILE or standard input to this format, and write them to this file or folder; \'-\' is standard output, for formats of one file.'
-complete -c rb-convert -n '__rbtools_at $__rbtools_65' -l strict -d 'Stop at the first row or record that cannot be converted.'
+complete -c rb-convert -n '__rbtools_at $__rbtools_65' -l errors -x -a 'pass stop' -d 'At a row or record that cannot be converted: pass it on, or stop.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_65' -l allow-empty -d 'End with status 0, not 3, where no records come in.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_65' -l quiet -s q -d 'Print only warnings and errors on stderr.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_65' -l verbose -s v -d 'Print more on stderr, such as the seconds of each stage.'
