@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import config, events, exit_status, option_groups, streams
+from rbtools.cli import command_line, config, events, exit_status, option_groups, streams
 from rbtools.cli.method_options import for_people, legible, method_options
 from rbtools.cli.option_parts import OLD_WORDS
 from rbtools.cli.tools import CONTEXT, TOOLS, params_of
@@ -39,6 +39,7 @@ class _Main:
         command = typing.cast(click.Command, self)
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
+        command_line.note(str(command.name), arguments if args is None else None)
         command._main_shell_completion(extra, name, complete_var)
         with exit_status.caught(command, name) as result:
             with command.make_context(name, arguments, **extra) as context:  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.device import environment
 from rbtools.inputs import resolve
 from rbtools.records import consistency, metric_name
+from rbtools.registry import gathered
 from rbtools.store import Store
 from tests.runner import Record, invoke, one, records
 
@@ -650,7 +651,7 @@ def test_a_preset_is_the_papers_attacks(trained: dict[str, Record]) -> None:
     assert "pgd10.16" in again["metrics"] and "pgd10.8" not in again["metrics"]
 
 
-@pytest.mark.parametrize("name", presets.PRESETS)
+@pytest.mark.parametrize("name", gathered("attack-presets"))
 def test_presets_are_made_of_attacks_that_there_are(name: str) -> None:
     for part in presets.preset(name):
         made = ATTACKS.build(part.attack, **part.params)
