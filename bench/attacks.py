@@ -1,6 +1,6 @@
 """Attacks side by side with torchattacks and pyautoattack: seconds, and what came out.
 
-    python bench/attacks.py --data FOLDER --checkpoint FILE [--n 500] [--part pgd,fgsm,square,ladder]
+    python bench/attacks.py --data FOLDER --checkpoint FILE [--n 500] [--part pgd,fgsm,square,evaluate,aa]
 
 FOLDER is an image folder with test/CLASS/* (or the name of a data set); FILE is a checkpoint that is
 recognised. Ours and the peer's run in turn, with other seeds, `--repeats` times on the same images, in one
@@ -35,8 +35,7 @@ from rbtools.inputs import checkpoints, resolve
 from rbtools.inputs.data import data_of
 from rbtools.store import Store
 
-PARTS = ("pgd", "fgsm", "square", "ladder", "evaluate", "aa", "stages", "memory", "passes")
-GRID = (0.5, 1, 2, 3, 4, 5, 6, 8)
+PARTS = ("pgd", "fgsm", "square", "evaluate", "aa", "memory")
 
 
 class Bench:
@@ -92,6 +91,17 @@ class Bench:
             with torch.no_grad():
                 still_correct += int((self.model(perturbed).argmax(1) == labels).sum())
         return still_correct / len(self.ids)
+
+    def pyautoattack(self, seed: int) -> Tensor:
+        """Which images stand (N,) under AutoAttack by its authors' code."""
+        from pyautoattack import AutoAttack
+
+        eps = self.options.eps / 255
+        attack = AutoAttack(self.model, norm="Linf", eps=eps, version="standard", seed=seed, device="cpu")
+        attack.verbose = False
+        perturbed = attack.run_standard_evaluation(self.images, self.labels, batch_size=128)[0]
+        with torch.no_grad():
+            return self.model(perturbed).argmax(1) == self.labels
 
     def compare(self, figure: str, goal: float, ours: Callable[[int], float], peer: Any, name: str) -> None:
         """Time both sides in turn and print the line."""
@@ -168,40 +178,9 @@ class Bench:
             "torchattacks",
         )
 
-    def ladder(self) -> None:
-        """An 8-distance PGD-40 grid against its largest distance alone, by both meanings of an iterate."""
-        for iterate in ("last", "any"):
-            self.rungs(iterate)
-
-    def rungs(self, iterate: str) -> None:
-        """The grid for one meaning."""
-        search = make_fast_model(self.model, self.bf16, self.shape).model
-
-        def grid(seed: int) -> float:
-            still_correct = 0
-            for start in range(0, len(self.ids), self.together):
-                before = None
-                tile = self.tile(start, search, seed)
-                for eps in GRID:
-                    method = ATTACKS.build("pgd", steps=40, eps=eps / 255, iterate=iterate)
-                    left = None if before is None else before.survived
-                    before = tasks.run_attack(tile, method, before, left)
-                assert before is not None
-                still_correct += int(before.survived.sum())
-            return still_correct / len(self.ids)
-
-        self.compare(
-            f"8 distances of PGD-40 with --ladder, {iterate} iterate; the peer is the largest alone",
-            0.33,
-            grid,
-            lambda seed: self.ours("pgd", self.bf16, seed, eps=GRID[-1] / 255, steps=40, iterate=iterate),
-            "largest alone",
-        )
-
     def evaluate(self) -> None:
         """`rbtools.evaluate` beside the peers: what a program calls, with a model and tensors in memory."""
         import torchattacks
-        from pyautoattack import AutoAttack
 
         eps = self.options.eps / 255
 
@@ -210,13 +189,6 @@ class Bench:
             given = (self.images, self.labels)
             (result,) = rbtools.evaluate(self.model, given, [task], seed=seed, device="cpu")
             return float(result.value)
-
-        def standard(seed: int) -> float:
-            attack = AutoAttack(self.model, norm="Linf", eps=eps, version="standard", seed=seed, device="cpu")
-            attack.verbose = False
-            perturbed = attack.run_standard_evaluation(self.images, self.labels, batch_size=128)[0]
-            with torch.no_grad():
-                return float((self.model(perturbed).argmax(1) == self.labels).float().mean())
 
         make = torchattacks.PGD
         self.compare(
@@ -234,27 +206,20 @@ class Bench:
             "rbtools.evaluate, AutoAttack standard",
             3.0,
             lambda seed: ours("aa", seed),
-            standard,
+            lambda seed: float(self.pyautoattack(seed).float().mean()),
             "pyautoattack",
         )
         self.options.repeats, self.images, self.labels, self.ids = keep
 
     def aa(self) -> None:
-        from pyautoattack import AutoAttack
-
         eps, count = self.options.eps / 255, self.options.aa_n
         ids, images, labels = self.ids, self.images, self.labels
         self.ids, self.images, self.labels = ids[:count], images[:count], labels[:count]
         robust: dict[str, Tensor] = {}
 
         def peer(seed: int) -> float:
-            attack = AutoAttack(self.model, norm="Linf", eps=eps, version="standard", seed=seed, device="cpu")
-            attack.verbose = False
-            perturbed = attack.run_standard_evaluation(self.images, self.labels, batch_size=128)[0]
-            with torch.no_grad():
-                right = self.model(perturbed).argmax(1) == self.labels
-            robust["pyautoattack"] = right
-            return float(right.float().mean())
+            robust["pyautoattack"] = self.pyautoattack(seed)
+            return float(robust["pyautoattack"].float().mean())
 
         def ours(seed: int) -> float:
             search = make_fast_model(self.model, self.options.aa_precision or self.bf16, self.shape).model
@@ -276,37 +241,6 @@ class Bench:
         self.options.repeats = repeats
         self.ids, self.images, self.labels = ids, images, labels
 
-    def stages(self) -> None:
-        """Where the time of AutoAttack goes: seconds, passes and broken images of each of its attacks."""
-        search = make_fast_model(self.model, self.bf16, self.shape).model
-        spent: dict[str, dict[str, float]] = {}
-
-        def timed(name: str, stage: Any) -> Any:
-            own = spent.setdefault(name, {"seconds": 0.0, "forward": 0, "backward": 0, "broken": 0})
-
-            def run(model: Any, batch: Any, more: bool) -> Any:
-                before, start = (model.forwards, model.backwards), self.clock()
-                points, broken = stage(model, batch, more)
-                own["seconds"] = round(own["seconds"] + self.clock() - start, 2)
-                own["forward"] += model.forwards - before[0]
-                own["backward"] += model.backwards - before[1]
-                own["broken"] += int(broken.sum())
-                return points, broken
-
-            return run
-
-        class Timed(type(ATTACKS.build("aa"))):  # type: ignore[misc]
-            def stages(self, classes: int) -> list[Any]:
-                names = [part.name for part in self.parts for _ in part.stages(classes)]
-                return [timed(*pair) for pair in zip(names, super().stages(classes), strict=True)]
-
-        method, still_correct = Timed(eps=self.options.eps / 255), 0
-        for start in range(0, min(self.options.aa_n, len(self.ids)), self.together):
-            survived = tasks.run_attack(self.tile(start, search, 0), method).survived
-            still_correct += int(survived.sum())
-        line = {"figure": f"stages of AutoAttack ({self.bf16})", "n": len(self.ids), "robust": still_correct}
-        print(json.dumps(line | spent), flush=True)
-
     def memory(self) -> None:
         """Peak memory of one batch of 128 beyond what was held before, each side in its own process."""
         peaks = {}
@@ -316,35 +250,6 @@ class Bench:
         line = {"figure": "peak memory of PGD-20, MB", "goal": 1.2}
         line["ratio"] = round(peaks["ours"] / peaks["torchattacks"], 2)
         print(json.dumps({**line, "MB": {k: v // 1024 for k, v in peaks.items()}}), flush=True)
-
-    def passes(self) -> None:
-        """Milliseconds an image of a forward pass and of a gradient, by preparation and batch size."""
-        ways = {"as it is": self.model}
-        ways |= {how: make_fast_model(self.model, how, self.shape).model for how in ("fp32", "bf16")}
-        ways["bf16, compiled"] = make_fast_model(self.model, "bf16", self.shape, compiled=True).model
-        for size in (64, 128, 512):
-            images = self.images[:size].repeat(-(-size // len(self.images)), 1, 1, 1)[:size]
-            took: dict[str, list[tuple[float, float]]] = {how: [] for how in ways}
-            for turn in range(self.options.repeats + 1):
-                for how, model in ways.items():
-                    found = self._pass(model, images), self._pass(model, images, gradient=True)
-                    if turn:  # the first compiles, and warms up
-                        took[how].append(found)
-            best = {
-                how: [round(1000 * min(one) / size, 3) for one in zip(*took[how], strict=True)]
-                for how in ways
-            }
-            line = {"figure": "a pass, ms an image: forward, with gradient", "batch": size, **best}
-            print(json.dumps(line), flush=True)
-
-    def _pass(self, model: nn.Module, images: Tensor, gradient: bool = False) -> float:
-        start = self.clock()
-        with torch.set_grad_enabled(gradient):
-            points = images.clone().requires_grad_(gradient)
-            loss = model(points).float().sum()
-            if gradient:
-                torch.autograd.grad(loss, points)
-        return self.clock() - start
 
     def alone(self, side: str) -> None:
         import torchattacks
@@ -387,7 +292,7 @@ def main() -> None:
         "--cpu", action="store_true", help="processor time: for a busy machine, with --threads 1"
     )
     parser.add_argument("--goal", type=float, default=5, help="ratio wanted of PGD with the defaults [5]")
-    parser.add_argument("--part", default="pgd,fgsm,square,ladder,memory", help="of " + ",".join(PARTS))
+    parser.add_argument("--part", default="pgd,fgsm,square,memory", help="of " + ",".join(PARTS))
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

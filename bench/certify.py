@@ -2,7 +2,6 @@
 
     python bench/certify.py peer     # IBP, CROWN-IBP and CROWN of ten networks; needs auto_LiRPA
     python bench/certify.py drawn    # 100 networks of drawn shape: AutoAttack, PGD, 10,000 random points
-    python bench/certify.py drawn --kind mnist-like --networks 5   # trained on digits enlarged to 28x28
     python bench/certify.py speed --eps 1 --images 355   # rb-certify crown in two processes
     python bench/certify.py gap      # crown-ibp training at 16/255: clean, attacked, certified
 
@@ -39,11 +38,7 @@ from rbtools.models.resnet import ResNet
 from rbtools.rng.draws import Draws
 from tests.certification.networks import DrawnNetwork, drawn_images, points_in_ball
 
-METHODS = {
-    "IBP": ("ibp", {}),
-    "CROWN-IBP": ("crown", {"intermediate": "ibp"}),
-    "CROWN": ("crown", {}),
-}
+METHODS = {"IBP": ("ibp", {}), "CROWN-IBP": ("crown", {"intermediate": "ibp"}), "CROWN": ("crown", {})}
 EPS = {"linf": 4 / 255, "l2": 0.2}
 
 
@@ -139,57 +134,13 @@ def peer() -> None:
                 )
 
 
-def digits(side: int, split: str) -> tuple[Tensor, Tensor]:
-    """Images (N, 1, side, side) of the data set digits, enlarged from 8x8, and labels."""
-    from rbtools import datasets
-
-    data = datasets.load("digits", split)
-    pixels = nn.functional.interpolate(data.images[:].float() / 255, size=(side, side), mode="bilinear")
-    return pixels.clamp(0, 1), data.labels
-
-
-def digits_network(seed: int, side: int) -> nn.Module:
-    """A network of drawn widths, kernels and strides, trained on digits for three epochs."""
-    torch.manual_seed(seed)
-    draw = torch.Generator().manual_seed(seed)
-    first, second, hidden = (int(torch.randint(4, 13, (), generator=draw)) for _ in range(3))
-    kernel, pooled = (int(torch.randint(2, 5, (), generator=draw)) for _ in range(2))
-    stride = 1 if side < 16 else 2
-    layers = [nn.Conv2d(1, first, kernel, stride), nn.BatchNorm2d(first), nn.ReLU()]
-    layers += [nn.Conv2d(first, second, 3, 2), nn.ReLU()]
-    layers += [nn.MaxPool2d(2, 1)] if pooled == 2 else [nn.AvgPool2d(2, 1)] if pooled == 3 else []
-    features = nn.Sequential(*layers, nn.Flatten())
-    size = features.eval()(torch.zeros(1, 1, side, side)).shape[1]
-    network = features.extend([nn.Linear(size, 10 * hidden), nn.ReLU(), nn.Linear(10 * hidden, 10)]).train()
-    images, labels = digits(side, "train")
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.005)
-    for _ in range(3):
-        for part in torch.randperm(len(images)).split(64):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(network(images[part]), labels[part]).backward()
-            optimizer.step()
-    return network.eval().requires_grad_(False)
-
-
-SIDES = {"digits": 8, "mnist-like": 28}
-
-
-def network_and_images(kind: str, seed: int) -> tuple[nn.Module, Tensor, Tensor]:
-    """A network, eight images and the labels that it gives them."""
-    if kind == "drawn":
-        network: nn.Module = DrawnNetwork(seed)
-        images = drawn_images(network, 8, seed)
-    else:
-        network = digits_network(seed, SIDES[kind])
-        images = digits(SIDES[kind], "test")[0][8 * seed % 300 :][:8]
-    return network, images, network(images).argmax(1)
-
-
-def drawn(kind: str, seeds: range, points: int) -> None:
+def drawn(seeds: range, points: int) -> None:
     """Certified images of networks under AutoAttack, PGD and random points: how many are broken."""
     certified = broken = below = 0
     for seed in seeds:
-        network, images, labels = network_and_images(kind, seed)
+        network: nn.Module = DrawnNetwork(seed)
+        images = drawn_images(network, 8, seed)
+        labels = network(images).argmax(1)
         for norm, eps in (("linf", 0.02), ("l2", 0.1)):
             method = CERTIFIERS.build("crown", eps=eps, norm=norm)
             with torch.no_grad():
@@ -205,7 +156,7 @@ def drawn(kind: str, seeds: range, points: int) -> None:
             for part in range(0, points, 1000):
                 cloud = points_in_ball(kept, eps, norm, min(1000, points - part), seed * 1000 + part)
                 below += int((network(cloud.flatten(0, 1)).argmax(1) != truth.repeat(len(cloud))).sum())
-        print(f"{kind} {seed}: {certified} certified, {broken} broken, {below} points", flush=True)
+        print(f"{seed}: {certified} certified, {broken} broken, {below} points", flush=True)
     print(
         f"{len(seeds)} networks: {certified} certified images; broken by attacks {broken}; by points {below}"
     )
@@ -280,13 +231,12 @@ def main() -> None:
     parser.add_argument("--eps", type=float, default=1.0, help="of speed, in 1/255")
     parser.add_argument("--images", type=int, default=355)
     parser.add_argument("--networks", type=int, default=100)
-    parser.add_argument("--kind", choices=("drawn", *SIDES), default="drawn")
     parser.add_argument("--first", type=int, default=0, help="of drawn: the seed of the first network")
     parser.add_argument("--points", type=int, default=10_000)
     given = parser.parse_args()
     runs: dict[str, Callable[[], None]] = {
         "peer": peer,
-        "drawn": lambda: drawn(given.kind, range(given.first, given.first + given.networks), given.points),
+        "drawn": lambda: drawn(range(given.first, given.first + given.networks), given.points),
         "speed": lambda: speed(given.store, given.eps, given.images, given.channels),
         "gap": lambda: gap(given.store, given.seed),
     }

@@ -1,16 +1,13 @@
 """What rb-convert costs on files as large as the published ones: one JSON line a figure.
 
-    python bench/convert.py [--leaderboard FILE]
+    python bench/convert.py
 
-The files are made up in the published layouts, with random numbers for all 6,466 architectures: three
-data sets and three seeds of NAS-RobBench-201, one data set of the robustness dataset with its 108
-accuracies. With --leaderboard, PRBench's file is ranked by its composite score, method by method, and its
-generalisation errors of PR are held against what they can be at most.
+The files are made up in the published layouts, with random numbers for all 6,466 architectures: three data
+sets and three seeds of NAS-RobBench-201, one data set of the robustness dataset with its 108 accuracies.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -20,20 +17,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rbtools.attacks.presets import PRESETS
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.papers.evaluation_presets import ATTACKS
 from rbtools.spaces import nasbench201
 
-ROUNDING = 5e-5  # of a percent with two decimals, as a fraction
 KEYS = {"fgsm": "fgsm@Linf", "pgd": "pgd@Linf", "apgd-ce": "aa_apgd-ce@Linf", "square": "aa_square@Linf"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--leaderboard", metavar="FILE")
-    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         make_nasrobbench(Path("all.json"))
@@ -44,9 +35,6 @@ def main() -> None:
         ):
             figure(f"{name}: read", convert(name, source, into="records.jsonl"))
             figure(f"{name}: written", convert(name, "--write", target, "records.jsonl"))
-    if asked.leaderboard:
-        rank(asked.leaderboard)
-        feasible(asked.leaderboard)
 
 
 def make_nasrobbench(path: Path) -> None:
@@ -66,7 +54,7 @@ def make_nasrobbench(path: Path) -> None:
 def make_jung(folder: Path) -> None:
     draw = random.Random(0)
     (folder / "cifar10").mkdir(parents=True)
-    epsilons = {KEYS[part.attack]: part.eps for part in PRESETS["jung2023"]}
+    epsilons = {KEYS[part.attack]: part.eps for part in ATTACKS["jung2023"]}
     (folder / "meta.json").write_text(json.dumps({"epsilons": epsilons}))
     lengths = {key: len(levels) for key, levels in epsilons.items()} | dict.fromkeys(CORRUPTIONS.all, 5)
     for key, length in {"clean": 0, **lengths}.items():
@@ -94,50 +82,6 @@ def convert(*arguments: str, into: str = os.devnull) -> dict[str, Any]:
         with open(into, "rb") as lines:
             found["records"] = sum(1 for _ in lines)
     return found
-
-
-def rank(path: str) -> None:
-    """The mean composite score of every method."""
-    tools = [
-        ["convert", "prbench", path],
-        ["score", "--preset", "prbench", "--within", "dataset,arch.name"],
-        ["rank", "--group", "train.method", "--by", "score", "--format", "jsonl"],
-    ]
-    text = b""
-    for tool, *arguments in tools:
-        command = [sys.executable, "-m", f"rbtools.commands.{tool}", *arguments]
-        text = subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True).stdout
-    for line in text.splitlines():
-        record = json.loads(line)
-        figure(record["train"]["method"], {"score": round(record["metrics"]["score"], 4)})
-
-
-def feasible(path: str) -> None:
-    """How many published GE_PR can be over the images that are right without noise, and over all.
-
-    No PR on train is above 1. On test it is pr over the right images, and at least acc * pr over all; so much
-    the gap is below 1. ROUNDING of the three numbers may shift what is left by `slack`.
-    """
-    with open(path, "rb") as board:
-        command = [sys.executable, "-m", "rbtools.commands.convert", "prbench"]
-        text = subprocess.run(command, stdin=board, stdout=subprocess.PIPE, check=True).stdout
-    left: dict[str, list[float]] = {"right": [], "all": []}
-    for metrics in (json.loads(line)["metrics"] for line in text.splitlines()):
-        for name, gap in metrics.items():
-            if name.startswith("ge.pr-all."):
-                pr = metrics[name.replace("ge.pr-all.", "pr.")]
-                left["right"].append(1 - pr - gap)
-                left["all"].append(1 - metrics["acc"] * pr - gap)
-    for over, rest in left.items():
-        slack = 3 * ROUNDING
-        over_limit = [-value for value in rest if value < -1e-9]
-        counts = {
-            "values": len(rest),
-            "feasible": len(rest) - len(over_limit),
-            "with rounding": sum(value >= -slack for value in rest),
-        }
-        ends = {"over by": [round(min(over_limit), 4), round(max(over_limit), 4)]} if over_limit else {}
-        figure(f"GE_PR over {over}", {**counts, **ends})
 
 
 def figure(name: str, found: dict[str, Any]) -> None:

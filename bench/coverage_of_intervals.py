@@ -13,7 +13,9 @@ loss       rb-ge loss, and margins and distances of rb-measure: means of numbers
 batches    rb-measure: means over batches; rb-search: means over runs
 rank       rb-rank --ci: ranks and values of ten close models, alone, over three seeds, of means of metrics
 corr       rb-corr --bootstrap: Kendall's tau and Spearman's rho of n records (to 1000; 100 resamples)
-pr         what bench/coverage_pr.py has: probabilistic robustness, rare failures, estimates of two phases
+pr         rb-pr: PR_D, quantiles, ProbAcc of images whose failure rates come from known distributions
+pfail      rb-pr --rare: the mean of rare failure probabilities, from ten runs of splitting of each image
+two-phase  rb-attack --two-phase: the accuracy on just these images, of a fixed size and with a goal
 
 With --draws 2000 a share is known to half a point (standard error at .95); costly rows take fewer, as the
 table says. Intervals of one draw (ten models) depend on each other.
@@ -22,8 +24,10 @@ table says. Intervals of one draw (ten models) depend on each other.
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,12 +37,14 @@ from scipy import stats
 from rbtools.evaluation.tasks import mean_over
 from rbtools.jobs import measurement
 from rbtools.measures.base import over_batches
+from rbtools.probabilistic import estimate, splitting, two_phase
 from rbtools.probabilistic.intervals import of_images, square_and_add, wilson
 from rbtools.scoring import bootstrap, correlate
 from rbtools.scoring.rank_order import SortKey
 from rbtools.search.summary import spread
 
 SIZES = (10, 50, 1000, 10_000)
+COPIES, RHO = 100, 0.1  # of rb-pr
 Row = dict[str, Any]
 Law = tuple[Callable[[np.random.Generator, int], np.ndarray], float]
 
@@ -257,10 +263,148 @@ def correlations(draws: int, rng: np.random.Generator) -> Iterator[Row]:
                 yield tally.row(f"{kind}, records", shape, n)
 
 
-def others(draws: int, rng: np.random.Generator) -> Iterator[Row]:
-    import coverage_pr
+def failure_rates() -> dict[str, tuple[Law, float]]:
+    """Distributions of the images' failure rates: (draws, mean), and the share of images with at most RHO."""
 
-    yield from coverage_pr.rows(draws, int(rng.integers(2**31)))
+    def two(share: float, often: float, rest: float) -> tuple[Law, float]:
+        mean = share * often + (1 - share) * rest
+        passing = float(rest <= RHO) * (1 - share) + float(often <= RHO) * share
+        return (lambda rng, n: np.where(rng.random(n) < share, often, rest), mean), passing
+
+    def beta(a: float, b: float) -> tuple[Law, float]:
+        return (lambda rng, n: rng.beta(a, b, n), a / (a + b)), float(stats.beta.cdf(RHO, a, b))
+
+    return {
+        "one in 100 always, else .02": two(0.01, 1, 0.02),
+        "one in 1,000 always, else .01": two(0.001, 1, 0.01),
+        ".3 always, else never": two(0.3, 1, 0),
+        ".3 at .4, .7 at .02": two(0.3, 0.4, 0.02),
+        "all at .05": two(1, 0.05, 0),
+        "none": two(1, 0, 0),
+        "beta(.5, 8)": beta(0.5, 8),
+        "beta(1, 2)": beta(1, 2),
+        "beta(.05, 2)": beta(0.05, 2),
+    }
+
+
+def probabilistic(draws: int, rng: np.random.Generator) -> Iterator[Row]:
+    """PR_D and ProbAcc(RHO) over the source of the images, from COPIES copies of each; ProbAcc from tests
+    that are wrong for one image in 20; the worst of the quantiles of PR over the images that were drawn.
+    """
+    for shape, ((drawn, mean), passing) in failure_rates().items():
+        for n in SIZES:
+            pr, acc, tested = Tally(), Tally(), Tally()
+            quantiles = {share: Tally() for share in estimate.SHARES}
+            for _ in range(draws):
+                rates = drawn(rng, n)
+                correct = (COPIES - rng.binomial(COPIES, rates)).tolist()
+                pr.see(estimate.pr_d(correct, COPIES).interval, 1 - mean)
+                for entry in estimate.quantiles(correct, COPIES):
+                    rank = max(math.ceil(entry["share"] * n), 1)
+                    quantiles[entry["share"]].see(entry["ci95"], float(np.sort(1 - rates)[rank - 1]))
+                acc.see(estimate.prob_acc(correct, COPIES, RHO).interval, passing)
+                verdicts = np.where(rng.random(n) < 0.05, rates > RHO, rates <= RHO).astype(int)
+                decided = [
+                    [k, COPIES, verdict] for k, verdict in zip(correct, verdicts.tolist(), strict=True)
+                ]
+                (entry,) = estimate.stopped_findings(
+                    decided, estimate.Estimator(rho=(RHO,)), COPIES, adaptive=True
+                )
+                tested.see(entry["ci95"], passing)
+            worst = min(quantiles.values(), key=lambda tally: float(np.mean(tally.hits)))
+            names = {"PR_D": pr, "quantiles of PR": worst, "ProbAcc": acc, "ProbAcc, --adaptive": tested}
+            yield from (tally.row(name, shape, n) for name, tally in names.items())
+
+
+def rare_rates() -> dict[str, Law]:
+    """Distributions of rare failure probabilities, and their means."""
+
+    def lognormal(mean: float, deviation: float) -> Law:
+        grid = stats.norm.ppf((np.arange(2_000_000) + 0.5) / 2_000_000)
+        truth = float(np.minimum(np.exp(mean + deviation * grid), 1).mean())
+        return (lambda rng, n: np.minimum(rng.lognormal(mean, deviation, n), 1), truth)
+
+    def pareto(least: float, index: float) -> Law:
+        # P(p > x) = (least / x)^index up to 1: the mean is least plus the integral of it.
+        mean = least + least**index * (1 - least ** (1 - index)) / (1 - index)
+        return (lambda rng, n: np.minimum(least * rng.random(n) ** (-1 / index), 1), mean)
+
+    return {
+        "1 % at .1, else 1e-8": (lambda rng, n: np.where(rng.random(n) < 0.01, 0.1, 1e-8), 0.001 + 0.99e-8),
+        "log-normal, e^-18, sigma 3": lognormal(-18, 3),
+        "log-normal, e^-9, sigma 3": lognormal(-9, 3),
+        "Pareto, from 1e-6, index .7": pareto(1e-6, 0.7),
+        "all at 1e-8": (lambda rng, n: np.full(n, 1e-8), 1e-8),
+    }
+
+
+def split_shares(rng: np.random.Generator, rates: np.ndarray, runs: int = 10) -> np.ndarray:
+    """The logarithms (N, runs) of splitting's estimates if its particles were independent: 200, of which a
+    tenth survives each level."""
+    levels = np.floor(-np.log10(rates)).astype(int)
+    logs = np.zeros((len(rates), runs))
+    for level in range(int(levels.max()) + 1):
+        chance = np.where(level < levels, 0.1, np.where(level == levels, rates * 10.0**levels, 1.0))
+        with np.errstate(divide="ignore"):
+            logs += np.log(rng.binomial(200, np.minimum(chance, 1)[:, None], logs.shape) / 200)
+    return logs
+
+
+def pfail(draws: int, rng: np.random.Generator) -> Iterator[Row]:
+    """The mean failure probability over the source."""
+    for shape, (drawn, truth) in rare_rates().items():
+        for n in SIZES[:3]:
+            tally = Tally()
+            for _ in range(draws):
+                logs = split_shares(rng, drawn(rng, n))
+                found = splitting.findings([[number, *row] for number, row in enumerate(logs.tolist())])
+                tally.see(found["ci95"], truth)
+            yield tally.row("pfail", shape, n)
+
+
+# Shares that the attack breaks, of each stratum: where the margin tells much, and where it tells nothing.
+BROKEN = ((0.6, 0.03, 0.0), (0.3, 0.1, 0.01), (0.05, 0.05, 0.05), (0.02, 0.02, 0.02), (0.0, 0.0, 0.0))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _estimate(
+    sizes: tuple[int, ...], sampled: tuple[int, ...], lost: tuple[int, ...], confidence: float
+) -> two_phase.TwoPhaseEstimate:
+    parts = [two_phase.Stratum(*part) for part in zip(sizes, sampled, lost, strict=True)]
+    return two_phase.estimate(parts, confidence)
+
+
+def _two_phase_run(
+    rng: np.random.Generator, n: int, survivors: int, rates: Sequence[float], size: int, goal: float
+) -> tuple[two_phase.TwoPhaseEstimate, int]:
+    """The estimate of a run of a fixed size, or with a goal if that is above 0; and how many truly stand."""
+    sizes = tuple(two_phase.sizes(survivors))
+    broken = [round(rate * some) for rate, some in zip(rates, sizes, strict=True)]
+    _, stratum = two_phase.order(np.arange(survivors, dtype=float), rng.random(survivors))
+    outcomes = [rng.permutation(np.arange(some) < lost) for some, lost in zip(sizes, broken, strict=True)]
+    confidence = two_phase.confidence_of_look(survivors) if goal else 0.95
+    for look in two_phase.looks(survivors) if goal else [min(size, survivors)]:
+        counts = tuple(np.bincount(stratum[:look], minlength=len(sizes)).tolist())
+        lost = tuple(int(one[:some].sum()) for one, some in zip(outcomes, counts, strict=True))
+        found = _estimate(sizes, counts, lost, confidence)
+        if (found.interval[1] - found.interval[0]) / 2 / n <= goal:
+            break
+    return found, survivors - sum(broken)
+
+
+def two_phases(draws: int, rng: np.random.Generator) -> Iterator[Row]:
+    """The accuracy on just the n images, of which the screen leaves three in ten, or six."""
+    for n, left, rates in itertools.product(SIZES, (0.3, 0.6), BROKEN):
+        survivors = round(left * n)
+        for size, goal in ((30, 0), (100, 0), (200, 0), (0, 0.02), (0, 0.01), (0, 0.005)):
+            tally, errors = Tally(), []
+            for _ in range(draws):
+                found, truth = _two_phase_run(rng, n, survivors, rates, size, goal)
+                tally.see([end / n for end in found.interval], truth / n)
+                errors.append((found.robust - truth) / n)
+            shape = f"{left} survive, broken {rates}, "
+            shape += f"goal {goal}, bias {np.mean(errors) / goal:.2f} of it" if goal else f"sample of {size}"
+            yield tally.row("two-phase", shape, n)
 
 
 PARTS: dict[str, Callable[[int, np.random.Generator], Iterator[Row]]] = {
@@ -271,7 +415,9 @@ PARTS: dict[str, Callable[[int, np.random.Generator], Iterator[Row]]] = {
     "batches": batches,
     "rank": ranks,
     "corr": correlations,
-    "pr": others,
+    "pr": probabilistic,
+    "pfail": pfail,
+    "two-phase": two_phases,
 }
 
 

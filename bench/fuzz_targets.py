@@ -1,19 +1,24 @@
-"""What `fuzz.py` makes, and what must hold of it: streams of records, and files of weights.
+"""What `fuzz.py` makes, and what must hold of it: a value or a sentence for the user, and nothing else.
 
-A target has seeds for an engine that mutates bytes, `make(chance)` for a structured input (the choices come
-from the engine), and `check(bytes)`, which raises where rbtools does not do what it says. An input is always
-the bytes of a file, so that a finding can be kept and looked at again.
+A target has `make(chance)`, the bytes of one input, and `check(bytes)`, which raises where rbtools does not
+do what it says: another exception than RbError, a message that is no sentence, code that runs, a file
+outside its folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import bz2
+import contextlib
+import gzip
 import io
 import json
+import lzma
 import math
 import os
 import pickle
+import shlex
+import struct
 import sys
 import tempfile
 import warnings
@@ -22,9 +27,10 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import fuzz_pickles
+import snapshots
+from fuzz_grammar import NAMES, NUMBERS, Chance, checked_png, pickles
 
 from rbtools.cli import tools
 from rbtools.errors import RbError
@@ -32,16 +38,7 @@ from rbtools.errors import RbError
 LONGEST_MESSAGE = 1500  # characters; what a person reads
 INFLATED = 20_000_000  # numbers of a tensor that is made whole
 LARGEST_RUN = 500_000  # parameters of a network that is run on an image, too
-
-
-class Chance(Protocol):
-    """Where choices come from."""
-
-    def integer(self, low: int, high: int) -> int: ...
-    def pick(self, options: Sequence[Any]) -> Any: ...
-    def text(self, longest: int) -> str: ...
-    def data(self, longest: int) -> bytes: ...
-    def real(self) -> float: ...
+HASH, OUTSIDE = "ab" * 32, "outside"
 
 
 class Finding(AssertionError):
@@ -56,167 +53,198 @@ def told(message: str) -> None:
         raise Finding(f"a message of an accident: {message[:300]!r}")
 
 
-# ---- any value -------------------------------------------------------------------------------------
+class Watch:
+    """Refuses, while it is on, what reading a file has no need of; other programs and the network."""
 
-ODD = (
-    None,
-    True,
-    -1,
-    0,
-    10**6,
-    2**63,
-    2**70,
-    -(10**30),
-    1e308,
-    -0.0,
-    math.nan,
-    math.inf,
-    "",
-    "\x00",
-    "é\u2028|",
-    "../x",
-    [],
-    {},
-    [[]],
-    [None],
-    {"": 0},
-    {"a": {"b": []}},
-)
+    REFUSED = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect")
+    CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree")
+
+    def __init__(self, writes: bool = False) -> None:
+        self.on, self.refused = False, self.REFUSED + (() if writes else self.CHANGES)
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, arguments: Any) -> None:
+        if self.on and event in self.refused:
+            self.on, self.met = False, f"{event} {arguments!r:.100}"
+
+    def __enter__(self) -> None:
+        self.on, self.met = True, ""
+
+    def __exit__(self, *_: Any) -> None:
+        self.on = False
+        if self.met:
+            raise Finding(f"reading the file did {self.met}")
 
 
-def odd(chance: Chance) -> Any:
-    """A value that nobody expects there."""
-    kind = chance.integer(0, 6)
-    if kind == 0:
-        return chance.text(12)
-    if kind == 1:
-        return chance.integer(-3, 300)
-    if kind == 2:
-        return chance.real()
-    if kind == 3:
-        return deep(chance.pick((2, 20, 99, 250, 300)), chance.pick(("list", "dict")))
-    return chance.pick(ODD)
+class Files:
+    """The base of the targets that read files: a folder an input, beside which a file stays as it is."""
+
+    slow, greedy = 2.0, 500 * 10**6  # seconds and bytes
+    writes = False  # whether reading writes files, into the folder of the input
+
+    def __init__(self) -> None:
+        self.top = Path(tempfile.mkdtemp())
+        (self.top / OUTSIDE).write_text("as it was")
+        self.watch = Watch(self.writes)
+        with contextlib.suppress(RbError):
+            self.read(self.make(First()), Path(tempfile.mkdtemp(dir=self.top)))  # imports what is used
+        self.left = set(os.listdir(self.top))
+
+    def make(self, chance: Chance) -> bytes:
+        raise NotImplementedError
+
+    def read(self, data: bytes, folder: Path) -> None:
+        raise NotImplementedError
+
+    def check(self, data: bytes) -> None:
+        with tempfile.TemporaryDirectory(dir=self.top, ignore_cleanup_errors=True) as name:
+            try:
+                with self.watch:
+                    self.read(data, Path(name))
+            except RbError as wrong:
+                told(str(wrong))
+            finally:
+                self.watch.on = False
+            others = set(os.listdir(self.top)) - self.left - {Path(name).name}
+        if others or (self.top / OUTSIDE).read_text() != "as it was":
+            raise Finding(f"files outside its folder were written: {sorted(others)}")
 
 
-def deep(depth: int, kind: str) -> Any:
-    """A list in a list in a list, or objects likewise."""
-    value: Any = 0
-    for _ in range(depth):
-        value = [value] if kind == "list" else {"a": value}
-    return value
+class First(Chance):
+    """The first of all choices: an input as it should be, or nearly."""
 
-
-def changed(value: Any, chance: Chance, words: Sequence[str], depth: int = 0) -> Any:
-    """The value with one thing inside it replaced, left out, renamed or added."""
-    if not isinstance(value, (dict, list)) or not value or (depth and chance.integer(0, 3) == 0):
-        return odd(chance)
-    how = chance.integer(0, 5)
-    if isinstance(value, list):
-        place = chance.integer(0, len(value) - 1)
-        if how == 0:
-            return value[:place] + value[place + 1 :]
-        return [*value[:place], changed(value[place], chance, words, depth + 1), *value[place + 1 :]]
-    key = chance.pick(list(value))
-    if how == 0:
-        return {name: item for name, item in value.items() if name != key}
-    if how == 1:
-        return {**value, chance.pick(words): odd(chance)}
-    if how == 2:
-        return {chance.text(8) if name == key else name: item for name, item in value.items()}
-    return {**value, key: changed(value[key], chance, words, depth + 1)}
-
-
-def damaged(data: bytes, chance: Chance) -> bytes:
-    """The bytes with a few of them changed, cut out, repeated or put in."""
-    for _ in range(chance.integer(0, 4)):
-        start = chance.integer(0, len(data))
-        end = min(len(data), start + chance.pick((0, 1, 1, 4, 64, len(data))))
-        new = chance.pick((b"", b"\xff", data[start:end] * 2, b"\n", b'"', None))
-        data = data[:start] + (chance.data(8) if new is None else new) + data[end:]
-    return data
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.integer = lambda low, high: low
+        self.pick = lambda options: options[0]
+        self.often = lambda one_in: False  # type: ignore[method-assign]
+        self.data = lambda longest: b""  # type: ignore[method-assign]
 
 
 # ---- records ---------------------------------------------------------------------------------------
 
-# Fields of records that tools look at, for values in places where they are not expected.
+# Command lines that read records, beside those of the snapshots. @changed is a file of the whole stream,
+# @alone.jsonl one of its first changed record.
+EXTRA = """
+<results: attack transfer --n 4 --from @alone.jsonl
+<results: corrupt all --n 2 --reference @alone.jsonl --dry-run
+<results: search random --objective acc --budget 4 --runs 1 --report-table @changed
+<results: train --method erm --epochs 0 --init checkpoint
+<results: plot radar --metric acc,fgsm.8,params:lower --missing worst -o o.svg
+<results: plot cells --by acc -o o.svg
+<results: plot bars --metric acc,fgsm.8 --group train.method --within dataset -o o.svg
+"""
+ELSEWHERE = ("--strict", "--jobs", "--live", "--save-adv", "--log", "bananas", "nasi", "attack aa")
+
+
+def commands(*groups: str) -> list[list[str]]:
+    steps = [line.partition(":") for line in "\n".join(groups).splitlines() if "<" in line]
+    return [shlex.split(words) for _, _, words in steps if not any(word in words for word in ELSEWHERE)]
+
+
+COMMANDS = commands(*snapshots.STEPS, EXTRA)
+LIGHT = [n for n, words in enumerate(commands(snapshots.GIVEN)) if words[0] not in ("attack", "measure")]
+# Figures take a second to draw, other things a tenth of that.
+RARELY = [n for n, words in enumerate(COMMANDS) if words[0] == "plot" and words[1] != "leaderboard"]
+OFTEN = [n for n in range(len(COMMANDS)) if n not in RARELY]
+GOOD, CHANGED = 3, 20  # records that stand beside the changed ones, and those
+# Refusals that are about records that do not go together, though each may be right.
+OF_ALL = (
+    "results of several kinds",
+    "A search needs one space",
+    "--missing renormalise",
+    "There is no metric that all",
+)
+ONE_FOR_ONE = ("attack", "corrupt", "pr", "ge", "measure", "train")
+# Fields that tools look at, for values in places where they are not expected.
 FIELDS = (
     "schema arch metrics evals train error dataset checkpoint checkpoint_file recognised score class_map"
-    " space name str index channels cells width depth params metric value n ci95 eps norm steps split method"
-    " seed epochs config history seconds_per_epoch normalize member tool message on acc"
-    " pgd20.8 pr.uniform.0.08"
+    " space name str index channels cells width depth params metric value n ci95 eps norm steps split"
+    " method seed epochs config history seconds_per_epoch normalize member tool message on acc pgd20.8"
+    " pr.uniform.0.08"
 ).split()
-
-TOOLS: tuple[tuple[str, ...], ...] = (
-    ("score",),
-    ("score", "--add", "x=mean(acc,pgd20.*)"),
-    ("score", "--within", "dataset,arch.name", "--missing", "worst", "--metric", "acc,pgd20.8"),
-    ("rank",),
-    ("rank", "--format", "md"),
-    ("rank", "--format", "csv", "--where", "acc > 0.1", "--by", "mean(acc, pgd20.*)"),
-    ("rank", "--pareto", "acc,pgd20.8"),
-    ("rank", "--aggregate", "seed", "--ci", "--bootstrap", "20", "--by", "acc"),
-    ("rank", "--pivot", "train.method", "--metric", "acc,pgd20.8", "--format", "latex"),
-    ("corr", "--kind", "kendall,spearman"),
-    ("corr", "--by", "train.method", "--on", "arch.name", "--metric", "acc"),
-    ("convert", "csv", "--write", "-"),
-    ("convert", "prbench", "--write", "-"),
-    ("plot", "leaderboard", "-o", "page.html"),
-    ("attack", "fgsm", "--eps", "8", "--n", "2", "--no-store"),
-    ("measure", "params", "--no-store"),
-)
-ONE_FOR_ONE = ("score", "attack", "measure")  # write a line for every line
-BUILDS = ("attack", "measure")
 
 
 class Records:
-    """The reader of JSON Lines, and what tools do with what comes of it."""
+    """Every tool on records of which some have a field that is absent or something else, or are no JSON.
 
-    name = "records"
+    An input is the number of a command line, and a stream of records. The command must end without a
+    traceback and with a status of its own; the records beside the changed ones come out as they do without
+    them.
+    """
 
-    def __init__(self) -> None:
-        os.environ.pop("RB_STORE", None)
-        self.pool = real_records()
+    def __init__(self, pool: Sequence[Any] | None = None, folder: Path | None = None) -> None:
+        """With a `pool` of records nothing is trained; its first stand beside the changed ones."""
+        self.folder = Path(tempfile.gettempdir(), "records") if folder is None else folder
+        self.folder.mkdir(exist_ok=True)
+        self.pool = self.kept_pool() if pool is None else pool
+        self.good = [{**record, "mark": "good"} for record in self.pool[:GOOD]]
+        self.usual: dict[int, tuple[int, int]] = {}
 
-    def seeds(self) -> list[bytes]:
-        return [b"".join(json.dumps(record).encode() + b"\n" for record in self.pool)] + [
-            json.dumps(record).encode() + b"\n" for record in self.pool
-        ]
+    def kept_pool(self) -> Any:
+        """Records as the tools write them, in their store; a process after the first finds them there."""
+        import torch
 
-    def known(self) -> list[bytes]:
-        """Inputs that are as they should be, or are refused in words."""
-        return [self.seeds()[0] + b"\n" * blanks for blanks in range(4 * len(TOOLS))]
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
+        os.environ["RB_STORE"] = str(self.folder / "store")
+        os.chdir(self.folder)
+        file = Path("records.json")
+        if not file.exists():
+            trained = [
+                line
+                for line in snapshots.TRAINED.splitlines()
+                if line.partition(":")[0].strip("<")[:6] == "stream"
+            ]
+            listed, learnt = (group.strip().splitlines()[0] for group in (snapshots.GIVEN, snapshots.TRAINED))
+            taken = snapshots.take(self.folder, [listed, snapshots.FORMULA, learnt, "\n".join(trained)])
+            written = [
+                line for step in reversed(taken.values()) for line in step["stdout"] if isinstance(line, dict)
+            ]
+            records = [line for line in written if "arch" in line and "error" not in line]
+            file.write_text(json.dumps(records[:40] + snapshots.given_records()), "utf-8")
+        return json.loads(file.read_text("utf-8"))
 
-    def from_bytes(self, kind: int, data: bytes) -> bytes:
-        return data
-
-    kinds = 1
+    def input(self, number: int, changed: Sequence[bytes]) -> bytes:
+        first, *others = [json.dumps(record).encode() for record in self.good]
+        return b"\n".join([str(number).encode(), first, *changed, *others]) + b"\n"
 
     def make(self, chance: Chance) -> bytes:
-        """A few records with odd things in them, in one of the spellings of JSON, here and there broken."""
-        lines = []
-        for _ in range(chance.integer(1, 4)):
-            record = chance.pick(self.pool)
-            for _ in range(chance.integer(0, 3)):
-                record = changed(record, chance, FIELDS)
-            text = json.dumps(
-                record,
-                ensure_ascii=chance.pick((True, False)),
-                separators=chance.pick((None, (",", ":"), (" ,  ", "\t:"))),
-            ).encode("utf-8", "surrogatepass")
-            if chance.integer(0, 3) == 0:
-                text = damaged(text, chance)
-            lines.append(text + chance.pick((b"\n", b"\n", b"\r\n", b"")))
-        return chance.pick((b"", b"", b"\xef\xbb\xbf")) + b"".join(lines)
+        number = chance.pick(RARELY if chance.often(10) else OFTEN)
+        return self.input(number, [self.changed(chance) for _ in range(CHANGED)])
+
+    def changed(self, chance: Chance) -> bytes:
+        record = chance.pick(self.pool)
+        for _ in range(chance.pick((1, 1, 1, 2))):
+            record = chance.changed(record, FIELDS)
+        text = chance.json(record)
+        return chance.damaged(text) if chance.often(20) else text
 
     def check(self, data: bytes) -> None:
-        self._reading(data)
-        self._tool(TOOLS[zlib.crc32(data) % len(TOOLS)], data)
+        head, _, stream = data.partition(b"\n")
+        number, words = int(head), COMMANDS[int(head)]
+        self.reading(stream)
+        if number not in self.usual:
+            self.usual[number] = self.run(words, self.input(0, []).partition(b"\n")[2])
+        status, kept = self.run(words, stream)
+        usual_status, usual_kept = self.usual[number]
+        text = f"rb-{' '.join(words)}"
+        if (
+            status == 2
+            and usual_status != 2
+            and "@" not in text
+            and not any(some in self.said for some in OF_ALL)
+        ):
+            raise Finding(f"{text} is refused as a whole: {self.said[-400:]}")
+        # A model to attack that is none costs every record, each in words.
+        if kept < usual_kept and status != 2 and "@alone" not in text:
+            raise Finding(f"{text} loses {usual_kept - kept} records: {self.said[-400:]}")
 
-    def _reading(self, data: bytes) -> None:
+    def reading(self, stream: bytes) -> None:
         """Every line is a record that survives writing, or has a problem that is told."""
         from rbtools.records import dumps, lines, parse, parse_again
 
-        for line in lines(io.BytesIO(data)):
+        for line in lines(io.BytesIO(stream)):
             if line.record is None:
                 told(f"Line {line.number} {line.problem}")
                 continue
@@ -227,28 +255,50 @@ class Records:
                 if repr(again) != repr(line.record):  # 1 is not 1.0, and not true
                     raise Finding(f"read again, a record is another: {again!r:.200} {line.record!r:.200}")
 
-    def _tool(self, words: Sequence[str], data: bytes) -> None:
-        """The tool ends with a status of its own; one that goes line by line loses none."""
+    def run(self, command: Sequence[str], stream: bytes) -> tuple[int, int]:
+        """Run a command; its status, and how many of the good records come out of it without an error.
+
+        In its words @changed is a file of the whole stream, @alone.jsonl one of the changed record (the
+        second line) and @one.jsonl one of a good record.
+        """
         from click.testing import CliRunner
 
-        from rbtools.records import lines
-
-        if words[0] in BUILDS and b"0000" in data:  # networks of any size may be asked for
-            return
-        main = tools.tool(words[0]).command
-        result = CliRunner().invoke(main, [*words[1:], "-q"], input=data)
+        first, second = [*stream.split(b"\n"), b""][:2]
+        for name, text in (("changed", stream), ("one.jsonl", first), ("alone.jsonl", second)):
+            (self.folder / name).write_bytes(text)
+        words = [word.replace("@", f"{self.folder}/") for word in command]
+        result = CliRunner().invoke(tools.tool(words[0]).command, words[1:], input=stream)
+        self.said = result.stderr
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         if "Traceback" in result.stderr or "bug in rbtools" in result.stderr:
-            raise Finding(f"rb-{words[0]}: {last_of_trace(result.stderr)}")
+            raise Finding(f"{last_of_trace(result.stderr)} [rb-{' '.join(command)}]")
         if result.exit_code not in (0, 1, 2):
-            raise Finding(f"rb-{words[0]} ends with status {result.exit_code}: {result.stderr[-300:]}")
-        if words[0] in ONE_FOR_ONE and result.exit_code < 2:
-            there, given = list(lines(io.BytesIO(result.stdout_bytes))), list(lines(io.BytesIO(data)))
-            if len(there) != len(given) or any(line.record is None for line in there):
-                raise Finding(
-                    f"rb-{words[0]} writes {len(there)} lines for {len(given)}: {result.stdout[:200]}"
-                )
+            raise Finding(f"rb-{' '.join(command)} ends with status {result.exit_code}: {self.said[-300:]}")
+        kept = self.kept(words, result.stdout_bytes, stream) if result.exit_code < 2 else 0
+        return result.exit_code, kept
+
+    def kept(self, words: Sequence[str], out: bytes, stream: bytes) -> int:
+        """How many good records are in the output; of a tool that writes a file, whether it did."""
+        from rbtools.records import lines
+
+        if words[0] in ("plot", "convert"):
+            there = os.path.exists(words[-1])
+            if os.path.isfile(words[-1]):
+                os.remove(words[-1])
+            return int(there)
+        merges = {"--format", "--aggregate", "--group"}  # or writes something else than the records
+        if words[0] == "corr" or merges & set(words):
+            return int(bool(out.strip()))
+        came = list(lines(io.BytesIO(out)))
+        if any(line.record is None for line in came):
+            raise Finding(f"rb-{' '.join(words)} writes a line that is no record: {out[:200]!r}")
+        if words[0] in ONE_FOR_ONE and len(came) < len(list(lines(io.BytesIO(stream)))):
+            raise Finding(f"rb-{' '.join(words)} writes {len(came)} lines: {self.said[:200]}")
+        if words[0] in (*ONE_FOR_ONE, "score", "rank"):
+            marks = [line.record.get("mark") for line in came if line.record and "error" not in line.record]
+            return marks.count("good")
+        return int(bool(out.strip()))
 
 
 def last_of_trace(text: str) -> str:
@@ -259,53 +309,19 @@ def last_of_trace(text: str) -> str:
     return f"{(places or ['?'])[-1]} {(errors or lines)[-1]}"
 
 
-def real_records() -> list[Any]:
-    """Records as the tools write them: listed, evaluated, and with a training's section."""
-    from click.testing import CliRunner
-
-    from rbtools.commands import arch, measure
-
-    made = CliRunner().invoke(arch.main, ["--sample", "3", "--seed", "1", "--cells", "1", "--channels", "4"])
-    listed = made.stdout + CliRunner().invoke(arch.main, ["--space", "zoo", "--arch", "simplecnn"]).stdout
-    counted = CliRunner().invoke(measure.main, ["params,macs", "--no-store"], input=listed).stdout
-    found = [json.loads(line) for line in counted.splitlines()]
-    assert len(found) >= 3, made.stderr
-    for number, record in enumerate(found):
-        for metric, value in (("acc", 0.9 - number / 10), ("pgd20.8", 0.3 + number / 20)):
-            entry = {"tool": "rb-attack", "metric": metric, "value": value, "n": 100, "split": "test"}
-            record.setdefault("evals", []).append({**entry, "ci95": [value - 0.1, value + 0.1], "seconds": 1})
-            record.setdefault("metrics", {})[metric] = value
-        record["dataset"] = "digits"
-        record["train"] = {
-            "method": ("erm", "pgd")[number % 2],
-            "seed": number,
-            "epochs": 2,
-            "config": {"lr": 0.1},
-            "history": {"loss": [2.0, 1.0]},
-        }
-    plain: dict[str, Any] = {"schema": 1, "arch": {"name": "x"}, "metrics": {"acc": 0.5}}
-    return [*found, plain, {"schema": 1, "error": {"tool": "rb-attack", "message": "It failed."}}]
-
-
 # ---- checkpoints -----------------------------------------------------------------------------------
 
-FILE, PICKLE, SAFETENSORS, BZIP2, OBJECT = range(5)
 OBJECT_MARK = b"object\n"  # an input that is given to the recogniser as an object: a pickle follows
 CIFAR_MARK = b"cifar\n"  # an input that is a batch of CIFAR: a pickle follows
-NAMES = (
-    "stem.0.weight lastact.0.weight classifier.weight cells.1.conv_a.op.1.weight cells.3.conv_a.op.1.weight"
-    " conv1.weight bn1.weight bn.weight layer1.0.conv1.weight layer1.0.conv2.weight layer1.0.bn1.weight"
-    " linear.weight fc.weight fc1.weight fc2.weight features.0.weight features.1.running_mean"
-    " block1.layer.0.conv1.weight conv_proj.weight encoder.pos_embedding heads.head.weight"
-    " encoder.layers.encoder_layer_0.mlp.0.weight encoder.layers.encoder_layer_0.ln_1.weight pos_embed"
-    " patch_embed.proj.weight head.weight blocks.0.mlp.fc1.weight blocks.0.norm1.weight mean std"
-    " normalize.mean normalize.std mu sigma n_averaged num_batches_tracked layers.0.weight last.weight"
-    " module.fc.weight attacker.x ema.x cells.99999999.conv_a.op.1.weight cells.199999999.conv_a.op.1.weight"
-    " AuxLogits.fc.weight features.denseblock1.denselayer1.norm.1.weight"
-).split()
-NESTINGS = (
-    "state_dict model net ema best last optimizer arch args config normalize normalization mean std full 200"
-    " all_results net_state_dict arch_str rbtools epoch history module"
+TENSORS = (
+    "stem.0.weight lastact.0.weight classifier.weight cells.1.conv_a.op.1.weight"
+    " cells.99999999.conv_a.op.1.weight conv1.weight bn1.weight layer1.0.conv1.weight linear.weight"
+    " fc.weight fc1.weight features.0.weight features.1.running_mean block1.layer.0.conv1.weight"
+    " conv_proj.weight encoder.pos_embedding heads.head.weight encoder.layers.encoder_layer_0.mlp.0.weight"
+    " pos_embed patch_embed.proj.weight blocks.0.mlp.fc1.weight mean std normalize.mean mu sigma"
+    " n_averaged num_batches_tracked module.fc.weight attacker.x AuxLogits.fc.weight"
+    " features.denseblock1.denselayer1.norm.1.weight state_dict model net ema best optimizer arch args"
+    " config normalization full 200 all_results net_state_dict arch_str rbtools epoch history module"
 ).split()
 ARCHES: tuple[Any, ...] = (
     None,
@@ -321,17 +337,17 @@ ARCHES: tuple[Any, ...] = (
     {"normalize": "none"},
     {"space": "torchvision", "name": "alexnet"},
     {"space": "fcnn", "str": "relu/tanh"},
+    {"space": "python", "name": "os:system"},
+    {"space": "timm", "name": "hf-hub:a/b"},
 )
-SIZES = (0, 1, 3, 10, 64, 100, 512, 10**5, 2**31, 2**40)
+SHAPES = (0, 1, 3, 10, 64, 100, 512, 10**5, 2**31, 2**40)
 
 
 class Checkpoints:
-    """The recogniser: from a file to a network, or to a message."""
-
-    name = "checkpoints"
-    kinds = 4  # of raw bytes: files, and what stands inside a file of a known layout
+    """The recogniser: from a file to a network that takes images, with its facts, or to a message."""
 
     def __init__(self) -> None:
+        import numpy as np
         import torch
 
         torch.set_num_threads(1)
@@ -340,163 +356,115 @@ class Checkpoints:
         self.path = self.folder / "weights.pt"
         self.states = small_states()
         self.files = saved_files(self.states, self.folder)
+        self.batch = {
+            b"data": np.zeros((2, 12), np.uint8),
+            b"labels": [0, 1],
+            b"x": np.float32(1),
+            "mean": {1: (2,)},
+        }
         self.watch = Watch()
 
-    def seeds(self) -> list[bytes]:
-        return [bytes([FILE]) + data for data in self.files] + [
-            bytes([PICKLE]) + inside(data) for data in self.files if data[:2] == b"PK"
-        ]
-
-    def known(self) -> list[bytes]:
-        """Inputs that are as they should be, or are refused in words."""
-        return self.files
-
-    def from_bytes(self, kind: int, data: bytes) -> bytes:
-        """A file of that layout around the bytes."""
-        if kind == PICKLE:
-            return around(data)
-        if kind == SAFETENSORS:
-            return len(data).to_bytes(8, "little") + data + bytes(256)
-        return bz2.compress(data) if kind == BZIP2 else data
-
     def make(self, chance: Chance) -> bytes:
-        kind = chance.integer(0, 17)
-        if kind > 9:
-            reader, data = fuzz_pickles.made(fuzz_pickles.Rolled(chance.integer(0, 2**63)))
-            return CIFAR_MARK + data if reader == "cifar" else data
-        if kind == FILE:
-            return damaged(chance.pick(self.files), chance)
-        if kind == PICKLE:
-            data = inside(chance.pick([data for data in self.files if data[:2] == b"PK"]))
-            return around(damaged(data, chance))
-        if kind == SAFETENSORS:
-            header = {"__metadata__": {"rbtools": json.dumps({"arch": self._noted(chance)})}}
-            for _ in range(chance.integer(0, 4)):
-                about = {
-                    "dtype": chance.pick(("F32", "I64", "BOOL", "F8_E4M3", "?")),
-                    "shape": self._shape(chance),
-                }
-                about["data_offsets"] = [chance.integer(0, 64), chance.integer(0, 256)]
-                header[chance.pick(NAMES)] = about
-            return self.from_bytes(kind, damaged(json.dumps(header).encode(), chance))
-        if kind == BZIP2:
-            return self.from_bytes(kind, damaged(pickle.dumps(self._published(chance, hostile=True)), chance))
-        raw = self._object(chance)
+        """A file or a pickle that is damaged, or what a training script may have saved, or nobody."""
+        kind = chance.integer(0, 9)
+        if kind == 0:
+            return chance.damaged(chance.pick(self.files))
+        if kind == 1:
+            return CIFAR_MARK + chance.pickle(pickle.dumps(self.batch, chance.integer(0, 4)))
+        if kind < 6:
+            return self.repacked(chance.pick(self.files), chance)
+        value = self.object(chance)
         stream = io.BytesIO()
-        import torch
+        if kind < 8:
+            import torch
 
-        if kind < 7:
-            torch.save(raw, stream)
+            torch.save(value, stream)
             return stream.getvalue()
-        pickle.dump(raw, stream)
+        pickle.dump(value, stream)
         return OBJECT_MARK + stream.getvalue()
 
-    def _object(self, chance: Chance) -> Any:
-        """What a training script may have saved, or nobody."""
+    def repacked(self, data: bytes, chance: Chance) -> bytes:
+        """The file with other opcodes in its pickle, and now and then a member that is changed."""
+        if data[:2] == b"PK":
+            stream = io.BytesIO()
+            with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(stream, "w") as new:
+                for name in old.namelist():
+                    inner = old.read(name)
+                    new.writestr(name, chance.pickle(inner) if name.endswith("data.pkl") else inner)
+                if chance.often(9):
+                    field = chance.pick(
+                        ("file_size", "compress_size", "header_offset", "flag_bits", "compress_type")
+                    )
+                    small = field in ("flag_bits", "compress_type")
+                    setattr(
+                        chance.pick(new.infolist()),
+                        field,
+                        chance.pick((0, 1, 8) if small else (0, 40, 2**31)),
+                    )
+            return stream.getvalue()
+        packed = data[:3] == b"BZh"
+        parts = [*pickles(bz2.decompress(data) if packed else data)]
+        longest = max(range(len(parts)), key=lambda n: len(parts[n]) * (parts[n][:1] == b"\x80"))
+        if parts[longest][:1] == b"\x80":
+            parts[longest] = chance.pickle(parts[longest])
+        return bz2.compress(b"".join(parts)) if packed else b"".join(parts)
+
+    def object(self, chance: Chance) -> Any:
+        chance.extra = lambda: self.tensor(chance)
         state: Any = dict(chance.pick(self.states))
+        if chance.often(5):
+            prefix = chance.pick(("module.", "model.", "0.", "ema.", "é", "."))
+            state = {f"{prefix}{key}": value for key, value in state.items()}
+        if chance.often(7):  # the layout of NAS-Bench-201's archives
+            runs = {("cifar10", 777): {"net_state_dict": state, "arch_config": {"arch_str": "|none~0|"}}}
+            state = {
+                "full": {"all_results": runs, "arch_str": "|x~0|", "other": Hostile(self.folder / "ran")}
+            }
         for _ in range(chance.integer(0, 3)):
-            how = chance.integer(0, 4)
-            if how == 0 and state:
-                state.pop(chance.pick(list(state)))
-            elif how == 1 and state:
-                old = chance.pick(list(state))
-                state = {chance.pick(NAMES) if key == old else key: value for key, value in state.items()}
-            elif how == 2:
-                prefix = chance.pick(("module.", "model.", "0.", "ema.", "é", "."))
-                state = {f"{prefix}{key}": value for key, value in state.items()}
-            else:
-                key = chance.pick(NAMES + list(state))
-                state[key] = self._tensor(chance) if how == 3 else odd(chance)
-        if chance.integer(0, 7) == 0:
-            state = self._published(chance, state)
-        if chance.integer(0, 9) == 0 and isinstance(state, dict):
-            state[chance.pick((0, (1, 2), b"x", None, 1.5))] = self._tensor(chance)
+            state = chance.changed(state, TENSORS)
         for _ in range(chance.integer(0, 2)):
-            state = self._wrapped(state, chance)
+            noted = chance.changed(dict(chance.pick(ARCHES) or {"x": 1}), TENSORS)
+            state = {chance.pick(TENSORS): state, chance.pick(TENSORS): noted}
+            how, key = chance.integer(0, 5), chance.pick(TENSORS)
+            if how == 0:
+                state[key] = state  # a pickle can hold itself
+            elif how == 1:
+                state[key] = argparse.Namespace(**{key.replace(".", "_"): chance.odd()})
+            elif how == 2:  # a list of lists, of which every level is the same one again and again
+                for _ in range(chance.pick((1, 3, 5))):
+                    state[key] = [state.get(key, 0)] * chance.pick((2, 50))
         return state
 
-    def _wrapped(self, state: Any, chance: Chance) -> Any:
-        raw: Any = {chance.pick(NESTINGS): state}
-        for _ in range(chance.integer(0, 3)):
-            key = chance.pick(NESTINGS)
-            how = chance.integer(0, 5)
-            if how == 0:
-                raw[key] = raw  # a pickle can hold itself
-            elif how == 1:
-                raw[key] = self._noted(chance)
-            elif how == 2:
-                raw[key] = argparse.Namespace(**{chance.pick(NESTINGS): odd(chance)})
-            elif how == 3:
-                raw[key] = laughs(chance.pick((1, 3, 5)), chance.pick((2, 50)))
-            elif how == 4:
-                raw[key] = [chance.real() for _ in range(chance.integer(0, 5))]
-            else:
-                raw[key] = odd(chance)
-        return raw
-
-    def _noted(self, chance: Chance) -> Any:
-        """An architecture as a file may note it."""
-        noted: Any = dict(chance.pick([arch for arch in ARCHES if arch and "space" in arch]))
-        if chance.integer(0, 3) == 0:
-            noted["space"] = chance.pick(("python", "timm", "checkpoint", "rescnn", "nasbench201", "zoo"))
-            noted["name"] = chance.pick(
-                ("os:system", "hf-hub:a/b", "vit_tiny", "wrn-28-10", "preactresnet18")
-            )
-        for _ in range(chance.integer(0, 2)):
-            field = chance.pick(
-                "channels cells width stem patch side normalize member name str index space".split()
-            )
-            noted[field] = odd(chance)
-        return noted
-
-    def _published(self, chance: Chance, state: Any = None, hostile: bool = False) -> Any:
-        """The layout of NAS-Bench-201's archives, with something odd in it."""
-        state = dict(chance.pick(self.states)) if state is None else state
-        run = {"net_state_dict": state, "arch_config": {"arch_str": "|none~0|"}, "epochs": 200}
-        runs: Any = {("cifar10", 777): run, ("cifar100", chance.pick((888, "x", None))): run}
-        for _ in range(chance.integer(0, 2)):
-            runs[chance.pick((("cifar10", 1), "cifar10", 3, ("a",)))] = chance.pick((run, None, 1, [], {}))
-        raw = {"full": {"all_results": runs, "arch_str": "|x~0|"}}
-        if hostile and chance.integer(0, 2) == 0:
-            raw["full"]["other"] = Hostile(self.folder / "ran")
-        return changed(raw, chance, NESTINGS) if chance.integer(0, 2) == 0 else raw
-
-    def _shape(self, chance: Chance) -> list[int]:
-        return [chance.pick(SIZES) for _ in range(chance.integer(0, 4))]
-
-    def _tensor(self, chance: Chance) -> Any:
+    def tensor(self, chance: Chance) -> Any:
         """A tensor of any shape and type; a large one is one number, expanded."""
         import torch
 
         kinds = (torch.float32, torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64)
         kinds += (torch.bfloat16, torch.float8_e4m3fn, torch.uint8)
-        one = torch.zeros((), dtype=chance.pick(kinds))
         how = chance.integer(0, 9)
         if how == 0:
             return torch.eye(3).to_sparse()
         if how == 1:
             return torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8)
         if how == 2:
-            return torch.full((chance.integer(1, 4),), chance.real(), dtype=torch.float64)
-        if how == 3:
             return torch.nn.Parameter(torch.zeros(2))
-        shape = self._shape(chance)
+        shape = [chance.pick(SHAPES) for _ in range(chance.integer(0, 4))]
+        one = torch.zeros((), dtype=chance.pick(kinds))
         return one.expand(shape) if math.prod(shape) < 2**60 else one
 
     def check(self, data: bytes) -> None:
-        """A network that takes images and facts that can be written down, or a message; and nothing ran."""
         import torch
 
         from rbtools.models import checkpoint, weights_file
 
+        if data.startswith(CIFAR_MARK):
+            self.check_batch(data[len(CIFAR_MARK) :])
+            return
         arch = ARCHES[sum(data[-64:]) % len(ARCHES)]
         classes, shape = ((None, None), (10, (3, 32, 32)), (10, (1, 28, 28)))[len(data) % 3]
         known = {"none": None, "cifar10": ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))}
         known |= {} if shape is None else {"dataset": ((0.5,) * shape[0], (0.2,) * shape[0])}
         known = {k: v for k, v in known.items() if v is None or shape is None or len(v[0]) == shape[0]}
-        if data.startswith(CIFAR_MARK):
-            self._check_batch(data[len(CIFAR_MARK) :])
-            return
         hints = checkpoint.NormalizationHints(known=known)
         reader = weights_file.read
         if data.startswith(OBJECT_MARK):
@@ -508,21 +476,24 @@ class Checkpoints:
             data = b""
         self.path.unlink(missing_ok=True)  # some file systems wait for the disk where a file is overwritten
         self.path.write_bytes(data)
+        ran = self.folder / "ran"
+        with contextlib.suppress(OSError):
+            ran.rmdir()
         try:
             with self.watch:
                 network, arch, facts = checkpoint.load(
                     self.path, arch, classes=classes, shape=shape, hints=hints
                 )
-                self._usable(network, arch, facts)
+                self.usable(network, arch, facts)
         except RbError as wrong:
             told(str(wrong))
         finally:
             weights_file.read = reader
             torch.manual_seed(0)
-        if (self.folder / "ran").exists():
+        if ran.exists():
             raise Finding("code in the file ran")
 
-    def _check_batch(self, data: bytes) -> None:
+    def check_batch(self, data: bytes) -> None:
         """Arrays and lists, or one of two errors."""
         from rbtools.datasets import cifar
         from rbtools.unpickle import Refused
@@ -533,7 +504,7 @@ class Checkpoints:
             except (Refused, ValueError) as wrong:
                 told(f"{wrong}.")
 
-    def _usable(self, network: Any, arch: Any, facts: Any) -> None:
+    def usable(self, network: Any, arch: Any, facts: Any) -> None:
         import torch
 
         from rbtools import spaces
@@ -558,29 +529,6 @@ class Hostile:
         return os.mkdir, (str(self.path),)
 
 
-class Watch:
-    """Refuses, while it is on, what reading a file has no need of; other programs and the network."""
-
-    REFUSED = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect")
-    CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "shutil.rmtree")
-
-    def __init__(self) -> None:
-        self.on = False
-        sys.addaudithook(self._heard)
-
-    def _heard(self, event: str, arguments: Any) -> None:
-        if self.on and event in (*self.REFUSED, *self.CHANGES):
-            self.on, self.met = False, f"{event} {arguments!r:.100}"
-
-    def __enter__(self) -> None:
-        self.on, self.met = True, ""
-
-    def __exit__(self, *_: Any) -> None:
-        self.on = False
-        if self.met:
-            raise Finding(f"reading the file did {self.met}")
-
-
 def inflated(value: Any, depth: int = 3) -> Any:
     """The object with every expanded tensor of a bearable size made whole: of zeros, which cost nothing."""
     import torch
@@ -595,14 +543,6 @@ def inflated(value: Any, depth: int = 3) -> Any:
         return UnusualTensor("sparse or quantized")  # as a file would give it
     if isinstance(value, torch.Tensor) and value.numel() < INFLATED:
         return torch.zeros(value.shape, dtype=value.dtype) if 0 in value.stride() else value
-    return value
-
-
-def laughs(depth: int, width: int) -> Any:
-    """A list of lists of lists, of which every level is the same one again and again."""
-    value: Any = 0
-    for _ in range(depth):
-        value = [value] * width
     return value
 
 
@@ -673,22 +613,238 @@ def saved_files(states: Sequence[dict[str, Any]], folder: Path) -> list[bytes]:
     ]
 
 
-def inside(data: bytes) -> bytes:
-    """The pickle in a file of torch.save."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return next((archive.read(name) for name in archive.namelist() if name.endswith("data.pkl")), b"")
+# ---- other files ------------------------------------------------------------------------------------
 
 
-def around(data: bytes) -> bytes:
-    """A file of torch.save around a pickle, with a little storage for its tensors."""
+def png() -> bytes:
+    from PIL import Image
+
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("a/data.pkl", data)
-        archive.writestr("a/byteorder", "little")
-        archive.writestr("a/version", "3\n")
-        for number in range(4):
-            archive.writestr(f"a/data/{number}", bytes(64))
+    Image.new("RGB", (8, 8)).save(stream, "png")
     return stream.getvalue()
 
 
-TARGETS: dict[str, Callable[[], Records | Checkpoints]] = {"records": Records, "checkpoints": Checkpoints}
+def load_images(name: str) -> None:
+    """The images of a data set, as an evaluation gets them."""
+    from rbtools import datasets
+
+    data = datasets.load(name, "test")
+    images = data.images[data.labels.new_tensor(range(min(len(data), 4)))]
+    if images.shape[0] != min(len(data), 4) or int(data.labels.max()) >= data.classes:
+        raise Finding(f"a data set that does not fit itself: {images.shape} {data.classes}")
+
+
+class Safetensors(Files):
+    """A header of claims before a few bytes."""
+
+    def make(self, chance: Chance) -> bytes:
+        about = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+        notes = json.dumps({"arch": {"space": "zoo", "name": "simplecnn"}, "x": chance.text(9)})
+        names = chance.pick((("fc.weight",), ("conv1.weight", "bn1.running_mean"), (*NAMES, "x" * 10**6)))
+        header: Any = {
+            "__metadata__": {"rbtools": chance.pick((notes, "[" * 9999))},
+            **dict.fromkeys(names, about),
+        }
+        for _ in range(chance.integer(0, 3)):
+            header = chance.changed(header, ("F16", "F8_E4M3", "C64", "F4", *TENSORS))
+        text = json.dumps(header, default=str).encode()
+        text = chance.damaged(text) if chance.often(4) else text
+        length = chance.pick((len(text), len(text), len(text), 0, 1, 2**31, 2**40))
+        return struct.pack("<Q", length) + text + bytes(256)
+
+    def read(self, data: bytes, folder: Path) -> None:
+        from rbtools.models import checkpoint
+
+        (folder / "w.safetensors").write_bytes(data)
+        checkpoint.load(folder / "w.safetensors", None, classes=10, shape=(3, 32, 32))
+
+
+class Images(Files):
+    """One image of each of seven formats, damaged, beside a whole one."""
+
+    writes = True  # its own whole image
+
+    def make(self, chance: Chance) -> bytes:
+        from PIL import Image
+
+        stream = io.BytesIO()
+        mode = chance.pick(("RGB", "L", "P", "1", "CMYK", "RGBA", "I;16"))
+        form = chance.pick(("PNG", "JPEG", "GIF", "BMP", "PPM", "TIFF", "WEBP"))
+        try:
+            Image.new(mode, (chance.integer(8, 40), 8)).save(stream, form)
+        except (OSError, KeyError, ValueError):  # a mode that the format does not have
+            Image.new("RGB", (8, 8)).save(stream, form)
+        data = stream.getvalue()
+        for _ in range(chance.integer(0, 3)):  # numbers of its header: sizes, offsets, counts
+            start = chance.integer(0, min(len(data), 400))
+            field = chance.pick(
+                (b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\x00\x01\x00\x00", b"\x10\x00")
+            )
+            data = data[:start] + field + data[start + len(field) :]
+        data = chance.damaged(data) if chance.integer(0, 1) else data
+        return checked_png(data) if chance.integer(0, 2) and form == "PNG" else data
+
+    def read(self, data: bytes, folder: Path) -> None:
+        images = folder / "photos/test/a"
+        images.mkdir(parents=True)
+        (images / "0.png").write_bytes(data)
+        (images / "1.png").write_bytes(png())
+        load_images(f"imagefolder:{folder}/photos")
+
+
+class Parquet(Files):
+    """Tables of other types and packings, and with other bytes in their pages and footers."""
+
+    writes = True
+
+    def make(self, chance: Chance) -> bytes:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        count = chance.pick((2, 1, 5, 40))
+        images: Any = [png()] * (count - 1) + [chance.pick((png(), b"", b"x", chance.damaged(png()), None))]
+        if chance.integer(0, 1):
+            images = [None if image is None else {"bytes": image, "path": chance.text(5)} for image in images]
+        labels = [chance.pick((0, 1, 2, 255, 2**31, 2**40, None)) for _ in range(count)]
+        label = chance.pick((pa.int64(), pa.int8(), pa.float64(), pa.string(), pa.list_(pa.int64())))
+        try:
+            table = pa.table({"image": images, "label": pa.array(labels, pa.int64()).cast(label, safe=False)})
+        except (pa.ArrowException, OverflowError):
+            table = pa.table({"image": images, "label": [0] * count})
+        if chance.often(3):
+            notes = {"info": {"features": {"label": {"names": ["a", "b"], "_type": "ClassLabel"}}}}
+            table = table.replace_schema_metadata(
+                {"huggingface": json.dumps(chance.changed(notes), default=str)}
+            )
+        stream = io.BytesIO()
+        packing = chance.pick(("none", "snappy", "gzip", "zstd"))
+        parquet.write_table(table, stream, compression=packing, use_dictionary=bool(chance.integer(0, 1)))
+        data = stream.getvalue()
+        if chance.integer(0, 2):
+            start = chance.integer(4, len(data) - 8)
+            data = data[:start] + chance.pick((b"\xff", b"\x00", b"\x7f\xff")) + data[start + 1 :]
+        return chance.damaged(data) if chance.often(3) else data
+
+    def read(self, data: bytes, folder: Path) -> None:
+        (folder / "x.parquet").write_bytes(data)
+        load_images(f"parquet:{folder}/x.parquet")
+
+
+class Adversarial(Files):
+    """Headers and blocks of .adv files: sizes and numbers out of range, parts that unpack to more."""
+
+    SHAPE = (3, 8, 8)
+
+    def make(self, chance: Chance) -> bytes:
+        from rbtools.jobs import evidence
+        from rbtools.lazy import np
+
+        count, pixels = chance.pick((2, 1, 4)), 192
+        forms = np.array([chance.integer(0, 3) for _ in range(count)], np.uint8)
+        ids = np.array([chance.pick((0, 1, 2, 2**31 - 1, -1)) for _ in range(count)])
+        coarse = chance.pick((1, 8, 0, 127))
+        zeros = np.zeros((count, pixels))
+        block = evidence.packed(ids, forms, zeros.astype(np.int8), zeros.astype(np.float32), max(coarse, 1))
+        if chance.often(4):
+            sizes = list(struct.unpack("<6I", block[:24]))
+            sizes[chance.integer(0, 5)] = chance.pick(NUMBERS) % 2**32
+            block = struct.pack("<6I", *sizes) + block[24:]
+        if chance.often(5):
+            bomb = zlib.compress(bytes(50_000_000))
+            block = struct.pack("<6I", count, len(bomb), *[8] * 4) + bomb + block[24:]
+        header = {"n": count, "eps": 8 / 255, "step": 1 / 255, "coarse": coarse, "norm": "linf"}
+        for _ in range(chance.integer(0, 2)):
+            header[chance.pick(list(header))] = chance.pick((chance.odd(), *NUMBERS, 1e308, 1e-320))
+        try:
+            text = json.dumps(header).encode()
+        except ValueError:
+            text = b"{}"
+        data = evidence.MAGIC + text + b"\n" + block * chance.pick((1, 2))
+        return chance.damaged(data) if chance.integer(0, 1) else data
+
+    def read(self, data: bytes, folder: Path) -> None:
+        from rbtools.jobs import evidence
+
+        (folder / "x.adv").write_bytes(data)
+        evidence.header_of(folder / "x.adv")
+        for ids, forms, differences in evidence.blocks(folder / "x.adv", self.SHAPE, 10):
+            if not len(ids) == len(forms) == len(differences) <= 10:
+                raise Finding(f"a block of {len(ids)}, {len(forms)} and {len(differences)}")
+
+
+class Shards(Files):
+    """WebDataset's shards of ImageNet."""
+
+    writes = True
+
+    def make(self, chance: Chance) -> bytes:
+        members = []
+        for number in range(chance.pick((1, 2, 5))):
+            key = chance.pick((f"{number:04}", f"{number:04}", *NAMES))
+            label = chance.pick((b"0", b"7", b"1000", b"-1", b"x", b"9" * 8, b"9" * 400, b"", "٣".encode()))
+            members += [(f"{key}.cls", label), (f"{key}.png", chance.damaged(png()))]
+        data = chance.tar(members)
+        return chance.damaged(data) if chance.often(4) else data
+
+    def read(self, data: bytes, folder: Path) -> None:
+        from rbtools.datasets import decode, imagenet
+        from rbtools.lazy import np
+
+        (folder / "val-000.tar").write_bytes(data)
+        tree = imagenet.packed_tree([folder / "val-000.tar"], [f"n{number:08}" for number in range(1000)])
+        out = np.zeros((len(tree), 3, 8, 8), np.uint8)
+        decode.decode(tree, range(len(tree)), out, decode.Scaling(8))
+
+
+class StoreArchives(Files):
+    """What `rb-store import` is given, packed and not."""
+
+    writes = True
+
+    def make(self, chance: Chance) -> bytes:
+        from rbtools.store import archive
+        from rbtools.store.checksum import sealed
+        from rbtools.store.content_store import MARKER
+
+        members = [(archive.FIRST, chance.pick((MARKER, MARKER, MARKER, b"{}", b"[" * 10**5)))]
+        for _ in range(chance.integer(0, 5)):
+            kind = chance.pick(("results", "outcomes", "state", "objects", "cache", "leases"))
+            name = chance.pick((f"{kind}/ab/{HASH}", f"{kind}/ab/{HASH}", f"{kind}/ab/../{HASH}", *NAMES))
+            odd = json.dumps(chance.odd(), default=str).encode()
+            bodies = [sealed(b'{"metric":"acc"}'), sealed(odd), sealed(pickle.dumps(print)), b"[" * 10**5]
+            bodies += [chance.data(99), b"\x93NUMPY" + chance.data(40), bytes(10**6)]
+            members.append((name, chance.pick(bodies)))
+        count = chance.pick((len(members) - 1, len(members) - 1, *NUMBERS))
+        members.append((archive.LAST, json.dumps({"files": count}).encode()))
+        data = chance.tar(members)
+        data = chance.damaged(data) if chance.often(5) else data
+        pack: Callable[[bytes], bytes] = chance.pick((bytes, gzip.compress, bz2.compress, lzma.compress))
+        if chance.often(10):  # it unpacks to much
+            data += bytes(200_000_000)
+        packed = pack(data) if len(data) < 10**8 else gzip.compress(data, 1)
+        return chance.damaged(packed) if chance.often(5) else packed
+
+    def read(self, data: bytes, folder: Path) -> None:
+        from rbtools.store import archive, listing
+        from rbtools.store.content_store import Store
+
+        store = Store(folder / "store")
+        for taken in archive.take(store, io.BytesIO(data), "a.tar"):
+            if taken.problem is not None:
+                told(f"{taken.problem}.")
+        for kind in ("results", "outcomes", "objects", "state"):
+            list(listing.paths(store, kind))
+        for _ in listing.records(store):
+            pass
+
+
+TARGETS: dict[str, Callable[[], Any]] = {
+    "records": Records,
+    "checkpoints": Checkpoints,
+    "safetensors": Safetensors,
+    "images": Images,
+    "parquet": Parquet,
+    "shards": Shards,
+    "adv": Adversarial,
+    "archives": StoreArchives,
+}

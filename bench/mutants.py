@@ -96,11 +96,9 @@ class Module:
         for child, parent in self.above(node):
             if child is getattr(parent, "annotation", None) or child is getattr(parent, "returns", None):
                 return False
-            if isinstance(parent, (ast.JoinedStr, ast.Assert)):
-                return False
-            if isinstance(parent, (ast.If, ast.Assign)) and re.match(
-                "if TYPE_CHECKING|if __name__|__version__", ast.unparse(parent)
-            ):
+            text = ast.unparse(parent) if isinstance(parent, (ast.If, ast.Assign)) else ""
+            left_out = re.match("if TYPE_CHECKING|if __name__|__version__", text)
+            if left_out or isinstance(parent, (ast.JoinedStr, ast.Assert)):
                 return False
         return True
 
@@ -120,40 +118,35 @@ class Module:
         elif isinstance(node, ast.AugAssign):
             operands = [node.target, node.value]
         elif isinstance(node, ast.BinOp) and not (isinstance(node.op, ast.BitOr) and not self.function(node)):
-            sides = [node.left, node.right]
-            if not any(
-                isinstance(getattr(side, "value", getattr(side, "values", 0)), (str, list)) for side in sides
-            ):
-                operands = sides  # else texts are joined
+            parts = [getattr(side, "value", getattr(side, "values", 0)) for side in (node.left, node.right)]
+            if not any(isinstance(part, (str, list)) for part in parts):  # else texts are joined
+                operands = [node.left, node.right]
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
             yield self.span(node)[0], self.span(node.operand)[0], ""
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            news = (node.value + 1, node.value - 1, node.value * 2)
-            yield *self.span(node), *(str(new) for new in news if new != node.value)
+            number: Any = node.value
+            news = (number + 1, number - 1, number * 2)
+            yield *self.span(node), *(str(new) for new in news if new != number)
         for left, right in pairwise(operands):
             start, end = self.span(left)[1], self.span(right)[0]
             found = OPERATOR.search(self.source, start, end)
             if found and (swap := SWAPS.get("_".join(found[0].decode().split()))):
                 yield *found.span(), swap.replace("_", " ")
-        tests = node.ifs if isinstance(node, ast.comprehension) else []
+        forms = [(test, "(not (%s))") for test in getattr(node, "ifs", [])]
         if isinstance(node, (ast.If, ast.While, ast.IfExp)):
-            tests = [node.test]
-        for part, form in [(test, "(not (%s))") for test in tests] + (
-            [(node.value, "-(%s)")]
-            if isinstance(node, ast.Return) and isinstance(node.value, ast.BinOp)
-            else []
-        ):
+            forms = [(node.test, "(not (%s))")]
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.BinOp):
+            forms = [(node.value, "-(%s)")]
+        for part, form in forms:
             start, end = self.span(part)
             yield start, end, form % self.source[start:end].decode()
 
     def function(self, node: ast.AST) -> Any:
         """The function whose body (not its defaults or decorators) has the node."""
-        within = (
-            parent
-            for child, parent in self.above(node)
-            if isinstance(parent, FUNCTION) and child in parent.body
-        )
-        return next(within, None)
+        for child, parent in self.above(node):
+            if isinstance(parent, FUNCTION) and child in parent.body:
+                return parent
+        return None
 
     def statement(self, node: ast.AST) -> Any:
         """The statement around the node that another can stand before: no `elif`."""
@@ -169,21 +162,16 @@ def probes(modules: dict[str, Module], mutant: Mutant) -> Iterator[tuple[Module,
         yield module, module.statement(mutant.at)
         return
     top = module.statement(mutant.at)
-    assigned = {
-        node.id for node in getattr(top, "targets", [getattr(top, "target", 0)]) if isinstance(node, ast.Name)
-    }
-    if isinstance(top, FUNCTION):  # a default value or an option
-        yield module, top.body[-1]
-    for other in modules.values():
-        imports = {
-            name.name for node in other.nodes if isinstance(node, ast.ImportFrom) for name in node.names
-        }
-        for node in other.nodes if other is module or assigned & imports else ():
-            of_module = isinstance(node, FUNCTION) and other is module and not assigned
-            if of_module or (
-                getattr(node, "id", getattr(node, "attr", None)) in assigned and other.function(node)
-            ):
-                yield other, node.body[-1] if of_module else other.statement(node)
+    targets = getattr(top, "targets", [getattr(top, "target", None)])
+    names = {node.id for node in targets if isinstance(node, ast.Name)}
+    if not names:  # a default value, an option: the functions of the module
+        yield from ((module, node.body[-1]) for node in module.nodes if isinstance(node, FUNCTION))
+    for other in modules.values() if names else ():
+        froms = [node.names for node in other.nodes if isinstance(node, ast.ImportFrom)]
+        if other is module or names & {alias.name for aliases in froms for alias in aliases}:
+            for node in other.nodes:
+                if getattr(node, "id", getattr(node, "attr", None)) in names and other.function(node):
+                    yield other, other.statement(node)
 
 
 def copy_tree(tree: Path, to: Path) -> Path:
@@ -195,31 +183,17 @@ def copy_tree(tree: Path, to: Path) -> Path:
     return to
 
 
-def run_tests(
-    copy: Path, *arguments: str, seconds: float = 7200, **environment: str
-) -> tuple[int, list[str]]:
+Ended = tuple[int, list[str]]
+
+
+def run_tests(copy: Path, *arguments: str, seconds: float = 7200, **environment: str) -> Ended:
     """The exit status of pytest (-1: out of time) and the tests that failed."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    settings = {**os.environ, **threads, "PYTHONPATH": f"{copy}:{Path(__file__).parent}", **environment}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-        f"--basetemp={copy}.tmp",
-    ]
+    settings = {**os.environ, "PYTHONPATH": f"{copy}:{Path(__file__).parent}", **environment}
+    settings |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    line = f"-m pytest -q --tb=no -p no:cacheprovider --basetemp={copy}.tmp".split()
     with open(f"{copy}.out", "w+") as output:
-        job = subprocess.Popen(
-            [*command, *arguments],
-            cwd=copy,
-            env=settings,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+        how: Any = {"cwd": copy, "env": settings, "stdout": output, "stderr": output}
+        job = subprocess.Popen([sys.executable, *line, *arguments], start_new_session=True, **how)
         try:
             status = job.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -254,6 +228,8 @@ def make_map(args: Any, modules: dict[str, Module], mutants: list[Mutant], folde
     (copy / "rbtools/_hit.py").write_text(PROBE)
     for (file, start, indent), names in sorted(inserts.items(), reverse=True):
         source = (copy / file).read_bytes()
+        if source[start - indent : start].strip():  # the `...` of a stub, on the line of its `def`
+            continue
         call = f"__import__('rbtools._hit')._hit.hit(*{sorted(names)!r})\n{' ' * indent}"
         (copy / file).write_bytes(source[:start] + call.encode() + source[start:])
     hits, times = folder / "hits", folder / "times"

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from cifar_resnet18 import chosen_images, image_folder, reference_model
+from common import images_of_folder, published_resnet18
 from torch import Tensor, nn
 
 from rbtools.evaluation import fast_model, probabilistic
@@ -188,9 +188,8 @@ def main() -> None:
         parser.error(f"--part is '{args.part}'. Choose from: sampling, adaptive.")
     warnings.simplefilter("ignore")
     if "sampling" in args.part:
-        model, folder = reference_model(args.device), image_folder(args.data)
-        positions = torch.linspace(0, len(folder) - 1, args.n).long().tolist()
-        compare_sampling(args, model, *chosen_images(folder, positions, args.device))
+        images, labels = images_of_folder(args.data, args.n, args.device)
+        compare_sampling(args, published_resnet18(args.device), images, labels)
     if "adaptive" in args.part:
         compare_adaptive(args)
 

@@ -3,9 +3,9 @@
     python bench/results.py             write RESULTS.md anew
     python bench/results.py --check     status 1 if it is not what results.jsonl prints
 
-A figure is {claim, command, machine, date, value, unit, peer, ratio, note}; `claim` is "TOPIC: what was measured",
-and a topic is a table. `ratio` is how many times better than the peer. A new figure is a new line; one that it
-replaces goes.
+A figure is {claim, command, machine, date, value, unit, peer, ratio, note}; `claim` is "TOPIC: what was
+measured", and a topic is a table. `ratio` is how many times better than the peer. A new figure is a new
+line; one that it replaces goes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ HERE = Path(__file__).parent
 FIELDS = ("claim", "command", "machine", "date", "value", "unit", "peer", "ratio", "note")
 HEAD = """# Measured figures
 
-`python bench/results.py` writes this page from `bench/results.jsonl`. Every figure has the command that measured it (the
-topic's, unless its note begins with another one), and depends on the machine: compare figures of one machine only. "Goal" is
-what a figure has to reach. Some scripts are gone; `git show c92363e:bench/NAME.py` has them.
+`python bench/results.py` writes this page from `bench/results.jsonl`. Every figure has the command that
+measured it (the topic's, unless its note begins with another one), and depends on the machine: compare
+figures of one machine only. "Goal" is what a figure has to reach. Some scripts are gone; `git show
+c92363e:bench/NAME.py` has them.
 """
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import hashlib
-import importlib
 import json
 import os
 import re
@@ -33,11 +32,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-# Where a tool's `main` is: the first that has it.
-MAIN_MODULES = ("rbtools.commands.{}", "rbtools.cli.{}", "rbtools.{}s.command", "rbtools.{}.command")
-TOOLS = """
-arch train attack certify corrupt pr ge measure score rank corr search plot convert store verify
-""".split()
+from rbtools.cli import tools
+
+TOOLS = tuple(tools.TOOLS)
 TIMES = re.compile(
     r"seconds|^stages$|time$|timestamp|date$|bytes$|^pid$|^host$|^checksums$|^environment$"
 )  # fields that differ from run to run
@@ -227,21 +224,6 @@ stream <stream: score --metric acc,fgsm.8
 : store ls --kind tracking
 """  # noqa: E501
 STEPS = (GIVEN, FORMULA, TRAINED)
-
-
-def main_of(tool: str) -> Any:
-    """The click command of rb-TOOL, wherever its module is."""
-    for pattern in MAIN_MODULES:
-        module = pattern.format(tool)
-        try:
-            return importlib.import_module(module).main
-        except ModuleNotFoundError as absent:
-            if absent.name not in (module, module.rpartition(".")[0]):
-                raise
-    raise SystemExit(f"There is no module of rb-{tool}: tried {', '.join(MAIN_MODULES)}.")
-
-
-# ---- given inputs: the same bytes on every machine ---------------------------------------------------
 
 
 def given_records() -> list[dict[str, Any]]:
@@ -446,7 +428,7 @@ def run_step(line: str, folder: Path, streams: dict[str, bytes]) -> dict[str, An
     keys, files = keys_in(folder), files_in(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = CliRunner().invoke(main_of(tool), words, input=streams[source.strip()])
+        result = CliRunner().invoke(tools.tool(tool).command, words, input=streams[source.strip()])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     after = files_in(folder)

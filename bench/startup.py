@@ -10,7 +10,6 @@ processor time of a shell that loads them and completes `rb-attack sq` once, bey
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import resource
@@ -22,9 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-BIN = Path(sys.executable).parent
-# Where byte code may not be written, every start would compile the package again.
-ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+from common import BIN, ENVIRONMENT, fresh, medians, show
+
 COMPLETIONS = Path(__file__).resolve().parents[1] / "completions"
 # Shell -> how it starts without a user's files, and what loads the completions and completes once.
 SHELLS = {
@@ -36,17 +34,9 @@ SHELLS = {
         ("zsh", "-f"),
         f"words=(rb-attack sq) CURRENT=2 PREFIX=sq; source '{COMPLETIONS}/_rbtools' 2>/dev/null; true",
     ),
-    "fish": (
-        ("fish", "--no-config"),
-        f"source '{COMPLETIONS}/rbtools.fish'; complete -C 'rb-attack sq'",
-    ),
+    "fish": (("fish", "--no-config"), f"source '{COMPLETIONS}/rbtools.fish'; complete -C 'rb-attack sq'"),
 }
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "sklearn")
-
-
-def megabytes(peak: int) -> float:
-    """A process's ru_maxrss (KiB, on macOS bytes) in MB."""
-    return round(peak * (1 if sys.platform == "darwin" else 1024) / 1e6, 1)
 
 
 def piped_into_wc(*command: str) -> dict[str, Any]:
@@ -60,20 +50,10 @@ def piped_into_wc(*command: str) -> dict[str, Any]:
     _, status, usage = os.wait4(tool.pid, 0)
     tool.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - start
+    peak = round(usage.ru_maxrss * 1024 / 1e6, 1)
     if tool.returncode:
         raise SystemExit(f"{' '.join(command)} ended with status {tool.returncode}")
-    return {"lines": int(lines), "seconds": seconds, "peak_mb": megabytes(usage.ru_maxrss)}
-
-
-def alone(*command: str) -> dict[str, Any]:
-    """Run a command: seconds, peak memory."""
-    start = time.perf_counter()
-    tool = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
-    _, status, usage = os.wait4(tool.pid, 0)
-    tool.returncode = os.waitstatus_to_exitcode(status)
-    if tool.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with status {tool.returncode}")
-    return {"seconds": time.perf_counter() - start, "peak_mb": megabytes(usage.ru_maxrss)}
+    return {"lines": int(lines), "seconds": seconds, "peak_mb": peak}
 
 
 def heavy_imports(*command: str) -> list[str]:
@@ -92,16 +72,6 @@ def processor(*command: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-    figures["seconds"] = round(figures["seconds"], 3)
-    return {**figures, "runs": [round(run["seconds"], 3) for run in runs]}
-
-
-def show(figure: str, **values: Any) -> None:
-    print(json.dumps({"figure": figure, **values}), flush=True)
-
-
 def main(count: int) -> None:
     show("machine", cores=os.cpu_count(), machine=platform.machine(), python=platform.python_version())
     arch, rank = str(BIN / "rb-arch"), str(BIN / "rb-rank")
@@ -111,12 +81,12 @@ def main(count: int) -> None:
     goal = {"lines": 6466, "seconds": 0.6, "peak_mb": 60}
     show("rb-arch --unique | wc -l", **medians(runs), imports=heavy_imports(arch, "--unique"), goal=goal)
 
-    alone(rank, "--help")
-    runs = [alone(rank, "--help") for _ in range(count)]
+    fresh(rank, "--help")
+    runs = [fresh(rank, "--help") for _ in range(count)]
     goal = {"seconds": 0.25, "imports": []}
     show("rb-rank --help", **medians(runs), imports=heavy_imports(rank, "--help"), goal=goal)
 
-    show("python -c pass", **medians([alone(sys.executable, "-c", "pass") for _ in range(count)]))
+    show("python -c pass", **medians([fresh(sys.executable, "-c", "pass") for _ in range(count)]))
 
     for shell, (start, script) in SHELLS.items():
         if shutil.which(shell):

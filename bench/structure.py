@@ -1,184 +1,129 @@
-"""Figures of how the package is built: one JSON line each, for bench/RESULTS.md.
+"""How much there is: the figures of the first table of LAYOUT.md, one JSON line each.
 
-python bench/structure.py
+    python bench/structure.py [--test-seconds 595] [--tree FOLDER]
+
+Lines and files of rbtools/, tests/ and bench/ (Python); private functions of rbtools/ that one place uses;
+parameters typed plain Any; import cycles within a room; long options of a command by --help-all;
+frames and files on the way to the first gradient (bench/stack.py).
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import os
 import re
+import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "rbtools"
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-SHARED_NAMES = {"base", "__init__", "presets"}  # modules of several rooms may be called so
-RAY = re.compile(r"(?<![a-z])ray(?![a-z])", re.I)
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+HERE = Path(__file__).resolve().parents[1]
+COMMANDS = (
+    "arch,train,attack pgd,attack aa,certify crown,corrupt all,pr,ge attack pgd,measure params,score,rank"
+    ",corr,search random,plot scatter,convert csv,store ls,verify"
+).split(",")
 Figures = Iterator[tuple[str, Any]]
 
 
-def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+def sizes(tree: Path) -> Figures:
+    for folder in ("rbtools", "tests", "bench"):
+        texts = [path.read_text("utf-8") for path in (tree / folder).rglob("*.py")]
+        yield f"lines of {folder}/", sum(text.count("\n") for text in texts)
+        yield f"files of {folder}/", len(texts)
 
 
-MODULES = {module_of(path) for path in TREES}
+def functions(trees: dict[Path, ast.Module]) -> Figures:
+    """Used once: the name occurs twice in its file, where it is defined and once more."""
+    once = plain_any = 0
+    for path, tree in trees.items():
+        words = Counter(re.findall(r"\w+", path.read_text("utf-8")))
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                once += words[node.name] == 2 and re.match("_[^_]", node.name) is not None
+                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                plain_any += sum(ast.unparse(a.annotation) == "Any" for a in arguments if a.annotation)
+    yield "private functions used once", once
+    yield "parameters typed plain Any", plain_any
 
 
-def functions(tree: ast.AST) -> list[Any]:
-    return [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
-
-
-def own(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function without those of the functions in it."""
-    for node in ast.iter_child_nodes(function):
-        yield node
-        if not isinstance(node, FUNCTIONS):
-            yield from own(node)
-
-
-def _is_any(annotation: ast.expr | None) -> bool:
-    return annotation is not None and ast.unparse(annotation) in ("Any", "typing.Any")
-
-
-def sizes() -> Figures:
-    texts = {path: path.read_text("utf-8") for path in TREES}
-    yield "Python files", len(texts)
-    yield "lines", sum(text.count("\n") for text in texts.values())
-    yield "the word found", sum(len(re.findall(r"\bfound\b", text)) for text in texts.values())
-    yield "files that mention ray", sum(bool(RAY.search(text)) for text in texts.values())
-
-
-def parameters() -> Figures:
-    typed_any: Counter[str] = Counter()
-    local_found = inner_imports = asked = 0
-    for path, tree in TREES.items():
-        room = path.relative_to(PACKAGE).parts[0]
-        for function in functions(tree):
-            arguments = function.args
-            given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-            given += [some for some in (arguments.vararg, arguments.kwarg) if some is not None]
-            typed_any[room] += sum(_is_any(a.annotation) for a in given)
-            nodes = list(own(function))
-            names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-            local_found += "found" in names | {a.arg for a in given}
-            inner_imports += sum(isinstance(node, (ast.Import, ast.ImportFrom)) for node in nodes)
-        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        asked += sum(isinstance(call, ast.Name) and call.id in ("getattr", "hasattr") for call in calls)
-    yield "functions with found as a local", local_found
-    yield "imports inside functions", inner_imports
-    yield "parameters typed plain Any", typed_any.total()
-    yield "parameters typed plain Any in cli and commands", typed_any["cli"] + typed_any["commands"]
-    yield "calls of getattr and hasattr", asked
-
-
-def names() -> Figures:
-    classes = Counter(
-        node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-    )
-    modules = Counter(path.stem for path in TREES if path.stem not in SHARED_NAMES)
-    yield "class names that occur twice or more", sorted(n for n, times in classes.items() if times > 1)
-    yield "module names that occur twice or more", sorted(n for n, times in modules.items() if times > 1)
-
-
-def imported(path: Path) -> set[str]:
-    """The modules of the package that a module imports, inside functions too, but for types alone."""
-    skipped = {
-        inner
-        for node in ast.walk(TREES[path])
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
+def cycles(trees: dict[Path, ast.Module], tree: Path) -> Figures:
+    """Groups of modules of one room that import each other; imports for types alone do not count."""
+    names = {
+        ".".join(path.relative_to(tree).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in trees
     }
-    targets: set[str] = set()
-    for node in ast.walk(TREES[path]):
-        if node in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            targets |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            targets |= {name if name in MODULES else node.module for name in inner}
-    return targets & MODULES
-
-
-def cycles() -> Figures:
-    """Groups of modules of one room that import each other, directly or by way of others of the room."""
-    edges = {
-        module: {name for name in imported(path) if name.split(".")[:2] == module.split(".")[:2]} - {module}
-        for path, module in ((path, module_of(path)) for path in TREES)
-    }
+    edges: dict[str, set[str]] = {}
+    for module, path in names.items():
+        typed = [
+            n
+            for n in ast.walk(trees[path])
+            if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)
+        ]
+        skipped = {inner for node in typed for inner in ast.walk(node)}
+        imported: set[str] = set()
+        for node in ast.walk(trees[path]):
+            if isinstance(node, ast.ImportFrom) and node.module and node not in skipped:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                imported |= {name if name in names else node.module for name in inner}
+        room = module.split(".")[:2]
+        edges[module] = {name for name in imported & names.keys() if name.split(".")[:2] == room} - {module}
 
     def reached(start: str) -> set[str]:
         seen, todo = set(), [start]
         while todo:
-            for name in edges[todo.pop()] - seen:
-                seen.add(name)
-                todo.append(name)
+            new = edges[todo.pop()] - seen
+            seen |= new
+            todo += new
         return seen
 
     reach = {module: reached(module) for module in edges}
-    groups = {
-        frozenset(name for name in reach[module] if module in reach[name])
-        for module in edges
-        if module in reach[module]
-    }
-    yield "import cycles within a room", sorted(sorted(group) for group in groups)
+    groups = {frozenset(n for n in reach[m] if m in reach[n]) for m in edges if m in reach[m]}
+    yield "import cycles within a room", len(groups)
 
 
-def first_gradient() -> Figures:
-    """From the main function of rb-attack to the first gradient of PGD: frames of rbtools on the stack."""
-    import torch
-    from click.testing import CliRunner
-    from snapshots import main_of
-
-    stack: list[str] = []
-
-    def watched(compute: Any) -> Any:
-        def first(*args: Any, **options: Any) -> Any:
-            frame = None if stack else sys._getframe(1)
-            while frame is not None:
-                if frame.f_code.co_filename.startswith(str(PACKAGE)):
-                    stack.append(frame.f_code.co_filename)
-                frame = frame.f_back
-            return compute(*args, **options)
-
-        return first
-
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["RB_STORE"] = str(Path(folder, "store"))
-        stream = ""
-        for command in (
-            "arch --index 13714 --cells 1 --channels 4 --dataset digits",
-            "train --epochs 0",
-            "attack pgd --steps 1 --n 20",
-        ):
-            tool, *words = command.split()
-            if tool == "attack":
-                torch.autograd.grad = watched(torch.autograd.grad)
-                torch.autograd.backward = watched(torch.autograd.backward)
-            result = CliRunner().invoke(main_of(tool), words, input=stream)
-            if result.exit_code:
-                raise SystemExit(f"rb-{command}: {result.stderr}")
-            stream = result.stdout
-    yield "own frames from rb-attack's main to the first gradient", len(stack)
-    yield "files of these frames", len(set(stack))
+def run(tree: Path, *arguments: str) -> str:
+    settings = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=settings, check=True, capture_output=True, text=True
+    ).stdout
 
 
-def main() -> int:
-    sys.path.insert(0, str(ROOT))
-    for part in (sizes, parameters, names, cycles, first_gradient):
-        for name, value in part():
-            figure = {"figure": name, "value": len(value) if isinstance(value, list) else value}
-            print(json.dumps(figure | ({"which": value} if isinstance(value, list) else {})))
-    return 0
+def options(tree: Path) -> Figures:
+    for command in COMMANDS:
+        tool, *words = command.split()
+        start = f"from rbtools.cli import tools; tools.tool({tool!r}).command({[*words, '--help-all']!r})"
+        listed = re.findall(r"^ +(?:-\w, *)?(--[a-z][\w-]*)", run(tree, "-c", start), re.MULTILINE)
+        yield f"long options of rb-{command}", len(set(listed))
+
+
+def stack(tree: Path) -> Figures:
+    for line in run(tree, str(Path(__file__).with_name("stack.py"))).splitlines():
+        figure = json.loads(line)
+        for name in ("frames", "files", "entered", "switches"):
+            yield f"{name} to the first gradient, {figure['way']}", figure[name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tree", type=Path, default=HERE, help="the checkout to look at")
+    parser.add_argument(
+        "--test-seconds", type=float, help="of `make test`, measured before; printed with the others"
+    )
+    chosen = parser.parse_args()
+    tree = chosen.tree.resolve()
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted((tree / "rbtools").rglob("*.py"))}
+    for part in (sizes(tree), functions(trees), cycles(trees, tree), options(tree), stack(tree)):
+        for name, value in part:
+            print(json.dumps({"figure": name, "value": value}), flush=True)
+    if chosen.test_seconds is not None:
+        print(json.dumps({"figure": "seconds of make test", "value": chosen.test_seconds}))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

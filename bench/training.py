@@ -9,13 +9,12 @@ clock: on a machine that others use, their ratios are the steadier ones. One JSO
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from common import in_turns, show
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -95,24 +94,6 @@ class _Data:
         return self
 
 
-def measured(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, float]]:
-    """(seconds, CPU seconds) of each work's best round, the works taking turns."""
-    best: dict[str, tuple[float, float]] = {}
-    for turn in range(rounds + 1):
-        for name, work in works.items():
-            clock, cpu = time.perf_counter(), time.process_time()
-            work()
-            found = time.perf_counter() - clock, time.process_time() - cpu
-            if turn:  # the first round warms up
-                known = best.get(name, found)
-                best[name] = (min(known[0], found[0]), min(known[1], found[1]))
-    return best
-
-
-def say(**figures: Any) -> None:
-    print(json.dumps(figures), flush=True)
-
-
 def pgd_step(name: str, batch: int, rounds: int) -> None:
     import torchattacks
 
@@ -128,14 +109,14 @@ def pgd_step(name: str, batch: int, rounds: int) -> None:
         "rbtools fp32": Ours(name, method, pixels, labels, "fp32"),
         "rbtools bf16": Ours(name, method, pixels, labels, "bf16"),
     }
-    found = measured(works, rounds)
+    found = in_turns(works, rounds, warm=1)
     for key, (clock, cpu) in found.items():
         times = {
             f"times_{other.replace(' ', '_')}": round(found[other][1] / cpu, 2)
             for other in ("naive", "torchattacks")
         }
-        say(
-            figure="pgd-7 step",
+        show(
+            "pgd-7 step",
             network=name,
             batch=batch,
             way=key,
@@ -170,12 +151,11 @@ def throughput(name: str, batch: int, rounds: int) -> None:
 
         return epoch
 
-    found = measured(
-        {"plain loop": plain, "rbtools fp32": ours("fp32"), "rbtools bf16": ours("bf16")}, rounds
-    )
+    works = {"plain loop": plain, "rbtools fp32": ours("fp32"), "rbtools bf16": ours("bf16")}
+    found = in_turns(works, rounds, warm=1)
     for key, (clock, cpu) in found.items():
-        say(
-            figure="clean training",
+        show(
+            "clean training",
             network=name,
             way=key,
             images_per_second=round(count / clock, 1),
@@ -191,7 +171,7 @@ def methods(name: str, batch: int, rounds: int) -> None:
     works: dict[str, Ours] = {}
     for one in METHODS:
         works[one] = Ours(name, METHODS.build(one, **small.get(one, {})), pixels, labels, "fp32")
-    found = measured(dict(works), rounds)
+    found = in_turns(dict(works), rounds, warm=1)
     model = models.build(arch_of(name), classes=10, shape=SHAPE).train()
     images = pixels.float() / 255
 
@@ -199,7 +179,7 @@ def methods(name: str, batch: int, rounds: int) -> None:
         with torch.no_grad():
             model(images)
 
-    forward_cpu = measured({"forward": forward}, rounds)["forward"][1]
+    forward_cpu = in_turns({"forward": forward}, rounds, warm=1)["forward"][1]
     backward_cpu = found["erm"][1] - forward_cpu
     for one, (_, cpu) in found.items():
         counter = works[one].setup.networks.passes
@@ -208,7 +188,7 @@ def methods(name: str, batch: int, rounds: int) -> None:
             works[one]()
         passes = counter.an_image()
         unit = passes["forward"] * forward_cpu + passes["backward"] * backward_cpu
-        say(figure="step over passes", network=name, method=one, ratio=round(cpu / unit, 2), **passes)
+        show("step over passes", network=name, method=one, ratio=round(cpu / unit, 2), **passes)
 
 
 def main() -> None:

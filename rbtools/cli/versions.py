@@ -34,7 +34,7 @@ def _packages() -> Iterator[tuple[str, str | None]]:
     for requirement in requirements:
         extra = re.search(r"extra == [\"'](.+?)[\"']", requirement)
         name = re.match(r"[\w.-]+", requirement)
-        if name is None or name[0] in seen or (extra and extra[1] in ("test", "dev", "fuzz")):
+        if name is None or name[0] in seen or (extra and extra[1] in ("test", "dev")):
             continue
         seen.add(name[0])
         yield name[0], extra[1] if extra else None

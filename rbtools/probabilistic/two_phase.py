@@ -5,7 +5,7 @@ Survivors are ordered by their margin under the cheap attack and cut into strata
 one. The estimate of how many survivors the expensive attack breaks is the sum over strata of
 size * broken / sampled. It is unbiased for a size that was fixed before, if each stratum has a sampled image.
 A run that stops at a goal of precision stops sooner where it happens to see few breaks, so that its estimate
-is optimistic: on average by up to a fifth of the goal (`bench/coverage_pr.py --part goal`), which the entry
+is optimistic: on average by up to a fifth of the goal (bench/coverage_of_intervals.py), which the entry
 says and its interval, of all looks together, allows for.
 """
 
@@ -128,14 +128,16 @@ def _quantile(parts: Sequence[Stratum], prior: float, level: float) -> int:
 
 def _unsampled(part: Stratum, prior: float) -> np.ndarray:
     """The distribution of the number of broken images among those not sampled: beta-binomial (R + 1,)."""
-    rest = part.size - part.sampled
-    broken = np.arange(rest + 1)
+    remaining = part.size - part.sampled
+    broken = np.arange(remaining + 1)
     a, b = prior + part.broken, _PRIOR + part.sampled - part.broken
     if a == 0:  # all of it at 0
-        nothing: np.ndarray = np.eye(1, rest + 1)[0]
+        nothing: np.ndarray = np.eye(1, remaining + 1)[0]
         return nothing
-    choose = -special.betaln(broken + 1, rest - broken + 1) - math.log(rest + 1)
-    shares: np.ndarray = np.exp(choose + special.betaln(broken + a, rest - broken + b) - special.betaln(a, b))
+    choose = -special.betaln(broken + 1, remaining - broken + 1) - math.log(remaining + 1)
+    shares: np.ndarray = np.exp(
+        choose + special.betaln(broken + a, remaining - broken + b) - special.betaln(a, b)
+    )
     return shares
 
 

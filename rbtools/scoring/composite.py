@@ -12,7 +12,7 @@ from rbtools.records import expr
 from rbtools.scoring import minmax
 from rbtools.scoring.columns import Columns, unknown
 from rbtools.scoring.groups import Grouping
-from rbtools.scoring.plan import PRESETS, ScorePreset, TermSpec, together
+from rbtools.scoring.plan import ScorePreset, TermSpec, presets, together
 
 NO_PRESET = ScorePreset(())
 
@@ -20,7 +20,7 @@ NO_PRESET = ScorePreset(())
 class Composite:
     """Collects records, then gives an entry for each: its score and the contribution of each term.
 
-    asked: the terms of the score; if empty, all metrics that every record has. preset: a name of `PRESETS`,
+    asked: the terms of the score; if empty, all metrics that every record has. preset: one of `plan.presets`,
     whose terms `asked` extends or overrides. within: fields; records are scaled within groups that agree in
     them. missing: see `minmax.composite`.
     """
@@ -33,7 +33,7 @@ class Composite:
         within: Sequence[str] = (),
         missing: str = "refuse",
     ) -> None:
-        self._preset_name, self._preset = preset, PRESETS[preset] if preset else NO_PRESET
+        self._preset_name, self._preset = preset, presets()[preset] if preset else NO_PRESET
         self.asked = together(self._preset.asked, asked)
         self.missing = missing
         self._grouping = Grouping(within)

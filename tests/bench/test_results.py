@@ -19,7 +19,9 @@ def test_the_page_is_printed_from_the_figures_and_stays_short() -> None:
 
 def test_every_bench_has_a_figure_or_a_reason_to_be_there() -> None:
     lines = (BENCH / "results.jsonl").read_text("utf-8").splitlines()
-    measured = {name for line in lines for name in re.findall(r"bench/(\w+)\.py", json.loads(line)["command"])}
+    measured = {
+        name for line in lines for name in re.findall(r"bench/(\w+)\.py", json.loads(line)["command"])
+    }
     tools = {"check_wheel", "mutants", "results", "snapshots", "structure"}
-    parts = {"fuzz_grammar", "fuzz_targets", "gpu_plain", "gpu_table"}
+    parts = {"common", "fuzz_grammar", "fuzz_targets", "gpu_plain", "gpu_table"}
     assert {path.stem for path in BENCH.glob("*.py")} <= measured | tools | parts

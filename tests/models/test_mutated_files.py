@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.test_transformers_names import NETWORKS as transformers
-from tests.models.test_transformers_names import filled
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
@@ -24,6 +22,8 @@ from rbtools.models.load_weights import load_into
 from rbtools.models.read_checkpoint import Checkpoint
 from rbtools.models.recognise import infer
 from rbtools.zoo.transformers_names import renamed
+from tests.zoo.test_transformers_names import NETWORKS as transformers
+from tests.zoo.test_transformers_names import filled
 
 pytestmark = pytest.mark.slow
 State = dict[str, Tensor]

@@ -23,8 +23,8 @@ from rbtools import records as lines
 from rbtools.commands import score
 from rbtools.errors import RbError
 from rbtools.pages import leaderboard
-from rbtools.pages.shell_words import CONTROL
-from rbtools.plots import command as plot
+from rbtools.pages.page_content import CONTROL
+from rbtools.plots import plot
 from rbtools.scoring import plotted
 from rbtools.scoring.rank_order import bands as rank_bands
 

@@ -15,7 +15,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
 from rbtools.commands.attack import main as attack
 from rbtools.pages import bibliography
-from rbtools.plots.command import main
+from rbtools.plots.plot import main
 from rbtools.training import METHODS
 
 Record = dict[str, Any]

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
-
-
-def module(name: str) -> ModuleType:
-    sys.path.insert(0, str(BENCH))
-    try:
-        spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        sys.modules[name] = found
-        spec.loader.exec_module(found)
-        return found
-    finally:
-        sys.path.remove(str(BENCH))
-
-
-side = module("sidebyside")
+from rbtools.papers import sidebyside as side
+from rbtools.papers.recipes import Setting
 
 
 def test_a_cell_has_the_published_value_ours_and_the_difference() -> None:
@@ -109,7 +90,7 @@ def test_weights_of_timm_are_named_where_the_hub_keeps_them(
 
 
 def test_table_8_has_transformers_at_32_pixels_alone() -> None:
-    prbench = module("reproduce_prbench")
+    from rbtools.papers import reproduce_prbench as prbench
 
     def record(
         name: str, method: str, space: str = "timm", side: int = 32, **config: str
@@ -134,7 +115,8 @@ def test_table_8_has_transformers_at_32_pixels_alone() -> None:
 
 
 def test_tables_9_and_11_have_the_published_rows_of_all_further_pairs() -> None:
-    prbench = module("reproduce_prbench")
+    from rbtools.papers import reproduce_prbench as prbench
+
     tables = prbench.tables([{"dataset": "digits", "arch": {"name": "nb201-13714"}, "train": {}}], "mini")
     nine, eleven = (tables[f"table {number}"].published for number in (9, 11))
     assert len(nine) == 90 and len(eleven) == 36  # nine methods each
@@ -153,12 +135,10 @@ def test_tables_9_and_11_have_the_published_rows_of_all_further_pairs() -> None:
     )
 
 
-def test_what_further_pairs_and_transformers_need_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_further_pairs_and_transformers_need_is_named() -> None:
     pairs = "cifar10/vgg19 mnist/simplecnn svhn/resnet18"
-    chosen = argparse.Namespace(pairs=pairs, data="nowhere", timm="", vit_s="nowhere/vit_s.pth")
-    with pytest.raises(SystemExit):
-        side.need("prbench", side.of_prbench(chosen))
-    said = capsys.readouterr().err
+    setting = Setting("full", data="nowhere", pairs=pairs, vits="", vit_s="nowhere/vit_s.pth")
+    said = side.absent("prbench", side.needed(setting, (), False, True))
     assert "nowhere/MNIST/raw\n    from: its authors" in said and "nowhere/train_32x32.mat" in said
     assert "nowhere/vit_s.pth\n    from: timm's authors: https://" in said and "PR_VIT_S=" in said
     assert "cifar-10" not in said
@@ -166,4 +146,4 @@ def test_what_further_pairs_and_transformers_need_is_named(capsys: pytest.Captur
     Path("data/mnist/train-images-idx3-ubyte.gz").touch()
     Path("data/svhn").mkdir()
     Path("data/svhn/train_32x32.mat").touch()
-    side.need("prbench", [side.data_set(name, "data") for name in ("mnist", "svhn")])
+    assert side.absent("prbench", [side.data_set(name, "data") for name in ("mnist", "svhn")]) == ""
