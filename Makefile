@@ -27,7 +27,7 @@ export PIP_USER := 0
 .DELETE_ON_ERROR:
 
 help:  ## print this list
-	@sed -n 's/^\([a-z0-9-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile bench/reproduce.mk
+	@sed -n 's/^\([a-z0-9-]*\):.*  ## \(.*\)/  make \1	\2/p' Makefile
 
 setup: $(VENV)/run.stamp  ## install everything the tools need in .venv; then .venv/bin/rb-* work
 	@echo "Ready: $(BIN)/rb-arch, $(BIN)/rb-attack, ..."
@@ -82,7 +82,36 @@ clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-include bench/reproduce.mk
+# --- papers: recipes of pipes, resumable through the store (python -m rbtools.papers --help) ------
+#
+#   make reproduce-NAME SCALE=mini    some minutes on two cores, on the built-in digits (the default)
+#   make reproduce-NAME SCALE=full    the paper's setting; says what data are missing
+#   make figures-NAME                 runs the reproduction where it is not done, then draws
+#
+# Records go to $(REPRODUCED)/NAME-SCALE.jsonl, figures and tables to $(REPRODUCED)/NAME. Run it again and it goes
+# on where it was. JOBS trainings run at once. PR_PAIRS, PR_VITS and PR_VIT_S choose parts of PRBench.
+REPRODUCED ?= reproduced
+JOBS ?= 2
+DATA ?= data
+if-set = $(if $(filter-out undefined,$(origin $(1))),$(2) '$($(1))')
+PAPER = $(BIN)/python -m rbtools.papers $@ --scale $(SCALE) --jobs $(JOBS) --data '$(DATA)' --reproduced '$(REPRODUCED)' \
+	$(call if-set,WEIGHTS,--weights) $(call if-set,DATASET,--dataset) $(call if-set,TABLE,--table) \
+	$(call if-set,PR_PAIRS,--pairs) $(call if-set,PR_VITS,--vits) $(call if-set,PR_VIT_S,--vit-s)
+PAPERS := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduce-prbench reproduce-search reproduce-theory \
+	reproduce-wci figures-nas-robbench-201 figures-robustness-dataset figures-prbench figures-wci
+.PHONY: $(PAPERS)
+reproduce-nas-bench-201-robustness:  ## Jung et al.: table 1 (SCALE=mini or full)
+reproduce-nas-robbench-201:  ## NAS-RobBench-201's tables 1, 4 to 7 (SCALE=mini or full)
+reproduce-prbench:  ## PRBench's tables 4, 5, 8, 9, 11, 12 and composite (SCALE=mini or full)
+reproduce-search:  ## searches on a published table, beside the papers' (TABLE=FILE of rb-convert)
+reproduce-theory:  ## NAS-RobBench-201's theorems 1 and 2 and corollary 1 (SCALE=mini or full)
+reproduce-wci:  ## the Weight-Curvature Index beside robust gaps along trainings (SCALE=mini or full)
+figures-nas-robbench-201:  ## every figure and table of NAS-RobBench-201 (SCALE=mini or full)
+figures-robustness-dataset:  ## every figure and table of Jung et al. 2023
+figures-prbench:  ## every figure and table of PRBench
+figures-wci:  ## every figure of the Weight-Curvature Index
+$(PAPERS): $(VENV)/run.stamp
+	@$(PAPER)
 
 # --- set-up -------------------------------------------------------------------------------------
 

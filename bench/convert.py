@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rbtools.attacks.presets import PRESETS
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.papers.evaluation_presets import ATTACKS
 from rbtools.spaces import nasbench201
 
 KEYS = {"fgsm": "fgsm@Linf", "pgd": "pgd@Linf", "apgd-ce": "aa_apgd-ce@Linf", "square": "aa_square@Linf"}
@@ -54,7 +54,7 @@ def make_nasrobbench(path: Path) -> None:
 def make_jung(folder: Path) -> None:
     draw = random.Random(0)
     (folder / "cifar10").mkdir(parents=True)
-    epsilons = {KEYS[part.attack]: part.eps for part in PRESETS["jung2023"]}
+    epsilons = {KEYS[part.attack]: part.eps for part in ATTACKS["jung2023"]}
     (folder / "meta.json").write_text(json.dumps({"epsilons": epsilons}))
     lengths = {key: len(levels) for key, levels in epsilons.items()} | dict.fromkeys(CORRUPTIONS.all, 5)
     for key, length in {"clean": 0, **lengths}.items():

@@ -48,7 +48,7 @@ def main() -> None:
         table = Path(folder, "table.jsonl")
         write_table(table)
         for name in asked.searches.split(","):
-            command = [sys.executable, "-m", "rbtools.search.command", name, "--objective", "pgd20.8"]
+            command = [sys.executable, "-m", "rbtools.search.search", name, "--objective", "pgd20.8"]
             command += ["--runs", str(asked.runs), "--table", str(table)]
             before, start = os.times(), time.perf_counter()
             done = subprocess.run(command, capture_output=True, check=True)

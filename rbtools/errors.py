@@ -39,12 +39,17 @@ def of_network(wrong: BaseException) -> str | None:
     Such an exception comes from a call of a torch module, and the innermost `forward` outside torch is not
     one of rbtools either, except for its wrappers around any network.
     """
+
+    def of_torch(file: str) -> bool:
+        return f"{os.sep}torch{os.sep}" in file or file.startswith("<")
+
     frames = traceback.extract_tb(wrong.__traceback__)
     calls = [i for i, frame in enumerate(frames) if frame.filename.endswith(_MODULE_CALL)]
-    inner = [frame for frame in frames[calls[0] :] if not _of_torch(frame.filename)] if calls else []
+    inner = [frame for frame in frames[calls[0] :] if not of_torch(frame.filename)] if calls else []
     forwards = [frames[i + 1] for i in calls if i + 1 < len(frames) and frames[i + 1] in inner]
     last = forwards[-1].filename if forwards else ""
-    if not calls or frames[-1].filename.startswith(_HERE) or _ours(last):
+    ours = last.startswith(_HERE) and last.removeprefix(_HERE).replace(os.sep, "/") not in _AROUND
+    if not calls or frames[-1].filename.startswith(_HERE) or ours:
         return None
     own = [frame for frame in inner if not frame.filename.startswith(_HERE)]
     where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
@@ -61,35 +66,27 @@ def of_own_code(wrong: BaseException) -> str | None:
 
     Such a function is called by rbtools, and calls at most Python and installed packages.
     """
+    packages = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+    of_python = os.path.dirname(os.__file__) + os.sep
+
+    def installed(file: str) -> bool:
+        """Whether a file is of Python or of an installed package other than rbtools."""
+        others = file.startswith(("<", of_python)) or any(folder in file for folder in packages)
+        return others and not file.startswith(_HERE)
+
     frames = traceback.extract_tb(wrong.__traceback__)
     called = any(frame.filename.startswith(_HERE) for frame in frames)
-    last = next((frame for frame in reversed(frames) if not _installed(frame.filename)), None)
+    last = next((frame for frame in reversed(frames) if not installed(frame.filename)), None)
     if not called or last is None or last.filename.startswith(_HERE):
         return None
     what = f"{type(wrong).__name__}: {shown(str(wrong).strip(), 300)}"
     return f"{what} (in code of yours: {last.filename}, line {last.lineno}, in {last.name})"
 
 
-def _installed(file: str) -> bool:
-    """Whether a file is of Python or of an installed package other than rbtools."""
-    packages = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-    of_python = os.path.dirname(os.__file__) + os.sep
-    others = file.startswith(("<", of_python)) or any(folder in file for folder in packages)
-    return others and not file.startswith(_HERE)
-
-
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")
 # Files of rbtools whose modules wrap any network.
 _AROUND = "models/normalize.py", "models/programs.py", "evaluation/fast_model.py"
-
-
-def _of_torch(file: str) -> bool:
-    return f"{os.sep}torch{os.sep}" in file or file.startswith("<")
-
-
-def _ours(file: str) -> bool:
-    return file.startswith(_HERE) and file.removeprefix(_HERE).replace(os.sep, "/") not in _AROUND
 
 
 def one_line(text: str) -> str:

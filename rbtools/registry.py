@@ -137,6 +137,12 @@ def hooks(group: str) -> list[Any]:
     return [imported(target) for target in rooms().get(group, {}).values()]
 
 
+@functools.cache
+def gathered(group: str) -> dict[str, Any]:
+    """The tables that folders of the package registered in that group, in one."""
+    return {name: value for table in hooks(group) for name, value in table.items()}
+
+
 def imported(target: str) -> Any:
     """The object that "module:attribute" names."""
     module, _, attribute = target.partition(":")

@@ -8,7 +8,9 @@ time is an edge all the same. Only `if TYPE_CHECKING:` imports of third-party pa
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from rbtools.registry import rooms
 
 PACKAGE = Path(__file__).resolve().parents[1] / "rbtools"
 
@@ -68,22 +72,15 @@ TABLE: dict[str, set[str]] = {
     "trainer": {"execution", "inputs", *_LIBRARIES, *_NUMBERS},
     "evaluation": {"execution", "inputs", *_LIBRARIES, *_NUMBERS},
     "jobs": {"execution", "inputs", "trainer", "evaluation", *_LIBRARIES, *_NUMBERS},
-    "search": {"execution", "scoring", "spaces", "records"},
     "formats": {"records", "spaces"},
-    "plots": {"records", "spaces"},
 }
-# Registries that a room may look into, for the names and options that there are, but no further.
-LISTED = {
-    "plots": {
-        "rbtools.attacks.ATTACKS",
-        "rbtools.certification.CERTIFIERS",
-        "rbtools.datasets.DATASETS",
-        "rbtools.datasets.WITH_PATH",
-        "rbtools.datasets.describe",
-        "rbtools.measures.MEASURES",
-        "rbtools.probabilistic.NOISES",
-        "rbtools.training.METHODS",
-    }
+# Rooms that register themselves (`entry_points.txt`): they import the others, and of each other these.
+OUTSIDE: dict[str, set[str]] = {
+    "zoo": set(),
+    "search": set(),
+    "plots": set(),
+    "pages": {"plots"},
+    "papers": {"pages", "plots", "search", "zoo"},
 }
 # Never, not even inside a function: room -> packages.
 NEVER = {
@@ -160,8 +157,6 @@ def violations(source: str, module: str, package: bool = False) -> list[str]:
     for item in imports(source, module, package):
         top, other = item.target.split(".")[0], room_of(item.target)
         lazily = LAZY.get(item.target.removeprefix("rbtools.lazy."))
-        if item.target in LISTED.get(room, ()):
-            continue
         if item.for_types and (top != "rbtools" or other == "rng"):
             continue
         if other == "lazy" and lazily:
@@ -176,6 +171,13 @@ def violations(source: str, module: str, package: bool = False) -> list[str]:
 def _between_rooms(room: str, other: str) -> str | None:
     if room == other or other in COMMON or not other or other.startswith("__"):
         return None
+    if room in OUTSIDE:
+        allowed = other not in OUTSIDE or other in OUTSIDE[room]
+        return (
+            None if allowed else f"{room} may import of the rooms outside {sorted(OUTSIDE[room]) or 'none'}"
+        )
+    if other in OUTSIDE:
+        return "nothing inside imports a room outside"
     if room in ("cli", "commands"):
         return "nothing imports commands" if other == "commands" else None
     if other in ("cli", "commands"):
@@ -196,7 +198,7 @@ TOP_LEVEL = {"", "api"}
 def _third_party(room: str, top: str, module: str) -> str | None:
     if top in NEVER.get(room, ()):
         return f"{room} never imports {top}"
-    if top in ("click", "rich") and room not in ("cli", "commands"):
+    if top in ("click", "rich") and room not in ("cli", "commands", *OUTSIDE):
         return f"only cli and commands import {top}"
     if top == "torchvision" and module != TORCHVISION_DOOR:
         return f"torchvision comes through {TORCHVISION_DOOR}"
@@ -243,16 +245,19 @@ def loaded_with(module: str) -> dict[str, str]:
 
 
 def registered() -> list[str]:
-    """Modules named in a registry, as "module:Class" text in a room's __init__."""
+    """Modules named in a registry: as "module:Class" text in a room's __init__, or in its entry points."""
     texts = (path.read_text("utf-8") for path in MODULES.values() if path.name == "__init__.py")
-    return sorted({found for text in texts for found in re.findall(r'"(rbtools\.[\w.]+):\w+"', text)})
+    found = {name for text in texts for name in re.findall(r'"(rbtools\.[\w.]+):\w+"', text)}
+    return sorted(
+        found | {target.partition(":")[0] for group in rooms().values() for target in group.values()}
+    )
 
 
 # Networks are registered too, but whoever looks one up is about to build it.
 LIGHT = sorted(
     {
         "rbtools.datasets",  # describe() tells shapes and classes without torch
-        *(name for name in registered() if room_of(name) != "models"),
+        *(name for name in registered() if room_of(name) not in ("models", "zoo")),
         *(name for name in MODULES if room_of(name) in LIGHT_ROOMS),
     }
 )
@@ -272,6 +277,56 @@ def test_light_modules_use_nothing_heavy_when_they_are_imported() -> None:
         [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
     )
     assert output.stdout.split() == []
+
+
+@pytest.mark.parametrize("room", sorted(set(map(room_of, MODULES)) - OUTSIDE.keys() - {"api"}))
+def test_nothing_inside_names_a_room_outside(room: str) -> None:
+    """Not in a text either, by which a module could be imported."""
+    named = re.compile(rf"\brbtools[./]({'|'.join(OUTSIDE)})\b")
+    inside = (path for module, path in MODULES.items() if room_of(module) == room)
+    assert [str(path) for path in inside if named.search(path.read_text("utf-8"))] == []
+
+
+def test_the_core_works_without_the_rooms_outside(tmp_path: Path) -> None:
+    """Its eight tools, in a copy of the package that has no other folders."""
+    shutil.copytree(
+        PACKAGE, tmp_path / "rbtools", ignore=shutil.ignore_patterns("__pycache__", *OUTSIDE), symlinks=True
+    )
+    lines = [
+        "arch --index 11472 --cells 1 --channels 2",
+        "train --method pgd --epochs 1 --attack-steps 1",
+        "attack pgd --eps 8 --steps 1 --n 10",
+        "certify ibp --eps 1 --n 10",
+        "corrupt contrast --severity 1 --n 10",
+        "pr --gamma 0.1 --samples 2 --n 10",
+        "ge acc --n 10 --n-train 10",
+        "measure params",
+    ]
+    script = f"""
+import importlib, json, sys
+from click.testing import CliRunner
+text = ""
+for line in {lines!r}:
+    tool, *words = line.split()
+    done = CliRunner().invoke(importlib.import_module("rbtools.commands." + tool).main, words, input=text)
+    assert done.exit_code == 0, (line, done.output, done.exception)
+    text = done.stdout
+import rbtools.registry
+print(rbtools.registry.__file__, *json.loads(text)["metrics"])
+"""
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "RB_STORE": str(tmp_path / "store"),
+        "RB_CONFIG": "none",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    file, *metrics = done.stdout.split()
+    assert file.startswith(str(tmp_path))
+    assert {"acc", "pgd1.8", "corrupt.contrast.1", "pr.uniform.0.1", "ge.acc"} <= set(metrics)
 
 
 def test_every_registered_module_exists() -> None:
@@ -301,7 +356,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
-SHARED_NAMES = {"base", "presets"}  # modules of several rooms are called so
+SHARED_NAMES = {"base", "presets", "__main__"}  # modules of several rooms are called so
 
 
 def classes() -> dict[str, list[str]]:
@@ -371,7 +426,9 @@ def test_a_parameter_typed_any_is_seen() -> None:
         ("rbtools.records.x", "from rbtools.spaces import zoo", "may import no other room"),
         ("rbtools.evaluation.x", "from rbtools import cli", "only api and commands import cli"),
         ("rbtools.trainer.x", "import rbtools.cli.shared", "only api and commands import cli"),
-        ("rbtools.evaluation.x", "from rbtools import search", "may import"),
+        ("rbtools.evaluation.x", "from rbtools import search", "nothing inside imports"),
+        ("rbtools.cli.x", "from rbtools.zoo import hub_weights", "nothing inside imports"),
+        ("rbtools.plots.x", "import rbtools.pages", "may import of the rooms outside none"),
         ("rbtools.units", "from rbtools.records import dumps", "below every room"),
         ("rbtools.cellar.x", "from rbtools.records import dumps", "not a room"),
         ("rbtools.spaces.x", "def f():\n    import torch.nn", "spaces never imports torch"),
@@ -412,7 +469,7 @@ def test_forbidden_import_is_found(module: str, source: str, found: str) -> None
             "rbtools.store.x",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor",
         ),
-        ("rbtools.search.x", "from rbtools import execution, scoring, spaces, records"),
+        ("rbtools.search.x", "from rbtools import cli, execution, jobs, scoring, spaces, records"),
         (TORCHVISION_DOOR, "import torchvision"),
     ],
 )

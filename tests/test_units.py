@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools import parse_units, units
+from rbtools.cli.entry_commands import distance
 from rbtools.errors import UsageError
-from rbtools.pages.shell_words import distance
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_published_results_that_are_no_json(text: bytes) -> None:
 
 # Readers that make whatever a file says, and the places that may call them, with the reason.
 RUNS = {
-    "pickle.loads": {"rbtools/execution/ray/worker.py"},  # what the same user's other process sent
+    "pickle.loads": {"rbtools/execution/ray_executor.py"},  # sent by the same user's other process
     "pickle.load": set(),
     "torch.load": set(),
     "torch.jit.load": {"rbtools/models/programs.py"},  # only with --allow-code

@@ -123,17 +123,14 @@ class NetworkBounds:
             if at == 0:
                 upper = constant + gap - self.ball.least(-here) if both else constant
                 return constant + self.ball.least(here), upper
-            parts, added, spare = self._step(at, here.dtype)(here, both)
+            node = self.network.nodes[at]
+            if (at, here.dtype) not in self._steps:
+                self._steps[at, here.dtype] = node.operation.step(self.inputs(at), here.dtype)
+            parts, added, spare = self._steps[at, here.dtype](here, both)
             constant, gap = constant + added, gap + spare
-            for parent, part in zip(self.network.nodes[at].parents, parts, strict=True):
+            for parent, part in zip(node.parents, parts, strict=True):
                 pending[parent] = pending[parent] + part if parent in pending else part
         return constant, constant + gap
-
-    def _step(self, number: int, dtype: torch.dtype) -> Step:
-        if (number, dtype) not in self._steps:
-            operation = self.network.nodes[number].operation
-            self._steps[number, dtype] = operation.step(self.inputs(number), dtype)
-        return self._steps[number, dtype]
 
     def _charge(self, number: int, *, last: bool) -> Tensor | None:
         """What rounding of a node's values, and of the sum of its coefficients, may change functions by, for
@@ -242,7 +239,9 @@ def _linear(
         return least[: len(places)], most[: len(places)]
     shape, device = bounds.network.nodes[number].shape, places.device
     lower, upper = (torch.zeros(len(places), dtype=torch.float64, device=device) for _ in range(2))
-    for part in torch.arange(len(places), device=device).split(_rows(bounds.network, number, device)):
+    largest = max(torch.Size(node.shape).numel() for node in bounds.network.nodes[: number + 1])
+    at_once = max(_COEFFICIENTS.get(device.type, _COEFFICIENTS["cpu"]) // largest, 1)
+    for part in torch.arange(len(places), device=device).split(at_once):
         rows = torch.zeros(len(part), torch.Size(shape).numel(), device=device)
         rows.scatter_(1, places[part, None], signs[part, None].to(rows.dtype))
         rows = rows.view(len(part), *shape)
@@ -251,12 +250,6 @@ def _linear(
         least, most = bounds.lower_and_upper(number, rows[None])
         lower[part], upper[part] = least[0], most[0]
     return lower, upper
-
-
-def _rows(network: TracedNetwork, number: int, device: torch.device) -> int:
-    """How many values are bounded at once."""
-    largest = max(torch.Size(node.shape).numel() for node in network.nodes[: number + 1])
-    return max(_COEFFICIENTS.get(device.type, _COEFFICIENTS["cpu"]) // largest, 1)
 
 
 def other_classes(labels: Tensor, classes: int) -> Tensor:

@@ -185,8 +185,8 @@ class _Call(NamedTuple):
 
     def rest(self, position: int, *defaults: Any) -> list[Any]:
         """The arguments from a position on, with defaults for those that are missing."""
-        given = self.args[position : position + len(defaults)]
-        return [*given, *defaults[len(given) :]]
+        passed = self.args[position : position + len(defaults)]
+        return [*passed, *defaults[len(passed) :]]
 
     def only(self, position: int = 0) -> int:
         """The node of the only argument that depends on the images."""
@@ -218,6 +218,21 @@ class _Call(NamedTuple):
 
 
 _Recorded = tuple[ops.Operation, Sequence[int]]
+_HANDLERS: dict[str, Callable[[_Call], _Recorded]] = {}
+# Operations whose result does not depend on the values that they take.
+_CONSTANTS = frozenset(
+    ("new_ones", "new_zeros", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like")
+)
+
+
+def _handles(*names: str) -> Callable[[Callable[[_Call], _Recorded]], Callable[[_Call], _Recorded]]:
+    """Register a function as the one that makes the operation of calls of these names."""
+
+    def register(handler: Callable[[_Call], _Recorded]) -> Callable[[_Call], _Recorded]:
+        _HANDLERS.update(dict.fromkeys(names, handler))
+        return handler
+
+    return register
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -225,7 +240,8 @@ def _pair(value: Any) -> tuple[int, int]:
     return (values[0], values[-1])
 
 
-def _convolution(call: _Call) -> _Recorded:
+@_handles("convolution")
+def convolution(call: _Call) -> _Recorded:
     _, weight, bias, stride, padding, dilation, transposed, _, groups = call.args
     if transposed or weight.ndim != 4:
         kind = "transposed convolution" if transposed else f"convolution in {weight.ndim - 2} dimensions"
@@ -237,15 +253,18 @@ def _convolution(call: _Call) -> _Recorded:
     return ops.Convolution(weight, bias, added, *parts), [call.only()]
 
 
-def _linear(call: _Call) -> _Recorded:
+@_handles("linear")
+def linear(call: _Call) -> _Recorded:
     return _dense(call, call.args[1], call.arg(2, "bias")), [call.only()]
 
 
-def _matrix_product(call: _Call) -> _Recorded:
+@_handles("mm")
+def matrix_product(call: _Call) -> _Recorded:
     return _dense(call, call.args[1].T, None), [call.only()]
 
 
-def _addmm(call: _Call) -> _Recorded:
+@_handles("addmm")
+def addmm(call: _Call) -> _Recorded:
     if call.kwargs.get("beta", 1) != 1:
         raise refusal("addmm with a factor beta")
     bias, _, weight = call.args
@@ -257,14 +276,21 @@ def _dense(call: _Call, weight: Tensor, bias: Tensor | None, factor: float = 1) 
     return ops.Dense((call.weight(weight) * factor).contiguous(), shift)
 
 
-def _batch_norm(call: _Call) -> _Recorded:
-    values, weight, bias, mean, variance, *rest = call.args
-    if mean is None or (rest[0] is True and len(rest) == 3):
+@_handles(
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+)
+def batch_norm(call: _Call) -> _Recorded:
+    values, weight, bias, mean, variance, *options = call.args
+    if mean is None or (options[0] is True and len(options) == 3):
         if not call.training:
             raise refusal("BatchNorm with the statistics of the batch")
         dims = [0, *range(2, values.ndim)]
         mean, variance = values.mean(dims), values.var(dims, correction=0)
-    scale = (call.weight(variance) + rest[-1]).rsqrt()
+    scale = (call.weight(variance) + options[-1]).rsqrt()
     if weight is not None:
         scale = scale * call.weight(weight)
     centre = scale * call.weight(mean)
@@ -274,7 +300,9 @@ def _batch_norm(call: _Call) -> _Recorded:
     return ops.ChannelScale(*(part.view(view) for part in parts)), [call.only()]
 
 
-def _shifted(call: _Call, sign: int) -> _Recorded:
+@_handles("add", "sub")
+def shifted(call: _Call) -> _Recorded:
+    sign = -1 if call.name.startswith("sub") else 1
     alpha = call.kwargs.get("alpha", 1)
     first, second = (call.number_of(value) for value in call.args[:2])
     if first is not None and second is not None:
@@ -287,13 +315,15 @@ def _shifted(call: _Call, sign: int) -> _Recorded:
     return _elementwise(call, ops.ChannelScale(scale, constant, constant.abs()), at)
 
 
-def _times(call: _Call) -> _Recorded:
+@_handles("mul")
+def times(call: _Call) -> _Recorded:
     at = 0 if call.number_of(call.args[0]) is not None else 1
     factor = call.constant(call.args[1 - at])
     return _elementwise(call, _scaled(factor), at)
 
 
-def _over(call: _Call) -> _Recorded:
+@_handles("div")
+def over(call: _Call) -> _Recorded:
     if call.kwargs.get("rounding_mode") is not None:
         raise refusal("division with rounding")
     return _elementwise(call, _scaled(1 / call.constant(call.args[1])), 0)
@@ -310,20 +340,28 @@ def _scaled(factor: Tensor) -> ops.ChannelScale:
     return ops.ChannelScale(factor, torch.zeros_like(factor), torch.zeros_like(factor))
 
 
-def _filled(call: _Call) -> _Recorded:
+@_handles("neg")
+def negated(call: _Call) -> _Recorded:
+    return _scaled(call.constant(-1.0)), [call.only()]
+
+
+@_handles("masked_fill")
+def filled(call: _Call) -> _Recorded:
     mask, value = call.constant(call.args[1]) != 0, float(call.args[2])
     shift = call.weight(torch.where(mask, value, 0.0))
     return ops.ChannelScale(call.weight(~mask), shift, shift.abs()), [call.only()]
 
 
-def _rectifier(call: _Call) -> _Recorded:
+@_handles("relu", "clamp", "clamp_min")
+def rectifier(call: _Call) -> _Recorded:
     least, most = call.arg(1, "min", 0), call.arg(2, "max")
     if call.name.startswith("clamp") and (least != 0 or most is not None):
         raise refusal(f"{call.name} to other limits than 0 and infinity")
     return Rectifier(), [call.only()]
 
 
-def _average_pool(call: _Call) -> _Recorded:
+@_handles("avg_pool2d")
+def average_pool(call: _Call) -> _Recorded:
     kernel, stride = _pair(call.args[1]), _pair(call.rest(2, ())[0] or call.args[1])
     padding, ceil, include, divisor = call.rest(3, 0, False, True, None)
     options = (kernel, stride, _pair(padding), ceil, include, divisor)
@@ -336,13 +374,15 @@ def _average_pool(call: _Call) -> _Recorded:
     return average, [call.only()]
 
 
-def _adaptive_pool(call: _Call) -> _Recorded:
+@_handles("_adaptive_avg_pool2d")
+def adaptive_pool(call: _Call) -> _Recorded:
     size = _pair(call.args[1])
     terms = math.prod(have // want + 2 for have, want in zip(call.args[0].shape[2:], size, strict=True))
     return ops.Average(lambda x: F.adaptive_avg_pool2d(x, size), terms), [call.only()]
 
 
-def _reduced(call: _Call) -> _Recorded:
+@_handles("mean", "sum")
+def reduced(call: _Call) -> _Recorded:
     values, dims, keep = call.args[0], call.arg(1, "dim"), call.arg(2, "keepdim", False)
     if not dims or any(dim % values.ndim == 0 for dim in dims):
         raise refusal(f"{call.name} over several images")
@@ -351,13 +391,15 @@ def _reduced(call: _Call) -> _Recorded:
     return ops.Average(lambda x: reduce(x, dims, keepdim=keep), terms), [call.only()]
 
 
-def _max_pool(call: _Call) -> _Recorded:
+@_handles("max_pool2d_with_indices")
+def max_pool(call: _Call) -> _Recorded:
     kernel, stride = _pair(call.args[1]), _pair(call.rest(2, ())[0] or call.args[1])
     padding, dilation, ceil = call.rest(3, 0, 1, False)
     return MaxPooled(kernel, stride, _pair(padding), _pair(dilation), ceil), [call.only()]
 
 
-def _concatenated(call: _Call) -> _Recorded:
+@_handles("cat")
+def concatenated(call: _Call) -> _Recorded:
     numbers = [call.number_of(part) for part in call.args[0]]
     dim = call.arg(1, "dim", 0) % call.output.ndim
     if any(number is None for number in numbers) or dim == 0:
@@ -365,12 +407,14 @@ def _concatenated(call: _Call) -> _Recorded:
     return ops.Concatenated(dim), [number for number in numbers if number is not None]
 
 
-def _reshaped(call: _Call) -> _Recorded:
+@_handles("view", "_unsafe_view", "_reshape_alias", "squeeze", "unsqueeze", "clone", "detach", "alias")
+def reshaped(call: _Call) -> _Recorded:
     shape = call.output.shape[1:]
     return ops.Rearranged(lambda x: x.reshape(len(x), *shape)), [call.only()]
 
 
-def _sliced(call: _Call) -> _Recorded:
+@_handles("slice")
+def sliced(call: _Call) -> _Recorded:
     dim, start, end, step = call.rest(1, 0, None, None, 1)
     if dim % call.output.ndim == 0 and call.output.shape != call.args[0].shape:
         raise refusal("a slice of the images")
@@ -379,49 +423,12 @@ def _sliced(call: _Call) -> _Recorded:
     return ops.Rearranged(lambda x: torch.ops.aten.slice(x, dim, start, end, step)), [call.only()]
 
 
-def _padded(call: _Call) -> _Recorded:
+@_handles("constant_pad_nd")
+def padded(call: _Call) -> _Recorded:
     pads, value = list(call.args[1]), call.arg(2, "value", 0)
     if value != 0 or len(pads) >= 2 * call.output.ndim:
         raise refusal("padding by other numbers than 0")
     return ops.Rearranged(lambda x: F.pad(x, pads)), [call.only()]
-
-
-# Operations whose result does not depend on the values that they take.
-_CONSTANTS = frozenset(
-    ("new_ones", "new_zeros", "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like")
-)
-_HANDLERS: dict[str, Callable[[_Call], _Recorded]] = {
-    "convolution": _convolution,
-    "linear": _linear,
-    "mm": _matrix_product,
-    "addmm": _addmm,
-    "native_batch_norm": _batch_norm,
-    "_native_batch_norm_legit": _batch_norm,
-    "_native_batch_norm_legit_no_training": _batch_norm,
-    "cudnn_batch_norm": _batch_norm,
-    "miopen_batch_norm": _batch_norm,
-    "add": lambda call: _shifted(call, 1),
-    "sub": lambda call: _shifted(call, -1),
-    "mul": _times,
-    "div": _over,
-    "neg": lambda call: (_scaled(call.constant(-1.0)), [call.only()]),
-    "masked_fill": _filled,
-    "relu": _rectifier,
-    "clamp": _rectifier,
-    "clamp_min": _rectifier,
-    "avg_pool2d": _average_pool,
-    "_adaptive_avg_pool2d": _adaptive_pool,
-    "mean": _reduced,
-    "sum": _reduced,
-    "max_pool2d_with_indices": _max_pool,
-    "cat": _concatenated,
-    **dict.fromkeys(
-        ("view", "_unsafe_view", "_reshape_alias", "squeeze", "unsqueeze", "clone", "detach", "alias"),
-        _reshaped,
-    ),
-    "slice": _sliced,
-    "constant_pad_nd": _padded,
-}
 
 
 def _merged(nodes: list[Node], last: int) -> list[Node]:
@@ -446,13 +453,13 @@ def _merged(nodes: list[Node], last: int) -> list[Node]:
 def _shared(nodes: list[Node]) -> list[Node]:
     """The nodes, where those that take a ReLU take the first one of the same input."""
     first: dict[int, int] = {}  # the input of a ReLU -> its number
-    place: list[int] = []
+    renumbered: list[int] = []
     shared = []
     for number, node in enumerate(nodes):
-        parents = tuple(place[parent] for parent in node.parents)
+        parents = tuple(renumbered[parent] for parent in node.parents)
         shared.append(node._replace(parents=parents))
         rectifier = isinstance(node.operation, Rectifier)
-        place.append(first.setdefault(parents[0], number) if rectifier else number)
+        renumbered.append(first.setdefault(parents[0], number) if rectifier else number)
     return shared
 
 
@@ -462,9 +469,9 @@ def _pruned(nodes: list[Node]) -> TracedNetwork:
     for number in range(len(nodes) - 1, 0, -1):
         if number in needed:
             needed.update(nodes[number].parents)
-    place = {number: new for new, number in enumerate(sorted(needed))}
+    renumbered = {number: new for new, number in enumerate(sorted(needed))}
     kept = [
-        nodes[number]._replace(parents=tuple(place[parent] for parent in nodes[number].parents))
+        nodes[number]._replace(parents=tuple(renumbered[parent] for parent in nodes[number].parents))
         for number in sorted(needed)
     ]
     users, charged_later = _users(kept), [False] * len(kept)

@@ -75,12 +75,6 @@ def unflattened(rows: Tensor, shape: Sequence[int]) -> Tensor:
     return rows.view(len(rows), *shape)
 
 
-def _each(function: Callable[[Tensor], Tensor], coefficients: Tensor) -> Tensor:
-    """A function of (N, ...) applied to coefficients (N, R, ...)."""
-    rows = function(coefficients.flatten(0, 1))
-    return rows.view(*coefficients.shape[:2], *rows.shape[1:])
-
-
 def as_rows(values: Tensor) -> Tensor:
     """Values (N, ...) as (N, 1, ...), in memory as coefficients are."""
     if values.ndim == 4:
@@ -148,7 +142,8 @@ class Affine(Operation):
 
     def transposed(self, coefficients: Tensor, shape: Sequence[int]) -> Tensor:
         """The same for coefficients (N, R, ...)."""
-        return _each(lambda rows: self.transpose(rows, shape), coefficients)
+        rows = self.transpose(coefficients.flatten(0, 1), shape)
+        return rows.view(*coefficients.shape[:2], *rows.shape[1:])
 
     def absolute_bias(self) -> Tensor | float:
         """The sum of the absolute values of what is added, (1, ...)."""
@@ -169,12 +164,12 @@ class Affine(Operation):
         return error
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        shape, own = inputs[0].lower.shape[1:], self.converted(dtype)
-        bias = own.bias
+        shape, converted = inputs[0].lower.shape[1:], self.converted(dtype)
+        bias = converted.bias
         per_channel = bias is not None and bias.ndim == 4 and bias.shape[2:] == (1, 1)
 
         def step(coefficients: Tensor, both: bool) -> Backward:
-            before = own.transposed(coefficients, shape)
+            before = converted.transposed(coefficients, shape)
             if bias is None:
                 return Backward([before])
             if per_channel:
@@ -400,5 +395,5 @@ class Concatenated(Operation):
         return ValueBounds(lower, upper)
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        sizes = [one.lower.shape[self.dim] for one in inputs]
+        sizes = [bounds.lower.shape[self.dim] for bounds in inputs]
         return lambda rows, both: Backward(list(rows.split(sizes, self.dim + 1)))

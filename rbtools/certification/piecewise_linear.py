@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -74,8 +75,8 @@ def _of_open_columns(unstable: Tensor, slope: Tensor, below: Tensor, intercept: 
     def step(coefficients: Tensor, both: bool) -> Backward:
         rows = flattened(coefficients, 2)[0]
         before = rows * slopes
-        own = rows[:, columns]
-        positive, negative = own.clamp_min(0), own.clamp_max(0)
+        open_rows = rows[:, columns]
+        positive, negative = open_rows.clamp_min(0), open_rows.clamp_max(0)
         before.index_copy_(1, columns, torch.addcmul(positive * open_below, negative, open_slope))
         constant = contract_alike(negative[None], open_intercept[None])
         gap = contract_alike(positive[None], open_most[None]) - constant if both else 0.0
@@ -123,9 +124,9 @@ class MaxPooled(Operation):
         return columns.view(len(values), values.shape[1], -1, columns.shape[-1])
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        return lambda coefficients, both: self._backward(coefficients, inputs[0], both)
+        return partial(self._backward, inputs[0])
 
-    def _backward(self, coefficients: Tensor, bounds: ValueBounds, both: bool) -> Backward:
+    def _backward(self, bounds: ValueBounds, coefficients: Tensor, both: bool) -> Backward:
         lower, upper = bounds
         n, rows, _, *windows = coefficients.shape
         size = lower.shape[2:]
@@ -133,17 +134,17 @@ class MaxPooled(Operation):
         least, most = self._unfolded(lower, pads), self._unfolded(upper, pads)
         best, position = least.max(2, keepdim=True)
         others = most.scatter(2, position, -math.inf).amax(2, keepdim=True)
-        known = (best >= others).to(coefficients.dtype)
-        largest = most.amax(2, keepdim=True) * (1 - known)
+        decided = (best >= others).to(coefficients.dtype)
+        largest = most.amax(2, keepdim=True) * (1 - decided)
         flat = coefficients.flatten(3)[:, :, :, None]
         positive, negative = flat.clamp_min(0), flat.clamp_max(0)
-        of_best = positive + negative * known[:, None]
+        of_best = positive + negative * decided[:, None]
         spread = of_best.new_zeros(n, rows, *least.shape[1:])
         spread.scatter_(3, position[:, None].expand(n, rows, *position.shape[1:]), of_best)
         padded = (size[0] + pads[2] + pads[3], size[1] + pads[0] + pads[1])
         columns = spread.flatten(2, 3).flatten(0, 1)
         before = F.fold(columns, padded, self.kernel, self.dilation, 0, self.stride)
         before = F.pad(before, [-pad for pad in pads]).unflatten(0, (n, rows))
-        spare = (most.amax(2, keepdim=True) - best) * (1 - known)
+        spare = (most.amax(2, keepdim=True) - best) * (1 - decided)
         gap = contract_alike(flat.abs(), spare) if both else 0.0
         return Backward([before], contract(negative, largest), gap)

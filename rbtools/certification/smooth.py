@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from rbtools.certification import base, smoothed_counts
@@ -12,6 +11,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import Tensor, np, torch
 from rbtools.probabilistic import smoothing
 from rbtools.registry import param
+from rbtools.rng.draws import of_images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,40 +84,34 @@ class Smooth:
         distances without `adaptive`, and a model in train mode or whose logits are not finite.
         """
         images, labels = base.checked(model, images, labels, batch)
-        from rbtools.rng.draws import of_images
-
-        questions = self.questions(self._distances(eps))
-        size = batch or base.together(images)
-        classes = base.finite_logits(model, images[:1], size).shape[1]
-        draws = [of_images(stream, images, seed, examples) for stream in (self.SELECT, self.ESTIMATE)]
-        logits = partial(_logits, model, size)
-        radii = []
-        # A block of copies of each image is in memory at once.
-        for part in torch.arange(len(images)).split(max(2 * size // smoothing.BLOCK, 1)):
-            own = [one.take(part) for one in draws]
-            some = smoothed_counts.SmoothedExamples(
-                images[part], labels[part], own[0], own[1], logits, classes
-            )
-            radii.append(self._radii(smoothed_counts.count(self, questions, some), questions))
-        return torch.cat(radii).to(images.device)
-
-    def _distances(self, eps: Sequence[float] | None) -> Sequence[float]:
-        """The distances that are decided. Raises RbError for wrong ones, and for any without `adaptive`."""
         if eps is None:
-            return [float(text) for text in self.default_eps.split(",")]
-        if not self.adaptive:
+            distances = [float(text) for text in self.default_eps.split(",")]
+        elif not self.adaptive:
             raise RbError(
                 "eps are the distances that adaptive decides. Leave it out, and compare the radii with it."
             )
-        distances = [float(one) for one in eps]
-        if not distances or not all(0 <= one < float("inf") for one in distances):
+        else:
+            distances = [float(distance) for distance in eps]
+        if not distances or not all(0 <= distance < float("inf") for distance in distances):
             raise RbError(f"eps is {distances}. Expected distances of 0 or more.")
-        return distances
+        questions = self.questions(distances)
+        size = batch or base.together(images)
+        classes = base.finite_logits(model, images[:1], size).shape[1]
+        draws = [of_images(stream, images, seed, examples) for stream in (self.SELECT, self.ESTIMATE)]
 
-    def _radii(self, counts: Tensor, questions: tuple[float, ...]) -> Tensor:
-        """The radius of each image's label (N,), NaN for none, from rows of counts."""
-        rows = counts.cpu().numpy()
-        return torch.from_numpy(np.where(rows[:, 1] == 1, self.certified(rows, questions), np.nan))
+        def logits(noisy: Tensor, rows: Tensor) -> Tensor:
+            return base.finite_logits(model, noisy, smoothed_counts.part_size(len(noisy), size))
+
+        radii = []
+        # A block of copies of each image is in memory at once.
+        for part in torch.arange(len(images)).split(max(2 * size // smoothing.BLOCK, 1)):
+            select, estimate = (stream.take(part) for stream in draws)
+            some = smoothed_counts.SmoothedExamples(
+                images[part], labels[part], select, estimate, logits, classes
+            )
+            rows = smoothed_counts.count(self, questions, some).cpu().numpy()
+            radii.append(np.where(rows[:, 1] == 1, self.certified(rows, questions), np.nan))
+        return torch.from_numpy(np.concatenate(radii)).to(images.device)
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
         """What is decided: 0 (whether the selected class has a probability above 1/2), and radii above it."""
@@ -133,8 +127,3 @@ class Smooth:
             return smoothing.certified_radii(counts[:, 3], counts[:, 2], self.sigma, self.alpha)
         radii: np.ndarray = np.array([np.nan, *questions])[counts[:, 4].astype(int)]
         return radii
-
-
-def _logits(model: Callable[[Tensor], Tensor], batch: int, noisy: Tensor, rows: Tensor) -> Tensor:
-    """The logits (M, K) of noisy copies (M, C, H, W), in parts of equal size."""
-    return base.finite_logits(model, noisy, smoothed_counts.part_size(len(noisy), batch))

@@ -76,13 +76,13 @@ class _Drawing:
         plan = smoothing.stopping_plan(method.samples, self.questions, method.sigma, method.alpha)
         crossed = torch.zeros(len(self.selected), len(plan.certify), dtype=torch.bool)
         before = 0
-        for place, draws in enumerate(plan.looks.tolist()):
+        for look, draws in enumerate(plan.looks.tolist()):
             rows = self.open.nonzero()[:, 0]
             if not len(rows):
                 return
             self._extend(rows, before, draws)
             before = draws
-            self._decide(rows, plan, place, crossed)
+            self._decide(rows, plan, look, crossed)
 
     def _extend(self, rows: Tensor, start: int, stop: int) -> None:
         """Count the copies number `start` to `stop` of the examples in rows (M,)."""
@@ -91,14 +91,14 @@ class _Drawing:
             self.hits[rows] += classes.eq(self.selected[rows][:, None]).sum(1)
         self.drawn[rows] += stop - start
 
-    def _decide(self, rows: Tensor, plan: StoppingPlan, place: int, crossed: Tensor) -> None:
+    def _decide(self, rows: Tensor, plan: StoppingPlan, look: int, crossed: Tensor) -> None:
         """Close the examples in rows whose questions are decided at a look; `crossed` (N, R) is kept."""
         failures = (self.drawn - self.hits)[rows].cpu()[:, None]
-        own, right = rows.cpu(), self.selected.eq(self.examples.labels)[rows].cpu()
-        crossed[own] |= failures <= torch.as_tensor(plan.certify[:, place])
-        passed = crossed[own].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
+        places, right = rows.cpu(), self.selected.eq(self.examples.labels)[rows].cpu()
+        crossed[places] |= failures <= torch.as_tensor(plan.certify[:, look])
+        passed = crossed[places].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
         questions = crossed.shape[1]
-        given_up = (failures >= torch.as_tensor(plan.give_up[:, place])).gather(
+        given_up = (failures >= torch.as_tensor(plan.give_up[:, look])).gather(
             1, passed.clamp(max=questions - 1)[:, None]
         )[:, 0]
         done = given_up | (passed >= torch.where(right, questions, 1))
@@ -113,10 +113,10 @@ def _classes(
 
     `start` is a multiple of smoothing.BLOCK. The network itself decides, in float32.
     """
-    own, shape, size = draws.take(rows), tuple(examples.images.shape[1:]), smoothing.BLOCK
+    own_draws, shape, size = draws.take(rows), tuple(examples.images.shape[1:]), smoothing.BLOCK
     for first in range(start, stop, size):
         count = min(size, stop - first)
-        noise = own.normal((size, *shape), draw=first // size)[:, :count]
+        noise = own_draws.normal((size, *shape), draw=first // size)[:, :count]
         copied = rows.repeat_interleave(count)
         noisy = examples.images[copied].add(noise.flatten(0, 1), alpha=sigma)
         yield examples.logits(noisy, copied).argmax(1).view(-1, count)

@@ -2,81 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError, unknown
+from rbtools.registry import Registry
 from rbtools.scoring import published_difference
+
+if TYPE_CHECKING:
+    from rbtools.formats import Unit
 
 Record = Mapping[str, Any]
 Key = tuple[Any, ...]
 _NAMED = 3  # reasons that are said on stderr
-_CIFAR = {"cifar10": 10_000, "cifar100": 10_000}
-_IMAGENET16 = "imagenet16-120"
 
 
 class PublishedSource(NamedTuple):
     """A publication: how its rows and records are matched, and of how many test images its numbers are.
 
     key: what a record and a row of the same model share (data set first); None for a record that is none of
-    its models. methods: the training methods of all its models, of which a record names none or one.
+    its models. methods: the training methods of all its models, of which a record names none or one. options:
+    of its format. shipped: units of wanted keys, which need no file. folder: where a checkout has its files.
     """
 
     key: Callable[[Record], Key | None]
     images: Mapping[str, int]
     methods: tuple[str, ...] = ()
     options: Mapping[str, str] = {}
+    shipped: Callable[[set[Key]], Iterator[Unit]] | None = None
+    folder: str = ""
 
 
-def _leaderboard_key(record: Record) -> Key | None:
-    """The name of the model: that of --arch robustbench:NAME, else the method of a converted record."""
-    name = record.get("leaderboard") or (record.get("train") or {}).get("method")
-    return (record.get("dataset"), name.rpartition("/")[2]) if isinstance(name, str) else None
-
-
-def _trained_key(record: Record) -> Key | None:
-    """Architecture, training method and its noise."""
-    arch, train = record.get("arch") or {}, record.get("train") or {}
-    noise = (train.get("config") or {}).get("noise") if train.get("method") == "corruption" else None
-    return record.get("dataset"), arch.get("space"), arch.get("name"), train.get("method"), noise
-
-
-def _cell_key(record: Record) -> Key | None:
-    """The class of isomorphic cells, under whose first index the data sets of NAS-Bench-201 are."""
-    from rbtools.formats.naming import class_of
-
-    with contextlib.suppress(RbError):
-        index = class_of(record.get("arch") or {})
-        return None if index is None else (record.get("dataset"), index)
-    return None
-
-
-SOURCES = {
-    "robustbench": PublishedSource(_leaderboard_key, {**_CIFAR, "imagenet": 5_000}),
-    "prbench": PublishedSource(
-        _trained_key,
-        {
-            **_CIFAR,
-            **{"tinyimagenet": 10_000, "mnist": 10_000, "svhn": 26_032, "cinic10": 90_000},
-            "imagenet50": 2_500,
-        },
-    ),
-    "jung2023": PublishedSource(_cell_key, {**_CIFAR, _IMAGENET16: 3_000}, ("erm",)),
-    "nasrobbench201": PublishedSource(_cell_key, {**_CIFAR, _IMAGENET16: 6_000}, ("pgd",), {"seeds": "mean"}),
-}
+SOURCES = Registry("source of published results", {}, group="published-results", closed=True)
 
 
 class PublishedResults:
     """The published results of the models of some records."""
 
     def __init__(self, name: str, rows: Mapping[Key, list[Record]]) -> None:
-        self.name, self.source, self.rows = name, SOURCES[name], rows
+        self.name, self.source, self.rows = name, SOURCES.load(name), rows
 
     def beside(self, record: Record) -> dict[str, Any] | None:
         """The published values beside those of a record; None if there are none."""
@@ -122,13 +90,15 @@ def load(text: str, records: Iterable[Record], screen: Terminal) -> PublishedRes
     from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Published
 
     name, file = parts(text)
-    source, report = SOURCES[name], ConversionReport()
+    source, report = SOURCES.load(name), ConversionReport()
     chosen = FORMATS.build(name, **source.options)
     wanted = {key for record in records if (key := source.key(record)) is not None}
     rows: dict[Key, list[Record]] = {}
     try:
         units = (
-            _shipped(wanted) if file is None else chosen.units(Published(_place(name, file), file), report)
+            source.shipped(wanted)
+            if file is None
+            else chosen.units(Published(_place(source, file), file), report)
         )
         for unit in units:
             if isinstance(unit, Bad):
@@ -153,7 +123,7 @@ def parts(text: str) -> tuple[str, str | None]:
         raise unknown("source of published results", name, SOURCES, UsageError)
     if colon and not file:
         raise UsageError(f"--against {text}: no file follows the colon. Expected {name}:FILE.")
-    if not colon and name != "robustbench":
+    if not colon and SOURCES.load(name).shipped is None:
         raise UsageError(
             f"--against {name} needs the published file, which is not part of rbtools. Add it: --against"
             f" {name}:FILE, with FILE as rb-convert {name} reads it."
@@ -161,13 +131,13 @@ def parts(text: str) -> tuple[str, str | None]:
     return name, file or None
 
 
-def _place(name: str, file: str) -> Path:
-    """The file to read; of a checkout of RobustBench its model_info."""
+def _place(source: PublishedSource, file: str) -> Path:
+    """The file to read; of a checkout its folder of results."""
     path = Path(file)
     if not path.exists():
         raise UsageError("No such file or directory.")
-    inside = path / "model_info"
-    return inside if name == "robustbench" and inside.is_dir() else path
+    inside = path / source.folder
+    return inside if inside.is_dir() else path
 
 
 def _may_be(content: object, wanted: set[Key]) -> bool:
@@ -176,18 +146,6 @@ def _may_be(content: object, wanted: set[Key]) -> bool:
     if not (isinstance(index, str) and index.isdigit()):
         return True
     return any(key[-1] == int(index) for key in wanted)
-
-
-def _shipped(wanted: set[Key]) -> Iterator[Any]:
-    """The values of RobustBench's entries that rbtools can load, as units of its format."""
-    from rbtools import formats
-    from rbtools.papers.formats.robustbench import Info
-
-    text = Path(formats.__file__).with_name("robustbench.json").read_text("utf-8")
-    for row, fields in json.loads(text).items():
-        dataset, threat, model = row.split("/")
-        if (dataset, model) in wanted:
-            yield formats.Unit(row, Info(dataset, threat, model, {"dataset": dataset, **fields}))
 
 
 def tell(results: Iterable[tuple[Record, dict[str, Any] | None]], name: str, screen: Terminal) -> None:

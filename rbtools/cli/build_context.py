@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rbtools.cli import events, streams
+from rbtools.cli import command_line, events, streams
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
@@ -73,6 +73,7 @@ def build_context(
     run = Run.of(
         tool=screen.tool,
         store=finished,
+        command=command_line.label(),
         jobs=processes,
         divide=(processes != 1 or tasks > 1) and not (store == "none" or force),
         workers=processes * tasks,

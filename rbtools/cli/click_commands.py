@@ -18,10 +18,10 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import config, events, exit_status, option_groups, streams
+from rbtools.cli import command_line, config, events, exit_status, option_groups, streams
 from rbtools.cli.method_options import for_people, legible, method_options
 from rbtools.cli.option_parts import OLD_WORDS
-from rbtools.cli.tools import CONTEXT, params_of
+from rbtools.cli.tools import CONTEXT, TOOLS, params_of
 from rbtools.errors import RbError, unknown
 
 
@@ -39,6 +39,7 @@ class _Main:
         command = typing.cast(click.Command, self)
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
+        command_line.note(str(command.name), arguments if args is None else None)
         command._main_shell_completion(extra, name, complete_var)
         with exit_status.caught(command, name) as result:
             with command.make_context(name, arguments, **extra) as context:  # type: ignore[arg-type]
@@ -410,8 +411,10 @@ def command(
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """rb-attack for a function in attack.py; from the file name, since `python -m` renames the module."""
-    return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
+    """rb-attack for a function in attack.py; from the file, since `python -m` renames the module."""
+    path = Path(inspect.unwrap(function).__code__.co_filename).with_suffix("").as_posix()
+    modules = {target.partition(":")[0].replace(".", "/"): tool for tool, target in TOOLS.items()}
+    return "rb-" + next((tool for module, tool in modules.items() if path.endswith(module)), Path(path).stem)
 
 
 def group(function: Callable[..., Any]) -> click.Group:

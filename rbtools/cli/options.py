@@ -64,8 +64,7 @@ def spec(
 
 
 _files = click.argument("files", nargs=-1, metavar="[FILE]...")
-_STOPPING = (old_flag("--strict", "errors", "stop"),)
-_RETRYING = (*_STOPPING, old_flag("--retry-errors", "errors", "retry"))
+_RETRYING = (old_flag("--strict", "errors", "stop"), old_flag("--retry-errors", "errors", "retry"))
 _stop_option = click.option(
     "--errors",
     default="pass",
@@ -109,25 +108,29 @@ def gone(name: str, instead: str, *, is_flag: bool = False) -> Callable[[F], F]:
     return click.option(name, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse)
 
 
-def _refused(context: click.Context, param: click.Parameter, value: object) -> None:
+def _refuse(option: str) -> None:
     """Refuse an option of the tools that write each record on, by its name."""
+    raise UsageError(
+        f"{option} is for tools that write every record on;"
+        f" {click.get_current_context().command_path.split()[0]} reads all records and writes something else."
+        " Leave it out."
+    )
+
+
+def _refused(context: click.Context, param: click.Parameter, value: object) -> None:
     if value:
-        raise UsageError(
-            f"{param.opts[0]} is for tools that write every record on; {context.command_path.split()[0]}"
-            " reads all records and writes something else. Leave it out."
-        )
+        _refuse(param.opts[0])
+
+
+def _sink_source(errors: str, **options: object) -> RecordSource:
+    if "retry" in errors.split(","):
+        _refuse("--errors retry")
+    return record_source(errors, **options)
 
 
 # Hidden: typing one gives the reason why the tool does not have it.
 _refused_options = tuple(
-    click.option(
-        name,
-        is_flag=flag,
-        hidden=True,
-        expose_value=False,
-        callback=_refused,
-        help="Refused: not for this tool.",
-    )
+    click.option(name, is_flag=flag, hidden=True, expose_value=False, callback=_refused)
     for name, flag in (("--shard", False), ("--in-place", True))
 )
 
@@ -158,14 +161,14 @@ normalize_option = click.option(
 )
 
 stream_options = bundle("source", record_source, *_stream_options)
-_sink_options = (_files, _stop_option, *_STOPPING, allow_empty_option, *_refused_options)
-sink_options = bundle("source", record_source, *_sink_options)
+_sink_options = (_files, _stop_option, *_RETRYING, allow_empty_option, *_refused_options)
+sink_options = bundle("source", _sink_source, *_sink_options)
 merge_option = click.option(
     "--merge/--no-merge",
     default=True,
     help="Merge records of the same model; of a metric that several have, the value of more images counts.",
 )
-merging_sink_options = bundle("source", record_source, *_sink_options, merge_option)
+merging_sink_options = bundle("source", _sink_source, *_sink_options, merge_option)
 
 
 def _weights(text: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
-import shlex
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rbtools.cli import keywords
+from rbtools.cli import entry_commands, keywords
+from rbtools.cli.entry_commands import Unsayable, distance, is_number
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
 from rbtools.execution.executor import JobFunction
@@ -21,8 +21,6 @@ from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
-from rbtools.pages.evaluation_commands import SOURCE, evaluations
-from rbtools.pages.shell_words import Unsayable, distance, is_number
 from rbtools.records import consistency, dumps, expr, metric_name
 from rbtools.scoring import minmax, published_difference, remeasured
 
@@ -30,9 +28,9 @@ Record = dict[str, Any]
 Entry = Mapping[str, Any]
 FIELD = "verify"
 _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
-_OF_ALL = ("rb-ge", "rb-measure")  # tools whose results no part of the images tells
+_OF_ALL = ("ge", "measure")  # tools whose results no part of the images tells
 CHECKLIST = "obfuscation.failed"  # of rb-attack check
-_SAMPLED = ("--two-phase", "--precision-goal")
+_SAMPLED = ("two-phase", "precision-goal")
 _OPTIONS = (
     "store",
     "data_dir",
@@ -192,20 +190,13 @@ class _Command(NamedTuple):
 
     words: list[str]
 
-    @property
-    def n(self) -> int | None:
-        return int(self.words[self.words.index("--n") + 1]) if "--n" in self.words else None
-
-    @property
-    def split(self) -> str:
-        return self.words[self.words.index("--split") + 1] if "--split" in self.words else "test"
+    def value(self, name: str) -> str | None:
+        """The value of `--NAME=VALUE`."""
+        return next((word.partition("=")[2] for word in self.words if word.startswith(f"--{name}=")), None)
 
     def on(self, images: Sequence[int]) -> _Command:
         """The command on chosen images."""
-        words = list(self.words)
-        if "--n" in words:
-            place = words.index("--n")
-            del words[place : place + 2]
+        words = [word for word in self.words if not word.startswith("--n=")]
         return _Command([*words, "--n", ",".join(map(str, images))])
 
 
@@ -235,10 +226,11 @@ class _Measurement:
         for entry in clean:
             if "indices" not in entry:  # else it may come along with a difference
                 self._run(_clean(entry), [entry])
-        context = {"evals": [*sayable, *self._clean_entries()]}
+        context = {entry["metric"]: entry for entry in (*sayable, *self._clean_entries())}
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
-            for line in evaluations(context, {}) if len(clean) < len(sayable) else []:
-                self._run(_Command(self._with_sources(shlex.split(line), folder)), sayable)
+            others = {} if len(clean) == len(sayable) else context
+            for words in entry_commands.commands(others, consistency.is_published):
+                self._run(_Command(self._with_sources(words, folder)), sayable)
         for entry in [*sayable, *screened, *checked]:
             verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
@@ -256,8 +248,8 @@ class _Measurement:
     def _check(self, entry: Entry) -> list[str]:
         """The command of a checklist; empty where the record lacks an attack that it compared."""
         about = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
-        words = ["rb-attack", "check", "--eps", distance(float(entry["eps"])), "--n", str(about["n"])]
-        words += ["--split", str(about["split"]), "--seed", str(about["seed"])]
+        words = ["attack", "check", f"--eps={distance(float(entry['eps']))}", f"--n={about['n']}"]
+        words += [f"--split={about['split']}", f"--seed={about['seed']}"]
         for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
             values = [
                 one[option]
@@ -267,28 +259,25 @@ class _Measurement:
             ]
             if not values:
                 return []
-            words += [f"--{option}", str(values[0])]
+            words.append(f"--{option}={values[0]}")
         return words
 
     def _screened(self, entry: Entry) -> None:
         """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
         into a store of their own.
         """
-        lacking: dict[str, None] = {}
         images = {name: entry[name] for name in ("n", "split", "precision") if name in entry}
         sources = [{**images, **source} for source in _sources(entry)]
         try:
-            lines = [*evaluations({"evals": sources}, lacking), *evaluations({"evals": [entry]}, lacking)]
-        except Unsayable as wrong:
-            self.failed[entry["metric"]] = str(wrong)
-            return
-        if lacking:
+            lines = entry_commands.commands({str(source["metric"]): source for source in sources})
+            lines += entry_commands.commands({entry["metric"]: entry})
+        except (Unsayable, KeyError):
             self.failed[entry["metric"]] = "the entry does not say how the attacks of its screen ran"
             return
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
             try:
-                for line in lines:
-                    result = self._results(_Command(shlex.split(line)), store=folder)
+                for words in lines:
+                    result = self._results(_Command(words), store=folder)
             except RbError as wrong:
                 self.failed[entry["metric"]] = str(wrong)
                 return
@@ -296,7 +285,7 @@ class _Measurement:
 
     def _with_sources(self, words: list[str], folder: str) -> list[str]:
         """The command with a file of the attacked model in place of its checkpoint's name."""
-        if words[:2] != ["rb-attack", "transfer"]:
+        if words[:2] != ["attack", "transfer"]:
             return words
         place = words.index("--from") + 1
         name = words[place]
@@ -315,24 +304,25 @@ class _Measurement:
         """The entries that say how they were measured, and the verdicts on the others."""
         sayable, verdicts = [], {}
         for entry in self.entries:
-            lacking: dict[str, None] = {}
             if _is_checklist(entry):
                 if self._check(entry):
                     sayable.append(entry)
                 else:
                     verdicts[entry["metric"]] = _unknown(entry, "the record lacks attacks that it compared")
                 continue
+            published = consistency.is_published(entry)
+            context = {one["metric"]: one for one in (entry, *self._clean_entries())}
             try:
-                lines = evaluations({"evals": [entry, *self._clean_entries()]}, lacking)
+                entry_commands.command(entry, context, lenient=published)
             except Unsayable as wrong:
                 verdicts[entry["metric"]] = _unknown(entry, str(wrong))
                 continue
-            if "source_model" in entry or entry.get("source") == self.record.get("checkpoint"):
-                lacking.pop(SOURCE, None)
-            if consistency.is_published(entry) and (lines or "acc" in entry["metric"].split(".")):
-                lacking.clear()  # what it does not say is assumed
-            if lacking:
-                verdicts[entry["metric"]] = _unknown(entry, " ".join(lacking))
+            known = "source_model" in entry or entry.get("source") == self.record.get("checkpoint")
+            if entry_commands.is_transfer(entry) and not known:
+                verdicts[entry["metric"]] = _unknown(
+                    entry,
+                    "the record does not have the attacked model, which rb-attack transfer names with --from",
+                )
             else:
                 sayable.append(entry)
         return sayable, verdicts
@@ -356,10 +346,11 @@ class _Measurement:
     def _images(self, command: _Command) -> tuple[list[int], int] | None:
         """The random part of the command's images with their number; None for all of them."""
         wanted = self.job.n
-        if wanted is None or command.words[0] in _OF_ALL or {*_SAMPLED} & {*command.words}:
+        if wanted is None or command.words[0] in _OF_ALL or any(map(command.value, _SAMPLED)):
             return None
-        inputs = resolve_inputs(self.bare, self.job.run, command.split)
-        order = inputs.data.order(inputs.data.load().labels)[: command.n].tolist()
+        inputs = resolve_inputs(self.bare, self.job.run, command.value("split") or "test")
+        asked = command.value("n")
+        order = inputs.data.order(inputs.data.load().labels)[: None if asked is None else int(asked)].tolist()
         if wanted >= len(order):
             return None
         return sorted(self.job.draws(self.record, "images").sample(order, wanted)), len(order)
@@ -375,7 +366,7 @@ class _Measurement:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             options = {**options, "force": store is None}
-            (result,) = keywords.call(tool.removeprefix("rb-"), words, options, MemoryStreams([record]))
+            (result,) = keywords.call(tool, words, options, MemoryStreams([record]))
         return {**result}
 
     def _verdict(self, entry: Entry) -> Record:
@@ -423,5 +414,5 @@ def _sources(entry: Entry) -> list[Entry]:
 
 def _clean(entry: Entry) -> _Command:
     """The command of a clean accuracy."""
-    words = ["rb-attack", "none", "--split", str(entry.get("split", "test"))]
-    return _Command([*words, *(["--n", str(entry["n"])] if "n" in entry else [])])
+    words = ["attack", "none", f"--split={entry.get('split', 'test')}"]
+    return _Command([*words, *([f"--n={entry['n']}"] if "n" in entry else [])])

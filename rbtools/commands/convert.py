@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from rbtools.cli import shared, streams
+from rbtools.cli.option_parts import old_flag
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import RecordReader, counted
 from rbtools.cli.source import name_of, stop_if_strict, where
@@ -32,7 +33,13 @@ from rbtools.store.files import check_folder_of, write_all
     help="Convert records of FILE or standard input to this format, and write them to this file or folder;"
     " '-' is standard output, for formats of one file.",
 )
-@click.option("--strict", is_flag=True, help="Stop at the first row or record that cannot be converted.")
+@click.option(
+    "--errors",
+    default="pass",
+    type=click.Choice(("pass", "stop")),
+    help="At a row or record that cannot be converted: pass it on, or stop.",
+)
+@old_flag("--strict", "errors", "stop")
 @shared.allow_empty_option
 @shared.screen_options
 def main(
@@ -40,7 +47,7 @@ def main(
     params: dict[str, Any],
     files: tuple[str, ...],
     target: str | None,
-    strict: bool,
+    errors: str,
     allow_empty: bool,
     screen: shared.Terminal,
 ) -> int:
@@ -61,9 +68,9 @@ def main(
     chosen: Format = shared.build(FORMATS, format, params)
     report = ConversionReport()
     if target is None:
-        status = _Reading(chosen, report, screen, strict).run(files)
+        status = _Reading(chosen, report, screen, errors == "stop").run(files)
     else:
-        source = streams.of_command().source(files=files, strict=strict, allow_empty=allow_empty)
+        source = streams.of_command().source(files=files, errors=errors, allow_empty=allow_empty)
         status = _Writing(chosen, report, screen, source).run(target)
     for line in report.errors():
         screen.error(line)

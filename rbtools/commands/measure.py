@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from rbtools import parse_units
 from rbtools.cli import shared
 from rbtools.measures import MEASURES, presets
-from rbtools.registry import param
+from rbtools.registry import gathered, param
 
 if TYPE_CHECKING:
     from rbtools.jobs.measurement import MeasureRequest
@@ -24,7 +24,7 @@ class MeasureOptions:
     """The settings of the measures and of the attack that perturbs images, as typed."""
 
     preset: str | None = param(
-        None, "The settings of a paper: " + ", ".join(presets.PRESETS) + ".", metavar="NAME"
+        None, "The settings of a paper: " + ", ".join(gathered("measure-presets")) + ".", metavar="NAME"
     )
     eps: str = param("8", "Distances of perturbed images, in 1/255.", metavar="LIST")
     attack: str = param("pgd", "What perturbs images: pgd, fgsm, or both.", metavar="LIST")

@@ -33,7 +33,7 @@ from rbtools.scoring.derived import Derived, derived
 @click.option(
     "--preset",
     default=None,
-    type=click.Choice(list(plan.PRESETS)),
+    type=click.Choice(list(plan.presets())),
     help="The metrics and directions of a published composite; --weights and --metric add to it.",
 )
 @click.option(

@@ -90,7 +90,7 @@ class Corruption(Registered):
             draws = of_images(f"corruption.{self.name}", images, seed, examples)
         constant = self.constant(severity, images.shape[-2:])
         self.check_size(severity, images.shape[-2:])
-        work, own = self.prepared(), draws.child(f"severity.{severity}") if self.random else draws
+        work, all_draws = self.prepared(), draws.child(f"severity.{severity}") if self.random else draws
 
         def part(images: Tensor, draws: Draws) -> Tensor:
             corrupted = work(images.mul(255).round_(), constant, draws)
@@ -98,9 +98,11 @@ class Corruption(Registered):
 
         size = max(1, CPU_PIECE // max(images[:1].numel(), 1))
         if images.device.type != "cpu" or len(images) <= size:
-            return part(images, own)
-        places = torch.arange(len(images)).split(size)
-        return torch.cat([part(images[place], own.take(place) if self.random else own) for place in places])
+            return part(images, all_draws)
+        positions = torch.arange(len(images)).split(size)
+        return torch.cat(
+            [part(images[rows], all_draws.take(rows) if self.random else all_draws) for rows in positions]
+        )
 
     def constant(self, severity: int, size: Sequence[int]) -> Any:
         """The constant of a severity for images of this (height, width). RbError for an invalid severity."""

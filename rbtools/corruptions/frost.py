@@ -86,8 +86,8 @@ class Frost(Corruption):
 def _files() -> list[Path]:
     """The files of the photographs. The package is not imported, because it imports OpenCV and more."""
     spec = importlib.util.find_spec(PACKAGE)
-    places = spec.submodule_search_locations if spec is not None else None
-    return sorted(file for place in places or () for file in Path(place, "frost").glob("frost*"))
+    folders = spec.submodule_search_locations if spec is not None else None
+    return sorted(file for folder in folders or () for file in Path(folder, "frost").glob("frost*"))
 
 
 @functools.lru_cache(maxsize=1)
@@ -123,14 +123,14 @@ class Stock(NamedTuple):
 
 def stock(pictures: Sequence[Tensor], device: str = "cpu") -> Stock:
     """The pictures, uint8 (3, H, W) each, concatenated."""
-    pixels = torch.cat([one.flatten(1) for one in pictures], dim=1).to(device)
-    starts = torch.tensor([0, *(one.numel() // 3 for one in pictures)]).cumsum(0)[:-1].to(device)
-    return Stock(pixels, starts, torch.tensor([one.shape[1:] for one in pictures], device=device))
+    pixels = torch.cat([picture.flatten(1) for picture in pictures], dim=1).to(device)
+    starts = torch.tensor([0, *(picture.numel() // 3 for picture in pictures)]).cumsum(0)[:-1].to(device)
+    return Stock(pixels, starts, torch.tensor([picture.shape[1:] for picture in pictures], device=device))
 
 
 @functools.lru_cache(maxsize=4)
 def _stock(photographs: tuple[Tensor, ...], size: tuple[int, int], reduced: bool, device: str) -> Stock:
-    return stock([fitted(one, size, reduced) for one in photographs], device)
+    return stock([fitted(photograph, size, reduced) for photograph in photographs], device)
 
 
 def cropped(pictures: Stock, size: tuple[int, int], draws: Draws) -> Tensor:

@@ -52,16 +52,16 @@ def sources(size: tuple[int, ...], delta: int, draws: Draws, number: int) -> Ten
     rows = torch.arange(height, device=offsets.device)[:, None]
     columns = torch.arange(width, device=offsets.device)[None, :]
     moving = (rows > delta) & (rows <= height - delta) & (columns > delta) & (columns <= width - delta)
-    own = (rows * width + columns).expand_as(offsets[:, 0])
-    target = torch.where(moving, own + offsets[:, 0] * width + offsets[:, 1], own).flatten(1)
-    own, moving = own.flatten(1), moving.flatten()
+    position = (rows * width + columns).expand_as(offsets[:, 0])
+    target = torch.where(moving, position + offsets[:, 0] * width + offsets[:, 1], position).flatten(1)
+    position, moving = position.flatten(1), moving.flatten()
     if delta == 1:
         return target  # offsets -1 and 0 only ever reach back
     count = height * width
     # Places from `count` on are the original pixels: there a chain ends.
-    overwritten = (target > own) & moving[target]
+    overwritten = (target > position) & moving[target]
     link = torch.where(overwritten, target, target + count)
-    link = torch.cat([link, own + count], dim=1)
+    link = torch.cat([link, position + count], dim=1)
     for _ in range(max(count - 1, 1).bit_length()):
         further = link.gather(1, link)
         if torch.equal(further, link):

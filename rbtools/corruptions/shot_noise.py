@@ -36,14 +36,14 @@ def poisson(levels: Tensor, constant: int, bits: Tensor) -> Tensor:
     ends, starts, width = _tables(constant, str(levels.device))
     counts = starts.take((levels << BINS) + (bits >> (WORD - BINS))).long()
     places = (levels * width).add_(counts).flatten()
-    goal = bits.flatten()
-    more = ends.take(places) <= goal
+    drawn = bits.flatten()
+    more = ends.take(places) <= drawn
     places += more
     # Nearly all are decided: only bins in a tail contain the ends of more than two counts.
-    rest = more.nonzero().flatten()
-    while len(rest):
-        rest = rest[ends[places[rest]] <= goal[rest]]
-        places[rest] += 1
+    undecided = more.nonzero().flatten()
+    while len(undecided):
+        undecided = undecided[ends[places[undecided]] <= drawn[undecided]]
+        places[undecided] += 1
     result: Tensor = places.view_as(levels) - levels * width
     return result
 

@@ -94,7 +94,10 @@ def held(store: Path | None, threads: int, check_cancelled: Callable[[], None]) 
         yield
         return
     with contextlib.ExitStack() as tokens:
-        with _locked(folder / "gate", check_cancelled):
+        with contextlib.ExitStack() as gate:
+            while not _taken(gate, folder / "gate"):
+                check_cancelled()
+                time.sleep(_PAUSE_SECONDS)
             wanted = min(threads, count())
             while wanted:
                 for core in range(count()):
@@ -135,13 +138,3 @@ def _taken(locks: contextlib.ExitStack, path: Path) -> bool:
         raise
     locks.callback(os.close, handle)
     return True
-
-
-@contextlib.contextmanager
-def _locked(path: Path, check_cancelled: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a file, however long that takes to get."""
-    with contextlib.ExitStack() as lock:
-        while not _taken(lock, path):
-            check_cancelled()
-            time.sleep(_PAUSE_SECONDS)
-        yield

@@ -105,17 +105,17 @@ class DryRun:
         if self.waiting:
             lines.append(f"{_many(self.waiting, 'record')} would first be trained; that is not in the time.")
         if self.todo:
-            lines.append(self._total(_sum(work.seconds for work in self.todo.values())))
-        return lines
-
-    def _total(self, seconds: float | None) -> str:
-        if seconds is None:
-            known = _sum(work.seconds for work in self.todo.values() if work.seconds is not None)
+            total = _sum(work.seconds for work in self.todo.values())
+            known = sum(work.seconds or 0.0 for work in self.todo.values())
+            share = f" with --jobs {self.jobs}" if self.jobs > 1 else ""
             part = f" (known: {_time(known)})" if known else ""
-            return f"time: unknown, as the store has no result of that kind{part}."
-        share = f" with --jobs {self.jobs}" if self.jobs > 1 else ""
-        count = self.speeds.count
-        return f"time: {_time(seconds / max(self.jobs, 1))}{share}, by what {_many(count, 'result')} took."
+            lines.append(
+                f"time: unknown, as the store has no result of that kind{part}."
+                if total is None
+                else f"time: {_time(total / max(self.jobs, 1))}{share}, by what"
+                f" {_many(self.speeds.count, 'result')} took."
+            )
+        return lines
 
 
 class _Speeds:

@@ -133,7 +133,11 @@ def _fork(calls: Connection, work: Work, number: int, workers: set[int]) -> int 
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
             calls.close()
-            _run(work, Connection(handle), number)
+            try:
+                work(Connection(handle), number)  # which never returns into the server's code
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
         workers.add(pid)
         return pid
     except OSError as error:
@@ -141,15 +145,6 @@ def _fork(calls: Connection, work: Work, number: int, workers: set[int]) -> int 
     finally:
         os.close(handle)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
-
-
-def _run(work: Work, connection: Connection, number: int) -> NoReturn:
-    """Run a worker, which never returns into the server's code."""
-    try:
-        work(connection, number)
-    except BaseException:
-        traceback.print_exc()
-    os._exit(1)
 
 
 def _status(pid: int, end: float) -> int | None:

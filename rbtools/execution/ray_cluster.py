@@ -61,7 +61,15 @@ class Membership:
         """
         # A cluster that we start sends no usage statistics; read when Ray is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        self._ray = _imported()
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            self._ray = importlib.import_module("ray")
+        except ModuleNotFoundError as error:
+            if error.name != "ray":
+                raise
+            raise UsageError(
+                "--jobs ray needs Ray, and ray is not installed: pip install 'rbtools[ray]'."
+            ) from None
         if self.address:
             _ask(self.address)
         with _captured_errors() as errors:
@@ -145,18 +153,6 @@ def _captured_errors() -> Iterator[_Captured]:
             os.close(stderr)
             aside.seek(0)
             captured.text = aside.read().decode("utf-8", "replace")
-
-
-def _imported() -> Any:
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise UsageError(
-            "--jobs ray needs Ray, and ray is not installed: pip install 'rbtools[ray]'."
-        ) from None
 
 
 def _ask(address: str) -> None:

@@ -134,7 +134,9 @@ class RayExecutor(Executor):
 
     def submit(self, job: Job) -> None:
         """Submit a job; it starts as soon as there is room for it."""
-        self._calls.put(lambda: self._add(job))
+        self._count += 1
+        ticket = _Ticket(job, self._count)
+        self._calls.put(lambda: self._waiting.append(ticket))
 
     def __exit__(self, *error: object) -> None:
         self._ending = True
@@ -177,10 +179,6 @@ class RayExecutor(Executor):
         except BaseException as error:
             if not self._ending:
                 self.post(error)
-
-    def _add(self, job: Job) -> None:
-        self._count += 1
-        self._waiting.append(_Ticket(job, self._count))
 
     def _launch(self, ticket: _Ticket) -> None:
         threads = resources.threads_for(self.run, ticket.job.record.get("arch"), self._share.threads)

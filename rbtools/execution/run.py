@@ -69,7 +69,8 @@ class Run:
     """What a job is given besides its record; no field changes after construction.
 
     plan: of a dry run (execution.dry_run.DryRun): collects what the store lacks. name_as, replace: under
-    which name an entry is kept, and whether it takes the place of others.
+    which name an entry is kept, and whether it takes the place of others. command: the command line, without
+    paths of this machine.
     """
 
     tool: str = "rbtools"
@@ -81,6 +82,12 @@ class Run:
     plan: Any = None
     name_as: str | None = None
     replace: bool = False
+    command: str | None = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of an entry that this run makes: its tool, and its command line if it has one."""
+        return {"tool": self.tool, **({} if self.command is None else {"command": self.command})}
 
     @classmethod
     def of(cls, tool: str = "rbtools", store: Store | None = None, **options: Any) -> Run:

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +50,9 @@ class ShellPipe:
                 while wait(futures, _POLL_SECONDS).not_done:
                     self.run.report.check_cancelled()
             except BaseException:
-                self._end()
+                with self._lock:
+                    for process in self._processes:
+                        _kill(process)
                 raise
             for future in futures:
                 results.update(future.result())
@@ -59,13 +61,14 @@ class ShellPipe:
     def _run_shell(self, share: Sequence[Record]) -> dict[int, Record]:
         """The output records of one shell, by their marks."""
         text = b"".join(dumps(record) + b"\n" for record in share)
+        store = self.run.store.folder
         process = subprocess.Popen(
             self.command,
             shell=True,  # runs what the user typed after --live, nothing from a record
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=self._environment(),
+            env=os.environ if store is None else {**os.environ, "RB_STORE": str(store)},
             start_new_session=True,
         )
         with self._lock:
@@ -82,15 +85,6 @@ class ShellPipe:
             with self._lock:
                 self._processes.discard(process)
         return _matched(share, output, reason or _reason(process.returncode, errors))
-
-    def _environment(self) -> Mapping[str, str]:
-        folder = self.run.store.folder
-        return os.environ if folder is None else {**os.environ, "RB_STORE": str(folder)}
-
-    def _end(self) -> None:
-        with self._lock:
-            for process in self._processes:
-                _kill(process)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -165,10 +165,10 @@ class MeasureJob(_RunJob):
     """Measure the record's network."""
 
     divisible = True
-    asked: Any
+    request: Any
     run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.jobs.measurement import measure
 
-        return measure(record, self.asked, self.run)
+        return measure(record, self.request, self.run)

@@ -41,7 +41,7 @@ class TransferOutput(AttackOutput):
     """Which examples stay correctly classified when the attack runs on another checkpoint's model."""
 
     source: str = ""
-    source_model: Mapping[str, Any] = field(default_factory=dict)
+    source_model: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def allow_fast_model(self) -> bool:
@@ -212,7 +212,7 @@ def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: R
     """The checklist's own entry without its results; shared fields come from the `first` of the others."""
     shared = ("n", "split", "seed", "draws", "device", "precision", "environment", "prepared")
     return {
-        "tool": run.tool,
+        **run.labels,
         "metric": metric_name.split_name(METRIC, run.selection.split),
         **{key: first[key] for key in shared if key in first},
         "eps": task.eps,

@@ -135,8 +135,10 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
     units = _cache_units(inputs, task)
-    keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
-    save = files_to_save(task.save, keys, inputs.record["arch"])
+    save = None
+    if task.save is not None:
+        keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
+        save = files_to_save(task.save, keys, inputs.record["arch"])
     with memoized(
         run,
         [unit.outcomes_key for unit in units],
@@ -237,7 +239,7 @@ def _stored_entries(run: Run, key: str) -> Entries | None:
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
     """An entry as stored in the record: named for its split, with the tool that made it."""
     data = inputs.data
-    named = {"tool": inputs.run.tool, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
+    named = {**inputs.run.labels, **entry, "metric": metric_name.split_name(entry["metric"], data.split)}
     if named_data(inputs.record, data.name) != data.name:
         named["dataset"] = data.name
     return named

@@ -148,7 +148,7 @@ _SAME = ("measure", "on", "split", "attack", "eps", "paper")  # the fields that 
 
 
 def _shown(entry: dict[str, Any], record: dict[str, Any], job: MeasureItem, run: Run) -> dict[str, Any]:
-    shown = {"tool": run.tool, **entry}
+    shown = {**run.labels, **entry}
     if job.measure.data and named_data(record, job.data.name) != job.data.name:
         shown["dataset"] = job.data.name
     return shown

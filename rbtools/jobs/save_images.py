@@ -46,14 +46,12 @@ class ImageFiles(NamedTuple):
         return f"The adversarial images are in {self.path}: {names}."
 
 
-def files_to_save(path: str | None, keys: Mapping[Any, str], arch: Mapping[str, Any]) -> ImageFiles | None:
-    """The files for the adversarial images of these outputs, if they are requested and do not all exist.
+def files_to_save(path: str, keys: Mapping[Any, str], arch: Mapping[str, Any]) -> ImageFiles | None:
+    """The files for the adversarial images of these outputs, if they do not all exist.
 
     keys: of the outputs' results, which identify the contents. A name contains the model, the metric and the
     key. Raises RbError for a FILE.adv with other images, which it would replace.
     """
-    if path is None:
-        return None
     if not path.endswith(".adv"):
         model = re.sub(r"[^\w.-]+", "-", str(arch.get("name", "model")))[:60]
         names = {output: f"{model}-{output.metric}-{key[:12]}" for output, key in keys.items()}

@@ -193,7 +193,7 @@ class BoundMeasure(Measure):
 
     def _robbench(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         images = [batch.images, batch.attacked, batch.attacked_twice]
-        whole = kernel.gram(model, torch.cat(images)).cpu().numpy()
+        gram = kernel.gram(model, torch.cat(images)).cpu().numpy()
         n, b = len(batch), self.beta
         depth = len(derivatives.layers(model))
         labels = batch.labels.cpu()
@@ -201,9 +201,9 @@ class BoundMeasure(Measure):
         result: dict[str, Bound] = {}
         for name, at in (("clean", 0), ("robust", n)):
             first, second = slice(at, at + n), slice(at + n, at + 2 * n)
-            cross = whole[first, second]
-            joint = (1 - b) ** 2 * whole[first, first] + b * (1 - b) * (cross + cross.T)
-            bound = bounds.robbench1(joint + b**2 * whole[second, second], targets, depth)
+            cross = gram[first, second]
+            joint = (1 - b) ** 2 * gram[first, first] + b * (1 - b) * (cross + cross.T)
+            bound = bounds.robbench1(joint + b**2 * gram[second, second], targets, depth)
             if self.kappa:
                 sizes = {"kappa": self.kappa, "p": batch.images[0, 0].numel()}
                 bound = replace(bound, inputs={**bound.inputs, **sizes})
@@ -219,9 +219,9 @@ class BoundMeasure(Measure):
         return {name: asdict(bound) for name, bound in result.items()}
 
     def _from_constants(self, largest: dict[str, float]) -> list[Value]:
-        given = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}
-        guessed = tuple(name for name, value in given.items() if value is None)
-        used = {name: largest[name] if value is None else value for name, value in given.items()}
+        options = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}
+        guessed = tuple(name for name, value in options.items() if value is None)
+        used = {name: largest[name] if value is None else value for name, value in options.items()}
         constants = bounds.Constants(**{name: used[name] for name in CONSTANTS})
         more = {"constants": {name: used[name] for name in CONSTANTS}}
         if self.examples is None or self.updates is None:
@@ -264,7 +264,7 @@ class BoundMeasure(Measure):
         values = [_value(name, bound, ("WCI",), more.get(name)) for name, bound in computed.items()]
         if index.se is None:
             return values
-        return [replace(one, se=index.se * slope[one.name], over=index.over) for one in values]
+        return [replace(estimate, se=index.se * slope[estimate.name], over=index.over) for estimate in values]
 
 
 def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:

@@ -7,6 +7,7 @@ Weight-Curvature Index; theorems have the papers' numbers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -124,12 +125,18 @@ def _closest(images: Array) -> float:
     return float(products.max())
 
 
+@functools.cache
+def _quadrature() -> tuple[Array, Array]:
+    """Nodes and weights of Gauss and Legendre on [-1, 1]."""
+    return np.polynomial.legendre.leggauss(200)
+
+
 def hermite(function: Callable[[Array], Array], order: int) -> float:
     """The coefficient E[f(z) h_r(z)], z standard normal, of the normalised Hermite polynomial h_r.
 
     By Gauss-Legendre quadrature on each side of 0, where activations may have a kink: exact to 1e-10.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _quadrature()
     total = 0.0
     for low, high in ((-14.0, 0.0), (0.0, 14.0)):
         z = (high - low) / 2 * nodes + (high + low) / 2
@@ -257,7 +264,7 @@ def _best_start(scale: float, power: float, n: int, steps: int) -> int:
     # The derivative is 0 at t0^(power + 1) = n scale power T^power.
     log = (math.log(n) + math.log(scale) + math.log(power) + power * math.log(steps)) / (power + 1)
     middle = math.exp(min(log, math.log(steps)))
-    around = {min(max(whole, 1), steps) for whole in (math.floor(middle), math.ceil(middle))}
+    around = {min(max(start, 1), steps) for start in (math.floor(middle), math.ceil(middle))}
     return min(around, key=lambda first: (_at_start(first, scale, power, n, steps), first))
 
 

@@ -147,8 +147,10 @@ class WeightHessian:
                     estimates.append(torch.stack([(vector[name] * block[name]).sum() for name in names]))
         rows = [[0.0] * len(names) for _ in range(count)]
         # Read together, since a GPU is waited for, and added in float64.
-        for place, read in enumerate(torch.stack(estimates).tolist() if estimates else ()):
-            rows[place % count] = [total + one for total, one in zip(rows[place % count], read, strict=True)]
+        for index, read in enumerate(torch.stack(estimates).tolist() if estimates else ()):
+            rows[index % count] = [
+                total + estimate for total, estimate in zip(rows[index % count], read, strict=True)
+            ]
         return rows
 
     def flat(self, vector: Tensor) -> Tensor:

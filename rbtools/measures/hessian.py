@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rbtools.lazy import Tensor, nn, torch
@@ -63,17 +63,20 @@ class Hessian(Measure):
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The standard error of one batch is over its probes or images; of several, over batches."""
         names = [name for name in results[0] if not name.endswith(".probes")]
-        values = [over_batches(name, [_mean(result[name]) for result in results], sizes) for name in names]
+        means = {
+            name: [torch.tensor(result[name], dtype=torch.float64).mean() for result in results]
+            for name in names
+        }
+        values = [over_batches(name, [float(mean) for mean in means[name]], sizes) for name in names]
         if len(results) > 1:
             return values
-        return [self._alone(value, results[0]) for value in values]
-
-    def _alone(self, value: Value, result: BatchResult) -> Value:
-        if f"{value.name}.probes" in result:
-            return Value(value.name, value.value, standard_error(result[f"{value.name}.probes"]), "probes")
-        each = result[value.name]
-        error = standard_error(each) if isinstance(each, list) else None
-        return value if error is None else Value(value.name, value.value, error, "examples")
+        for index, name in enumerate(names):
+            probes, numbers = results[0].get(f"{name}.probes"), results[0][name]
+            if probes is not None:
+                values[index] = replace(values[index], se=standard_error(probes), over="probes")
+            elif isinstance(numbers, list) and len(numbers) > 1:
+                values[index] = replace(values[index], se=standard_error(numbers), over="examples")
+        return values
 
     def _weight(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         hessian = derivatives.WeightHessian(model, batch.images, batch.labels, batch.chunk)
@@ -108,16 +111,11 @@ class Hessian(Measure):
         result: dict[str, Tensor] = {}
         if self.solver != "power":
             largest = lanczos(product, start, top=self.top, **limits)  # type: ignore[arg-type]
-            for place in range(self.top):
-                result[f"{wrt}.top{place + 1}" if place else f"{wrt}.lmax"] = largest[:, place]
+            for rank in range(self.top):
+                result[f"{wrt}.top{rank + 1}" if rank else f"{wrt}.lmax"] = largest[:, rank]
         if self.solver != "lanczos":
             result[f"{wrt}.labs"] = power(product, start, **limits)  # type: ignore[arg-type]
         return result
-
-
-def _mean(numbers: float | list[float]) -> float:
-    """A number of a batch: itself, or the mean over the images."""
-    return float(torch.tensor(numbers, dtype=torch.float64).mean())
 
 
 def lanczos(product: Product, start: Tensor, *, top: int, iterations: int, tolerance: float) -> Tensor:

@@ -38,7 +38,7 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
     """
     weights_of(model)  # raises RbError if there are none
     total = torch.zeros(len(images), len(images), dtype=torch.float64, device=images.device)
-    taken, rest = _taken(model, images[:1])
+    taken, others = _taken(model, images[:1])
 
     def add(module: nn.Module, inside: Tensor, gradient: Tensor) -> None:
         for name, block in _blocks(module, inside, gradient):
@@ -46,8 +46,8 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
                 _add_products(total, block)
 
     _backward(model, images, set(taken), add, each_logit)
-    if rest:
-        _one_by_one(model, images, rest, total, each_logit)
+    if others:
+        _one_by_one(model, images, others, total, each_logit)
     return total
 
 
@@ -72,19 +72,16 @@ def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: 
             logits = [model(images) for images in batches]
             outputs = [part.T if each_logit else part.sum(1)[None] for part in logits]
             for places in zip(*outputs, strict=True):
-                rows = [_row(output, some) for batch_outputs in places for output in batch_outputs]
-                _add_products(total, torch.cat(rows))
+                rows = []
+                for output in (output for batch_outputs in places for output in batch_outputs):
+                    gradients = tuple(torch.zeros_like(parameter) for parameter in some)
+                    if output.requires_grad:
+                        gradients = torch.autograd.grad(
+                            output, some, retain_graph=True, allow_unused=True, materialize_grads=True
+                        )
+                    rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
+                _add_products(total, torch.stack(rows))
     return total
-
-
-def _row(output: Tensor, parameters: list[nn.Parameter]) -> Tensor:
-    """The gradient of one number with respect to all these parameters: (1, P)."""
-    if not output.requires_grad:
-        return output.new_zeros(1, sum(parameter.numel() for parameter in parameters))
-    gradients = torch.autograd.grad(
-        output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
-    return torch.cat([gradient.flatten() for gradient in gradients])[None]
 
 
 def _add_products(total: Tensor, block: Tensor) -> None:
@@ -130,12 +127,12 @@ def _convolution(conv: nn.Conv2d, inside: Tensor, gradient: Tensor) -> Blocks:
         yield "weight", torch.bmm(gradient.flatten(2), seen.transpose(1, 2))
         return
     step = max(_NUMBERS // (count * conv.weight[0].numel()), 1)
-    beside = inside.reshape(1, -1, *inside.shape[2:])
+    channels_of_all = inside.reshape(1, -1, *inside.shape[2:])
     for first in range(0, channels, step):
         part = gradient[:, first : first + step].reshape(1, -1, *gradient.shape[2:])
         weight = conv.weight.detach()[:1].expand(part.shape[1], *conv.weight.shape[1:])
         options = (None, conv.stride, conv.padding, conv.dilation, False, [0, 0], count, [False, True, False])
-        gradients = torch.ops.aten.convolution_backward(part, beside, weight, *options)
+        gradients = torch.ops.aten.convolution_backward(part, channels_of_all, weight, *options)
         yield "weight", gradients[1].view(count, -1)
 
 
@@ -181,7 +178,9 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
                 places[parameter] = module, name
 
     parameters = dict(model.named_parameters())
-    exact = _gradients(model, image, list(parameters.values()), add)
+    every = list(parameters.values())
+    with _differentiable(every), _watched(set(model.modules()), add), torch.enable_grad():
+        exact = torch.autograd.grad(model(image).sum(), every, allow_unused=True)
     pairs = [
         (torch.cat(blocks.get(parameter, [gradient.new_empty(0)])), gradient.flatten())
         for parameter, gradient in zip(parameters.values(), exact, strict=True)
@@ -189,16 +188,16 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
     ]
     same = iter(_same(pairs))
     taken: dict[nn.Module, set[str]] = {}
-    rest = []
+    others = []
     for (name, parameter), gradient in zip(parameters.items(), exact, strict=True):
         if gradient is None:
             continue
         if next(same):
-            module, own = places[parameter]
-            taken.setdefault(module, set()).add(own)
+            module, own_name = places[parameter]
+            taken.setdefault(module, set()).add(own_name)
         else:
-            rest.append(name)
-    return taken, rest
+            others.append(name)
+    return taken, others
 
 
 def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
@@ -215,14 +214,6 @@ def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
     ]
     answers = iter(torch.stack(close).tolist())
     return [fits and next(answers) for fits in alike]
-
-
-def _gradients(
-    model: nn.Module, image: Tensor, parameters: list[nn.Parameter], add: Add
-) -> list[Tensor | None]:
-    """Autograd's gradients of the sum of the logits; `add` is called for each call of a layer."""
-    with _differentiable(parameters), _watched(set(model.modules()), add), torch.enable_grad():
-        return list(torch.autograd.grad(model(image).sum(), parameters, allow_unused=True))
 
 
 @contextmanager
@@ -246,8 +237,8 @@ def _backward(model: nn.Module, images: Tensor, modules: set[nn.Module], add: Ad
         if not logits.requires_grad:  # the logits do not depend on the image, nor on any layer that sees it
             return
         outputs = logits.sum(0) if each_logit else logits.sum()[None]
-        for place, output in enumerate(outputs):
-            torch.autograd.grad(output, points, retain_graph=place + 1 < len(outputs), allow_unused=True)
+        for number, output in enumerate(outputs):
+            torch.autograd.grad(output, points, retain_graph=number + 1 < len(outputs), allow_unused=True)
 
 
 def _watched(modules: set[nn.Module], add: Add) -> AbstractContextManager[None]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import kernel
-from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches
+from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
 from rbtools.registry import param
 
 KERNELS = ("clean", "robust", "twice", "joint")
@@ -71,40 +71,34 @@ class NTK(Measure):
         # One kernel of all images has the single kernels as its blocks.
         each = self.logits == "each"
         if batch.together:
-            whole = kernel.gram_of_batches(model, images, each_logit=each).cpu()
+            gram = kernel.gram_of_batches(model, images, each_logit=each).cpu()
         else:
-            whole = kernel.gram(model, torch.cat(images), each_logit=each).cpu()
+            gram = kernel.gram(model, torch.cat(images), each_logit=each).cpu()
         n = len(batch)
-        blocks = [[part.clone() for part in row.split(n, dim=1)] for row in whole.split(n)]
+        blocks = [[part.clone() for part in row.split(n, dim=1)] for row in gram.split(n)]
         result: BatchResult = {}
-        for place, name in enumerate(KERNELS[: len(blocks)]):
-            result |= _scores(name, blocks[place][place])
+        for index, name in enumerate(KERNELS[: len(blocks)]):
+            result |= _scores(name, blocks[index][index])
         if len(blocks) > 1:
             result |= _norms("cross", blocks[0][1])
         if len(blocks) > 2:
             result |= _norms("cross2", blocks[1][2])
         if self.kernel == "joint":
+            b = self.beta
             for name, at in (("all", 0), ("all_robust", 1)):
-                joint = self._joint(blocks, at)
+                cross, robust = blocks[at][at + 1], blocks[at + 1][at + 1]
+                joint = (1 - b) ** 2 * blocks[at][at] + b * (1 - b) * (cross + cross.T) + b**2 * robust
                 result |= _scores(name, joint) | {f"{name}.bound": _bound(joint, batch.labels.cpu())}
         return result
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
-        return [self._value(name, [result[name] for result in results], sizes) for name in results[0]]
-
-    def _value(self, name: str, numbers: Sequence[Any], sizes: Sequence[int]) -> Value:
-        clean = name.startswith("clean.")
-        if any(number is None for number in numbers):
-            reason = "the kernel is singular: two images have the same gradient, or all have none"
-            return Value(name, None, more={"reason": reason}, clean=clean)
-        value = over_batches(name, numbers, sizes)
-        return Value(name, value.value, value.se, value.over, clean=clean)
-
-    def _joint(self, blocks: list[list[Tensor]], at: int) -> Tensor:
-        """The joint kernel of the images of block `at` and those of the next."""
-        b, cross = self.beta, blocks[at][at + 1]
-        robust = blocks[at + 1][at + 1]
-        return (1 - b) ** 2 * blocks[at][at] + b * (1 - b) * (cross + cross.T) + b**2 * robust
+        values = []
+        for value in super().values(results, sizes):
+            more = {}
+            if value.value is None:
+                more["reason"] = "the kernel is singular: two images have the same gradient, or all have none"
+            values.append(replace(value, more=more, clean=value.name.startswith("clean.")))
+        return values
 
 
 def _norms(name: str, kernel: Tensor) -> BatchResult:

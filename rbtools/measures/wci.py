@@ -119,14 +119,14 @@ def traces(
     """
     curved = _curved(model, images[:_LOOKED_AT], batch.probes.child("linear"), names)
     linear = [name for name in names if name not in curved]
-    found: dict[str, list[float]] = {}
+    estimates: dict[str, list[float]] = {}
     if linear:
         rows = _linear_traces(model, images, batch, linear, count)
-        found |= dict(zip(linear, map(list, zip(*rows, strict=True)), strict=True))
+        estimates |= dict(zip(linear, map(list, zip(*rows, strict=True)), strict=True))
     for name in curved:
         hessian = derivatives.WeightHessian(model, images, batch.labels, batch.chunk, [name])
-        found[name] = [row[0] for row in hessian.traces(batch.probes.child(name), count)]
-    return [list(row) for row in zip(*(found[name] for name in names), strict=True)]
+        estimates[name] = [row[0] for row in hessian.traces(batch.probes.child(name), count)]
+    return [list(row) for row in zip(*(estimates[name] for name in names), strict=True)]
 
 
 def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]) -> list[str]:
@@ -149,8 +149,8 @@ def _curved(model: nn.Module, images: Tensor, draws: Draws, names: Sequence[str]
             direction = derivatives.rademacher(draws, weight.numel(), 0)[0].view_as(weight).to(weight.dtype)
             bend = transposed({name: direction})[0][name].norm() * weight.norm()
             straight.append(bend <= _LINEAR * gradient[name].norm() * direction.norm())
-        found = torch.stack(straight).tolist()
-    return [name for name, is_straight in zip(names, found, strict=True) if not is_straight]
+        linear = torch.stack(straight).tolist()
+    return [name for name, is_straight in zip(names, linear, strict=True) if not is_straight]
 
 
 def _linear_traces(
@@ -186,6 +186,6 @@ def _linear_traces(
                         if part is parts[-1]:
                             total = sums.pop(number)
                             estimates.append(torch.stack([total[name].square().sum() for name in names]))
-        found = torch.stack(estimates).cpu().double().view(-1, count, len(names)).sum(0).div(len(images))
-    result: list[list[float]] = found.tolist()
+        means = torch.stack(estimates).cpu().double().view(-1, count, len(names)).sum(0).div(len(images))
+    result: list[list[float]] = means.tolist()
     return result

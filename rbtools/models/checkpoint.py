@@ -110,7 +110,12 @@ def load(
 
     if not named:
         candidates += built(others)
-    _refuse_other_channels(_normalize_of(checkpoint, {**arch, **normalization.arch}), shape, path)
+    normalize = _normalize_of(checkpoint, {**arch, **normalization.arch})
+    if isinstance(normalize, list) and len(normalize[0]) not in (1, shape[0]):
+        raise RbError(
+            f"The normalisation has {len(normalize[0])} means and the images of the checkpoint {path} have"
+            f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
+        )
     with_cfg = arch["space"] in ("timm", ZERO_SHOT) and "side" not in arch
     cfg = getattr(network, "pretrained_cfg", None) if with_cfg else None
     preprocessing = normalising.preprocessing(cfg)
@@ -225,7 +230,15 @@ def _architecture(
     if arch and "space" in arch:
         if "run" in checkpoint.origin:
             metadata_arch = {"space": "nasbench201", "str": checkpoint.metadata.get("arch_str")}
-        _refuse_other_cell(arch, metadata_arch, checkpoint.path)
+        noted: Mapping[str, Any] = metadata_arch if isinstance(metadata_arch, Mapping) else {}
+        if arch["space"] == noted.get("space") == "nasbench201":
+            wanted, there = nb201.ops_of(arch), nb201.ops_of(noted)
+            if wanted != there:  # none, skip and pooling have no weights to compare
+                raise RbError(
+                    f"The checkpoint {checkpoint.path} holds the architecture {nb201.to_string(there)}, and"
+                    f" it was to be loaded as {nb201.to_string(wanted)}. Leave out --arch, or choose another"
+                    " file."
+                )
         facts["arch_from"], fields = "given", dict(arch)
     elif isinstance(metadata_arch, Mapping) and "space" in metadata_arch:
         facts["arch_from"], fields = "metadata", _arch_in_metadata(metadata_arch, checkpoint)
@@ -303,18 +316,6 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     return {key: seen[key] for key in ("stem", "pool", "patch", "side") if same and key in seen}
 
 
-def _refuse_other_cell(arch: Mapping[str, Any], noted: object, path: Path) -> None:
-    """Raise where the metadata has another cell: none, skip and pooling have no weights to compare."""
-    if not isinstance(noted, Mapping) or {arch.get("space"), noted.get("space")} != {"nasbench201"}:
-        return
-    wanted, there = nb201.ops_of(arch), nb201.ops_of(noted)
-    if wanted != there:
-        raise RbError(
-            f"The checkpoint {path} holds the architecture {nb201.to_string(there)}, and it was to be"
-            f" loaded as {nb201.to_string(wanted)}. Leave out --arch, or choose another file."
-        )
-
-
 def _network(
     checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: tuple[int, int, int], allow: bool
 ) -> tuple[nn.Module, Checkpoint]:
@@ -359,38 +360,37 @@ def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[
         given = PER_IMAGE if given is None and noted_per_image(checkpoint) else given
         return None if given in (None, RAW) else given
     own = [checkpoint.mean.tolist(), checkpoint.std.tolist()]
-    if given is not None and (isinstance(given, str) or not _same(own, given)):
+    if given is not None and (isinstance(given, str) or not _are_equal(own, given)):
+        mean, std = (",".join(f"{value:.4f}" for value in values) for values in own)
         raise RbError(
-            f"The checkpoint {checkpoint.path} normalises images by itself (mean {_short(own[0])}, std"
-            f" {_short(own[1])}), and is to be loaded with another normalisation. Leave out --normalize."
+            f"The checkpoint {checkpoint.path} normalises images by itself (mean {mean}, std {std}), and is"
+            " to be loaded with another normalisation. Leave out --normalize."
         )
     return own
 
 
-def _refuse_other_channels(normalize: object, shape: tuple[int, int, int], path: Path) -> None:
-    if isinstance(normalize, list) and len(normalize[0]) not in (1, shape[0]):
-        raise RbError(
-            f"The normalisation has {len(normalize[0])} means and the images of the checkpoint {path} have"
-            f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
-        )
-
-
-def _same(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
-    pairs = [(per_channel(a), per_channel(b)) for a, b in zip(one, other, strict=True)]
+def _are_equal(pair: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> bool:
+    """Whether two normalisations are equal; either may have one number for all channels."""
+    values = [(per_channel(a), per_channel(b)) for a, b in zip(pair, other, strict=True)]
     return all(
-        (len(a) == len(b) or 1 in (len(a), len(b))) and bool((a - b).abs().max() < 1e-4) for a, b in pairs
+        (len(a) == len(b) or 1 in (len(a), len(b))) and bool((a - b).abs().max() < 1e-4) for a, b in values
     )
-
-
-def _short(values: Sequence[float]) -> str:
-    return ",".join(f"{value:.4f}" for value in values)
 
 
 def _classes_and_channels(
     checkpoint: Checkpoint, classes: int | None, shape: tuple[int, int, int] | None
 ) -> tuple[int, int]:
     """The number of classes and of image channels, from the data set or else from the file."""
-    n_classes, channels = _recognised_classes_and_channels(checkpoint)
+    n_classes: int | None
+    channels: int | None
+    try:
+        seen = infer(checkpoint.state, checkpoint.metadata)
+        n_classes, channels = seen.classes, seen.in_channels
+    except Ambiguous as several:
+        n_classes, channels = several.candidates[0].classes, several.candidates[0].in_channels
+    except RbError:
+        n_classes = recognise.classes_of(checkpoint.state)
+        channels = recognise.in_channels_of(checkpoint.state)
     if classes is not None and n_classes is not None and classes != n_classes:
         raise RbError(
             f"The checkpoint {checkpoint.path} distinguishes {n_classes} classes and the data set has"
@@ -406,16 +406,6 @@ def _classes_and_channels(
             f"The checkpoint {checkpoint.path} does not show its number of classes. Name a data set."
         )
     return classes or n_classes or 0, channels or (3 if shape is None else shape[0])
-
-
-def _recognised_classes_and_channels(checkpoint: Checkpoint) -> tuple[int | None, int | None]:
-    try:
-        seen = infer(checkpoint.state, checkpoint.metadata)
-    except Ambiguous as several:
-        seen = several.candidates[0]
-    except RbError:
-        return recognise.classes_of(checkpoint.state), recognise.in_channels_of(checkpoint.state)
-    return seen.classes, seen.in_channels
 
 
 def _program(
@@ -435,20 +425,16 @@ def _program(
             f"The program {path} gives {n_classes} logits and the data set has {classes} classes."
             " Name the data set that it was trained for with --dataset."
         )
-    normalization = ChosenNormalization({}, {"normalize_from": "given"})
-    if "normalize" not in (arch or {}):
+    if arch and "normalize" in arch:
+        fields = {"normalize": arch["normalize"]}
+        normalization = ChosenNormalization(fields, {"normalize_from": "given"})
+    else:
         normalization = normalising.of_program(program, path, hints or NormalizationHints())
-    own = {"normalize": arch["normalize"]} if arch and "normalize" in arch else normalization.arch
-    normalize = None if own.get("normalize") == RAW else own.get("normalize")
-    facts = {
-        "format": kind,
-        "classes": n_classes,
-        "shape": list(shape),
-        "arch_from": "program",
-        **normalization.facts,
-    }
-    whole = {"space": "checkpoint", "name": kind, **own}
+    normalize = normalization.arch.get("normalize")
+    normalize = None if normalize == RAW else normalize
+    facts = {"format": kind, "classes": n_classes, "shape": list(shape), "arch_from": "program"}
     facts |= {**normalization.facts, "normalize": normalize}
+    whole = {"space": "checkpoint", "name": kind, **normalization.arch}
     return behind(program, normalize).eval(), whole, facts
 
 

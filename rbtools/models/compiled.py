@@ -26,23 +26,21 @@ _ROUNDS = 4  # of which the first one warms up
 
 def repeated_blocks(network: nn.Module) -> list[nn.Module]:
     """The outermost modules of which there are several of one class, torch's own layers apart."""
-    outermost = list(_outermost(network, Counter(map(type, _own(network)))))
-    count = Counter(map(type, outermost))
-    return [block for block in outermost if count[type(block)] > 1]
+    blocks = [
+        m for m in network.modules() if any(m.children()) and not type(m).__module__.startswith("torch.")
+    ]
+    several = Counter(map(type, blocks))
 
+    def outermost(module: nn.Module) -> Iterator[nn.Module]:
+        for child in module.children():
+            if several[type(child)] > 1:
+                yield child
+            else:
+                yield from outermost(child)
 
-def _own(network: nn.Module) -> Iterator[nn.Module]:
-    for module in network.modules():
-        if any(module.children()) and not type(module).__module__.startswith("torch."):
-            yield module
-
-
-def _outermost(module: nn.Module, count: Counter[type[nn.Module]]) -> Iterator[nn.Module]:
-    for child in module.children():
-        if count[type(child)] > 1:
-            yield child
-        else:
-            yield from _outermost(child, count)
+    found = list(outermost(network))
+    count = Counter(map(type, found))
+    return [block for block in found if count[type(block)] > 1]
 
 
 def compile_network(network: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> bool:

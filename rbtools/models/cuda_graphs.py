@@ -58,7 +58,7 @@ class _Recording:
     def __init__(self, network: nn.Module, images: Tensor, pool: _Pool) -> None:
         self.network, self.pool = network, pool
         self.images = images.detach().clone().requires_grad_(images.requires_grad)
-        self.backward_graph = None
+        self.backward_graph: torch.cuda.CUDAGraph | None = None
         before = torch.cuda.current_stream()
         try:
             with torch.cuda.device(images.device):
@@ -89,14 +89,15 @@ class _Recording:
         if not torch.is_grad_enabled() or not logits.requires_grad:
             return
         self.incoming = torch.zeros_like(self.logits)
-        self.backward_graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.backward_graph, **how):
+        graph = self.backward_graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, **how):
             self.gradient = self._gradient(self.images, logits, self.incoming)
 
     @staticmethod
     def _gradient(images: Tensor, logits: Tensor, incoming: Tensor) -> Tensor:
         # What the forward pass keeps must stay: the backward pass is replayed more than once.
-        return torch.autograd.grad(logits, images, incoming, retain_graph=True)[0]
+        gradient: Tensor = torch.autograd.grad(logits, images, incoming, retain_graph=True)[0]
+        return gradient
 
     def forward(self, images: Tensor) -> Tensor:
         """The logits of at most as many images as were recorded."""
@@ -104,7 +105,8 @@ class _Recording:
             self.images[: len(images)].copy_(images)
         self.pool.ticket += 1
         self.forward_graph.replay()
-        return self.logits[: len(images)].detach().clone()
+        logits: Tensor = self.logits[: len(images)].detach().clone()
+        return logits
 
     def backward(self, gradient: Tensor) -> Tensor:
         """The gradient with respect to the images, from that of the latest logits."""

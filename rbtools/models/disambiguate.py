@@ -20,12 +20,8 @@ from rbtools.spaces.zoo import SHORTCUTS, TRACELESS, PreActResNetForm, ResNetFor
 if TYPE_CHECKING:
     from rbtools.models.read_checkpoint import Checkpoint
 
-VARIANT_FIELDS = (
-    "stem",
-    "shortcut",
-    "activation",
-    "eps",
-)  # fields of an architecture record that distinguish variants
+# Fields of an architecture record that distinguish variants.
+VARIANT_FIELDS = ("stem", "shortcut", "activation", "eps")
 
 # How many times further from the file's statistics the second-best cell has to be than the best. With
 # images of its training the factor is 5 for a robust network of one cell a stage (skip_connect against
@@ -47,10 +43,9 @@ def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     The architecture itself is the first.
     """
-    return [
-        dict(arch),
-        *({**arch, **fields} for fields in _variant_fields(arch) if not _has_fields(arch, fields)),
-    ]
+    usual = {"shortcut": SHORTCUTS[0], **arch}
+    others = [fields for fields in _variant_fields(arch) if any(usual.get(f) != v for f, v in fields.items())]
+    return [dict(arch), *({**arch, **fields} for fields in others)]
 
 
 def unusual_variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -82,11 +77,6 @@ def label(arch: Mapping[str, Any]) -> str:
     space = "" if arch.get("space") in ("zoo", "nasbench201") else f"{arch.get('space')}:"
     fields = [f":{field}={arch[field]}" for field in (*VARIANT_FIELDS, "pool") if field in arch]
     return f"{space}{arch.get('name') or arch.get('str')}{''.join(fields)}"
-
-
-def _has_fields(arch: Mapping[str, Any], fields: Mapping[str, str]) -> bool:
-    defaults = {"shortcut": SHORTCUTS[0]}
-    return all(arch.get(field, defaults.get(field, "")) == value for field, value in fields.items())
 
 
 def _variant_fields(arch: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -122,7 +112,9 @@ def choose_function(
         return [[statistics.divergence(model, x) for model in row] for row in models]
 
     table = measured(images)
-    if _unclear(table):
+    rows = [min(row) for row in table]
+    margins = [_margin(values) or MARGIN for values in (rows, table[rows.index(min(rows))])]
+    if min(rows) > CLEAR or min(margins) < MARGIN:  # cropped images may change the choice
         crops = measured(statistics.cropped(images))
         table = [[min(pair) for pair in zip(*rows, strict=True)] for rows in zip(table, crops, strict=True)]
     least = [min(row) for row in table]
@@ -132,12 +124,8 @@ def choose_function(
     fits = min(least) <= most and (margin is None or margin >= MARGIN)
     best = order[0] if fits else 0
     pair = table[best].index(least[best]) if (_margin(table[best]) or MARGIN) >= MARGIN else None
-    fit: dict[str, Any] = {
-        "divergence": round(min(least), 4),
-        "most": most,
-        "fits": fits,
-        "images": len(images),
-    }
+    fit: dict[str, Any] = {"divergence": round(min(least), 4), "most": most, "fits": fits}
+    fit["images"] = len(images)
     if not fits:
         bare = behind(candidates[0][1], pairs[0]).eval()
         first = min(statistics.divergence(bare, x, first=True) for x in (images, statistics.cropped(images)))
@@ -146,13 +134,6 @@ def choose_function(
         fit["margin"] = round(margin, 3)
         fit["divergences"] = {label(candidates[i][0]): round(least[i], 4) for i in order}
     return best, pair, fit
-
-
-def _unclear(table: Sequence[Sequence[float]]) -> bool:
-    """Whether cropped images may change the choice by these divergences (candidates x normalisations)."""
-    rows = [min(row) for row in table]
-    best = table[rows.index(min(rows))]
-    return min(rows) > CLEAR or any((_margin(values) or MARGIN) < MARGIN for values in (rows, best))
 
 
 def _margin(values: Sequence[float]) -> float | None:
@@ -189,12 +170,6 @@ def choose_cell(
         candidates = [candidates[place] for _, place in first]
         networks = [networks[place] for _, place in first]
     ranking = [(value, candidates[place]) for value, place in statistics.ranked(networks, seen)]
-    return _decided(ranking, ambiguous, images)
-
-
-def _decided(
-    ranking: Sequence[tuple[float, Inferred]], ambiguous: Ambiguous, images: Tensor | None
-) -> tuple[Inferred, dict[str, Any]]:
     best, winner = ranking[0]
     margin = _margin([value for value, _ in ranking])
     source = "synthetic images" if images is None else f"{len(images)} images of the data set"

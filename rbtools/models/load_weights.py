@@ -74,14 +74,26 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     given = {new[key]: value for key, value in checkpoint.state.items() if key in new}
     missing = [key for key in wanted if key not in given and not key.endswith(OPTIONAL)]
     unexpected = [key for key in given if key not in wanted]
-    shapes = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
-    if missing or unexpected or shapes:
+    misshapen = [
+        f"{key} {_by(given[key])}, expected {_by(wanted[key])}"
+        for key in wanted
+        if key in given and given[key].shape != wanted[key].shape
+    ]
+    misfits = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
+    if any(misfits.values()):
+        listed = "; ".join(f"{word}: {_counted(keys)}" for word, keys in misfits.items() if keys)
         raise RbError(
             f"The checkpoint {checkpoint.path} does not fit {type(target).__name__} ({len(given)} tensors"
-            f" there, {len(wanted)} expected). {_misfits(wanted, given, missing, unexpected, shapes)}"
-            f" {_advice(checkpoint, wanted)}"
+            f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint, wanted)}"
         )
-    _refuse_whole_numbers(checkpoint.path, wanted, given)
+    whole = [k for k, v in given.items() if wanted[k].is_floating_point() and not v.is_floating_point()]
+    if whole:
+        kind = str(given[whole[0]].dtype).removeprefix("torch.")
+        raise RbError(
+            f"The checkpoint {checkpoint.path} has whole numbers ({kind}) in {_counted(whole)}: it is"
+            " quantised, and without their scales these are no weights. Save it with floating-point numbers,"
+            " where the file comes from."
+        )
     broken = [key for key, value in given.items() if not _finite(value)]
     if broken:
         raise RbError(
@@ -89,26 +101,14 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
             " The training that made it diverged: use an earlier checkpoint."
         )
     on_meta = any(value.is_meta for value in wanted.values())
-    whole = OrderedDict(_whole(wanted, given) if on_meta else given)
+    if on_meta:  # the file's own tensors, copied only to change their type or layout
+        given = {key: value.to(wanted[key].dtype).contiguous() for key, value in given.items()}
+        lacking = [key for key, value in wanted.items() if value.is_meta and key not in given]
+        given |= {key: torch.zeros_like(wanted[key], device="cpu") for key in lacking}
+    state = OrderedDict(given)
     # Names and shapes are translated to the current ones, so the version number is the current one too.
-    whole._metadata = getattr(wanted, "_metadata", None)  # type: ignore[attr-defined]
-    target.load_state_dict(whole, strict=False, assign=on_meta)
-
-
-def _refuse_whole_numbers(path: object, wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Raise RbError for weights of whole numbers: their scales are elsewhere, if anywhere."""
-    whole = [
-        key
-        for key, value in given.items()
-        if wanted[key].is_floating_point() and not value.is_floating_point()
-    ]
-    if whole:
-        kind = str(given[whole[0]].dtype).removeprefix("torch.")
-        raise RbError(
-            f"The checkpoint {path} has whole numbers ({kind}) in {_counted(whole)}: it is quantised, and"
-            " without their scales these are no weights. Save it with floating-point numbers, where the file"
-            " comes from."
-        )
+    state._metadata = getattr(wanted, "_metadata", None)  # type: ignore[attr-defined]
+    target.load_state_dict(state, strict=False, assign=on_meta)
 
 
 def _finite(value: Tensor) -> bool:
@@ -116,34 +116,6 @@ def _finite(value: Tensor) -> bool:
     if value.is_meta or not value.is_floating_point() or value.sum(dtype=torch.float32).isfinite():
         return True
     return bool(value.isfinite().all())
-
-
-def _whole(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a network on the meta device: the file's, copied only to change their type or layout."""
-    whole = {key: value.to(wanted[key].dtype).contiguous() for key, value in given.items()}
-    for key, value in wanted.items():
-        if value.is_meta and key not in whole:
-            whole[key] = torch.zeros_like(value, device="cpu")
-    return whole
-
-
-def _misfits(
-    wanted: Mapping[str, Tensor],
-    given: Mapping[str, Tensor],
-    missing: list[str],
-    unexpected: list[str],
-    shapes: list[str],
-) -> str:
-    parts = [
-        f"{word}: {_counted(keys, say)}"
-        for word, keys, say in (
-            ("missing", missing, str),
-            ("unexpected", unexpected, str),
-            ("of another shape", shapes, lambda key: f"{key} {_by(given[key])}, expected {_by(wanted[key])}"),
-        )
-        if keys
-    ]
-    return f"Keys {'; '.join(parts)}."
 
 
 def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
@@ -181,8 +153,8 @@ def _same_network(seen: Inferred, wanted: Mapping[str, Tensor]) -> bool:
     return shapes == {key: value.shape for key, value in wanted.items()}
 
 
-def _counted(keys: list[str], say: Callable[[str], str] = str) -> str:
-    some = ", ".join(shown(say(key), 160) for key in keys[:3])
+def _counted(keys: list[str]) -> str:
+    some = ", ".join(shown(key, 160) for key in keys[:3])
     return some if len(keys) <= 3 else f"{some}, ... ({len(keys)} in all)"
 
 

@@ -93,7 +93,8 @@ def choose_normalization(
             chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"}
         )
     if known:
-        known = {**_fitting(_published(network, classes), shape[0]), **known}
+        published = [pair for of_network in hooks("normalizations") for pair in of_network(network, classes)]
+        known = {**_fitting({PUBLISHED: published[0]} if published else {}, shape[0]), **known}
     if not known:
         return ChosenNormalization({}, {"normalize_from": OPEN})
     of_classes = [name for name in known if hints.classes.get(name) == classes]
@@ -208,13 +209,17 @@ def _remembered(
     fitting = statistics.normalisation(network, seen, known, preferred, hints.more)
     if fitting is None or (images is None and len(fitting.names) > 1):
         return None
-    names = [_usual_digits(name, known) if public else name for name in fitting.names]
+
+    def told(name: str) -> str:
+        # CIFAR-10's in the digits that nearly all public code prints, where the exact ones fit: they differ
+        # in the fourth digit, which BatchNorm's statistics do not tell.
+        usual = public and "rice" in known and known[name] == known.get("cifar10")
+        return "rice" if usual else name
+
+    names = [told(name) for name in fitting.names]
     divergences: dict[str, Any] = {"normalize_divergences": fitting.divergences}
     if fitting.tie is not None:
-        of_names = {
-            (_usual_digits(name, known) if public else name): value
-            for name, value in fitting.tie.divergences.items()
-        }
+        of_names = {told(name): value for name, value in fitting.tie.divergences.items()}
         divergences["normalize_tie"] = {"images": fitting.tie.images, "divergences": of_names}
     first, *others = [
         ChosenNormalization(
@@ -251,14 +256,6 @@ def with_accuracies(
     return {**facts, "normalize_tie": {**tie, "acc": shares, "acc_images": count}}
 
 
-def _usual_digits(name: str, known: Mapping[str, Known]) -> str:
-    """CIFAR-10's normalisation in the digits that nearly all public code prints, where the exact one fits.
-
-    They differ in the fourth digit, which BatchNorm's statistics do not tell.
-    """
-    return "rice" if "rice" in known and known[name] == known.get("cifar10") else name
-
-
 def chosen(pair: Known) -> dict[str, Any]:
     """The field of an architecture record for this normalisation."""
     return {"normalize": RAW if pair is None else pair if isinstance(pair, str) else list(map(list, pair))}
@@ -283,12 +280,6 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
         for name, pair in known.items()
         if pair is None or isinstance(pair, str) or len(pair[0]) in (1, channels)
     }
-
-
-def _published(network: nn.Module, classes: int) -> dict[str, Known]:
-    """The normalisation that a network's authors, or timm, publish for it, if there is one."""
-    published = [pair for of_network in hooks("normalizations") for pair in of_network(network, classes)]
-    return {PUBLISHED: published[0]} if published else {}
 
 
 def preprocessing(cfg: object) -> str | None:

@@ -8,7 +8,6 @@ stored ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -100,19 +99,15 @@ def informative(images: Tensor) -> bool:
     return bool(images.std() > 1e-3)
 
 
-def divergence(model: nn.Module, images: Tensor, *, first: bool = False) -> float:
+def divergence(model: nn.Module, images: Tensor | Iterable[Tensor], *, first: bool = False) -> float:
     """The divergence of BatchNorm statistics on images (N, C, H, W) in [0, 1] from the stored ones.
 
     The mean over channels of the Kullback-Leibler divergence between two normal distributions, that of the
-    channel on these images and the stored one, clamped to 10 each. With `first`, of the first layer only.
+    channel on these images and the stored one, clamped to 10 each. With `first`, of the first layer only. Of
+    several batches of images only one is in memory.
     """
-    return _divergence(model, [images], first=first)
-
-
-def _divergence(model: nn.Module, batches: Iterable[Tensor], *, first: bool) -> float:
-    """The divergence on all images of some batches; only one batch is in memory."""
-    stored = _norms(model)
-    every = [(len(images), _moments(model, images, first=first)) for images in batches]
+    stored, batches = _norms(model), [images] if isinstance(images, Tensor) else images
+    every = [(len(batch), _moments(model, batch, first=first)) for batch in batches]
     count = sum(n for n, _ in every)
     shares = [n / count for n, _ in every]
     zero = torch.zeros(())
@@ -160,11 +155,6 @@ def _moments(model: nn.Module, images: Tensor, *, first: bool) -> list[_Moments]
         for hook in hooks:
             hook.remove()
     return seen
-
-
-def _nearest(images: Tensor, measure: Callable[[Tensor], float]) -> float:
-    """The smaller divergence of the images as they are and cropped: not every training crops."""
-    return min(measure(images), measure(cropped(images)))
 
 
 class Tie(NamedTuple):
@@ -222,7 +212,8 @@ def normalisation(
         tie = _tied(network, {name: known[name] for name in near}, more)
         best = next(iter(tie.divergences))
     else:
-        best = next(name for name in alike if name == best or _close(known[name], known[best]))
+        close = (CLOSE_MEAN, CLOSE_STD)
+        best = next(name for name in alike if name == best or _near(known[name], known[best], *close))
     order = [best, *sorted(fitting, key=divergences.__getitem__)]
     of_kinds = kinds({name: known[name] for name in order})
     rounded = {name: round(value, 4) for name, value in divergences.items()}
@@ -238,9 +229,7 @@ def _tied(network: nn.Module, known: Mapping[str, Known], more: Batches) -> Tie:
         return (normalised(change(images), pair) for images, _ in more())
 
     divergences = {
-        name: min(
-            _divergence(network, batches(pair, change), first=True) for change in (lambda x: x, cropped)
-        )
+        name: min(divergence(network, batches(pair, change), first=True) for change in (lambda x: x, cropped))
         for name, pair in known.items()
     }
     count = sum(len(images) for images, _ in more())
@@ -275,10 +264,6 @@ def normalised(images: Tensor, pair: Known) -> Tensor:
     return (images - mean) / std
 
 
-def _close(one: Known, other: Known) -> bool:
-    return _near(one, other, CLOSE_MEAN, CLOSE_STD)
-
-
 def _near(one: Known, other: Known, most: float = NEAR_MEAN, most_ratio: float = NEAR_STD) -> bool:
     if one is None or other is None or isinstance(one, str) or isinstance(other, str):
         return one == other
@@ -288,7 +273,9 @@ def _near(one: Known, other: Known, most: float = NEAR_MEAN, most_ratio: float =
 
 
 def ranked(models: Sequence[nn.Module], images: Tensor) -> list[tuple[float, int]]:
-    """The divergence of each network on images (N, C, H, W), and its place in `models`: the best first."""
-    return sorted(
-        (_nearest(images, partial(divergence, model.eval())), place) for place, model in enumerate(models)
-    )
+    """The divergence of each network on images (N, C, H, W), and its place in `models`: the best first.
+
+    It is the smaller one of the images as they are and cropped: not every training crops.
+    """
+    both = (images, cropped(images))
+    return sorted((min(divergence(m.eval(), x) for x in both), place) for place, m in enumerate(models))

@@ -16,32 +16,12 @@ from rbtools.unpickle import UnusualTensor
 
 # Keys under which training scripts store the weights, the likelier ones first.
 WRAPPERS = (
-    "state_dict",
-    "model_state_dict",
-    "model",
-    "net",
-    "network",
-    "model_state",
-    "ema",
-    "model_ema",
-    "ema_state_dict",
-    "state_dict_ema",
-    "best",
-    "last",
+    *("state_dict", "model_state_dict", "model", "net", "network", "model_state"),
+    *("ema", "model_ema", "ema_state_dict", "state_dict_ema", "best", "last"),
 )
 PREFIXES = (
-    "module.",
-    "model.",
-    "_orig_mod.",
-    "network.",
-    "net.",
-    "_model.",
-    "base_model.",
-    "backbone.",
-    "student.",
-    "timm_model.",
-    "1.",
-    "0.",
+    *("module.", "model.", "_orig_mod.", "network.", "net.", "_model.", "base_model."),
+    *("backbone.", "student.", "timm_model.", "1.", "0."),
 )
 # Second copies of the network in one flat state dict: MadryLab's attacker, averaged weights.
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
@@ -74,12 +54,13 @@ def unwrapped(
     while len(nesting) < DEEPEST:
         if raw.keys() >= OPTIMISER:
             raise RbError(
-                f"The checkpoint {path} holds the state of an optimiser and no network. Name the file"
-                f" with the"
-                " network's weights, what model.state_dict() gave: --checkpoint FILE."
+                f"The checkpoint {path} holds the state of an optimiser and no network. Name the file with"
+                " the network's weights, what model.state_dict() gave: --checkpoint FILE."
             )
-        opened = map(_opened, raw.items())
-        metadata.update({str(key): value for key, value in opened if contents.is_plain(value)})
+        for key, value in raw.items():
+            note = vars(value) if isinstance(value, argparse.Namespace) else value
+            if contents.is_plain(note):
+                metadata[str(key)] = note
         holders = [key for key in raw if contents.holds_tensors(raw[key]) and "optim" not in str(key).lower()]
         inner = [key for key in WRAPPERS if key in holders]
         if member is not None and member in map(str, holders):
@@ -90,7 +71,12 @@ def unwrapped(
             inner = holders
         if not inner:
             if member is not None:
-                raise _no_member(member, path, [*nesting, *others])
+                names = [*nesting, *others]
+                there = ": " + ", ".join(map(shown, names[:40])) if names else " one set of weights alone"
+                hint = near(member, names)
+                raise RbError(
+                    f"The checkpoint {path} has no weights called '{member}'.{hint} It holds{there}."
+                )
             return Unwrapped(raw, nesting, others)
         nesting.append(str(inner[0]))
         others += [str(key) for key in holders if key != inner[0]]
@@ -100,12 +86,6 @@ def unwrapped(
         f" ({', '.join(map(shown, nesting))}), or holds itself. Expected a state dict, bare or under one of:"
         f" {', '.join(WRAPPERS)}."
     )
-
-
-def _opened(item: tuple[Any, Any]) -> tuple[Any, Any]:
-    """A training script's options as a plain mapping."""
-    key, value = item
-    return key, vars(value) if isinstance(value, argparse.Namespace) else value
 
 
 def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) -> RbError:
@@ -123,15 +103,6 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
     )
 
 
-def _no_member(member: str, path: object, others: list[str]) -> RbError:
-    there = (
-        f" It holds: {', '.join(map(shown, others[:40]))}."
-        if others
-        else " It holds one set of weights alone."
-    )
-    return RbError(f"The checkpoint {path} has no weights called '{member}'.{near(member, others)}{there}")
-
-
 def take_normalisation(
     state: dict[str, Tensor], path: object, metadata: Mapping[str, Any]
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -144,7 +115,7 @@ def take_normalisation(
     for key in list(state):
         parent, dot, leaf = key.rpartition(".")
         partner = next((parent + dot + std for std in STDS if parent + dot + std in state), None)
-        if leaf in MEANS and partner and all(_is_small(state[name]) for name in (key, partner)):
+        if leaf in MEANS and partner and all(0 < state[n].numel() <= MOST_CHANNELS for n in (key, partner)):
             pairs.append(_of_one_size(path, state.pop(key), state.pop(partner)))
     if not pairs:
         pairs = _in_metadata(metadata, path)
@@ -156,10 +127,6 @@ def take_normalisation(
     # On the scale of pixels from 0 to 255, (255 x - mean) / std is (x - mean/255) / (std/255).
     scale = 255.0 if max(mean.abs().max(), std.abs().max()) > 2 else 1.0
     return mean / scale, std / scale
-
-
-def _is_small(value: Tensor) -> bool:
-    return 0 < value.numel() <= MOST_CHANNELS
 
 
 def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Tensor]:
@@ -243,13 +210,11 @@ class PickleScan:
         """The number of characters and numbers when written; infinite for types that JSON does not have."""
         if isinstance(value, str):
             return 1 + len(value)
-        if isinstance(value, (int, float)) or value is None:
-            whole = isinstance(value, int) and abs(value) < 2**63
-            return (
-                1
-                if value is None or whole or (isinstance(value, float) and math.isfinite(value))
-                else math.inf
-            )
+        if value is None:
+            return 1
+        if isinstance(value, (int, float)):
+            fits = abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
+            return 1 if fits else math.inf
         if not depth or not isinstance(value, (Mapping, list, tuple)):
             return math.inf
         key = (id(value), depth)

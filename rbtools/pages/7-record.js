@@ -1,4 +1,4 @@
-// One record: the command line that makes it again, what it lacks for that, and its numbers.
+// One record: the command lines that made it, and its numbers.
 function entriesOf(row) {
   return content.rows[row].evals.map((entry) => {
     const [number, own] = Array.isArray(entry) ? entry : [entry, null];
@@ -11,15 +11,12 @@ const commandOf = (row) => content.rows[row].steps.map((number) => content.steps
 function openRecord(row) {
   const base = JSON.parse(content.rows[row].base);
   const command = commandOf(row);
-  const lacking = content.rows[row].lacking.map((number) => content.lacking[number]);
   byId("record-title").textContent = [named(row), ...about(row, 1)].join(", ");
-  const parts = [element("p", { id: "record-rank", text: openPlaces(row) }), element("h3", { text: "How to make it again" })];
+  const parts = [element("p", { id: "record-rank", text: openPlaces(row) })];
   if (command) {
     const button = element("button", { type: "button", text: "Copy", on: { click: () => copy(command, button) } });
-    parts.push(element("div", { class: "command" }, element("pre", { id: "record-command", tabindex: 0 }, ...typed(command)), button));
+    parts.push(element("h3", { text: "How it was made" }), element("div", { class: "command" }, element("pre", { id: "record-command", tabindex: 0 }, ...typed(command)), button));
   }
-  if (lacking.length) parts.push(element("ul", { id: "record-lacking" }, ...lacking.map((text) => element("li", { text: plain(text) }))));
-  else parts.push(element("p", { class: "hint", text: "The record says all that these tools ask. Files, data sets and the version of rbtools are yours to have." }));
   parts.push(element("h3", { text: "Numbers" }), element("div", { class: "scroller small", tabindex: 0, role: "region", "aria-label": "Numbers" }, numbersOf(row)));
   parts.push(element("h3", { text: "The rest of the record" }),
     element("div", { class: "command" }, element("pre", { tabindex: 0, text: plainLines(JSON.stringify(base, null, 1)) })));

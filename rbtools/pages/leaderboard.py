@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.errors import RbError
 from rbtools.pages import page_content
-from rbtools.pages.shell_words import CONTROL
+from rbtools.pages.page_content import CONTROL
 from rbtools.records import dumps
 from rbtools.registry import param
 

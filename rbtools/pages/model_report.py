@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rbtools.cli.entry_commands import distance, is_number
 from rbtools.errors import RbError
 from rbtools.pages import bibliography
-from rbtools.pages.reproduce_command import reproduce_command
-from rbtools.pages.shell_words import CONTROL, distance, is_number
+from rbtools.pages.page_content import CONTROL, commands_of
 from rbtools.plots.base import Scoring, encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
@@ -294,6 +294,4 @@ def _is_autoattack(entry: Mapping[str, Any]) -> bool:
 
 
 def _commands(record: Record) -> tuple[str, str]:
-    again = reproduce_command(record)
-    hints = "".join(f'<p class="hint">{text(line)}</p>' for line in again.lacking)
-    return "Command lines that remake it", _pre(" |\n  ".join(again.steps) or "none") + hints
+    return "Command lines that made it", _pre(" |\n  ".join(commands_of(record)) or "none is in the record")

@@ -5,16 +5,17 @@ browser opens a page of 6,466 records immediately.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rbtools import __version__
 from rbtools.pages import page_columns as board
 from rbtools.pages import score_terms
-from rbtools.pages.reproduce_command import reproduce_command
 from rbtools.records import dumps, expr, metric_name, schema
 
 Record = Mapping[str, Any]
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 Pair = tuple[float, float]
 
 FIELDS = {
@@ -47,8 +48,8 @@ def content(
     ranked, score = metric_name.default_rank_key(records), score_terms.score(records, preset_metrics)
     shown = board.columns(records)
     intervals = [_intervals(record) for record in records]
-    steps, lacking, protocols = TextPool(), TextPool(), TextPool()
-    rows = [_row(record, steps, lacking, protocols) for record in records]
+    steps, protocols = TextPool(), TextPool()
+    rows = [_row(record, steps, protocols) for record in records]
     return {
         "title": title,
         "version": __version__,
@@ -65,7 +66,6 @@ def content(
         "score": [_stored(record) for record in records],
         "rows": rows,
         "steps": steps.texts(),
-        "lacking": lacking.texts(),
         "protocols": protocols.texts(),
     }
 
@@ -167,19 +167,24 @@ def _field(field: expr.Expression, record: Record) -> Any:
     return repr(value) if isinstance(value, list | dict) else value
 
 
-def _row(record: Record, steps: TextPool, lacking: TextPool, protocols: TextPool) -> dict[str, Any]:
-    """A record without its numbers: its other fields as text, protocols, and the commands to reproduce it."""
+def commands_of(record: Record) -> list[str]:
+    """The command lines that made the record, each once; none in older records and those of Python calls."""
+    sources = [record.get("train"), *(record.get("evals") or ())]
+    lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
+    return list(dict.fromkeys(CONTROL.sub("\ufffd", line) for line in lines if isinstance(line, str)))
+
+
+def _row(record: Record, steps: TextPool, protocols: TextPool) -> dict[str, Any]:
+    """A record without its numbers: its other fields as text, protocols, and the commands that made it."""
     base = {key: value for key, value in record.items() if key not in _REPLACED}
     if isinstance(base.get("train"), Mapping):
         base["train"] = {key: value for key, value in base["train"].items() if key != "history"}
-    pipe = reproduce_command(record)
     return {
         "base": dumps(base).decode(),
         "evals": [
             _entry(entry, protocols) for entry in record.get("evals") or () if entry.get("metric") != "score"
         ],
-        "steps": [steps.add(text) for text in pipe.steps],
-        "lacking": [lacking.add(text) for text in pipe.lacking],
+        "steps": [steps.add(text) for text in commands_of(record)],
     }
 
 

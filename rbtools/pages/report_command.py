@@ -8,12 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rbtools.cli import keywords
+import click
+
+from rbtools.cli import keywords, shared
+from rbtools.cli.entry_commands import distance, is_number
+from rbtools.cli.sink import Sink, where_option
+from rbtools.cli.source import name_of
 from rbtools.cli.streams import MemoryStreams
-from rbtools.errors import RbError
+from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
+from rbtools.inputs import checkpoints
 from rbtools.pages import model_report
-from rbtools.pages.shell_words import distance, is_number
+from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
 from rbtools.records import metric_name
 from rbtools.scoring import plotted, render, table
 
@@ -24,7 +30,7 @@ _STEPS = 20
 _OPTIONS = ("store", "data_dir", "device", "threads", "download", "class_map", "allow_code", "dataset")
 
 
-def report(record: Record, adv: str | None, images: int, title: str | None, run: Run) -> str:
+def report_page(record: Record, adv: str | None, images: int, title: str | None, run: Run) -> str:
     """The page on a record's model, with `images` worst images: of the file `adv`, or found by PGD.
 
     Raises RbError where they are asked for and the network, its data or the file are not there.
@@ -112,3 +118,78 @@ def one_model(records: list[Record]) -> Record:
             f"A report is of one model, and {len(records)} came. Choose one: --where 'arch.index == 13714'."
         )
     return records[0]
+
+
+@shared.command()
+@output_option
+@where_option
+@click.option(
+    "--adv",
+    default=None,
+    metavar="FILE.adv",
+    help="Show images of rb-attack --save-adv FILE.adv, and judge them.",
+)
+@click.option(
+    "--images",
+    default=None,
+    type=click.IntRange(0, 100),
+    help="How many of the worst images to show; without --adv those of a short PGD on --n images."
+    "  [default: 8 with --adv, else 0]",
+)
+@click.option(
+    "--checkpoint",
+    default=None,
+    metavar="FILE",
+    help="The file of the record's weights, where the store has them not; their hash is compared.",
+)
+@click.option("--title", default=None, help="Title of the page.  [default: network and data set]")
+@shared.merging_sink_options
+@shared.verify_options
+def report(
+    output: str,
+    where: str | None,
+    adv: str | None,
+    images: int | None,
+    checkpoint: str | None,
+    title: str | None,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> int:
+    """Write a report on one model, for a paper's appendix or a review: HTML in one file.
+
+    It has all results with their intervals and settings, curves over eps, radius and severity, the worst
+    adversarial images with their differences, a checklist (the five tests of rb-attack check, AutoAttack's
+    flags, whether the network's verdicts repeat: five of each image, and their majority), the row of a LaTeX
+    table, the command lines that remake the results, and BibTeX of the methods.
+
+    \b
+    Examples:
+      rb-plot report -o report.html results.jsonl
+      rb-plot report --images 8 --n 50 -o report.html --where 'train.method == "erm"' results.jsonl
+    """
+    ending_of(output, ("html", "htm"))
+    refuse_to_overwrite(source, output)
+    with shared.opened_output(source, work.screen) as stream:
+        sink = Sink(source, work.screen, stream, where)
+        records = sink.records()
+        sink.tell()
+        if not sink.came:
+            return shared.DONE  # --allow-empty
+        if not records:
+            work.screen.error(f"there is no record to report on: {output} was not written.")
+            return shared.FAILED
+        try:
+            record = one_model(records)
+            if checkpoint is not None:
+                record = checkpoints.with_file(record, shared.file_path(checkpoint), work.run)
+            count = (8 if adv is not None else 0) if images is None else images
+            text = report_page(record, adv, count, title, work.run)
+        except UsageError:
+            raise
+        except RbError as wrong:
+            work.screen.error(f"{wrong} {output} was not written.")
+            return shared.FAILED
+        save(text, Path(output), "html")
+        work.screen.clear()
+        work.screen.say(f"{output} reports on {name_of(record)}.")
+        return shared.FAILED if sink.bad else shared.DONE

@@ -1,7 +1,5 @@
 """Every numbered figure and table of a paper, from the records of its reproduction, and a page of all.
 
-    python bench/figures_of_papers.py prbench --scale mini               (make figures-prbench)
-
 reproduced/PAPER/ gets figN.pdf and figN.png, with all panels of the paper's figure, tableN.md and tableN.tex
 with the published values beside ours, and index.html, which has captions, claims, and of each item what is
 missing and which command makes it. `paper_items.py` lists the items. What is newer than its records, and was
@@ -10,15 +8,12 @@ made by the same command, is not made again, so that a run which was cut off goe
 
 from __future__ import annotations
 
-import argparse
 import html
 import importlib
 import json
-import os
 import re
 import shlex
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -26,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 from click.testing import CliRunner
 
 from rbtools.cli import tools
@@ -37,7 +33,6 @@ from rbtools.plots import base
 from rbtools.scoring import render
 
 ENDINGS = ("pdf", "png")
-WIDTH = 6.5  # inches; --width makes the column of a paper of it
 
 
 class Made(NamedTuple):
@@ -123,7 +118,7 @@ def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> 
     return missing
 
 
-class Run:
+class PaperRun:
     """A paper's items at a scale: where the records are, where the files go, what is made already."""
 
     def __init__(self, name: str, scale: str, reproduced: Path, width: float) -> None:
@@ -218,7 +213,7 @@ class Run:
 
     def load(self) -> None:
         """Read the records, and make their tables and claims."""
-        module = importlib.import_module(f"reproduce_{self.paper.records.replace('-', '_')}")
+        module = importlib.import_module(f"rbtools.papers.reproduce_{self.paper.records.replace('-', '_')}")
         records = self.read()
         self.tables: dict[str, side.PaperTable] = {}
         self.claims: list[side.Claim] = []
@@ -234,9 +229,7 @@ class Run:
         self.tables = {**module.tables(records, self.scale, *more)}
         self.claims = module.claims(records, self.scale)
         if self.name == "nas-robbench-201":
-            from rbtools.papers import reproduce_search
-
-            self.tables["table 2"] = reproduce_search.robbench(records, self.scale)
+            self.tables["table 2"] = module.searches(records, self.scale)
 
     def all(self, jobs: int) -> dict[str, Made]:
         self.load()
@@ -289,7 +282,7 @@ def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
     yield "</section>"
 
 
-def page(run: Run, made: Mapping[str, Made]) -> str:
+def page(run: PaperRun, made: Mapping[str, Made]) -> str:
     """The page of a paper: a file that shows what lies beside it."""
     words = {True: "holds", False: "FAILS", None: "cannot be told"}
     claims = "".join(
@@ -317,29 +310,15 @@ def page(run: Run, made: Mapping[str, Made]) -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("paper", choices=PAPERS)
-    parser.add_argument("--scale", choices=side.SCALES, default="mini")
-    parser.add_argument(
-        "--reproduced", type=Path, default=Path("reproduced"), help="the folder with the records"
-    )
-    parser.add_argument("--width", type=float, default=WIDTH, help="of the figures, in inches")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many are drawn at once")
-    asked = parser.parse_args()
-    run = Run(asked.paper, asked.scale, asked.reproduced, asked.width)
-    made = run.all(asked.jobs)
+def draw_all(name: str, scale: str, reproduced: Path, width: float, jobs: int) -> None:
+    """Draw a paper's items, `jobs` at once, and write its page."""
+    run = PaperRun(name, scale, reproduced, width)
+    made = run.all(jobs)
     index = run.folder / "index.html"
     index.write_text(page(run, made))
     for number, one in made.items():
         for letter, reason in one.missing.items():
             if not run.paper.items[number].reason:
-                print(f"{number} {letter}".strip() + f": {reason}", file=sys.stderr)
+                click.echo(f"{number} {letter}".strip() + f": {reason}", err=True)
     drawn = sum(bool(one.file) for one in made.values())
-    print(f"{index} shows {drawn} of the {len(made)} numbered figures and tables of {run.paper.title}.")
-
-
-if __name__ == "__main__":
-    main()
+    click.echo(f"{index} shows {drawn} of the {len(made)} numbered figures and tables of {run.paper.title}.")

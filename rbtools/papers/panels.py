@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GAP = 0.15  # inches between rows
 
 
-class Panel(Artist):
+class FigurePanel(Artist):
     """A finished figure whose lower left corner lies at x, y (inches) of another.
 
     matplotlib cannot move axes between figures; but all positions in a figure follow from its box in inches.
@@ -50,7 +50,7 @@ def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> 
         for row, height in zip(rows, heights, strict=True):
             for place, (letter, figure) in enumerate(row):
                 x = place * width / columns
-                whole.add_artist(Panel(figure, x, top - figure.get_figheight()))
+                whole.add_artist(FigurePanel(figure, x, top - figure.get_figheight()))
                 whole.text(
                     (x + 0.03) / width, top / total, f"({letter})", va="top", weight="bold", size=style.SIZE
                 )

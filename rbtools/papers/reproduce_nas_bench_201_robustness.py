@@ -1,8 +1,6 @@
 """The robustness dataset of NAS-Bench-201 (Jung et al. 2023) beside ours: its table 1, and its claims.
 
-    python bench/reproduce_nas_bench_201_robustness.py --scale mini < records.jsonl
-
-(make reproduce-nas-bench-201-robustness). At full scale the published weights of all 6,466 architectures
+At full scale the published weights of all 6,466 architectures
 are evaluated on CIFAR-10, CIFAR-100 and ImageNet16-120, under corruptions on CIFAR-10-C and CIFAR-100-C.
 mini and tiny train a few small networks without attacks on the built-in digits; as these are easy, a distance
 of 16/255 stands for the paper's 1/255.
@@ -12,9 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rbtools.papers import reproduce_search
 from rbtools.papers import sidebyside as side
-from rbtools.papers.reproduce_nas_robbench_201 import correlation
+from rbtools.records import metric_name
 
+SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
 # Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
 CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}
@@ -44,7 +44,8 @@ def metrics(scale: str) -> dict[str, str]:
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
     """Architecture -> its columns; without all severities the mean over corruptions is of those there are."""
     for record in side.of_first_set(records):
-        some = [v for k, v in record["metrics"].items() if k.startswith("corrupt.") and "mean" not in k]
+        names = [name for name in record["metrics"] if metric_name.parse(name).over == "severity"]
+        some = [record["metrics"][name] for name in names]
         if some:
             record["metrics"].setdefault("corrupt.mean", sum(some) / len(some))
     return side.means(side.of_first_set(records), lambda record: record["arch"]["name"], metrics(scale))
@@ -104,7 +105,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     for column in ("FGSM", "PGD", "APGD"):
         words = f"the best on clean images is not the most robust ({column})"
         found.append(side.above(words, best[column], clean.get(column)))
-    pgd, fgsm = (correlation(listed, "clean", column) for column in ("PGD 8", "FGSM 8"))
+    pgd, fgsm = (side.correlation(listed, "clean", column) for column in ("PGD 8", "FGSM 8"))
     found.append(side.above("clean accuracy tells more of FGSM than of PGD at 8 (Spearman)", fgsm, pgd))
     gap = {column: _gap(best[column], clean.get(column)) for column in ("FGSM", "PGD", "APGD")}
     found.append(
@@ -128,7 +129,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     architecture."""
     rows = networks(records, scale)
     listed = list(rows.values())
-    correlations = {pair: {"Spearman": correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
+    correlations = {pair: {"Spearman": side.correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
     published = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
     ranges = {name: {"lowest": low, "highest": high} for name, (low, high) in SPREADS.items()}
     made = {
@@ -157,8 +158,6 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
     """Table 1: the mean of what runs of each search find on these networks, and the best of each column."""
-    from rbtools.papers import reproduce_search
-
     networks(records, scale)  # adds the mean over corruptions
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}
@@ -169,13 +168,3 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables and claims."""
     texts = [table.text() for table in tables(records, scale).values()]
     return "\n".join([*texts, side.told(claims(records, scale))])
-
-
-if __name__ == "__main__":
-    side.main(
-        "nas-bench-201-robustness",
-        __doc__,
-        report,
-        published=True,
-        sets=(*side.IMAGES, "cifar10-c", "cifar100-c"),
-    )

@@ -1,9 +1,5 @@
 """NAS-RobBench-201 beside ours: tables 1 and 4 to 7, and the paper's claims.
 
-    python bench/reproduce_nas_robbench_201.py --scale mini < records.jsonl
-
-(make reproduce-nas-robbench-201.)
-
 At full scale all 6,466 architectures are trained three times on CIFAR-10. mini and tiny train a few of each
 number of none edges on the built-in digits, at distances four times as large (12 and 32 for 3 and 8).
 """
@@ -15,8 +11,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from rbtools.papers import reproduce_nas_bench_201_robustness as jung
+from rbtools.papers import reproduce_search
 from rbtools.papers import sidebyside as side
 
+SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
 # Table 1: Spearman's rank correlation on CIFAR-10; with a star the robustness dataset of NAS-Bench-201. Of
 # its fifteen these nine are at hand.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
@@ -119,16 +118,6 @@ def networks(records: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     return found
 
 
-def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> float | None:
-    """Spearman's rank correlation of two columns; None below three rows or where one does not vary."""
-    from scipy import stats
-
-    pairs = [(one[first], one[second]) for one in rows if first in one and second in one]
-    if len(pairs) < 3 or any(len(set(values)) < 2 for values in zip(*pairs, strict=True)):
-        return None
-    return float(stats.spearmanr([a for a, _ in pairs], [b for _, b in pairs]).statistic)
-
-
 def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """The architecture with the best mean robust accuracy of each number of none edges."""
     robust = ("FGSM 3", "PGD 3", "FGSM 8", "PGD 8")
@@ -143,7 +132,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     """What the paper says, held against these networks."""
     rows = networks(records, scale)
     best, table_6 = best_by_none(rows), with_corruptions(rows)
-    correlations = {pair: correlation(rows, *pair.split(", ")) for pair in list(TABLE_1)[:3]}
+    correlations = {pair: side.correlation(rows, *pair.split(", ")) for pair in list(TABLE_1)[:3]}
     found = [
         side.above(f"Spearman of {pair} is above .9", value, 0.9) for pair, value in correlations.items()
     ]
@@ -168,7 +157,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
         value = values.get("PGD 3")
         words = f"{name} is {'positively' if sign else 'negatively'} correlated with PGD 3"
         found.append(side.above(words, value, 0.0) if sign else side.above(words, 0.0, value))
-    of_kernels = {name: correlation(rows, name, "PGD 8") for name in kernels(scale)}
+    of_kernels = {name: side.correlation(rows, name, "PGD 8") for name in kernels(scale)}
     for name in ("robust", "twice"):
         words = f"the {name} kernel is correlated more with PGD 8 than the clean one (section 4.3)"
         found.append(side.above(words, of_kernels[f"{name} kernel"], of_kernels["clean kernel"]))
@@ -178,7 +167,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
 def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """Table 6: rank correlations of accuracy under each corruption with that under attacks."""
     return {
-        name: {column: correlation(rows, name, column) for column in COLUMNS_6}
+        name: {column: side.correlation(rows, name, column) for column in COLUMNS_6}
         for name in TABLE_6
         if any(name in one for one in rows)
     }
@@ -186,8 +175,6 @@ def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, floa
 
 def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     """The rows, with the robustness dataset's columns (starred) where it has the architecture."""
-    from rbtools.papers import reproduce_nas_bench_201_robustness as jung
-
     columns = jung.metrics(scale)
     at: dict[int, dict[str, Any]] = {}
     for record in side.of_first_set(others):
@@ -208,7 +195,7 @@ def tables(
         [", ".join(pair) for pair in itertools.combinations(COLUMNS_1, 2)] if others else list(TABLE_1)[:3]
     )
     starred = across(rows, others or [], scale)
-    table_1 = {pair: {"Spearman": correlation(starred, *pair.split(", "))} for pair in pairs}
+    table_1 = {pair: {"Spearman": side.correlation(starred, *pair.split(", "))} for pair in pairs}
     paper_6 = {name: dict(zip(COLUMNS_6[:2], values, strict=True)) for name, values in TABLE_6.items()}
     paper_5 = {none: dict(zip(COLUMNS, (*values, 0.0, 0.0), strict=True)) for none, values in TABLE_5.items()}
     paper_1 = {pair: {"Spearman": value} for pair, value in TABLE_1.items()}
@@ -233,6 +220,32 @@ def tables(
             "Table 7, found without training", paper_7, without_training(records, scale), COLUMNS_7
         ),
     }
+
+
+def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
+    """NAS-RobBench-201's table 2 on the records of its reproduction; the optimum has the best mean robust
+    accuracy."""
+    names = metrics(scale)
+    columns = {
+        column: names[name] for column, name in zip(reproduce_search.ROBBENCH.columns, COLUMNS_7, strict=True)
+    }
+    records = plain(records)
+    table = reproduce_search.on_records(
+        reproduce_search.ROBBENCH, columns, records, scale, "Table 2, what searches find"
+    )
+    if not table.ours:
+        return table
+    robust = [metric for column, metric in columns.items() if column != "Clean"]
+    known = [one for one in side.of_first_set(records) if set(robust) <= one["metrics"].keys()]
+    best = max(known, key=lambda record: sum(record["metrics"][metric] for metric in robust))
+    ours = {
+        "optimal": reproduce_search.columns_of(
+            reproduce_search.ROBBENCH._replace(columns=columns), best["metrics"]
+        ),
+        **table.ours,
+    }
+    ours.pop("best there is", None)
+    return table._replace(ours=ours)
 
 
 def criteria(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -282,7 +295,3 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     """The tables and claims."""
     texts = [table.text() for table in tables(records, scale).values()]
     return "\n".join([*texts, side.told(claims(records, scale))])
-
-
-if __name__ == "__main__":
-    side.main("nas-robbench-201", __doc__, report, sets=(*side.IMAGES, "cifar10-c", "cifar100-c"))

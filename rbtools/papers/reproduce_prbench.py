@@ -1,7 +1,5 @@
 """PRBench beside ours: tables 4, 5, 8, 9, 11 and 12, the composite of figure 6, and the paper's claims.
 
-    python bench/reproduce_prbench.py --scale mini < records.jsonl       (make reproduce-prbench)
-
 At full scale the network is ResNet-18 on CIFAR-10, trained and evaluated as the paper's public code does,
 which made its numbers, and tables 9 and 11 have the 14 further pairs of data set and network. mini and tiny
 put a small network of NAS-Bench-201 on the built-in digits in its place, and another and MNIST's SimpleCNN
@@ -480,7 +478,3 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
             " timm's weights (PR_VITS, PR_VIT_S) and the pairs of tables 9 and 11 (PR_PAIRS).\n"
         )
     return "\n".join([*texts, side.theory_text(records), side.told(claims(records, scale))])
-
-
-if __name__ == "__main__":
-    side.main("prbench", __doc__, report, prbench=True)

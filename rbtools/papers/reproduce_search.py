@@ -1,8 +1,5 @@
 """Searches on a published table beside the papers' own (NAS-RobBench-201's table 2, Jung et al.'s table 1).
 
-    rb-convert nasrobbench201 FILES | python bench/reproduce_search.py --table -
-    python bench/reproduce_search.py --table jung.jsonl        (make reproduce-search TABLE=jung.jsonl)
-
 The table is one that rb-convert made; its metrics tell which paper it belongs to, and any other table of
 NAS-Bench-201 is searched by its own metrics, beside nothing. Repeats cost a query, as in NASLib, whose
 settings the papers used as far as they say. Random numbers are ours, so single figures differ by a run's
@@ -11,7 +8,6 @@ spread over the square root of the runs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,12 +15,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import click
+
+from rbtools.errors import RbError
 from rbtools.papers import sidebyside as side
 
 SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "bananas"}
 
 
-class Paper(NamedTuple):
+class SearchTable(NamedTuple):
     """What a paper reports: column -> metric, what was searched by, queries, and its rows in percent."""
 
     name: str
@@ -34,7 +33,7 @@ class Paper(NamedTuple):
     rows: str
 
 
-ROBBENCH = Paper(
+ROBBENCH = SearchTable(
     "NAS-RobBench-201, tables 2 and 7",
     {"Clean": "acc", "FGSM3": "fgsm.3", "PGD3": "pgd20.3", "FGSM8": "fgsm.8", "PGD8": "pgd20.8"},
     {"clean": "acc", "FGSM8": "fgsm.8", "PGD8": "pgd20.8"},
@@ -52,7 +51,7 @@ RS on PGD8: 77.1 67.6 67.1 52.0 47.1
 LS on PGD8: 79.4 69.5 68.9 53.5 48.1
 """,
 )
-JUNG = Paper(
+JUNG = SearchTable(
     "Jung et al., table 1",
     {
         "Clean": "acc",
@@ -78,7 +77,7 @@ RE on FGSM: 93.77 68.82 47.99 22.59 69.20 56.11
 )
 
 
-def published(paper: Paper) -> dict[str, dict[str, float | None]]:
+def published(paper: SearchTable) -> dict[str, dict[str, float | None]]:
     """The paper's rows as fractions."""
     found: dict[str, dict[str, float | None]] = {}
     for line in paper.rows.strip().splitlines():
@@ -89,44 +88,44 @@ def published(paper: Paper) -> dict[str, dict[str, float | None]]:
     return found
 
 
-def paper_of(names: Sequence[str]) -> Paper:
+def paper_of(names: Sequence[str]) -> SearchTable:
     """The paper that a table with these metrics belongs to, or one without rows."""
     for paper in (ROBBENCH, JUNG):
         if set(paper.objectives.values()) <= set(names):
             return paper
     chosen = {name: name for name in names[:6]}
-    return Paper("no published table", chosen, dict(list(chosen.items())[:2]), 150, "")
+    return SearchTable("no published table", chosen, dict(list(chosen.items())[:2]), 150, "")
 
 
 def searched(algorithm: str, objective: str, table: str, budget: int, more: Sequence[str]) -> dict[str, Any]:
     """What rb-search says: the `search` of its one record."""
-    command = [sys.executable, "-m", "rbtools.search.command", algorithm, "--objective", objective]
+    command = [sys.executable, "-m", "rbtools.search.search", algorithm, "--objective", objective]
     command += ["--budget", str(budget), "--charge-repeats", "--table", table, *more]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(done.stderr.strip())
-    print(done.stderr.strip().splitlines()[-1], file=sys.stderr)
+        raise RbError(done.stderr.strip())
+    click.echo(done.stderr.strip().splitlines()[-1], err=True)
     section: dict[str, Any] = json.loads(done.stdout)["search"]
     return section
 
 
-def rows(paper: Paper, table: str, algorithms: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
+def rows(paper: SearchTable, table: str, algorithms: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
     """Row -> column -> the mean of the metric at what was found; and the best there is of each metric."""
     found: dict[str, Any] = {}
     for label, objective in paper.objectives.items():
         for name in algorithms:
             section = searched(SEARCHES[name], objective, table, paper.budget, more)["looked_up"]["table"]
-            found.setdefault("best there is", _columns(paper, section["optima"]))
+            found.setdefault("best there is", columns_of(paper, section["optima"]))
             means = {metric: one["mean"] for metric, one in section["metrics"].items()}
-            found[f"{name} on {label}"] = _columns(paper, means)
+            found[f"{name} on {label}"] = columns_of(paper, means)
     return found
 
 
-def _columns(paper: Paper, values: Mapping[str, float]) -> dict[str, float]:
+def columns_of(paper: SearchTable, values: Mapping[str, float]) -> dict[str, float]:
     return {column: values[metric] for column, metric in paper.columns.items() if metric in values}
 
 
-def claims(paper: Paper, ours: Mapping[str, Mapping[str, float]]) -> list[side.Claim]:
+def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[side.Claim]:
     """What the papers say of the searches: local search first, random search last."""
     made = []
     for label, metric in paper.objectives.items():
@@ -138,7 +137,7 @@ def claims(paper: Paper, ours: Mapping[str, Mapping[str, float]]) -> list[side.C
 
 
 def on_records(
-    paper: Paper, columns: Mapping[str, str], records: list[dict[str, Any]], scale: str, title: str
+    paper: SearchTable, columns: Mapping[str, str], records: list[dict[str, Any]], scale: str, title: str
 ) -> side.PaperTable:
     """The paper's table, of searches on the records of the data set that comes first.
 
@@ -166,50 +165,17 @@ def on_records(
     return side.PaperTable(title, shown, ours, list(paper.columns))
 
 
-def robbench(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """NAS-RobBench-201's table 2 on the records of its reproduction; the optimum has the best mean robust
-    accuracy."""
-    from rbtools.papers import reproduce_nas_robbench_201 as reproduction
-
-    names = reproduction.metrics(scale)
-    columns = {
-        column: names[name] for column, name in zip(ROBBENCH.columns, reproduction.COLUMNS_7, strict=True)
-    }
-    records = reproduction.plain(records)
-    table = on_records(ROBBENCH, columns, records, scale, "Table 2, what searches find")
-    if not table.ours:
-        return table
-    robust = [metric for column, metric in columns.items() if column != "Clean"]
-    known = [one for one in side.of_first_set(records) if set(robust) <= one["metrics"].keys()]
-    best = max(known, key=lambda record: sum(record["metrics"][metric] for metric in robust))
-    ours = {"optimal": _columns(ROBBENCH._replace(columns=columns), best["metrics"]), **table.ours}
-    ours.pop("best there is", None)
-    return table._replace(ours=ours)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--table", required=True, help="records of rb-convert; - for standard input")
-    parser.add_argument("--runs", default="100", help="repetitions of each search")
-    parser.add_argument("--searches", default=",".join(SEARCHES), help="of " + ",".join(SEARCHES))
-    parser.add_argument("--where", help="only some records, such as \"dataset == 'cifar10'\"")
-    asked = parser.parse_args()
+def report(table: str, runs: str = "100", where: str | None = None) -> str:
+    """The searches on the records of a file, or of standard input ("-"), beside the paper's."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as copy:
-        table = asked.table
         if table == "-":
             copy.writelines(sys.stdin)
             copy.flush()
             table = copy.name
         with open(table) as stream:
-            names: dict[str, None] = {}
-            for record in side.read(stream):
-                names.update(dict.fromkeys(record.get("metrics", {})))
+            names = dict.fromkeys(name for record in side.read(stream) for name in record.get("metrics", {}))
         paper = paper_of(list(names))
-        more = ["--runs", asked.runs, *(["--where", asked.where] if asked.where else [])]
-        ours = rows(paper, table, asked.searches.split(","), more)
-    print(side.table(paper.name, published(paper), ours, list(paper.columns)))
-    print(side.told(claims(paper, ours)))
-
-
-if __name__ == "__main__":
-    main()
+        ours = rows(paper, table, list(SEARCHES), ["--runs", runs, *(["--where", where] if where else [])])
+    return side.table(paper.name, published(paper), ours, list(paper.columns)) + side.told(
+        claims(paper, ours)
+    )

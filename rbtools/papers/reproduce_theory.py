@@ -1,7 +1,5 @@
 """The bounds of NAS-RobBench-201's theory on the networks that it is about, before training.
 
-    python bench/reproduce_theory.py --scale mini < records.jsonl        (make reproduce-theory)
-
 Residual networks of fcnn (theorems 1 and 2) and rescnn (corollary 1) on images of norm 1: each bound with its
 formula, its inputs, and for how many networks it is vacuous. Images are perturbed by PGD in L-infinity, and
 rho is the largest distance of two such images after both are brought to norm 1. The paper prints no values.
@@ -23,7 +21,3 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
         some = [record for record in records if record["arch"]["space"] == space]
         texts.append(f"{space}: {len(some)} networks\n\n{side.theory_text(some)}")
     return "\n".join(texts)
-
-
-if __name__ == "__main__":
-    side.main("theory", __doc__, report)

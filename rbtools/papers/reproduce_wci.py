@@ -1,7 +1,5 @@
 """The Weight-Curvature Index beside the robust gaps along adversarial training.
 
-    python bench/reproduce_wci.py --scale mini < records.jsonl           (make reproduce-wci)
-
 The paper prints curves and no numbers, so there are none beside ours: Spearman's rho of the index (and of the
 trace in it) with the robust gaps (test minus train, under PGD), over the measured epochs of each training and
 over those of all, with 95 % bootstrap intervals, whatever they are. Epochs of one training follow from each
@@ -19,6 +17,7 @@ import numpy as np
 from rbtools.papers import sidebyside as side
 from rbtools.scoring import correlate
 
+SETS = ("cifar10", "cifar100")  # data sets of the full scale
 INDEX = ("wci", "wci.trace")
 GAPS = ("robust_loss_gap", "robust_error_gap")
 SHOWN = (*INDEX, "train_robust_loss", "test_robust_loss", *GAPS)
@@ -104,7 +103,3 @@ def report(records: list[dict[str, Any]], scale: str) -> str:
     for name, some in {**rows, "all": [row for found in rows.values() for row in found]}.items():
         lines.append(f"| {name} | {len(some)} | {' | '.join(cells(spearman(some)))} |")
     return "\n".join([*lines, "", side.theory_text(records), side.told(claims(records, scale))])
-
-
-if __name__ == "__main__":
-    side.main("wci", __doc__, report, sets=("cifar10", "cifar100"))

@@ -1,26 +1,24 @@
 """What the reproductions share: a paper's numbers beside ours, which of its claims hold, missing data.
 
-A reproduction (`reproduce_NAME.py`) reads the records that its recipe of pipes made, and prints
-`table`s and `told` claims; its `main` takes the options that all of them have, of which `--need` only says
-which files a scale lacks, before the pipe starts.
+A reproduction (`reproduce_NAME.py`) turns the records that its recipe made into `table`s and `told` claims.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
 from rbtools.datasets import DATASETS
+from rbtools.papers.recipes import Setting
 from rbtools.scoring.table import Heading, Table, TableCell
 
-SCALES = ("mini", "full", "tiny")
 Rows = Mapping[str, Mapping[str, float | None]]
 """Row -> column -> value."""
 
@@ -41,12 +39,12 @@ class Missing(NamedTuple):
     layout: str
 
 
-def read(stream: Iterable[str] = sys.stdin) -> list[dict[str, Any]]:
+def read(stream: Iterable[str]) -> list[dict[str, Any]]:
     """The records of a stream; those that failed are counted on stderr and left out."""
     found = [json.loads(line) for line in stream if line.strip()]
     good = [record for record in found if "error" not in record]
     if len(good) < len(found):
-        print(f"{len(found) - len(good)} of {len(found)} records failed and are left out.", file=sys.stderr)
+        click.echo(f"{len(found) - len(good)} of {len(found)} records failed and are left out.", err=True)
     return good
 
 
@@ -69,6 +67,16 @@ def means(
         name: {column: sum(values) / len(values) for column, values in of_row.items()}
         for name, of_row in found.items()
     }
+
+
+def correlation(rows: Sequence[dict[str, Any]], first: str, second: str) -> float | None:
+    """Spearman's rank correlation of two columns; None below three rows or where one does not vary."""
+    from scipy import stats
+
+    pairs = [(one[first], one[second]) for one in rows if first in one and second in one]
+    if len(pairs) < 3 or any(len(set(values)) < 2 for values in zip(*pairs, strict=True)):
+        return None
+    return float(stats.spearmanr([a for a, _ in pairs], [b for _, b in pairs]).statistic)
 
 
 def percent(value: float) -> str:
@@ -292,15 +300,11 @@ def data_set(name: str, folder: str) -> Missing:
     return Missing(str(found[0] if found else Path(folder, path)), source, layout)
 
 
-def need(name: str, missing: Sequence[Missing]) -> None:
-    """End with a message where a file is not there: which, where from, which layout."""
-    absent = [one for one in missing if not Path(one.path).exists()]
-    if not absent:
-        return
-    print(f"make reproduce-{name} SCALE=full needs what is not here:", file=sys.stderr)
-    for one in absent:
-        print(f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}", file=sys.stderr)
-    raise SystemExit(1)
+def absent(name: str, wanted: Sequence[Missing]) -> str:
+    """Which files are not there, where they are from, and their layout; empty where all are there."""
+    lacking = [one for one in wanted if not Path(one.path).exists()]
+    lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]
+    return "\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]) if lines else ""
 
 
 def weights(folder: str) -> Missing:
@@ -324,50 +328,23 @@ def timm_weights(name: str) -> Missing:
     )
 
 
-def of_prbench(chosen: argparse.Namespace) -> list[Missing]:
-    """What PRBench's further pairs, and transformers of timm, need."""
-    pairs = [word.partition("/")[0] for word in chosen.pairs.split()]
-    wanted = [data_set(name, chosen.data) for name in SETS if name in pairs and name != "cifar10"]
-    networks = [word for word in chosen.timm.split(",") if word]
-    wanted += [timm_weights(word.removeprefix("timm:").partition(":")[0]) for word in networks]
-    if chosen.vit_s:
-        from rbtools.zoo import timm_2020
+def needed(setting: Setting, sets: Sequence[str], published: bool, further: bool) -> list[Missing]:
+    """What the full scale reads; `further`: PRBench's pairs and transformers."""
+    wanted = [data_set(name, setting.data) for name in sets]
+    if further:
+        pairs = [word.partition("/")[0] for word in setting.pairs_of_scale().split()]
+        wanted += [
+            data_set(name, setting.data) for name in SETS if name in pairs and name not in (*sets, "cifar10")
+        ]
+        networks = [word for word in setting.vits_of_scale().split(",") if word]
+        wanted += [timm_weights(word.removeprefix("timm:").partition(":")[0]) for word in networks]
+        vit_s = setting.vit_s_of_scale()
+        if vit_s:
+            from rbtools.zoo import timm_2020
 
-        source = f"timm's authors: {timm_2020.URL}; or leave ViT-S out: PR_VIT_S="
-        wanted.append(Missing(chosen.vit_s, source, "the file as it is"))
-    if (networks or chosen.vit_s) and importlib.util.find_spec("timm") is None:
-        source = "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S="
-        wanted.append(Missing("timm", source, "a package of Python"))
-    return wanted
-
-
-def main(
-    name: str,
-    about: str | None,
-    report: Callable[[list[dict[str, Any]], str], str],
-    published: bool = False,
-    sets: Sequence[str] = ("cifar10",),
-    prbench: bool = False,
-) -> None:
-    """A reproduction's command line: print the `report` of the records on stdin at a scale.
-
-    `published` says that the full scale evaluates the published weights; `sets` are its data sets; `prbench`
-    that its recipe names networks of timm and pairs of data set and network, which have needs of their own.
-    """
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", choices=SCALES, default="mini")
-    parser.add_argument("--need", action="store_true", help="only say which data are missing")
-    parser.add_argument("--data", default="data", help="the folder with CIFAR-10 (default: data)")
-    if published:
-        parser.add_argument("--weights", default="data/nas-bench-201", help="the folder of published weights")
-    if prbench:
-        parser.add_argument("--timm", default="", help="networks of timm, timm:NAME.TAG:..., with commas")
-        parser.add_argument("--vit-s", default="", help="the file of the weights of PRBench's ViT-S")
-        parser.add_argument("--pairs", default="", help="SET/NETWORK of tables 9 and 11, with spaces")
-    chosen = parser.parse_args()
-    if not chosen.need:
-        print(report(read(sys.stdin), chosen.scale))
-    elif chosen.scale == "full":
-        wanted = [data_set(one, chosen.data) for one in sets]
-        wanted += of_prbench(chosen) if prbench else []
-        need(name, [*wanted, *([weights(chosen.weights)] if published else [])])
+            source = f"timm's authors: {timm_2020.URL}; or leave ViT-S out: PR_VIT_S="
+            wanted.append(Missing(vit_s, source, "the file as it is"))
+        if (networks or vit_s) and importlib.util.find_spec("timm") is None:
+            source = "pip install 'rbtools[timm]', or PR_VITS= PR_VIT_S="
+            wanted.append(Missing("timm", source, "a package of Python"))
+    return [*wanted, *([weights(setting.weights)] if published else [])]

@@ -204,29 +204,29 @@ def stopped_findings(
     biased when sampling stops early. The intervals are for the true share: decisions are those of all
     `samples` draws, or (`adaptive`) wrong with probability at most 1 - confidence.
     """
-    whole = [[int(value) for value in row] for row in rows]
-    counted = [row for row in whole if row[0] >= 0]
-    spent = sum(row[1] for row in counted)
-    draws = {"draws_spent": spent, "draws_saved": samples * len(counted) - spent}
+    images = [[int(value) for value in row] for row in rows]
+    included = [row for row in images if row[0] >= 0]
+    spent = sum(row[1] for row in included)
+    draws = {"draws_spent": spent, "draws_saved": samples * len(included) - spent}
     entries = []
     seen = [
-        mixing.Event(sum(row[2 + place] == 1 for row in counted), samples, estimator.allowed(samples, rho))
-        for place, rho in enumerate(estimator.rho)
+        mixing.Event(sum(row[2 + number] == 1 for row in included), samples, estimator.allowed(samples, rho))
+        for number, rho in enumerate(estimator.rho)
     ]
-    for place, rho in enumerate(estimator.rho):
-        decisions = [row[2 + place] for row in counted]
+    for number, rho in enumerate(estimator.rho):
+        decisions = [row[2 + number] for row in included]
         passed = sum(
             row[1] - row[0] <= estimator.allowed(row[1], rho) if decision < 0 else decision == 1
-            for row, decision in zip(counted, decisions, strict=True)
+            for row, decision in zip(included, decisions, strict=True)
         )
-        if counted and adaptive:
+        if included and adaptive:
             result = _of_decisions(passed, decisions, estimator.confidence)
-        elif counted:
-            result = _of_share(passed, len(counted), sorted(seen), rho, estimator.confidence)
-        if counted:
+        elif included:
+            result = _of_share(passed, len(included), sorted(seen), rho, estimator.confidence)
+        if included:
             more = {"estimator": plug_in(samples), "undecided": decisions.count(-1), **draws}
         else:
-            result, more = _nothing_counted([row[0] for row in whole], estimator.confidence), {}
+            result, more = _nothing_counted([row[0] for row in images], estimator.confidence), {}
         entries.append({**result.entry(), **more})
     return entries
 

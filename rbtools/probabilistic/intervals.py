@@ -73,12 +73,12 @@ def mean_interval(
 
 def _grouped(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The different values and how often each was drawn; of many the means of _GROUPS groups."""
-    different, place = np.unique(values, return_inverse=True)
+    different, group = np.unique(values, return_inverse=True)
     if len(different) > _GROUPS:
         scale = (_GROUPS - 1e-9) / (different[-1] - different[0])
-        place = ((values - different[0]) * scale).astype(int)
-    often = np.bincount(place, weights=counts)
-    sums = np.bincount(place, weights=counts * values)
+        group = ((values - different[0]) * scale).astype(int)
+    often = np.bincount(group, weights=counts)
+    sums = np.bincount(group, weights=counts * values)
     return np.minimum(sums[often > 0] / often[often > 0], 1.0), often[often > 0]
 
 

@@ -31,8 +31,8 @@ class Event(NamedTuple):
 def events(failures: Sequence[int], samples: int, rho: float) -> list[Event]:
     """The events of the failures of `samples` draws: counts at thresholds up to 3 deviations from rho."""
     deviation = math.sqrt(samples * rho * (1 - rho))
-    places = (math.floor(rho * samples + step * deviation / 2 + COUNT_SLACK) for step in range(-6, 7))
-    thresholds = sorted({min(max(place, 0), samples - 1) for place in places})
+    around = (math.floor(rho * samples + step * deviation / 2 + COUNT_SLACK) for step in range(-6, 7))
+    thresholds = sorted({min(max(threshold, 0), samples - 1) for threshold in around})
     return [Event(sum(k <= most for k in failures), samples, most) for most in thresholds]
 
 

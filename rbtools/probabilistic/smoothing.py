@@ -126,7 +126,7 @@ def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.nd
     boundary = np.full(len(looks), -1)
     open_share, low = np.ones(1), 0  # of runs at p = rate with low, low + 1 ... failures that are undecided
     spent, before = 0.0, 0
-    for place, draws in enumerate(looks.tolist()):
+    for look, draws in enumerate(looks.tolist()):
         first, chances = _binomial(draws - before, rate)
         open_share, low, before = np.convolve(open_share, chances), low + first, draws
         if draws < start:
@@ -139,7 +139,7 @@ def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.nd
         if count:
             spent += float(cumulated[count - 1])
             open_share, low = open_share[count:], low + count
-            boundary[place] = low - 1
+            boundary[look] = low - 1
     return boundary
 
 

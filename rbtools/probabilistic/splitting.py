@@ -112,8 +112,8 @@ def _refilled(survived: Tensor, uniform: Tensor) -> Tensor:
     survivors = torch.argsort(survived.int(), dim=1, descending=True, stable=True)
     count = survived.sum(1, keepdim=True)
     drawn = survivors.gather(1, (uniform * count).long().clamp(max=survived.shape[1] - 1))
-    own = torch.arange(survived.shape[1], device=survived.device).expand_as(drawn)
-    return torch.where(survived, own, drawn)
+    itself = torch.arange(survived.shape[1], device=survived.device).expand_as(drawn)
+    return torch.where(survived, itself, drawn)
 
 
 def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[str, Any]:
@@ -128,15 +128,15 @@ def findings(rows: Iterable[Sequence[float]], confidence: float = 0.95) -> dict[
     the mean over runs, and the standard deviation of the runs' logarithms.
     """
     rows = [list(map(float, row)) for row in rows]
-    counted = [row for row in rows if not math.isnan(row[1])]
-    if not counted:
+    included = [row for row in rows if not math.isnan(row[1])]
+    if not included:
         reason = "no image is classified correctly without noise, so there is nothing to average over"
         return Estimate(None, None, 0, confidence, reason).entry()
-    shares = [sum(map(math.exp, row[1:])) / (len(row) - 1) for row in counted]
+    shares = [sum(map(math.exp, row[1:])) / (len(row) - 1) for row in included]
     n = len(shares)
     mean = math.fsum(shares) / n
     interval = mean_interval(shares, None, confidence)
-    images = [_of_image(row, share) for row, share in zip(counted, shares, strict=True)]
+    images = [_of_image(row, share) for row, share in zip(included, shares, strict=True)]
     below = sum(share == 0 for share in shares)
     fields = {"value": mean, "n": n, interval_name(confidence): list(interval)}
     return {**fields, "below_floor": below, "images": images}

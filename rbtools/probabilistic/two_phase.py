@@ -128,14 +128,16 @@ def _quantile(parts: Sequence[Stratum], prior: float, level: float) -> int:
 
 def _unsampled(part: Stratum, prior: float) -> np.ndarray:
     """The distribution of the number of broken images among those not sampled: beta-binomial (R + 1,)."""
-    rest = part.size - part.sampled
-    broken = np.arange(rest + 1)
+    remaining = part.size - part.sampled
+    broken = np.arange(remaining + 1)
     a, b = prior + part.broken, _PRIOR + part.sampled - part.broken
     if a == 0:  # all of it at 0
-        nothing: np.ndarray = np.eye(1, rest + 1)[0]
+        nothing: np.ndarray = np.eye(1, remaining + 1)[0]
         return nothing
-    choose = -special.betaln(broken + 1, rest - broken + 1) - math.log(rest + 1)
-    shares: np.ndarray = np.exp(choose + special.betaln(broken + a, rest - broken + b) - special.betaln(a, b))
+    choose = -special.betaln(broken + 1, remaining - broken + 1) - math.log(remaining + 1)
+    shares: np.ndarray = np.exp(
+        choose + special.betaln(broken + a, remaining - broken + b) - special.betaln(a, b)
+    )
     return shares
 
 

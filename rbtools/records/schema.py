@@ -111,6 +111,7 @@ TRAIN = (
     Field("seconds_per_epoch", "cost", "time of an epoch, without validation"),
     Field("passes", "cost", "passes through the network, for each image"),
     Field("prepared", "label", "how the network was made fast"),
+    Field("command", "label", "the command line, without paths: files by name and the start of their hash"),
     Field("device", "label", "where it ran"),
     Field("threads", "label", "threads on the processor"),
     Field("mps", "label", "NVIDIA's Multi-Process Service ran"),
@@ -222,6 +223,12 @@ _PROTOCOL = {
 
 EVALS = (
     Field("tool", "label", "the tool that wrote the entry", "label"),
+    Field(
+        "command",
+        "label",
+        "the command line, without paths: files by name and the start of their hash",
+        "label",
+    ),
     Field("metric", "label", "the name under which the value stands in metrics", "label"),
     Field("n", "protocol", "the number of images (of PR: those that count)", "images", "own"),
     *(Field(name, "protocol", doc, group) for group, fields in _PROTOCOL.items() for name, doc in fields),

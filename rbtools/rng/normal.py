@@ -83,8 +83,8 @@ def _sin_cos(steps: Tensor, cpu: bool) -> tuple[Tensor, Tensor]:
 
 def _series(x: Tensor, coefficients: list[float], cpu: bool) -> Tensor:
     """sum_i coefficients[i] x^i by Horner's rule, each product and sum rounded by itself."""
-    *rest, last = coefficients
+    *lower, last = coefficients
     total = x * scalar(last, cpu)
-    for coefficient in reversed(rest[1:]):
+    for coefficient in reversed(lower[1:]):
         total.add_(scalar(coefficient, cpu)).mul_(x)
-    return total.add_(scalar(rest[0], cpu))
+    return total.add_(scalar(lower[0], cpu))

@@ -105,7 +105,10 @@ class BootstrapDraws:
             return np.full(self.size, np.nan)
         entry = results.last_entry(record, name)
         shares = self._shares(record, entry)
-        self._count(record, entry.get("n"))
+        n, interval = entry.get("n"), entry.get("ci95")
+        counts = [count for count in (n if isinstance(n, list) else [n]) if type(count) is int and count > 0]
+        if counts:
+            self.images[id(record)] = min(*counts, self.images.get(id(record), counts[0]))
         rng = self._generator(
             json.dumps([record.get("checkpoint"), record.get("arch"), entry], sort_keys=True)
         )
@@ -115,7 +118,6 @@ class BootstrapDraws:
             right, every = (weights @ np.stack(shares, axis=1)).T.astype(float)
             rng = rng if whose is None else self._generator(whose)
             return _with_one_more(rng, right, every - right)
-        n, interval = entry.get("n"), entry.get("ci95")
         counted = type(n) is int and 0 < n < _MOST and 0 <= value <= 1
         whole = counted and abs(value * n - round(value * n)) < 1e-6
         # A published share is rounded, and need be no whole number of n images.
@@ -133,11 +135,6 @@ class BootstrapDraws:
 
     def _note(self, record: Record, source: int) -> None:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
-
-    def _count(self, record: Record, n: object) -> None:
-        counts = [count for count in (n if isinstance(n, list) else [n]) if type(count) is int and count > 0]
-        if counts:
-            self.images[id(record)] = min(*counts, self.images.get(id(record), counts[0]))
 
     def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
         """The weight of each image: float32 (size, n), the same for all records with these images."""

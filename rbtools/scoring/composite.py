@@ -12,7 +12,7 @@ from rbtools.records import expr
 from rbtools.scoring import minmax
 from rbtools.scoring.columns import Columns, unknown
 from rbtools.scoring.groups import Grouping
-from rbtools.scoring.plan import PRESETS, ScorePreset, TermSpec, together
+from rbtools.scoring.plan import ScorePreset, TermSpec, presets, together
 
 NO_PRESET = ScorePreset(())
 
@@ -20,7 +20,7 @@ NO_PRESET = ScorePreset(())
 class Composite:
     """Collects records, then gives an entry for each: its score and the contribution of each term.
 
-    asked: the terms of the score; if empty, all metrics that every record has. preset: a name of `PRESETS`,
+    asked: the terms of the score; if empty, all metrics that every record has. preset: one of `plan.presets`,
     whose terms `asked` extends or overrides. within: fields; records are scaled within groups that agree in
     them. missing: see `minmax.composite`.
     """
@@ -33,16 +33,15 @@ class Composite:
         within: Sequence[str] = (),
         missing: str = "refuse",
     ) -> None:
-        self._preset_name, self._preset = preset, PRESETS[preset] if preset else NO_PRESET
+        self._preset_name, self._preset = preset, presets()[preset] if preset else NO_PRESET
         self.asked = together(self._preset.asked, asked)
         self.missing = missing
         self._grouping = Grouping(within)
         self._others = [name for names in self._preset.on.values() for name in names.values()]
         self._columns = Columns([*(spec.item for spec in self.asked), *self._others])
         self._variants = ["", *self._preset.on]
-        self._variant = array(
-            "b"
-        )  # for each record the data set whose metric names it has, 0 for the usual ones
+        # For each record the data set whose metric names it has, 0 for the usual ones.
+        self._variant = array("b")
         self._datasets: dict[str, None] = {}
         self.terms: list[minmax.Term] = []
         self._numbers: list[array[float]] = []
@@ -78,10 +77,15 @@ class Composite:
         """The entries of all records in order, made lazily; call `settle` first."""
         listed = [self._listed(variant) for variant in self._variants]
         ranges = self._ranges()
+        about = {"preset": self._preset_name} if self._preset_name else {}
         for place, scored in enumerate(self._scored(self._numbers, self.terms)):
             terms = listed[self._variant[place]] if self._preset.on else listed[0]
-            entry = self._entry(terms, scored, self._grouping.described(place))
-            names = (term["metric"] for term in terms)
+            names = [term["metric"] for term in terms]
+            entry: dict[str, Any] = {"tool": "rb-score", "metric": "score", "value": scored.score, **about}
+            entry |= {"terms": terms, "contributions": dict(zip(names, scored.contributions, strict=True))}
+            entry |= {"missing": self.missing, **self._grouping.described(place)}
+            if scored.score is None:
+                entry["reason"] = "the record has none of the metrics"
             yield {**entry, "ranges": dict(zip(names, ranges[place], strict=True))}
 
     def _ranges(self) -> list[list[list[float] | None]]:
@@ -118,23 +122,6 @@ class Composite:
                 scores[place] = scored
         yield from scores
 
-    def _entry(
-        self, terms: list[dict[str, Any]], scored: minmax.Scored, group: dict[str, Any]
-    ) -> dict[str, Any]:
-        entry = {
-            "tool": "rb-score",
-            "metric": "score",
-            "value": scored.score,
-            **({"preset": self._preset_name} if self._preset_name else {}),
-            "terms": terms,
-            "contributions": dict(zip((term["metric"] for term in terms), scored.contributions, strict=True)),
-            "missing": self.missing,
-            **group,
-        }
-        if scored.score is None:
-            entry["reason"] = "the record has none of the metrics"
-        return entry
-
     def _listed(self, variant: str) -> list[dict[str, Any]]:
         names = self._preset.on.get(variant, {})
         return [
@@ -163,9 +150,7 @@ class Composite:
                 names = [item]
             else:
                 names = self._columns.resolve(item)
-            if expr.is_bare(item) and expr.is_glob(
-                item
-            ):  # an item that is also listed by name has its own weight
+            if expr.is_bare(item) and expr.is_glob(item):  # what is also listed by name has its own weight
                 names = [name for name in names if name not in items and name != "score"]
             terms += [minmax.term(name + settings) for name in names]
         return terms

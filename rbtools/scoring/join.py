@@ -46,7 +46,7 @@ class JoinedSets:
     def add(self, label: str, record: Mapping[str, Any]) -> None:
         """Add a record to the set of that label."""
         try:
-            key = tuple(field(record) for field in self.on) if self.on else self._own_key(label, record)
+            key = tuple(field(record) for field in self.on)
         except RbError as reason:
             self.without += 1
             self.reason = self.reason or reason
@@ -54,17 +54,13 @@ class JoinedSets:
         if label not in self._sets:
             self._sets[label], self._places[label], self._datasets[label] = Columns(self._items), {}, {}
         columns, places = self._sets[label], self._places[label]
+        if not self.on:
+            key = (same_model.model(record) if self.merge else columns.count,)
         self.duplicates += key in places
         places[key] = columns.count
         columns.add(record)
         if "dataset" in record:
             self._datasets[label][str(record["dataset"])] = None
-
-    def _own_key(self, label: str, record: Mapping[str, Any]) -> Key:
-        """The key of a record that is joined with no other."""
-        if self.merge:
-            return (same_model.model(record),)
-        return (self._sets[label].count if label in self._sets else 0,)
 
     @property
     def labels(self) -> list[str]:

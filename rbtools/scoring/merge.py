@@ -19,11 +19,8 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     Of a metric that both have, the value of more images counts; with equal or unknown numbers of images, that
     of `new`. Other fields are those of `new`, too.
     """
-    sides = [
-        (record.get("metrics") or {}, {entry["metric"]: entry for entry in record.get("evals") or []})
-        for record in (old, new)
-    ]
-    (before, entries), (after, later) = sides
+    before, after = (record.get("metrics") or {} for record in (old, new))
+    entries, later = ({e["metric"]: e for e in record.get("evals") or []} for record in (old, new))
     from_old = {
         name
         for name in {**before, **entries}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from rbtools.errors import UsageError
 from rbtools.records import expr
+from rbtools.registry import gathered
 from rbtools.scoring import minmax
 
 
@@ -30,35 +31,9 @@ class ScorePreset:
     on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def _prbench(radius: str) -> ScorePreset:
-    """PRBench figure 6; equal weights. Its generalisation error of PR is over all images. On MNIST it attacks
-    at .3 and adds noise up to .35 for .08.
-    """
-    prob_acc = f"probacc.uniform.{radius}.0.05"
-    return ScorePreset(
-        (
-            TermSpec("acc", ""),
-            TermSpec("pgd20.8", ""),
-            TermSpec("pr.uniform.0.08", ""),
-            TermSpec(prob_acc, ""),
-            TermSpec("ge.pgd20.8", ":lower"),
-            TermSpec("ge.pr-all.uniform.0.08", ":lower"),
-            TermSpec("seconds_per_epoch", ":lower"),
-        ),
-        {
-            "mnist": {
-                "pgd20.8": "pgd20.76.5",
-                "pr.uniform.0.08": "pr.uniform.0.35",
-                prob_acc: "probacc.uniform.0.3.0.05",
-                "ge.pgd20.8": "ge.pgd20.76.5",
-                "ge.pr-all.uniform.0.08": "ge.pr-all.uniform.0.35",
-            }
-        },
-    )
-
-
-# The smallest radius is 8/255 in the text, .03 in the code.
-PRESETS: dict[str, ScorePreset] = {"prbench": _prbench("0.0313725"), "prbench-code": _prbench("0.03")}
+def presets() -> dict[str, ScorePreset]:
+    """The registered presets by name."""
+    return gathered("score-presets")
 
 
 def asked(text: str) -> list[TermSpec]:

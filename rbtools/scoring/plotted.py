@@ -45,8 +45,8 @@ def composite(
 
     Raises RbError like rb-score: for a record that lacks a metric, and a metric that no record has.
     """
-    if preset is not None and preset not in plan.PRESETS:
-        raise unknown("preset", preset, plan.PRESETS)
+    if preset is not None and preset not in plan.presets():
+        raise unknown("preset", preset, plan.presets())
     result = Composite(
         plan.asked(metric) if metric is not None else [],
         preset=preset,
@@ -61,4 +61,4 @@ def composite(
 
 def preset_metrics(preset: str) -> list[str]:
     """The metrics of a preset of rb-score, under their usual names."""
-    return [spec.item for spec in plan.PRESETS[preset].asked] if preset in plan.PRESETS else []
+    return [spec.item for spec in plan.presets()[preset].asked] if preset in plan.presets() else []

@@ -314,11 +314,8 @@ def _images(headings: Sequence[Heading], records: Iterable[Record]) -> dict[str,
         for name, n in images(record).items():
             if name in counts:
                 counts[name].add(n)
-    return _if_different({name: (min(some), max(some)) for name, some in counts.items() if some})
-
-
-def _if_different(counts: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    return counts if len({n for ends in counts.values() for n in ends}) > 1 else {}
+    ends = {name: (min(some), max(some)) for name, some in counts.items() if some}
+    return ends if len({n for pair in ends.values() for n in pair}) > 1 else {}
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:

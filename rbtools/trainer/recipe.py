@@ -316,22 +316,18 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         )
     _check_together(recipe)
     if training_images is not None:
-        _check_size(recipe, training_images)
+        left = training_images - held_out(recipe, training_images)
+        if recipe.batch_size > left:
+            held = f" ({training_images} less those that --val {recipe.val:g} holds out)"
+            raise RbError(
+                f"The batch size is {recipe.batch_size}, but there are only {left} training images"
+                f"{held if left < training_images else ''}. Use --batch-size {left} or less."
+            )
 
 
 def held_out(recipe: Recipe, training_images: int) -> int:
     """How many training images are held out."""
     return round(recipe.val * training_images)
-
-
-def _check_size(recipe: Recipe, images: int) -> None:
-    left = images - held_out(recipe, images)
-    if recipe.batch_size > left:
-        held = f" ({images} less those that --val {recipe.val:g} holds out)" if left < images else ""
-        raise RbError(
-            f"The batch size is {recipe.batch_size}, but there are only {left} training images{held}."
-            f" Use --batch-size {left} or less."
-        )
 
 
 _CALLED = {"augment": "augmentation", "regularize": "regularizer", "track": "measure to track"}

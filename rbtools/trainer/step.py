@@ -78,7 +78,11 @@ def train_step(
             loss = backward(setup, piece)
             total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
         if not parts:
-            _backward_of_nothing(setup, awp, perturbed)
+            # Join the collectives although this process has no examples of the batch.
+            assert setup.buckets is not None  # one process alone has a share of every batch
+            setup.buckets.backward_of_nothing(
+                lambda: None if awp is None else perturbed.enter_context(_perturbed(networks, None, awp))
+            )
         total = distributed.sum_of(total)
         state.optimizer.step()
     if state.averaged is not None:
@@ -121,17 +125,6 @@ def backward(setup: TrainSetup, piece: Piece) -> Loss:
     loss = loss_of(setup.networks, piece)
     (loss.value * piece.weight).backward()
     return loss
-
-
-def _backward_of_nothing(setup: TrainSetup, awp: float | None, perturbed: contextlib.ExitStack) -> None:
-    """Join the collectives although this process has no examples of the batch."""
-
-    def take_part() -> None:
-        if awp is not None:
-            perturbed.enter_context(_perturbed(setup.networks, None, awp))
-
-    assert setup.buckets is not None  # one process alone has a share of every batch
-    setup.buckets.backward_of_nothing(take_part)
 
 
 def loss_of(networks: StepNetworks, piece: Piece) -> Loss:

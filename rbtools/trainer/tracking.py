@@ -85,7 +85,9 @@ class Tracker:
         self.seed, self.check_cancelled = seed, report.check_cancelled
         self.attack = validation.attack_of(method)
         device, ids = examples.labels.device, examples.ids
-        order = datasets.subset(examples.labels.cpu()[ids], self._train_images(len(ids)), seed=0)
+        needed = [int(math.prod(one.size)) for one in self.measures.values()]
+        needed += [] if tracking.test is None else [tracking.n]
+        order = datasets.subset(examples.labels.cpu()[ids], min(len(ids), max(needed)), seed=0)
         self.splits = {"train": (examples.images, examples.labels, ids[order].to(device))}
         if tracking.test is not None:
             test = tracking.test.load()
@@ -95,11 +97,6 @@ class Tracker:
                 test.labels.to(device),
                 chosen.to(device),
             )
-
-    def _train_images(self, most: int) -> int:
-        """How many training images the measures and the attack need."""
-        sizes = [int(math.prod(one.size)) for one in self.measures.values()]
-        return min(most, max([*sizes, *([self.tracking.n] if self.tracking.test is not None else [])]))
 
     def settings(self) -> dict[str, Any]:
         """The settings of the measurements, for the record."""
@@ -131,7 +128,8 @@ class Tracker:
             attacked = self._attacked(model)
             numbers = self._robust(model, attacked) if self.tracking.test is not None else {}
             for name, one in self.measures.items():
-                for value in self._values(model, name, one, attacked):
+                batches = self._batches(model, name, one, attacked["train"])
+                for value in base.measured(one, model, batches):
                     called = f"{name}.{value.name}" if value.name else name
                     numbers[called] = value.value
                     if value.se is not None:
@@ -146,9 +144,10 @@ class Tracker:
         attacked = {}
         for split in self.splits:
             parts = []
-            for ids, images, labels in self._parts(split):
-                draws = self._draws(split, ids)
-                parts.append(self.attack.perturb(model, images, labels, draws))
+            images, labels, ids = self.splits[split]
+            for part in ids.split(_TILE):
+                draws = self._draws(split, part)
+                parts.append(self.attack.perturb(model, pixels(images[part]), labels[part], draws))
                 self.check_cancelled()
             attacked[split] = torch.cat(parts)
         return attacked
@@ -172,9 +171,6 @@ class Tracker:
             numbers[f"robust_{what}_gap"] = test - train  # test - train, like rb-ge's
         return numbers
 
-    def _values(self, model: nn.Module, name: str, one: Measure, attacked: Mapping[str, Tensor]) -> Any:
-        return base.measured(one, model, self._batches(model, name, one, attacked["train"]))
-
     def _batches(self, model: nn.Module, name: str, one: Measure, perturbed: Tensor) -> Iterator[Any]:
         """The batches of a measure: the first training images, in pieces of its size."""
         images, labels, ids = self.splits["train"]
@@ -192,11 +188,6 @@ class Tracker:
                 clean, labels[part], draws, self._draws(f"{name}/probes", place), once, twice
             )
             self.check_cancelled()
-
-    def _parts(self, split: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        images, labels, ids = self.splits[split]
-        for part in ids.split(_TILE):
-            yield part, pixels(images[part]), labels[part]
 
     def _draws(self, stream: str, ids: torch.Tensor) -> Any:
         return Draws(self.seed, f"tracking/{stream}", ids)

@@ -104,7 +104,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
             task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
             results[0] = kept.keep(_fit(task, run, kept.own))
             run.store.drop_state(kept.own)
-    return _trained(record, data, what, results[0], recipe)
+    return _trained(record, data, what, results[0], recipe, run.command)
 
 
 class _TrainingCache:
@@ -250,13 +250,20 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
 
 
 def _trained(
-    record: dict[str, Any], data: Data, what: dict[str, Any], done: dict[str, Any], recipe: Recipe
+    record: dict[str, Any],
+    data: Data,
+    what: dict[str, Any],
+    done: dict[str, Any],
+    recipe: Recipe,
+    command: str | None,
 ) -> dict[str, Any]:
     record = results.forget_evaluations(record)
     of_former_file = ("checkpoint_file", "recognised", "leaderboard")
     record = {key: value for key, value in record.items() if key not in of_former_file}
     name = done["checkpoint"] if recipe.select == "last" else done.get("best", done["checkpoint"])
     training = {"train": trained.section(what, done, recipe.select, recipe.preset), "checkpoint": name}
+    if command is not None:
+        training["train"]["command"] = command
     record = {**record, **of_data(data), **training}
     for entry in trained.entries(done):
         record = results.add(record, entry, replace=True)

@@ -204,12 +204,13 @@ class ATPR(Method[Solution]):
         loss = torch.full_like(depth, -torch.inf)
         with torch.no_grad(), mode(model, train=self._in_train):
             drawn_candidates = []
-            for number in range(
-                self.candidates
-            ):  # before the first walk: the order of BatchNorm updates in the reference code
-                own = draws.child(f"candidate {number}")
-                settings = self.drawn(images, own, number)
-                drawn_candidates.append((settings.size, self.attacked(model, images, labels, own, settings)))
+            # Before the first walk: the order of BatchNorm updates in the reference code.
+            for number in range(self.candidates):
+                candidate_draws = draws.child(f"candidate {number}")
+                settings = self.drawn(images, candidate_draws, number)
+                drawn_candidates.append(
+                    (settings.size, self.attacked(model, images, labels, candidate_draws, settings))
+                )
             for number, (sizes, candidate) in enumerate(drawn_candidates):
                 walk = self.walked(model, candidate, labels, sizes)
                 last = last if walk.last is None else walk.last
@@ -233,24 +234,20 @@ class ATPR(Method[Solution]):
     def drawn(self, images: Tensor, draws: Draws, number: int) -> Candidate:
         """The settings of the candidate of that number, one entry per image."""
 
-        def broadcast(value: Tensor) -> Tensor:
-            return value.expand(len(images), 1, 1, 1)
-
+        n, eps = len(images), images.new_full((), self.eps)
         if number == 0 and self.first == "plain":
-            count = torch.full((len(images),), self.plain_steps)
-            plain, full = images.new_full((), self.plain_step), images.new_full((), self.eps)
-            return Candidate(broadcast(plain), broadcast(full), count)
+            size, count = images.new_full((), self.plain_step), torch.full((n,), self.plain_steps)
+            return Candidate(size.expand(n, 1, 1, 1), eps.expand(n, 1, 1, 1), count)
         if self.settings == "batch":  # as they are drawn for its first image
             draws = draws.take(torch.zeros(1, dtype=torch.int64))
-        eps = images.new_full((), self.eps)
         if self.eps_spread:
             eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
         size = draws.child("size").uniform((1, 1, 1)).to(images)
         size = self.step_min + (self.step_max - self.step_min) * size
         # On the CPU: which images continue is then known without waiting for a GPU at each step.
-        own = draws.child("steps").on_host()
-        count = self.steps_min + own.integers(self.steps_max - self.steps_min + 1)
-        return Candidate(broadcast(size), broadcast(eps), count.expand(len(images)))
+        more = draws.child("steps").on_host().integers(self.steps_max - self.steps_min + 1)
+        count = (self.steps_min + more).expand(n)
+        return Candidate(size.expand(n, 1, 1, 1), eps.expand(n, 1, 1, 1), count)
 
     def attacked(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws, chosen: Candidate
@@ -293,14 +290,14 @@ class ATPR(Method[Solution]):
         loss = torch.zeros_like(depth)
         at = torch.arange(len(candidate), device=candidate.device)
         for step in range(self.walk_steps):
-            goal = classes[at]
+            targets = classes[at]
             objective = steps.cross_entropy(labels[at])
             if self.walk == "margin":
-                objective = losses.AttackObjective(losses.margin, goal, goal)
+                objective = losses.AttackObjective(losses.margin, targets, targets)
             gradient, logits = steps.input_gradient(model, walked[at], objective)
             if step == 0:
                 loss = cross_entropy(logits, labels).to(loss)
-            wrong = logits.argmax(1) != goal
+            wrong = logits.argmax(1) != targets
             if int(wrong.sum()) <= self.walk_rest * len(candidate):
                 return Walk(depth, loss, last)
             if self.walk_gradient == "keep":
@@ -342,16 +339,10 @@ class ATPR(Method[Solution]):
         chosen, last = inner_result if isinstance(inner_result, tuple) else (inner_result, None)
         logits = model(chosen)
         values = cross_entropy(logits, labels)
-        if last is not None:
-            values = values + self._gradient_alone(model, last, labels)
+        if last is not None:  # zeros with the gradient of the cross-entropies there, in the mode of the walk
+            # On copies of the buffers: the walk's own pass has already updated BatchNorm's statistics.
+            buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+            with mode(model, train=self._in_train):
+                at_last = cross_entropy(torch.func.functional_call(model, buffers, (last,)), labels)
+            values = values + (at_last - at_last.detach())
         return LossTerms(values, adversarial=logits)
-
-    def _gradient_alone(self, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-        """Zeros (N,) with the gradient of these images' cross-entropies, in the mode of the walk.
-
-        On copies of the buffers: the walk's own pass has already updated BatchNorm's statistics.
-        """
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with mode(model, train=self._in_train):
-            values = cross_entropy(torch.func.functional_call(model, buffers, (images,)), labels)
-        return values - values.detach()

@@ -56,14 +56,14 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
             if images.is_cuda:
                 buffers = _statistics(model)
                 before = [buffer.clone() for buffer in buffers]
-                rest = method.objective(model, images, labels, clean)
-                attacked = method.climb(model, images, warm, rest, left)
+                remaining = method.objective(model, images, labels, clean)
+                attacked = method.climb(model, images, warm, remaining, left)
                 _restore_unless(stay.any(), buffers, before)
                 return torch.where(wide(stay, images), attacked, images), stay, reached
             trained = images.clone()
             if stay.any():
-                rest = method.objective(model, images[stay], labels[stay], clean[stay])
-                trained[stay] = method.climb(model, images[stay], warm[stay], rest, left)
+                remaining = method.objective(model, images[stay], labels[stay], clean[stay])
+                trained[stay] = method.climb(model, images[stay], warm[stay], remaining, left)
         return trained, stay, reached
 
     def loss(
@@ -72,22 +72,22 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
         trained, stay, reached = inner_result
         if images.is_cuda:
             with _one_pass_unless(stay.any(), model):
-                whole = self.method.loss(model, images, labels, trained)
+                terms = self.method.loss(model, images, labels, trained)
         elif stay.any():
-            whole = self.method.loss(model, images, labels, trained)
+            terms = self.method.loss(model, images, labels, trained)
         else:
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), logits, reached)
         # Filtered examples are trained on x, so its logits serve as adversarial ones if there are no others.
-        plain = whole.adversarial if whole.clean is None else whole.clean
+        plain = terms.adversarial if terms.clean is None else terms.clean
         assert plain is not None
-        values = torch.where(stay, whole.values, cross_entropy(plain, labels).to(whole.values))
-        hit = whole.adversarial
+        values = torch.where(stay, terms.values, cross_entropy(plain, labels).to(terms.values))
+        hit = terms.adversarial
         if hit is not None:
             hit = torch.where(
                 stay[:, None], hit, reached.to(hit)
             )  # of filtered examples, at x' after the warm steps
-        return LossTerms(values, whole.clean, hit)
+        return LossTerms(values, terms.clean, hit)
 
 
 def _statistics(model: nn.Module) -> list[Tensor]:

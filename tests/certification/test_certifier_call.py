@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,8 @@ from rbtools import datasets
 from rbtools.certification import CERTIFIERS
 from rbtools.commands.certify import main
 from rbtools.errors import RbError
-from rbtools.evaluation.base import Batch, Outcome
-from rbtools.evaluation.certified import CertifiedTask, SmoothingOutput, SmoothingTask
+from rbtools.evaluation.base import Batch
+from rbtools.evaluation.certified import CertifiedTask
 from rbtools.inputs import resolve
 from tests.certification.networks import DrawnNetwork, drawn_images
 from tests.runner import Record, entry, invoke, one
@@ -102,21 +101,6 @@ def test_radii_are_those_of_the_command(adaptive: bool, known: dict[str, Record]
     some = torch.tensor([5, 2])
     alone = method(network(), images[some], labels[some], eps=eps, seed=3, examples=examples[some], batch=50)
     assert torch.equal(alone.nan_to_num(-1), radii[some].nan_to_num(-1))
-
-
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_radii_are_those_of_the_evaluation_to_the_bit(adaptive: bool, known: dict[str, Record]) -> None:
-    images, labels, _ = digits()
-    method = CERTIFIERS.build("smooth", samples=300, select=20, adaptive=adaptive)
-    output = SmoothingOutput(method, RADII)
-    batch = Batch(network(), images, labels, torch.arange(COUNT), seed=0, chunk_size=64)
-    (result,) = SmoothingTask(output).run(batch, [output])
-    assert isinstance(result, Outcome)
-    rows = result.values.numpy()
-    expected = np.where(rows[:, 1] == 1, output.certified(rows), np.nan)
-    radii = method(network(), images, labels, eps=RADII if adaptive else None)  # seed 0, examples from 0 on
-    np.testing.assert_array_equal(radii.numpy(), expected)
-    assert 0 < np.isnan(expected).sum() < COUNT
 
 
 IMAGES, LABELS = torch.full((2, 3, 16, 16), 0.5), torch.tensor([0, 1])

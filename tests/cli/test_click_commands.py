@@ -69,12 +69,6 @@ def test_help_of_a_chosen_method_says_what_it_is_and_has_its_options() -> None:
     assert "TRADES" not in plain and "--lambda" not in plain
 
 
-def test_numbers_are_named_shortly_and_empty_defaults_not_at_all() -> None:
-    shown = run("train", "--help").stdout
-    assert "--epochs N " in shown and "--lr X " in shown
-    assert "INTEGER" not in shown and '""' not in shown
-
-
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [

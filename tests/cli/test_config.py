@@ -33,11 +33,11 @@ def config(text: str, path: str = "rbtools.yaml") -> None:
 
 
 def test_a_file_gives_defaults_and_the_command_line_wins() -> None:
-    config("rb-train: {epochs: 3, lr: 0.5, optimizer: 'sgd:nesterov,momentum=0.7'}\nrb-attack: {eps: [1, 8/255]}")
+    config("rb-train: {epochs: 3, lr: 0.5, optimizer: 'sgd:nesterov,momentum=0.7'}\nrb-attack: {eps: [1, 2]}")
     values = in_force("train", "--lr", "0.2")
-    assert (values["epochs"], values["lr"], values["nesterov"], values["momentum"]) == (3, "0.2", True, 0.7)
+    assert (values["epochs"], values["lr"], values["nesterov"], values["momentum"]) == (3, 0.2, True, 0.7)
     assert in_force("train", "--optimizer", "adam")["nesterov"] is False  # the value is replaced whole
-    assert in_force("attack", "pgd")["eps"] == "1,8/255"
+    assert in_force("attack", "pgd")["eps"] == "1,2"
     config("rb-arch: {sample: 2, seed: 3}\n")
     assert len(run("arch").stdout.splitlines()) == 2
     assert len(run("arch", "--sample 4").stdout.splitlines()) == 4
@@ -85,7 +85,8 @@ def test_method_and_preset_may_stand_in_a_file() -> None:
     assert result.exit_code == 0, result.stderr
 
 
-def test_old_words_in_a_file_are_accepted_with_a_notice() -> None:
+def test_old_words_in_a_file_are_accepted_with_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RB_STORE")
     config("rb-attack: {indices: '0-9', no-store: true, strict: false, jobs-per-gpu: 2}\n")
     values = in_force("attack", "pgd")
     assert (values["indices"], values["store"], values["errors"]) == ("0-9", "none", "pass")

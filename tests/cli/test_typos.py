@@ -68,7 +68,7 @@ MISTAKES = {
     "rb-rank --by pgd results.jsonl": "Did you mean 'pgd20.",
     "rb-rank --by accuracy results.jsonl": "Did you mean 'acc'?",
     "rb-rank --sort acc results.jsonl": "Did you mean '--by'?",
-    "rb-rank --by acc --agregate seed results.jsonl": "Did you mean '--aggregate'?",
+    "rb-rank --by acc --agregate seed results.jsonl": "Did you mean '--aggregate' or",
     "rb-rank --by acc --where 'acc > ' results.jsonl": "found the end, expected a number",
     "rb-rank --by acc --where 'acc = 0.5' results.jsonl": "equality is written ==",
     "rb-rank --by acc --where 'train.method == trades' results.jsonl": "A text stands in quotes: 'trades'",

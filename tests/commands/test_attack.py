@@ -27,6 +27,7 @@ from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.device import environment
 from rbtools.inputs import resolve
 from rbtools.records import consistency, metric_name
+from rbtools.registry import gathered
 from rbtools.store import Store
 from tests.runner import Record, invoke, one, records
 
@@ -537,9 +538,7 @@ def test_values_that_no_run_can_have_are_refused_before_the_first_record(
 
 def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     plain = one(run(["pgd", "--eps", "4,16,32", "--steps", "3", "--n", "60"], trained["erm"]))
-    ladder = one(
-        run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--force"], plain)
-    )
+    ladder = one(run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--force"], plain))
     names = ["pgd3.4", "pgd3.16", "pgd3.32"]
     before, after = plain["metrics"], ladder["metrics"]
     assert before[names[0]] == after[names[0]]  # the first rung is the plain attack
@@ -652,7 +651,7 @@ def test_a_preset_is_the_papers_attacks(trained: dict[str, Record]) -> None:
     assert "pgd10.16" in again["metrics"] and "pgd10.8" not in again["metrics"]
 
 
-@pytest.mark.parametrize("name", presets.PRESETS)
+@pytest.mark.parametrize("name", gathered("attack-presets"))
 def test_presets_are_made_of_attacks_that_there_are(name: str) -> None:
     for part in presets.preset(name):
         made = ATTACKS.build(part.attack, **part.params)

@@ -431,8 +431,7 @@ def test_add_does_not_overwrite_what_was_made_otherwise() -> None:
     (record,) = [json.loads(text) for text in result.stdout.splitlines()]
     assert record["metrics"] == THREE[0]
     assert record["error"]["message"] == (
-        "The record already has 'acc', which was measured. Choose another name, or overwrite it with"
-        " --force."
+        "The record already has 'acc', which was measured. Choose another name, or overwrite it with --force."
     )
     result = run(["--add", "acc=pgd20.8 * 2", "--force"], [line(THREE[0])])
     assert json.loads(result.stdout)["metrics"]["acc"] == 0.25

@@ -343,23 +343,6 @@ def test_a_terminal_gets_no_archive(attacked: dict[str, Record]) -> None:
     assert on_terminal("export", "-") == ""
 
 
-def test_an_archive_appears_whole_or_not_at_all(
-    attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("part.tar").write_text("the old one")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    result = run("export", "part.tar")
-    assert (
-        result.exit_code == 2
-        and "part.tar: No space left on device. Free some space, or write" in result.stderr
-    )
-    assert Path("part.tar").read_text() == "the old one" and not list(Path().glob(".aside*"))
-
-
 # --- the store itself -----------------------------------------------------------------------------
 
 ALL = [["ls"], ["du"], ["verify"], ["gc"], ["export", "part.tar"]]

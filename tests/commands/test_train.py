@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from rbtools.commands.attack import main as attack
 from rbtools.commands.train import main
+from rbtools.trainer import presets
 from rbtools.training import METHODS
 from tests.runner import records
 
@@ -188,7 +189,7 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
 
 
 def test_tracking_goes_into_the_history() -> None:
-    result = run([*FAST, "--track", "robust", "--every", "3", "--track-n", "20"])
+    result = run([*FAST, "--track", "robust:every=3,n=20"])
     (record,) = records(result)
     found = record["train"]["history"]
     gap = found["test_robust_loss"][0] - found["train_robust_loss"][0]
@@ -196,86 +197,64 @@ def test_tracking_goes_into_the_history() -> None:
     assert record["train"]["tracking"]["robust"] == {"n_train": 20, "n": 20}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--method", ","], f"--method is empty. Known methods: {', '.join(METHODS)}."),
-        (["--seed", "1,-2"], "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2."),
-        (["--milestones", "7.5", "--schedule", "step"], "--milestones has 7.5. Expected whole numbers"),
-        (["--store", "none"], "--store none leaves no place for the checkpoints"),
-        (["--momentum", "0.8"], "--momentum has no effect with --schedule onecycle"),
-        (["--decay", "0.5", "--schedule", "cosine"], "--decay has no effect with --schedule cosine"),
-        (["--decay", "0.5", "--schedule", "cosine"], "Leave out one, or change the other."),
-        (
-            ["--augment", "crop,rotate"],
-            "The augmentation is 'rotate'. Choose from: crop, crop-reflect, flip.",
-        ),
-        (["--augment", "crop,crop-reflect"], "--augment has both crop and crop-reflect"),
-        (["--method", "trade"], "Unknown training method 'trade'. Did you mean 'trades'?"),
-        (["--preset", "prbnch"], "Unknown preset 'prbnch'. Did you mean 'prbench'"),
-        (["--preset", "jung2023"], "The preset jung2023 trains nothing"),
-        (["--regularize", "cutmix"], "The regularizer is 'cutmix'. Choose from: cutout, mixup, awp, l2."),
-        (
-            ["--regularize", "l2", "--weight-decay", "1e-4"],
-            "--weight-decay has no effect with --regularize l2",
-        ),
-        (["--l2", "1e-4"], "--l2 has no effect with no --regularize l2."),
-        (["--mixup-alpha", "1"], "--mixup-alpha has no effect with no --regularize mixup."),
-        (["--regularize", "awp", "--micro-batch", "10"], "and --micro-batch 10 cuts it in pieces."),
-        (["--val", "0", "--patience", "3"], "--patience 3 waits for a better validation, but --val 0"),
-        (["--val", "0", "--select", "best"], "--select best needs a validation, but --val 0"),
-        (["--val", "1"], "--val is 1. It must be a share from 0 to below 1."),
-        (["--ema", "1"], "--ema is 1. It must be from 0 to below 1."),
-        (["--label-smoothing", "-0.1"], "--label-smoothing is -0.1. It must be from 0 to below 1."),
-        (
-            ["--filter", "chen-lee"],
-            "--filter chen-lee is for attacks by steps, and --method erm has none.",
-        ),
-        (["--filter", "chenlee"], "The filter is 'chenlee'. Choose from: chen-lee."),
-        (
-            [*"--method pgd --filter chen-lee --filter-rule example --inner-mode train".split()],
-            "whose BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule",
-        ),
-        (["--filter-rule", "example"], "--filter-rule has no effect with no --filter."),
-        (
-            ["--method", "pgd", "--filter", "chen-lee", "--filter-rule", "each"],
-            "Invalid value for '--filter-rule'",
-        ),
-        (
-            ["--method", "pgd", "--filter", "chen-lee", "--warm-steps", "11"],
-            "--warm-steps is 11, more than the 10 of --attack-steps.",
-        ),
-        (["--track", "wcy"], "The measure to track is 'wcy'. Choose from: robust,"),
-        (["--every", "2"], "--every has no effect with no --track."),
-        (["--track", "wci", "--track-n", "9"], "--track-n has no effect with no --track robust."),
-        (["--warm-steps", "1"], "--warm-steps has no effect with no --filter."),
-        (["--method", "mart", "--bce", "b"], "Invalid value for '--bce'"),
-        (
-            ["--method", "cvar", "--tail", "exact", "--rounds", "2"],
-            "--rounds has no effect with --tail exact",
-        ),
-        (
-            ["--method", "cvar", "--tail", "exact", "--tail-step", "image"],
-            "--tail-step has no effect with --tail exact",
-        ),
-        (["--method", "corruption", "--scale", "unit"], "--scale has no effect with --noise uniform"),
-        (["--method", "at-pr", "--plain-steps", "3"], "--plain-steps has no effect with --first drawn."),
-        (["--method", "at-pr", "--plain-step", "3"], "--plain-step has no effect with --first drawn and"),
-        (["--method", "cvar", "--beta", "1.5"], "beta of training method 'cvar' is 1.5."),
-        (["--init", "checkpoint", "--normalize", "none"], "--normalize has no effect with --init checkpoint"),
-        (["--method", "trades", "--lambda", "-1"], "lambda of training method 'trades' is -1."),
-        (
-            ["--method", "pgd", "--lambda", "1"],
-            "Option '--lambda' belongs to --method trades and mart and alp and clp and fgsm-pgi, but",
-        ),
-        (["--method", "pgd", "--eps", "-3"], "--eps is -3. A distance is 0 or more"),
-        (["--method", "pgd", "--inner-mode", "both"], "Invalid value for '--inner-mode'"),
-    ],
-)
-def test_wrong_options_are_usage_errors(arguments: list[str], message: str) -> None:
-    result = run(arguments)
+WRONG = {
+    "--method ,": f"--method is empty. Known methods: {', '.join(METHODS)}.",
+    "--seed 1,-2": "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2.",
+    "--schedule step:milestones=7.5": "milestones of --schedule has 7.5. Expected whole numbers",
+    "--schedule step": "no milestones. Give the epochs, such as --schedule step:milestones=75/90.",
+    "--store none": "--store none leaves no place for the checkpoints",
+    "--optimizer sgd:momentum=0.8": "momentum of --optimizer has no effect with --schedule onecycle",
+    "--schedule cosine:decay=0.5": "decay of --schedule has no effect with --schedule cosine, which has no"
+    " milestones. Leave out one, or change the other.",
+    "--augment crop,rotate": "The augmentation is 'rotate'. Choose from: crop, crop-reflect, flip.",
+    "--augment crop,crop-reflect": "--augment has both crop and crop-reflect",
+    "--method trade": "Unknown training method 'trade'. Did you mean 'trades'?",
+    "--preset prbnch": "Unknown preset 'prbnch'. Did you mean 'prbench'",
+    "--preset jung2023": "The preset jung2023 trains nothing",
+    "--regularize cutmix": "The regularizer is 'cutmix'. Choose from: cutout, mixup, awp, l2.",
+    "--regularize l2 --weight-decay 1e-4": "--weight-decay has no effect with --regularize l2",
+    "--regularize weight=1e-4": "weight of --regularize has no effect with no --regularize l2.",
+    "--regularize alpha=1": "alpha of --regularize has no effect with no --regularize mixup.",
+    "--regularize awp --batch-size 20:micro=10": "and micro=10 of --batch-size cuts it in pieces.",
+    "--val 0:patience=3": "patience=3 of --val waits for a better validation, but --val 0",
+    "--val 0 --select best": "--select best needs a validation, but --val 0",
+    "--select random --ema 0.9": "--select random keeps the weights before a random step, and --ema chooses",
+    "--val 1": "--val is 1. It must be a share from 0 to below 1.",
+    "--ema 1": "--ema is 1. It must be from 0 to below 1.",
+    "--regularize label-smoothing:-0.1": "label-smoothing of --regularize is -0.1. It must be from 0 to",
+    "--filter chen-lee": "--filter chen-lee is for attacks by steps, and --method erm has none.",
+    "--filter chenlee": "The filter is 'chenlee'. Choose from: chen-lee.",
+    "--method pgd --filter chen-lee:rule=example --inner-mode train": "whose BatchNorm would see them with"
+    " --inner-mode train. Use --inner-mode eval, or rule=batch.",
+    "--filter :rule=example": "rule of --filter has no effect with no --filter.",
+    "--method pgd --filter chen-lee:rule=each": "Invalid value for '--filter' (rule)",
+    "--method pgd --filter chen-lee:steps=11": "has steps=11, more than the 10 of --attack-steps.",
+    "--track wcy": "The measure to track is 'wcy'. Choose from: robust,",
+    "--track :every=2": "every of --track has no effect with no --track.",
+    "--track wci:n=9": "n of --track has no effect with no --track robust.",
+    "--filter :steps=1": "steps of --filter has no effect with no --filter.",
+    "--method mart --bce b": "Invalid value for '--bce'",
+    "--method cvar --tail exact --rounds 2": "--rounds has no effect with --tail exact",
+    "--method cvar --tail exact --tail-step image": "--tail-step has no effect with --tail exact",
+    "--method corruption --scale unit": "--scale has no effect with --noise uniform",
+    "--method at-pr --plain-steps 3": "--plain-steps has no effect with --first drawn.",
+    "--method at-pr --plain-step 3": "--plain-step has no effect with --first drawn and",
+    "--method cvar --beta 1.5": "beta of training method 'cvar' is 1.5.",
+    "--init checkpoint --normalize none": "--normalize has no effect with --init checkpoint",
+    "--init :resample=prbench": "resample of --init has no effect with no --init timm",
+    "--method trades --lambda -1": "lambda of training method 'trades' is -1.",
+    "--method pgd --lambda 1": "Option '--lambda' belongs to --method trades and mart and alp and clp and"
+    " fgsm-pgi, but",
+    "--method pgd --eps -3": "--eps is -3. A distance is 0 or more",
+    "--method pgd --inner-mode both": "Invalid value for '--inner-mode'",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_options_are_usage_errors(words: str) -> None:
+    result = run(words.split())
     assert result.exit_code == 2 and result.stdout == ""
-    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert WRONG[words] in result.stderr and result.stderr.count("\n") == 1, result.stderr
 
 
 SHORT = (
@@ -301,9 +280,9 @@ def test_a_step_that_cannot_reach_the_border_is_warned_about_once() -> None:
 
 
 def test_the_step_of_another_radius_than_the_presets_is_not_its() -> None:
-    words = ["--preset", "rice2020", "--print-config"]
-    assert "\n  step-size: 2 " in run(words).stdout
-    assert "\n  # step-size: not set " in run([*words, "--eps", "32"]).stdout
+    rice, pgd = presets.named("rice2020"), METHODS.load("pgd")
+    assert presets.params(rice, pgd, {})["step_size"] == 2 / 255
+    assert "step_size" not in presets.params(rice, pgd, {"eps": "32"})
 
 
 def test_a_full_disk_is_an_error_record_and_a_later_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def photographs_of(folder: Path) -> tuple[str, Tensor]:
     return name, datasets.load(name, "test").images[:].float() / 255
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("name", ["gaussian_noise", "frost", "jpeg_compression", "elastic_transform"])
 def test_pixels_are_those_of_the_command(name: str, photos: Path) -> None:
     dataset, images = photographs_of(photos)
     arguments = [name, "--write", "copy", "--dataset", dataset, "--seed", "3", "--batch", "7"]

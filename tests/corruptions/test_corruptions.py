@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from torch.testing import assert_close
 from rbtools.corruptions import CORRUPTIONS, base
 from rbtools.corruptions.defocus_blur import by_fft, disk, mirrored
 from rbtools.corruptions.imaging import by_taps
-from rbtools.errors import RbError
 from rbtools.rng.draws import Draws
 from rbtools.units import SEVERITIES
 
@@ -144,21 +141,6 @@ def test_defocus_blur_is_opencv_s_to_the_pixel(shape: tuple[int, int, int], cons
         assert (off > 0).mean() < 1e-3
 
 
-@pytest.mark.parametrize("constants", ["cifar", "imagenet"])
-def test_brightness_is_that_of_hsv(constants: str) -> None:
-    color = pytest.importorskip("skimage.color")
-    images = formula_images()[:8]
-    images[:, :, :4] = 0  # black has no hue
-    images[:, 1:, 4:6] = 0  # pure red
-    for severity, c in enumerate(CORRUPTIONS.load("brightness").severities[constants], start=1):
-        hsv = color.rgb2hsv(levels(images).permute(0, 2, 3, 1).numpy() / 255.0)
-        hsv[..., 2] = np.clip(hsv[..., 2] + c, 0, 1)
-        want = np.uint8(np.clip(color.hsv2rgb(hsv), 0, 1) * 255).astype(int)
-        got = levels(corrupt("brightness", images, severity, constants=constants)).permute(0, 2, 3, 1).numpy()
-        assert np.abs(got - want).max() <= 1  # the way to HSV and back loses the last bit
-        assert (got != want).mean() < 0.01
-
-
 def test_brightness_by_hand() -> None:
     pixel = torch.tensor([100.0, 50.0, 0.0]).view(1, 3, 1, 1) / 255
     # V = 100 rises by .3 * 255 to 176.5; the others keep their share of it: 88.25 and 0.
@@ -215,7 +197,7 @@ def test_both_ways_of_filtering_are_the_correlation(size: int) -> None:
 
 @pytest.mark.parametrize("constants", ["cifar", "imagenet"])
 @pytest.mark.parametrize("name", CORRUPTIONS)
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 8), (3, 32, 32), (1, 28, 28), (3, 20, 12)])
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 20, 12)])
 def test_result_is_on_the_grid_of_grey_levels(name: str, shape: tuple[int, int, int], constants: str) -> None:
     images = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     before = images.clone()
@@ -265,22 +247,3 @@ def test_constants_follow_the_image_size() -> None:
     assert contrast.constant(1, (64, 64)) == contrast.constant(1, (8, 8)) == 0.75
     assert contrast.constant(1, (65, 32)) == contrast.constant(1, (224, 224)) == 0.4
     assert CORRUPTIONS.build("contrast", constants="imagenet").constant(5, (32, 32)) == 0.05
-
-
-@pytest.mark.parametrize("severity", [0, 6, -1, 2.5])
-def test_unknown_severity_lists_those_there_are(severity: float) -> None:
-    with pytest.raises(RbError, match=f"Severity of contrast is {severity}. Choose from: 1, 2, 3, 4, 5."):
-        corrupt("contrast", formula_images()[:1], severity)  # type: ignore[arg-type]
-
-
-def test_unknown_corruption_names_the_near_miss() -> None:
-    with pytest.raises(RbError, match="Did you mean 'defocus_blur'"):
-        CORRUPTIONS.build("defocus_blurr")
-
-
-def test_loading_the_classes_does_not_load_torch() -> None:
-    code = (
-        "import sys; from rbtools.corruptions import CORRUPTIONS; [CORRUPTIONS.load(n) for n in CORRUPTIONS];"
-        "sys.exit(any(m in sys.modules for m in ('torch', 'numpy')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -74,20 +74,11 @@ def test_description_counts_without_reading_images(photos, monkeypatch):
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
 def test_every_mode_becomes_rgb_as_pillow_converts_it(tmp_path, mode):
     """Greyscale too: three equal channels, as torchvision's ImageFolder gives."""
-    file = write(tmp_path / "d/test/a" / ("x.tif" if mode == "CMYK" else "x.png"), 3, mode=mode)
+    file = write(tmp_path / "d/test/a" / ("x.TIF" if mode == "CMYK" else "x.Png"), 3, mode=mode)
     found = datasets.load(named(tmp_path / "d"), "test").images[0]
     assert np.array_equal(found.permute(1, 2, 0).numpy(), np.asarray(Image.open(file).convert("RGB")))
     if mode == "L":
         assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
-
-
-def test_jpeg_of_any_spelling_is_read(tmp_path):
-    files = [
-        write(tmp_path / "d/test/a" / name, seed) for seed, name in enumerate(["A.JPG", "b.Jpeg", "c.jpg"])
-    ]
-    found = datasets.load(named(tmp_path / "d"), "test").images
-    expected = np.stack([np.asarray(Image.open(file)).transpose(2, 0, 1) for file in files])
-    assert np.array_equal(found.numpy(), expected)
 
 
 def test_hidden_and_other_files_are_skipped_and_counted(photos):
@@ -345,34 +336,6 @@ def test_fingerprint_is_what_the_docstring_says(photos):
     assert datasets.fingerprint(named(photos), "test") == expected
 
 
-def test_fingerprint_depends_on_content_and_not_on_place_or_time(photos):
-    before = datasets.fingerprint(named(photos), "test")
-    (photos / "test/cat/notes.txt").write_text("x")
-    os.utime(photos / "test/cat/9.png")
-    (photos / "test").rename(photos / "val")
-    moved = photos.rename(photos.parent / "moved")
-    assert datasets.fingerprint(named(moved), "test") == before
-    assert datasets.fingerprint(named(moved), "train") != before
-
-
-@pytest.mark.parametrize("change", ["pixel", "name", "class", "less", "more"])
-def test_fingerprint_changes_with_the_data(photos, change):
-    before = datasets.fingerprint(named(photos), "test")
-    cat = photos / "test/cat"
-    if change == "pixel":
-        write(cat / "9.png", 77)
-    elif change == "name":
-        (cat / "9.png").rename(cat / "8.png")
-    elif change == "class":
-        for split in ("train", "test"):
-            (photos / split / "cat").rename(photos / split / "bat")
-    elif change == "less":
-        (cat / "9.png").unlink()
-    else:
-        write(cat / "91.png", 5)
-    assert datasets.fingerprint(named(photos), "test") != before
-
-
 def test_class_map_is_part_of_the_fingerprint(photos, tmp_path):
     (tmp_path / "swapped").write_text("dog\ncat")
     (tmp_path / "same").write_text('{"cat": 0, "dog": 1}')
@@ -396,17 +359,6 @@ def test_second_fingerprint_reads_no_file(photos, monkeypatch, settled):
     assert datasets.fingerprint(named(photos), "test", cache=cache) == first
     with pytest.raises(AssertionError, match="was read"):
         datasets.fingerprint(named(photos), "test")
-
-
-def test_changed_file_is_read_again_in_spite_of_the_cache(photos, settled, overwrite):
-    """Though its size and its time of modification are those of before."""
-    cache = Memory()
-    before = datasets.fingerprint(named(photos), "test", cache=cache)
-    victim = photos / "test/cat/9.png"
-    data = bytearray(victim.read_bytes())
-    data[-5] ^= 1
-    overwrite(victim, bytes(data))
-    assert datasets.fingerprint(named(photos), "test", cache=cache) != before
 
 
 def test_files_just_written_are_not_trusted_to_the_cache(photos):

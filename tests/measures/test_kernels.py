@@ -138,34 +138,6 @@ def test_the_kernel_is_that_of_one_backward_pass_per_image(make: Any, each: bool
     assert [p.requires_grad for p in model.parameters()] == before
 
 
-def test_the_kernel_of_a_wide_network_is_the_arc_cosine_kernel() -> None:
-    """f = sqrt(2/m) a.relu(W x) with normal a and W: K = x.x' k0 + |x||x'| k1, with
-    k0 = (pi - t)/pi, k1 = (sin t + (pi - t) cos t)/pi, t the angle (Cho and Saul 2009; Jacot et al. 2018)."""
-    torch.manual_seed(0)
-    width = 1 << 15
-
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(12, width, bias=False), nn.Linear(width, 1, bias=False)
-            nn.init.normal_(self.first.weight)
-            nn.init.normal_(self.second.weight)
-
-        def forward(self, images: Tensor) -> Tensor:
-            logits: Tensor = self.second(F.relu(self.first(images.flatten(1)))) * math.sqrt(2 / width)
-            return logits
-
-    images = images_of(5, size=2) - 0.5
-    x = images.flatten(1).double()
-    lengths = x.norm(dim=1)
-    cosine = (x @ x.T / lengths[:, None] / lengths).clamp(-1, 1)
-    angle = cosine.acos()
-    one = (angle.sin() + (math.pi - angle) * cosine) / math.pi
-    exact = (x @ x.T) * (math.pi - angle) / math.pi + lengths[:, None] * lengths * one
-    found = kernel.gram(Wide().eval(), images)
-    torch.testing.assert_close(found, exact, rtol=0, atol=0.03 * float(exact.max()))
-
-
 def test_ntk_scores_are_those_of_the_blocks_of_one_kernel() -> None:
     model, batch = cells(), batch_of()
     perturbed, twice = (batch.images + 0.03).clamp(0, 1), (batch.images + 0.06).clamp(0, 1)
@@ -224,7 +196,7 @@ def test_the_exact_jacobian_is_that_of_autograd() -> None:
 def test_projections_are_unbiased_for_the_squared_norm() -> None:
     model, batch = cells(), batch_of()
     exact = value("jacobian", model, batch, exact=True)
-    assert value("jacobian", model, batch, projections=400) == pytest.approx(exact, rel=0.03)
+    assert value("jacobian", model, batch, projections=120) == pytest.approx(exact, rel=0.06)
     one = value("jacobian", model, batch)
     assert one != pytest.approx(exact, rel=1e-3)
     assert one == pytest.approx(value("jacobian", model, batch_of(chunk=1)), rel=1e-6)

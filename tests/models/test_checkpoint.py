@@ -176,19 +176,6 @@ class TestRecognition:
             state = {".".join(names.get(w, w) for w in key.split(".")): value for key, value in state.items()}
         assert checkpoint.infer(state) == Inferred({"space": "zoo", "name": name, "stem": "cifar"}, 7, 1)
 
-    def test_torchvision_naming_loads_the_same_function(self):
-        ours = ResNet((1, 1, 1, 1), classes=3, width=4).eval()
-        path = saved(
-            {
-                k.replace("shortcut", "downsample").replace("linear", "fc"): v
-                for k, v in ours.state_dict().items()
-            }
-        )
-        other = ResNet((1, 1, 1, 1), classes=3, width=4).eval()
-        checkpoint.load_into(other, checkpoint.read(path))
-        images = torch.rand(2, 3, 8, 8)
-        assert torch.equal(other(images), ours(images))
-
     def test_an_edge_without_weights_is_named_with_the_architectures_that_fit(self):
         path = saved(build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict())
         with pytest.raises(RbError) as error:
@@ -312,10 +299,7 @@ class TestWriting:
         with torch.no_grad():
             network.classifier.bias[0] += 1
         assert checkpoint.to_bytes(network, {"a": 1, "b": 2}, MEAN, STD) != first
-
-    def test_equal_bytes_however_often(self):
-        """The writer's hash tables have another seed every time, so several metadata keys would not do."""
-        network, metadata = self.network(), {"x": [1], "y": None, "z": {"b": 1, "a": 2}}
+        metadata = {"x": [1], "y": None, "z": {"b": 1, "a": 2}}  # the writer's hash tables differ every time
         assert len({checkpoint.to_bytes(network, metadata, MEAN, STD) for _ in range(20)}) == 1
 
     def test_tensors_that_share_memory_are_written(self):

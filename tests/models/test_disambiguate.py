@@ -205,7 +205,7 @@ def test_a_divergence_over_batches_is_that_over_all_images() -> None:
     network = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     for first in (True, False):
         whole = statistics.divergence(network, images, first=first)
-        batches = statistics._divergence(network, images.split([16, 8]), first=first)
+        batches = statistics.divergence(network, images.split([16, 8]), first=first)
         assert batches == pytest.approx(whole, rel=0.01)
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.test_transformers_names import NETWORKS as transformers
-from tests.models.test_transformers_names import filled
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
@@ -24,46 +22,29 @@ from rbtools.models.load_weights import load_into
 from rbtools.models.read_checkpoint import Checkpoint
 from rbtools.models.recognise import infer
 from rbtools.zoo.transformers_names import renamed
+from tests.zoo.test_transformers_names import NETWORKS as transformers
+from tests.zoo.test_transformers_names import filled
 
 pytestmark = pytest.mark.slow
 State = dict[str, Tensor]
 # The smallest network of each family, and the side of its images.
 NETWORKS = {
-    "nb201": 32,
-    "resnet18": 32,
-    "preactresnet18": 32,
-    "wrn-16-1": 32,
-    "vgg11": 32,
-    "deit-ti": 224,
-    "torchvision:squeezenet1_1": 64,
-    "torchvision:shufflenet_v2_x0_5": 64,
-    "torchvision:mnasnet0_5": 64,
-    "repo:deepmind/wrn-10-1": 32,
-    "repo:deepmind/meansparse-wrn-10-1": 32,
-    "repo:deepmind/preactresnet18": 32,
-    "repo:huang/wrn-r-d1-2-1-w16-24-16": 32,
-    "repo:huang/wrn-a-d1-2-1-w16-24-16": 32,
-    "repo:dai/pssilu-wrn-10-1": 32,
-    "repo:augmix/resnext-11-2x32d": 32,
-    "repo:card/resnet18-w8": 32,
-    "repo:card/wide-preactresnet18-x1": 32,
-    "repo:debenedetti/xcit-s12": 32,
-    "repo:singh/convnext-t": 64,
-    "repo:microsoft/swin-t": 224,
-    "repo:kuangliu/lenet": 32,
-    "repo:kuangliu/pnasneta": 32,
-    "repo:kuangliu/densenet-cifar": 32,
-    "repo:kuangliu/shufflenetv2-0.5": 32,
-    "repo:kuangliu/regnetx-200mf": 32,
-    "repo:kuangliu/efficientnetb0": 32,
-    "repo:chenyaofo/resnet8": 32,
-    "repo:chenyaofo/vgg11_bn": 32,
-    "repo:chenyaofo/mobilenetv2_x0_5": 32,
-    "repo:huyvnphan/googlenet": 32,
-    "hf:ViT": 224,
-    "hf:ConvNextV2": 64,
-    "hf:ResNet": 64,
-    "hf:RegNet": 64,
+    **dict.fromkeys("nb201 resnet18 preactresnet18 wrn-16-1 vgg11".split(), 32),
+    **dict.fromkeys(["deit-ti", "repo:microsoft/swin-t", "hf:ViT"], 224),
+    **dict.fromkeys(["torchvision:squeezenet1_1", "torchvision:shufflenet_v2_x0_5"], 64),
+    **dict.fromkeys(["torchvision:mnasnet0_5", "repo:singh/convnext-t"], 64),
+    **dict.fromkeys(["hf:ConvNextV2", "hf:ResNet", "hf:RegNet"], 64),
+    **{
+        f"repo:{name}": 32
+        for name in (
+            *("deepmind/wrn-10-1", "deepmind/meansparse-wrn-10-1", "deepmind/preactresnet18"),
+            *("huang/wrn-r-d1-2-1-w16-24-16", "huang/wrn-a-d1-2-1-w16-24-16", "dai/pssilu-wrn-10-1"),
+            *("augmix/resnext-11-2x32d", "card/resnet18-w8", "card/wide-preactresnet18-x1"),
+            *("debenedetti/xcit-s12", "kuangliu/lenet", "kuangliu/pnasneta", "kuangliu/densenet-cifar"),
+            *("kuangliu/shufflenetv2-0.5", "kuangliu/regnetx-200mf", "kuangliu/efficientnetb0"),
+            *("chenyaofo/resnet8", "chenyaofo/vgg11_bn", "chenyaofo/mobilenetv2_x0_5", "huyvnphan/googlenet"),
+        )
+    },
 }
 CELL = {
     "space": "nasbench201",
@@ -83,13 +64,11 @@ TRIES, OF_LARGE = 6, 3
 def reshaped(state: State, rng: random.Random) -> tuple[Any, State | None]:
     key = rng.choice([key for key, value in state.items() if value.ndim and len(value) > 1])
     value = state[key]
-    ways = [
-        value[:-1],
-        torch.cat([value, value[:1]]),
-        value.unsqueeze(-1),
-        value.flatten()[: len(value) // 2],
-    ]
-    return {**state, key: rng.choice(ways)}, None
+    half = value.flatten()[: len(value) // 2]
+    return {
+        **state,
+        key: rng.choice([value[:-1], torch.cat([value, value[:1]]), value.unsqueeze(-1), half]),
+    }, None
 
 
 def without_a_module(state: State, rng: random.Random) -> tuple[Any, State | None]:
@@ -154,13 +133,7 @@ def wrapped(state: State, rng: random.Random) -> tuple[Any, State | None]:
 
 def in_another_language(state: State, rng: random.Random) -> tuple[Any, State | None]:
     words = {"layer": "couche", "block": "bloc", "conv": "pli", "weight": "poids", "features": "traits"}
-    words |= {
-        "fc": "sortie",
-        "linear": "sortie",
-        "classifier": "sortie",
-        "head": "sortie",
-        "logits": "sortie",
-    }
+    words |= dict.fromkeys(("fc", "linear", "classifier", "head", "logits"), "sortie")
     pattern = "|".join(words)
     return {re.sub(pattern, lambda match: words[match[0]], key): v for key, v in state.items()}, None
 

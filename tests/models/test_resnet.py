@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
@@ -13,22 +12,6 @@ from rbtools.models.resnet import ResNet
 from rbtools.models.tensor_names import translated
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
-
-
-@pytest.mark.parametrize(
-    ("name", "classes", "expected"),
-    [
-        ("resnet18", 10, 11_173_962),
-        ("resnet18", 100, 11_220_132),
-        ("resnet18", 200, 11_271_432),
-        ("resnet34", 10, 21_282_122),
-        ("resnet34", 100, 21_328_292),
-    ],
-)
-def test_parameters_are_the_published_ones(name, classes, expected):
-    with torch.device("meta"):
-        network = build({"space": "zoo", "name": name}, classes=classes, shape=(3, 32, 32))
-    assert sum(p.numel() for p in network.parameters()) == expected
 
 
 def test_computes_what_torchvisions_blocks_compute():
@@ -49,12 +32,6 @@ def test_names_are_kuanglius():
     assert {"layer1.0.conv1.weight", "layer2.0.shortcut.0.weight", "layer2.0.shortcut.1.bias"} <= names.keys()
     assert {"conv1.weight", "bn1.weight", "linear.bias"} <= names.keys()
     assert not any(name.startswith("layer1.0.shortcut") for name in names)
-
-
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 28, 28), (3, 64, 48)])
-def test_any_image_size_gives_logits(shape):
-    network = ResNet((1, 1, 1, 1), classes=5, in_channels=shape[0], width=4).eval()
-    assert network(torch.rand(2, *shape)).shape == (2, 5)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +78,3 @@ def test_images_without_a_window_of_4x4_and_other_pools_are_refused():
         zoo.costs({"name": "resnet18", "pool": "4x4"}, 10, (3, 16, 16))
     with pytest.raises(RbError, match=r"no pool '2x2'\. Choose from: global, 4x4\."):
         named_arch("resnet18:pool=2x2")
-
-
-def test_pooling_is_the_fixed_4x4_one_at_32_pixels():
-    network = ResNet((1, 1, 1, 1), classes=5, width=4).eval()
-    features = []
-    network.layer4.register_forward_hook(lambda module, inputs, output: features.append(output))
-    logits = network(torch.rand(2, 3, 32, 32))
-    torch.testing.assert_close(logits, network.linear(F.avg_pool2d(features[0], 4).flatten(1)))

@@ -15,7 +15,6 @@ from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
 
 SHAPES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "tiny": (3, 64, 64), "large": (3, 224, 224)}
-SMALL = {"simplecnn": 1, "vgg11": 1}  # cheap enough to run in numbers
 
 
 def built(name, classes=10, shape=(3, 32, 32)):
@@ -24,9 +23,9 @@ def built(name, classes=10, shape=(3, 32, 32)):
     return network.to("meta").eval()
 
 
-BIG = ("resnet101", "resnet152", "vit-l")
+BIG = ("resnet34", "resnet101", "resnet152", "vit-b", "vit-l")  # deeper or wider, but built alike
 COUNTED = [(name, size) for name in zoo.FORMS for size in ("mnist", "large") if name not in BIG]
-COUNTED += [(name, "cifar") for name in (*BIG, "resnet18", "vgg19", "wrn-16-1")]
+COUNTED += [(name, "cifar") for name in ("resnet34", "resnet18", "vgg19", "wrn-16-1")]
 COUNTED += [(name, "tiny") for name in ("resnet18", "simplecnn", "wrn-16-1")]
 
 
@@ -159,30 +158,13 @@ def test_simplecnn_is_pytorchs_mnist_example():
 
 
 def test_a_transformer_is_torchvisions_behind_a_resize():
-    theirs = filled(
-        torchvision.models.VisionTransformer(
-            image_size=32,
-            patch_size=8,
-            num_layers=12,
-            num_heads=3,
-            hidden_dim=192,
-            mlp_dim=768,
-            num_classes=5,
-        )
-    )
+    layers = {"num_layers": 12, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 768, "num_classes": 5}
+    theirs = filled(torchvision.models.VisionTransformer(image_size=32, patch_size=8, **layers))
     ours = load(zoo_network("deit-ti", patch=8, side=32), theirs.state_dict())
     images = torch.rand(2, 3, 48, 40)
     resized = F.interpolate(images, (32, 32), mode="bilinear", align_corners=False)
     torch.testing.assert_close(ours(images), theirs(resized))
     torch.testing.assert_close(ours(resized), theirs(resized))
-
-
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 224, 224)])
-def test_small_and_large_images_give_logits(name, shape):
-    logits = zoo_network(name, 4, shape)(torch.rand(1, *shape))
-    assert logits.shape == (1, 4)
-    assert logits.isfinite().all()
 
 
 def test_average_pooling_is_the_same_as_a_fixed_one_at_its_size():

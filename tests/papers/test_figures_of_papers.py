@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools.cli import tools
+from rbtools.papers import figures_of_papers, panels, sidebyside
+from rbtools.plots import base
 
-ROOT = Path(__file__).resolve().parents[2]
 # How many figures and tables each paper numbers.
 NUMBERED = {
     "nas-robbench-201": {"figure": 8, "table": 7},
@@ -39,32 +40,28 @@ PANELS = {
 }
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    return importlib.import_module("figures_of_papers")
-
-
 @pytest.mark.parametrize("name", NUMBERED)
-def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str, driver: Any) -> None:
-    items = driver.PAPERS[name].items
+def test_every_number_of_a_paper_is_drawn_or_says_why_not(name: str) -> None:
+    items = figures_of_papers.PAPERS[name].items
     counts = NUMBERED[name]
     assert set(items) == {f"{kind} {n}" for kind in counts for n in range(1, counts[kind] + 1)}
-    assert set(NUMBERED) == set(driver.PAPERS)
+    assert set(NUMBERED) == set(figures_of_papers.PAPERS)
     for number, item in items.items():
         assert sum(map(bool, (item.panels, item.table, item.reason))) == 1, number
         assert item.caption
         assert "".join(item.panels) == PANELS.get((name, number), "".join(item.panels))
     assert {number for number, item in items.items() if item.reason} == WITHOUT[name]
-    module = importlib.import_module(f"reproduce_{driver.PAPERS[name].records.replace('-', '_')}")
+    module = importlib.import_module(
+        f"rbtools.papers.reproduce_{figures_of_papers.PAPERS[name].records.replace('-', '_')}"
+    )
     known = {*module.tables([], "mini"), *(["table 2"] if name == "nas-robbench-201" else [])}
     assert {item.table for item in items.values() if item.table} <= known
 
 
 @pytest.mark.parametrize("name", NUMBERED)
 @pytest.mark.parametrize("scale", ["mini", "full"])
-def test_every_command_of_an_item_is_one(name: str, scale: str, driver: Any) -> None:
-    run = driver.Run(name, scale, Path("made"), 6.5)
+def test_every_command_of_an_item_is_one(name: str, scale: str) -> None:
+    run = figures_of_papers.PaperRun(name, scale, Path("made"), 6.5)
     for number, item in run.paper.items.items():
         for command in run.commands(item, number.replace(" ", "")).values():
             for part in re.split(r" \| (?=rb-)", command):
@@ -74,16 +71,16 @@ def test_every_command_of_an_item_is_one(name: str, scale: str, driver: Any) -> 
                 assert done.exit_code == 0, f"$ {part}\n{done.stderr}"
 
 
-def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks(driver: Any) -> None:
+def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> None:
     records = Path("made/wci-mini.jsonl")
     items = {
-        "figure 1": driver.Item(
+        "figure 1": figures_of_papers.Item(
             "Shown.", {"a": "rb-plot hist --metric acc {to}", "b": "rb-plot curves {to}"}
         ),
-        "figure 2": driver.Item("Of others.", {"": "rb-plot hist {to}"}, of="prbench"),
-        "table 1": driver.Item("Words & more.", reason="It has no data."),
+        "figure 2": figures_of_papers.Item("Of others.", {"": "rb-plot hist {to}"}, of="prbench"),
+        "table 1": figures_of_papers.Item("Words & more.", reason="It has no data."),
     }
-    run = driver.Run("wci", "mini", Path("made"), 3.3)
+    run = figures_of_papers.PaperRun("wci", "mini", Path("made"), 3.3)
     run.paper = run.paper._replace(items=items)
     run.claims = []
     bound = {
@@ -93,7 +90,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks(driver:
         "value": 0.25,
         "inputs": {"n": 3},
     }
-    run.theory = driver.side.theory([{"evals": [{**bound, "vacuous": False}, {"metric": "acc"}]}])
+    run.theory = sidebyside.theory([{"evals": [{**bound, "vacuous": False}, {"metric": "acc"}]}])
     records.write_text(
         "".join(json.dumps({"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}}) + "\n" for n in range(9))
     )
@@ -101,7 +98,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks(driver:
     assert made["figure 1"].file == "fig1" and not made["figure 2"].file
     assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
     assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
-    shown = driver.page(run, made)
+    shown = figures_of_papers.page(run, made)
     assert "<td>a &lt; b</td><td>0.25</td><td>0.25</td><td>n 3</td><td>0 of 1</td>" in shown
     assert "Words &amp; more." in shown and "It has no data." in shown and 'src="fig1.png"' in shown
     pdf = Path("made/wci/fig1.pdf")
@@ -117,10 +114,10 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks(driver:
     assert pdf.stat().st_mtime_ns > first
 
 
-def test_a_table_has_the_published_values_in_columns_of_their_own(driver: Any) -> None:
+def test_a_table_has_the_published_values_in_columns_of_their_own() -> None:
     from rbtools.scoring import render
 
-    paper = driver.side.PaperTable(
+    paper = sidebyside.PaperTable(
         "T", {"erm": {"Acc": 0.95}}, {"erm": {"Acc": 0.9, "AA": 0.1}}, ("Acc", "AA")
     )
     assert render.to_markdown(paper.beside()).splitlines() == [
@@ -130,21 +127,21 @@ def test_a_table_has_the_published_values_in_columns_of_their_own(driver: Any) -
     ]
 
 
-def test_a_reason_is_what_the_tool_said_and_what_makes_it(driver: Any) -> None:
+def test_a_reason_is_what_the_tool_said_and_what_makes_it() -> None:
     lacks = "rb-plot: error: --rows: No metric matches 'corrupt.*.4'. Metrics: acc, fgsm.8, ....\n"
     made = "--rows: No metric matches 'corrupt.*.4'. rb-corrupt all --severity 1-5 makes it."
-    assert driver.reason(lacks) == made
+    assert figures_of_papers.reason(lacks) == made
     near = "No record has the metric 'pgd20.32'. Did you mean 'pgd2.32' or 'ge.pgd2.32'? They have: a.\n"
     told = "No record has the metric 'pgd20.32'. rb-attack pgd --eps LIST makes it."
-    assert driver.reason(f"rb-plot: error: {near}") == told
+    assert figures_of_papers.reason(f"rb-plot: error: {near}") == told
     chosen = "rb-plot: --where 'acc > 2' holds for no record.\nrb-plot: error: there is: x was not written.\n"
-    assert driver.reason(chosen) == "--where 'acc > 2' holds for no record."
+    assert figures_of_papers.reason(chosen) == "--where 'acc > 2' holds for no record."
     kept = "rb-plot: error: --metric: no record has the confusion of 'acc'. There is: x."
-    assert "--detail" in driver.reason(kept)
+    assert "--detail" in figures_of_papers.reason(kept)
 
 
-def test_figures_of_prbench_show_one_record_of_each_method(driver: Any) -> None:
-    module = importlib.import_module("reproduce_prbench")
+def test_figures_of_prbench_show_one_record_of_each_method() -> None:
+    module = importlib.import_module("rbtools.papers.reproduce_prbench")
     trained = [("erm", {}), ("corruption", {"noise": "gaussian"}), ("corruption", {"noise": "uniform"})]
     trained += [("trades", {"filter": "chen-lee", "warm_steps": 2})]
     records = [{"train": {"method": method, "config": config}} for method, config in trained]
@@ -152,8 +149,8 @@ def test_figures_of_prbench_show_one_record_of_each_method(driver: Any) -> None:
     assert module.plain(records) == [records[0], records[2]]
 
 
-def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one(driver: Any) -> None:
-    module = importlib.import_module("reproduce_wci")
+def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one() -> None:
+    module = importlib.import_module("rbtools.papers.reproduce_wci")
     history = {name: [1.0, 2.0, 3.0] for name in module.SHOWN}
     records = [
         {"dataset": dataset, "train": {"config": {"regularize": how}, "history": history}}
@@ -171,8 +168,8 @@ def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one(dri
     ]
 
 
-def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own(driver: Any) -> None:
-    module = importlib.import_module("reproduce_prbench")
+def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own() -> None:
+    module = importlib.import_module("rbtools.papers.reproduce_prbench")
     train = {"method": "erm", "config": {}}
     records = [
         {"dataset": dataset, "arch": {"name": "resnet18"}, "train": train, "metrics": metrics}
@@ -192,8 +189,8 @@ def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own(driver: Any
     assert made["table 11"].ours["mnist, resnet18, ERM"].items() >= mnist.items()
 
 
-def test_the_claims_of_prbench_hold_for_its_own_numbers(driver: Any) -> None:
-    module = importlib.import_module("reproduce_prbench")
+def test_the_claims_of_prbench_hold_for_its_own_numbers() -> None:
+    module = importlib.import_module("rbtools.papers.reproduce_prbench")
     rows = module.published()
     claims = module.claims_of(rows)
     assert {claim.holds for claim in claims if "table 12" not in claim.words} == {True}
@@ -204,8 +201,8 @@ def test_the_claims_of_prbench_hold_for_its_own_numbers(driver: Any) -> None:
     assert len(module.by_noise(rows)) == 15
 
 
-def test_what_searches_derived_is_in_table_7_alone(driver: Any) -> None:
-    module = importlib.import_module("reproduce_nas_robbench_201")
+def test_what_searches_derived_is_in_table_7_alone() -> None:
+    module = importlib.import_module("rbtools.papers.reproduce_nas_robbench_201")
 
     def record(text: str, acc: float, **more: Any) -> dict[str, Any]:
         arch = {"str": text, "none": 0, "class": 1}
@@ -228,8 +225,8 @@ def test_what_searches_derived_is_in_table_7_alone(driver: Any) -> None:
     assert tables["table 5"].ours["0"]["clean"] == 0.5
 
 
-def test_networks_of_one_size_span_their_accuracies_under_attack(driver: Any) -> None:
-    module = importlib.import_module("reproduce_nas_bench_201_robustness")
+def test_networks_of_one_size_span_their_accuracies_under_attack() -> None:
+    module = importlib.import_module("rbtools.papers.reproduce_nas_bench_201_robustness")
 
     def record(params: int, kernel: int, *values: float) -> dict[str, Any]:
         metrics = dict(zip(("fgsm.16", "pgd40.16", "fgsm.255", "acc"), (*values, 0.0, 1.0), strict=True))
@@ -246,7 +243,7 @@ def test_networks_of_one_size_span_their_accuracies_under_attack(driver: Any) ->
     assert module.spreads(records[:1]) == {}
 
 
-def test_panels_of_a_figure_lie_beside_and_below_one_another(driver: Any) -> None:
+def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     records = Path("panels.jsonl")
     records.write_text(
         "".join(json.dumps({"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}}) + "\n" for n in range(9))
@@ -258,17 +255,17 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another(driver: Any) -> Non
         "c": f"{command} --title Other",
         "d": command,
     }
-    said = driver.draw(commands, "whole", 2, 6.0)
+    said = figures_of_papers.draw(commands, "whole", 2, 6.0)
     assert list(said) == ["b"] and "missing" in said["b"]
     assert not Path("a.pdf").exists()
-    alone = driver.figure_of(command)
-    height = alone.get_figheight() + driver.panels.GAP + alone.get_figheight()
+    alone = figures_of_papers.figure_of(command)
+    height = alone.get_figheight() + panels.GAP + alone.get_figheight()
     box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("whole.pdf").read_bytes())
     assert box and [float(side) / 72 for side in box.groups()] == pytest.approx([6.0, height], abs=0.01)
     from matplotlib import image
 
     pixels = image.imread("whole.png")[..., :3]
-    one = image.imread(_png(driver, alone))[..., :3]
+    one = image.imread(_png(alone))[..., :3]
     rows, columns = one.shape[:2]
     # The first panel, without its letter, is the figure itself; c, which has another title, stands beside it.
     letter = 60
@@ -278,6 +275,6 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another(driver: Any) -> Non
     assert (pixels[-rows:, columns:] == 1).all()
 
 
-def _png(driver: Any, figure: Any) -> Path:
-    Path("alone.png").write_bytes(driver.base.encode(figure, "png"))
+def _png(figure: Any) -> Path:
+    Path("alone.png").write_bytes(base.encode(figure, "png"))
     return Path("alone.png")

@@ -76,7 +76,7 @@ def test_every_row_and_column_of_a_heat_map_has_a_name_in_a_paper_s_column(width
 
 
 def test_the_six_weightings_of_prbench_are_boxes_of_the_scores() -> None:
-    names = [spec.item for spec in plan.PRESETS["prbench"].asked]
+    names = [spec.item for spec in plan.presets()["prbench"].asked]
     some = [trained(method, **{name: float(n) for name in names}) for n, method in enumerate(("erm", "pgd"))]
     figure = drawn("box", some, preset="prbench", weightings="prbench")
     assert [axes.get_title().replace("\n", " ") for axes in figure.axes] == [*weightings.PRESETS["prbench"]]

@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shlex
-import shutil
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from rbtools.cli import tools
+from rbtools.papers import reproduce_prbench
+from rbtools.papers.__main__ import main
+from rbtools.papers.recipes import RECIPES, Setting
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench")
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("make"), reason="needs make")]
+pytestmark = pytest.mark.slow
 
 
 def recipe(name: str, scale: str) -> str:
-    """The pipe of a recipe, as make would give it to the shell."""
-    environment = Path("ready")  # a set-up that counts as whole: make has nothing to install
-    environment.mkdir(exist_ok=True)
-    for stamp in ("venv.stamp", "run.stamp"):
-        (environment / stamp).touch()
-    line = ["make", "-n", f"reproduce-{name}", f"SCALE={scale}", "JOBS=1", f"VENV={environment.absolute()}"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    text = done.stdout.replace("\\\n", " ")
-    (pipe,) = re.findall(r"mkdir -p '[^']*'; (.*?) > '[^']*\.jsonl'", text, re.S)
-    return " ".join(pipe.split())
+    """The pipe of a recipe, on one line."""
+    return re.sub(r" +", " ", RECIPES[name](Setting(scale, jobs=1)))
 
 
 def stage(command: str, text: str) -> str:
     tool, *arguments = shlex.split(command)
     if tool == "cat":
         return text
-    main = tools.tool(tool.removeprefix("rb-")).command
-    done = CliRunner().invoke(main, arguments, input=text, prog_name=tool)
+    command_of = tools.tool(tool.removeprefix("rb-")).command
+    done = CliRunner().invoke(command_of, arguments, input=text, prog_name=tool)
     assert done.exit_code == 0, f"$ {command}\n{done.stderr[-2000:]}"
     return done.stdout
 
@@ -88,16 +77,21 @@ def parses(command: str) -> None:
     named = {"how": "cutout", "noise": "gaussian", "set": "cifar10", "classes": "10", "search": "darts"}
     tool, *arguments = shlex.split(re.sub(r"\$(\w+)", lambda word: named.get(word[1], "1"), command))
     arguments = [word for word in arguments if word != "done"]
-    main = tools.tool(tool.removeprefix("rb-")).command
-    done = CliRunner().invoke(main, [*arguments, "--print-config"], prog_name=tool)
+    command_of = tools.tool(tool.removeprefix("rb-")).command
+    done = CliRunner().invoke(command_of, [*arguments, "--print-config"], prog_name=tool)
     assert done.exit_code == 0, f"$ {command}\n{done.stderr}"
 
 
-def compare(name: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    script = ROOT / f"bench/reproduce_{name.replace('-', '_')}.py"
-    return subprocess.run(
-        [sys.executable, str(script), *arguments], input=text, capture_output=True, text=True, timeout=300
-    )
+def papers(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def compare(name: str, text: str) -> str:
+    """The report on the records of a recipe at the scale tiny."""
+    Path("records.jsonl").write_text(text)
+    done = papers(f"reproduce-{name}", "--scale", "tiny", "--records", "records.jsonl")
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,11 +99,10 @@ def test_a_recipe_ends_with_the_published_values_beside_ours(name: str) -> None:
     text = run(recipe(name, "tiny"))
     records = [json.loads(line) for line in text.splitlines()]
     assert records and all("error" not in record for record in records)
-    done = compare(name, "--scale", "tiny", text=text)
-    assert done.returncode == 0, done.stderr
-    assert "published / ours / difference" in done.stdout
-    assert re.search(r"\d+ of \d+ claims hold here", done.stdout)
-    cells = re.findall(r"[-\d.]+ / [-\d.]+ / [+-][\d.]+", done.stdout)
+    shown = compare(name, text)
+    assert "published / ours / difference" in shown
+    assert re.search(r"\d+ of \d+ claims hold here", shown)
+    cells = re.findall(r"[-\d.]+ / [-\d.]+ / [+-][\d.]+", shown)
     assert len(cells) >= 6, "next to nothing of the paper was measured"
 
 
@@ -117,16 +110,15 @@ def test_the_curves_of_wci_end_with_correlations() -> None:
     text = run(recipe("wci", "tiny"))
     (record,) = [json.loads(line) for line in text.splitlines()]
     assert record["train"]["config"]["regularize"] == ["l2"]
-    done = compare("wci", "--scale", "tiny", text=text)
-    assert done.returncode == 0, done.stderr
+    shown = compare("wci", text)
     history = record["train"]["history"]
-    assert f"| l2 | 3 | {history['wci'][2]:.4g} | {history['wci.trace'][2]:.4g} |" in done.stdout
+    assert f"| l2 | 3 | {history['wci'][2]:.4g} | {history['wci.trace'][2]:.4g} |" in shown
     # rho of 3 ranks is one of four numbers, or none where two epochs are equal.
-    assert re.search(r"\| l2 \| 3 \| (-?[10]\.[05]0|-?0\.87) ", done.stdout), done.stdout
-    assert re.search(r"\d+ of \d+ claims hold here", done.stdout)
+    assert re.search(r"\| l2 \| 3 \| (-?[10]\.[05]0|-?0\.87) ", shown), shown
+    assert re.search(r"\d+ of \d+ claims hold here", shown)
     bounds = [entry["metric"] for entry in record["evals"] if entry.get("measure") == "bound"]
     assert bounds == [f"bound.wci{number}.pgd.32" for number in (4, 2, 1)]
-    assert "| bound.wci2.pgd.32 | sum_l \\|W_l\\|^2 / (2 sigma_l^2) |" in done.stdout
+    assert "| bound.wci2.pgd.32 | sum_l \\|W_l\\|^2 / (2 sigma_l^2) |" in shown
     commands = [command for scale in ("mini", "full") for command in words(recipe("wci", scale))]
     for command in commands:
         parses(command)
@@ -137,9 +129,8 @@ def test_the_theory_ends_with_bounds_of_its_own_networks() -> None:
     text = run(recipe("theory", "tiny"))
     records = [json.loads(line) for line in text.splitlines()]
     assert [record["arch"]["space"] for record in records] == ["fcnn", "rescnn"]
-    done = compare("theory", "--scale", "tiny", text=text)
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.split("rescnn: 1 networks")
+    shown = compare("theory", text)
+    first, second = shown.split("rescnn: 1 networks")
     for name in ("robbench1.clean", "robbench1.robust", "robbench2.clean", "separation.robust"):
         assert f"| bound.{name}" in first and f"| bound.{name}" in second
     assert "kappa" in second and "kappa" not in first
@@ -148,25 +139,43 @@ def test_the_theory_ends_with_bounds_of_its_own_networks() -> None:
             parses(command)
 
 
-@pytest.mark.parametrize("name", (*NAMES, "wci", "theory"))
+@pytest.mark.parametrize("name", RECIPES)
 def test_missing_data_are_named_before_anything_runs(name: str) -> None:
-    done = compare(name, "--scale", "full", "--need", "--data", "nowhere")
-    assert done.returncode == 1 and done.stdout == ""
+    done = papers(f"reproduce-{name}", "--scale", "full", "--data", "nowhere")
+    assert done.exit_code == 1 and done.stdout == "" and not Path("reproduced").exists()
     assert "nowhere/cifar-10-batches-py\n    from: its authors" in done.stderr
     assert "layout: data_batch_1" in done.stderr
-    assert compare(name, "--scale", "mini", "--need").returncode == 0
+    weights = "nowhere/nas-bench-201\n    from: the authors of NAS-Bench-201"
+    assert (weights in done.stderr) == (name == "nas-bench-201-robustness")
 
 
-def test_missing_weights_are_named() -> None:
-    done = compare("nas-bench-201-robustness", "--scale", "full", "--need", "--weights", "nowhere")
-    assert (
-        "nowhere\n    from: the authors of NAS-Bench-201" in done.stderr and "000000-FULL.pth" in done.stderr
+def test_names_are_listed_and_others_refused() -> None:
+    listed = papers().stdout.split()
+    assert listed[:3] == [
+        "reproduce-nas-bench-201-robustness",
+        "reproduce-nas-robbench-201",
+        "reproduce-prbench",
+    ]
+    assert "figures-wci" in listed
+    assert papers("reproduce-prbench", "--scale", "large").exit_code == 2
+    assert "no table is named" in papers("reproduce-search").stderr
+
+
+def test_a_recipe_runs_its_pipe_and_keeps_records_that_did_not_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        RECIPES, "theory", lambda setting: "rb-arch --space fcnn --depth 2 --sample 1 --width 4"
     )
-
-
-def test_a_scale_that_is_none_is_refused() -> None:
-    done = compare("prbench", "--scale", "large", "--need")
-    assert done.returncode == 2 and "invalid choice: 'large'" in done.stderr
+    done = papers("reproduce-theory", "--scale", "tiny", "--reproduced", "made")
+    assert done.exit_code == 0 and "fcnn: 1 networks" in done.stdout
+    records = Path("made/theory-tiny.jsonl")
+    first = records.stat().st_mtime_ns
+    papers("reproduce-theory", "--scale", "tiny", "--reproduced", "made")
+    assert records.stat().st_mtime_ns == first and [*Path("made").glob("new-*")] == []
+    monkeypatch.setitem(RECIPES, "theory", lambda setting: "rb-arch --index 99999999 | cat")
+    failed = papers("reproduce-theory", "--scale", "tiny", "--reproduced", "made")
+    assert failed.exit_code == 1 and "goes on there" in failed.stderr and records.stat().st_mtime_ns == first
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -180,13 +189,10 @@ def test_every_command_of_a_recipe_is_one(name: str, scale: str) -> None:
 
 
 @pytest.mark.parametrize("scale", ["mini", "full"])
-def test_the_columns_of_prbench_are_at_the_radii_of_its_recipe(
-    scale: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_columns_of_prbench_are_at_the_radii_of_its_recipe(scale: str) -> None:
     lists = re.findall(r"--gamma (\S+)", recipe("prbench", scale))
     measured = {f"{float(Fraction(word)):g}" for one in lists for word in one.split(",")}
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    columns = runpy.run_path(str(ROOT / "bench" / "reproduce_prbench.py"))["metrics"](scale).values()
+    columns = reproduce_prbench.metrics(scale).values()
     names = [name.split(".", 2) for name in columns if name.startswith(("pr.", "probacc."))]
     shown = {re.sub(r"\.0\.\d+$", "", radius) if kind == "probacc" else radius for kind, _, radius in names}
     assert {f"{float(radius):g}" for radius in shown} <= measured

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
-
-
-def module(name: str) -> ModuleType:
-    sys.path.insert(0, str(BENCH))
-    try:
-        spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        sys.modules[name] = found
-        spec.loader.exec_module(found)
-        return found
-    finally:
-        sys.path.remove(str(BENCH))
-
-
-side = module("sidebyside")
+from rbtools.papers import sidebyside as side
+from rbtools.papers.recipes import Setting
 
 
 def test_a_cell_has_the_published_value_ours_and_the_difference() -> None:
@@ -66,18 +47,12 @@ def test_failed_records_are_left_out_and_counted(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "1 of 2 records failed and are left out.\n"
 
 
-def test_missing_data_says_which_file_where_from_and_which_layout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_says_which_file_where_from_and_which_layout() -> None:
     Path("there").touch()
-    side.need("x", [side.Missing("there", "a", "b")])
-    with pytest.raises(SystemExit, match="1"):
-        side.need(
-            "x", [side.Missing("there", "a", "b"), side.Missing("weights", "its authors", "000000.pth")]
-        )
-    told = capsys.readouterr().err
-    assert (
-        "weights\n    from: its authors\n    layout: 000000.pth\n" in told
-        and "there" not in told.split("weights")[1]
-    )
+    there, weights = side.Missing("there", "a", "b"), side.Missing("weights", "its authors", "000000.pth")
+    assert side.absent("x", [there]) == ""
+    told = side.absent("x", [there, weights])
+    assert told.endswith("  weights\n    from: its authors\n    layout: 000000.pth") and "there" not in told
 
 
 def test_bounds_of_records_are_one_row_each_with_the_inputs_of_the_least() -> None:
@@ -96,20 +71,18 @@ def test_bounds_of_records_are_one_row_each_with_the_inputs_of_the_least() -> No
 
 
 def test_weights_of_timm_are_named_where_the_hub_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     (tmp_path / "models--timm--there.fb").mkdir()
     wanted = [side.timm_weights(name) for name in ("there.fb", "missing.fb")]
-    with pytest.raises(SystemExit):
-        side.need("prbench", wanted)
-    said = capsys.readouterr().err
+    said = side.absent("prbench", wanted)
     assert f"{tmp_path}/models--timm--missing.fb" in said and "there" not in said
     assert "hf download timm/missing.fb model.safetensors" in said and "PR_VITS=" in said
 
 
 def test_table_8_has_transformers_at_32_pixels_alone() -> None:
-    prbench = module("reproduce_prbench")
+    from rbtools.papers import reproduce_prbench as prbench
 
     def record(
         name: str, method: str, space: str = "timm", side: int = 32, **config: str
@@ -134,7 +107,8 @@ def test_table_8_has_transformers_at_32_pixels_alone() -> None:
 
 
 def test_tables_9_and_11_have_the_published_rows_of_all_further_pairs() -> None:
-    prbench = module("reproduce_prbench")
+    from rbtools.papers import reproduce_prbench as prbench
+
     tables = prbench.tables([{"dataset": "digits", "arch": {"name": "nb201-13714"}, "train": {}}], "mini")
     nine, eleven = (tables[f"table {number}"].published for number in (9, 11))
     assert len(nine) == 90 and len(eleven) == 36  # nine methods each
@@ -153,12 +127,10 @@ def test_tables_9_and_11_have_the_published_rows_of_all_further_pairs() -> None:
     )
 
 
-def test_what_further_pairs_and_transformers_need_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_further_pairs_and_transformers_need_is_named() -> None:
     pairs = "cifar10/vgg19 mnist/simplecnn svhn/resnet18"
-    chosen = argparse.Namespace(pairs=pairs, data="nowhere", timm="", vit_s="nowhere/vit_s.pth")
-    with pytest.raises(SystemExit):
-        side.need("prbench", side.of_prbench(chosen))
-    said = capsys.readouterr().err
+    setting = Setting("full", data="nowhere", pairs=pairs, vits="", vit_s="nowhere/vit_s.pth")
+    said = side.absent("prbench", side.needed(setting, (), False, True))
     assert "nowhere/MNIST/raw\n    from: its authors" in said and "nowhere/train_32x32.mat" in said
     assert "nowhere/vit_s.pth\n    from: timm's authors: https://" in said and "PR_VIT_S=" in said
     assert "cifar-10" not in said
@@ -166,4 +138,4 @@ def test_what_further_pairs_and_transformers_need_is_named(capsys: pytest.Captur
     Path("data/mnist/train-images-idx3-ubyte.gz").touch()
     Path("data/svhn").mkdir()
     Path("data/svhn/train_32x32.mat").touch()
-    side.need("prbench", [side.data_set(name, "data") for name in ("mnist", "svhn")])
+    assert side.absent("prbench", [side.data_set(name, "data") for name in ("mnist", "svhn")]) == ""

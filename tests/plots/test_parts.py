@@ -237,9 +237,9 @@ def test_records_with_different_metrics_are_refused_as_by_rb_score(name: str, fi
 
 
 def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> None:
-    from rbtools.scoring.plan import PRESETS
+    from rbtools.scoring.plan import presets
 
-    preset = PRESETS["prbench"]
+    preset = presets()["prbench"]
     some = []
     for dataset, names in (("cifar10", {}), ("mnist", preset.on["mnist"])):
         for number in (1, 2):

@@ -8,7 +8,6 @@ from scipy import stats
 
 from rbtools.errors import RbError
 from rbtools.probabilistic import NOISES
-from rbtools.probabilistic.estimate import pr_d
 from rbtools.rng.draws import Draws
 
 
@@ -47,13 +46,6 @@ def test_the_ends_of_the_range_mirror_each_other() -> None:
     assert float(below) == -float(above) == -(2.0**-24)
 
 
-def test_draws_belong_to_the_example_and_the_draw() -> None:
-    uniform = NOISES.build("uniform")
-    together = uniform.unit(draws(0, 5), (2, 4, 4), 3)
-    assert torch.equal(together[2:4], uniform.unit(draws(2, 4), (2, 4, 4), 3))
-    assert not torch.equal(together, uniform.unit(draws(0, 5), (2, 4, 4), 4))
-
-
 def test_noise_is_the_unit_draw_times_the_radius_and_clipping_keeps_pixels_in_the_box() -> None:
     images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     before = images.clone()
@@ -66,19 +58,6 @@ def test_noise_is_the_unit_draw_times_the_radius_and_clipping_keeps_pixels_in_th
             assert torch.allclose(uniform.apply(images, unit, gamma), want, atol=1e-7)
         assert bool((uniform.apply(images, unit, 0.3) > 1).any()) != clip
     assert torch.equal(images, before)
-
-
-def test_pr_of_a_linear_classifier_is_the_known_one() -> None:
-    # One pixel at .5, correct while it stays above .48: P(.5 + gamma u > .48) = (1 + .02 / gamma) / 2.
-    uniform, samples = NOISES.build("uniform"), 100
-    images = torch.full((400, 1, 1, 1), 0.5)
-    for gamma, want in [(0.01, 1.0), (0.04, 0.75), (0.2, 0.55)]:
-        correct = torch.zeros(400, dtype=torch.int64)
-        for draw in range(samples):
-            noisy = uniform.apply(images, uniform.unit(draws(0, 400), (1, 1, 1), draw), gamma)
-            correct += noisy.flatten() > 0.48
-        found = pr_d(correct.tolist(), samples)
-        assert found.value == pytest.approx(want, abs=4 * (0.25 / 40_000) ** 0.5 if want < 1 else 0)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -36,8 +36,8 @@ RECORD = {
         "none": 0,
         "count": 3,
         "kernel_params": 18,
-        "acc": -1,
-    },
+    }
+    | {"acc": -1},
     "dataset": "cifar10",
     "train": {"method": "trades", "augment": True, "note": None, "config": {"lambda": 6.0, "in.dots": 5}},
     "metrics": METRICS,
@@ -290,15 +290,17 @@ def test_long_rows_do_not_nest():
     assert value("sum(" + ", ".join(["1"] * 5000) + ")") == 5000
 
 
-@given(st.text() | st.text(alphabet="ab.0189*-+/()[],<>=! '\"eandortif\n"))
-@settings(max_examples=200, deadline=None)
+_WORDS = (
+    "acc fgsm.8 fgsm.* * none count mean( std( abs( sqrt( log( ( ) [ ] , + - * / < <= == != in not and or"
+    " true null 'x' 0 2.5 dataset train"
+).split()
+
+
+@given(st.text() | st.text("ab.0189*-+/()[],<>=! '\"eandortif\n") | st.lists(st.sampled_from(_WORDS)))
+@settings(max_examples=300, deadline=None)
 def test_any_text_gives_a_value_or_an_rberror(text):
-    check_value_or_error(text)
-
-
-def check_value_or_error(text):
     try:
-        found = value(text)
+        found = value(text if isinstance(text, str) else " ".join(text))
     except RbError as error:
         assert str(error)
     else:
@@ -306,17 +308,6 @@ def check_value_or_error(text):
             assert math.isfinite(found)
         else:  # a list or an object is a field of the record
             assert found is None or isinstance(found, bool | int | str | list | dict)
-
-
-_WORDS = (
-    "acc fgsm.8 fgsm.* * none count mean( std( abs( sqrt( log( ( ) [ ] , + - * / < <= == != in not and or"
-)
-
-
-@given(st.lists(st.sampled_from([*_WORDS.split(), "true", "null", "'x'", "0", "2.5", "dataset", "train"])))
-@settings(max_examples=200, deadline=None)
-def test_any_row_of_words_gives_a_value_or_an_rberror(words):
-    check_value_or_error(" ".join(words))
 
 
 # Texts that Python reads too, with a, b, c for names. Without parentheses of its own a part takes on
@@ -389,3 +380,44 @@ def test_a_missing_accuracy_is_no_number_of_an_operation() -> None:
     with pytest.raises(RbError, match="no metric or field 'acc'") as wrong:
         expr.compile("acc > 0.5").holds(record)
     assert "Did you mean" not in str(wrong.value)
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("acc", ["acc"]),
+        ("acc, fgsm.*", ["acc", "fgsm.*"]),
+        ("mean(a, b), c", ["mean(a, b)", "c"]),
+        ("count(max(a, b), c):2,d", ["count(max(a, b), c):2", "d"]),
+        ("train.method in ['a', 'b'], c", ["train.method in ['a', 'b']", "c"]),
+        ("x == 'a, b)', c", ["x == 'a, b)'", "c"]),
+        (" , a,, ", ["a"]),
+        ("a), b", ["a)", "b"]),
+        ("", []),
+    ],
+)
+def test_items(text: str, items: list[str]) -> None:
+    assert expr.items(text) == items
+
+
+@pytest.mark.parametrize("text", ["acc", "pgd20.*", "*", "apgd-ce.8", "arch.name"])
+def test_bare(text: str) -> None:
+    assert expr.is_bare(text)
+
+
+@pytest.mark.parametrize("text", ["acc - 1", "mean(*)", "8", "'acc'", "and", "", "my metric!"])
+def test_not_bare(text: str) -> None:
+    assert not expr.is_bare(text)
+
+
+def test_number_is_none_where_there_is_none() -> None:
+    compiled = expr.compile("acc + fgsm.8")
+    assert compiled.number({"metrics": {"acc": 1, "fgsm.8": 2}}) == 3
+    assert compiled.number({"metrics": {"acc": 1}}) is None
+    assert compiled.number({"metrics": {"acc": 1, "fgsm.8": None}}) is None
+    assert expr.compile("acc").number({"metrics": {"acc": None}}) is None
+    with pytest.raises(RbError, match="'acc > 0' is true"):
+        expr.compile("acc > 0").number({"metrics": {"acc": 1}})

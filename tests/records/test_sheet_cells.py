@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.commands import convert, corr, rank
-from rbtools.plots import command as plot
+from rbtools.plots import plot
 from rbtools.records.sheet_cells import cell, of_cell
 from tests.runner import invoke
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
 
-from rbtools.commands.rank import main
 from rbtools.errors import UsageError
 from rbtools.scoring.assertions import Verdict, assertion, to_junit
+from tests import runner
+from tests.runner import records, run
 
 Record = dict[str, Any]
 
 
-def model(name: str = "a", value: float = 0.45, **entry: Any) -> Record:
-    whole = {"metric": "aa.8", "value": value, "n": 100, "ci95": [value - 0.1, value + 0.1], **entry}
-    evals = [whole, {"metric": "cost", "value": 3.0}]
-    return {"arch": {"name": name, "params": 100}, "metrics": {"aa.8": value, "cost": 3.0}, "evals": evals}
+def model(name: str = "a", value: float = 0.45, **more: Any) -> Record:
+    robust = {"metric": "aa.8", "value": value, "n": 100, "ci95": [value - 0.1, value + 0.1]}
+    record = runner.model(name, robust, {"metric": "cost", "value": 3.0}, **more)
+    record["arch"]["params"] = 100
+    return record
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,8 @@ def model(name: str = "a", value: float = 0.45, **entry: Any) -> Record:
     ],
 )
 def test_the_worse_end_of_the_interval_counts(text: str, holds: bool) -> None:
-    record = model(value=0.45, ci95=[0.35, 0.55])
+    record = model()
+    record["evals"][0]["ci95"] = [0.35, 0.55]
     assert (assertion(text).problem(record) is None) is holds
 
 
@@ -78,34 +79,32 @@ def test_junit_is_xml_whatever_a_record_is_called() -> None:
     assert [[child.attrib["message"] for child in case] for case in suite] == [[], ['is "less"']]
 
 
-def run(arguments: list[str], records: list[Record]) -> Result:
-    return CliRunner().invoke(main, arguments, input="".join(json.dumps(one) + "\n" for one in records))
-
-
 def test_rank_fails_with_a_line_for_each_failure_and_still_writes() -> None:
-    records = [model("a", 0.3), model("b", 0.6), model("c", 0.4)]
-    result = run(["--assert", "aa.8 >= .35", "--by", "aa.8"], records)
+    result = run(
+        "rank", "--assert 'aa.8 >= .35' --by aa.8", [model("a", 0.3), model("b", 0.6), model("c", 0.4)]
+    )
     assert result.exit_code == 1
-    assert [json.loads(line)["rank"] for line in result.stdout.splitlines()] == [1, 2, 3]
+    assert [record["rank"] for record in records(result)] == [1, 2, 3]
     assert [line.split(":")[2] for line in result.stderr.splitlines()] == [" c", " a"]
 
 
-def test_only_records_that_are_written_are_judged() -> None:
-    records = [model("a", 0.3), model("b", 0.6)]
-    assert run(["--assert", "aa.8 >= .4", "--by", "aa.8", "--top", "1"], records).exit_code == 0
-    assert run(["--assert", "aa.8 >= .4", "--by", "aa.8", "--where", "aa.8 < .5"], records).exit_code == 1
+@pytest.mark.parametrize(
+    ("words", "given", "status"),
+    [
+        ("--top 1", [model("a", 0.3), model("b", 0.6)], 0),  # only records that are written are judged
+        ("--where 'aa.8 < .5'", [model("a", 0.3), model("b", 0.6)], 1),
+        ("", [], 1),
+        ("", [model("a", 0.9), model("b", 0.9, error={"tool": "rb-attack", "message": "no"})], 1),
+        ("--format junit", [model("a", 0.6)], 0),
+    ],
+)
+def test_the_status_says_whether_every_record_passes(words: str, given: list[Record], status: int) -> None:
+    result = run("rank", f"--assert 'aa.8 >= .4' --by aa.8 {words}", given)
+    assert result.exit_code == status
+    assert ("1 record failed before" in result.stderr) == ("error" in str(given))
+    if "junit" in words:
+        assert ElementTree.fromstring(result.stdout.encode()).attrib == {"tests": "1", "failures": "0"}
 
 
-def test_no_record_and_a_failed_record_do_not_pass() -> None:
-    assert run(["--assert", "aa.8 >= .4"], []).exit_code == 1
-    failed = {**model("b", 0.9), "error": {"tool": "rb-attack", "message": "no"}}
-    result = run(["--assert", "aa.8 >= .4", "--by", "aa.8"], [model("a", 0.9), failed])
-    assert result.exit_code == 1
-    assert "1 record failed before" in result.stderr
-
-
-def test_junit_in_place_of_the_records() -> None:
-    result = run(["--assert", "aa.8 >= .4", "--by", "aa.8", "--format", "junit"], [model("a", 0.6)])
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert ElementTree.fromstring(result.stdout.encode()).attrib == {"tests": "1", "failures": "0"}
-    assert run(["--format", "junit", "--by", "aa.8"], [model()]).exit_code == 2
+def test_junit_needs_an_assertion() -> None:
+    assert run("rank", "--format junit --by aa.8", [model()]).exit_code == 2

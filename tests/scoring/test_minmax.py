@@ -108,18 +108,6 @@ def test_negating_a_metric_and_its_direction_changes_nothing(
     assert [1 - (score or 0) for score in scores(columns, terms)] == pytest.approx(against, abs=1e-9)
 
 
-@given(tables(), st.randoms())
-def test_the_order_of_records_does_not_matter(
-    table: tuple[list[list[float]], list[Term]], random: object
-) -> None:
-    columns, terms = table
-    order = list(range(len(columns[0])))
-    random.shuffle(order)  # type: ignore[attr-defined]
-    shuffled = scores([[column[i] for i in order] for column in columns], terms)
-    whole = scores(columns, terms)
-    assert shuffled == [whole[i] for i in order]
-
-
 def test_columns_may_be_arrays_with_nan_for_missing() -> None:
     columns = [array("d", [0.0, 1.0, float("nan")])]
     assert scores(columns, [ACC], "worst") == [0.0, 1.0, 0.0]  # type: ignore[arg-type]

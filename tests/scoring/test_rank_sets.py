@@ -44,7 +44,7 @@ def covered(intervals: list[bootstrap.Interval], true: np.ndarray) -> list[bool]
 
 
 @pytest.mark.parametrize("outcomes", [True, False])
-@pytest.mark.parametrize("images", [10, 20, 100])
+@pytest.mark.parametrize("images", [10, 100])
 @pytest.mark.parametrize("true", [CLOSE, TIED], ids=["close", "tied"])
 def test_ranks_of_ten_close_models_are_covered(true: np.ndarray, images: int, outcomes: bool) -> None:
     rng, hits = np.random.default_rng(1), []
@@ -58,7 +58,7 @@ def test_ranks_of_ten_close_models_are_covered(true: np.ndarray, images: int, ou
 
 
 @pytest.mark.parametrize("outcomes", [True, False])
-@pytest.mark.parametrize(("images", "members"), [(1000, 2), (1000, 3), (20, 5)])
+@pytest.mark.parametrize(("images", "members"), [(1000, 3), (20, 5)])
 def test_means_over_seeds_are_covered(images: int, members: int, outcomes: bool) -> None:
     """The mean over all seeds, of which two to five were trained; all fail on much the same images."""
     rng, true, values, ranks = np.random.default_rng(2), np.full(4, 0.8), [], []

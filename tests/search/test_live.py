@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from rbtools.execution.run import Run
 from rbtools.execution.shell_pipe import ShellPipe
-from rbtools.search.command import main
+from rbtools.search.search import main
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
 from tests.search.landscapes import record, slope

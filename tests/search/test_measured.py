@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.commands import measure as rb_measure
-from rbtools.search.command import main
+from rbtools.search.search import main
 from rbtools.search.search_command import request_of
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import record, slope

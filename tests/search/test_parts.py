@@ -133,7 +133,7 @@ def test_a_cell_that_is_not_there_is_replaced_by_the_nearest_one() -> None:
 
 
 def test_nsga2_without_pymoo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbtools.search.command import main
+    from rbtools.search.search import main
     from tests.search.landscapes import record
 
     monkeypatch.setitem(sys.modules, "pymoo.algorithms.moo.nsga2", None)

@@ -17,7 +17,7 @@ from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.supernet import MixedEdge, SearchCell, Supernet
 from rbtools.search import SEARCHES
 from rbtools.search.advrush import curvature
-from rbtools.search.command import main
+from rbtools.search.search import main
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
 from rbtools.trainer import supernet_search

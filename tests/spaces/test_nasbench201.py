@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import itertools
 import json
@@ -34,19 +33,7 @@ def test_all_strings_and_classes_are_the_published_ones():
 @pytest.mark.parametrize(
     ("index", "text"),
     [
-        (
-            0,
-            "|avg_pool_3x3~0|+|nor_conv_1x1~0|skip_connect~1|+|nor_conv_1x1~0|skip_connect~1|skip_connect~2|",
-        ),
         (9, "|avg_pool_3x3~0|+|none~0|none~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"),
-        (
-            50,
-            "|nor_conv_1x1~0|+|nor_conv_3x3~0|nor_conv_1x1~1|+|nor_conv_3x3~0|skip_connect~1|nor_conv_1x1~2|",
-        ),
-        (
-            1462,
-            "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_conv_3x3~1|nor_conv_3x3~2|",
-        ),
         (1651, "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"),
         (13714, BEST),
     ],
@@ -69,34 +56,6 @@ def test_representatives():
     assert len(nb.unique()) == 6466
     assert [nb.classes()[i] for i in (1832, 3365, 11472)] == [309, 991, 2528]
     assert all(nb.classes()[i] == i for i in nb.unique())
-    sparsity = collections.Counter(cells()[i].count(0) for i in nb.unique())
-    assert [sparsity[none] for none in range(5)] == [3131, 2500, 742, 89, 4]
-
-
-def test_classes_equal_the_rule_written_out_node_by_node():
-    def representation(ops):
-        reps = ["0"]
-        for node in (1, 2, 3):
-            edges = []
-            for (source, target), op in zip(nb.EDGES, ops, strict=True):
-                if target == node:
-                    name, rep = nb.OPS[op], reps[source]
-                    if name == "none" or rep == "#":
-                        edges.append("#")
-                    else:
-                        edges.append(rep if name == "skip_connect" else f"({rep})@{name}")
-            reps.append("+".join(sorted(edges)))
-        return reps[3]
-
-    first = {}
-    assert nb.classes() == tuple(first.setdefault(representation(ops), i) for i, ops in enumerate(cells()))
-
-
-def test_classes_that_mix_parameter_counts_keep_each_index_s_own():
-    counts = collections.defaultdict(set)
-    for index, first in enumerate(nb.classes()):
-        counts[first].add(nb.params(cells()[index]))
-    assert sum(len(found) > 1 for found in counts.values()) == 578
 
 
 def test_live_edges_equal_a_walk_over_all_paths():
@@ -122,8 +81,6 @@ def test_dead_cells_and_kernel_params_of_the_representatives():
     ("index", "of_10", "of_100", "of_120", "mflops_32", "mflops_16"),
     [
         (1651, 73_306, 79_156, 80_456, 7.78305, 1.95340),
-        (1462, 1_531_546, 1_537_396, 1_538_696, 220.11969, 55.03756),
-        (11472, 559_386, 565_236, 566_536, 78.56193, 19.64812),
         (13714, 1_073_466, 1_079_316, 1_080_616, 153.27297, 38.32588),
         (0, 129_306, 135_156, 136_456, 15.64737, 3.91948),
     ],
@@ -140,9 +97,6 @@ def test_published_counts(index, of_10, of_100, of_120, mflops_32, mflops_16):
     ("index", "channels", "depth", "classes", "side", "params", "macs"),
     [  # counted by hooks on the original network
         (13714, 16, 5, 10, 32, 1073466, 153272960),
-        (3456, 16, 5, 10, 32, 1045466, 149340800),
-        (991, 16, 5, 10, 32, 615386, 86426240),
-        (21, 16, 5, 10, 32, 372346, 51036800),
         (3, 8, 1, 10, 16, 18738, 514368),
         (1832, 16, 5, 120, 16, 164456, 4902400),
     ],
@@ -158,28 +112,13 @@ def test_a_grey_image_saves_the_stem_s_other_channels():
     assert grey["macs"] == 153272960 - 2 * 9 * 16 * 32 * 32
 
 
-def test_images_fit_exactly_where_both_branches_of_a_reduction_agree():
-    torch = pytest.importorskip("torch")
-    convolve = torch.nn.Conv2d(1, 1, 3, stride=2, padding=1).to("meta")
-    pool = torch.nn.AvgPool2d(2, stride=2)
-
-    def fits(height, width):
-        images = torch.empty(1, 1, height, width, device="meta")
-        for _ in range(2):
-            if min(images.shape[2:]) < 2 or convolve(images).shape != pool(images).shape:
-                return False
-            images = pool(images)
-        return True
-
+def test_images_are_of_multiples_of_four_pixels():
     for height, width in itertools.product(range(1, 14), repeat=2):
-        if fits(height, width):
+        if height % 4 == width % 4 == 0:
             assert nb.macs(cells()[0], shape=(3, height, width)) > 0
-        else:
-            with pytest.raises(RbError, match=f"images of {height}x{width} pixels.*multiples of 4"):
-                nb.macs(cells()[0], shape=(3, height, width))
-
-
-def test_an_odd_reduction_says_what_each_branch_gives():
+            continue
+        with pytest.raises(RbError, match=f"images of {height}x{width} pixels.*multiples of 4"):
+            nb.macs(cells()[0], shape=(3, height, width))
     with pytest.raises(RbError, match=r"second reduction the convolution gives 8x8 and the shortcut 7x7"):
         nb.arch(0, shape=(3, 30, 30))
 

@@ -53,13 +53,13 @@ FEW = {
     "cvar": {"samples": 3, "rounds": 2, "tail_step": "image"},
     "at-pr": {"candidates": 2, "steps_min": 1, "steps_max": 3, "walk_steps": 2},
 }
-PLAIN = Recipe(epochs=2, batch_size=10, lr=0.02, schedule="constant", augment=())
+PLAIN = Recipe(epochs=1, batch_size=10, lr=0.02, schedule="constant", augment=())
 CASES = {name: (METHODS.build(name, **FEW.get(name, {})), PLAIN) for name in METHODS}
 PGD, TRADES = CASES["pgd"][0], CASES["trades"][0]
 CASES["awp"] = (TRADES, dataclasses.replace(PLAIN, regularize=("awp",)))
 CASES["pieces"] = (PGD, dataclasses.replace(PLAIN, micro_batch=3))
-CASES["no share"] = (PGD, dataclasses.replace(PLAIN, epochs=1, batch_size=1))
-CASES["no share, awp"] = (PGD, dataclasses.replace(PLAIN, epochs=1, batch_size=1, regularize=("awp",)))
+CASES["no share"] = (PGD, dataclasses.replace(PLAIN, batch_size=1))
+CASES["no share, awp"] = (PGD, dataclasses.replace(PLAIN, batch_size=1, regularize=("awp",)))
 torch.set_num_threads(1)
 said = []
 run = Run.of(

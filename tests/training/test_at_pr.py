@@ -212,7 +212,7 @@ def test_a_radius_below_zero_is_refused():
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"walk_rest": 0.2}, {"walk_size": "plain", "walk": "grad"}, {"walk": "margin"}]
+    "settings", [{"walk_rest": 0.2}, {"walk_size": "plain", "walk": "grad"}, {"walk": "margin"}]
 )
 def test_a_gpu_finds_the_same_candidates_without_a_look(settings):
     """There no image leaves a walk or an attack, and one that is back stays where it is."""

@@ -127,17 +127,9 @@ def test_the_exact_tail_is_the_numeric_minimum(beta):
     assert method(net, images, labels, draws).value.item() == pytest.approx(value, abs=2e-6)
 
 
-def test_the_gradient_of_the_exact_tail_is_that_of_the_worst_losses():
-    images, labels, draws = batch()
-    net, other = network(), network()
-    worst = losses_of(other, images, labels, draws, 0).sort(dim=0, descending=True).values[: SAMPLES // 2]
-    method = METHODS.build("cvar", eps=0.3, samples=SAMPLES, tail="exact")
-    agree(method(net, images, labels, draws).value, net, worst.mean(), other)
-
-
-@pytest.mark.parametrize("beta", [0.05, 0.3, 0.9])
+@pytest.mark.parametrize("beta", [0.05, 0.3, 0.5, 0.9])
 def test_the_exact_tail_differentiates_the_part_of_a_loss_that_lies_in_it(beta):
-    """beta * SAMPLES is no whole number: of the threshold's own loss the rest counts."""
+    """Where beta * SAMPLES is no whole number, of the threshold's own loss the rest counts."""
     images, labels, draws = batch()
     net, other = network(), network()
     ordered = losses_of(other, images, labels, draws, 0).sort(dim=0, descending=True).values
@@ -224,16 +216,6 @@ def test_noise_is_clamped_to_the_ball_and_has_the_published_spread(noise, std):
     assert at_border == pytest.approx(2 * law.cdf(-1), abs=0.01)
     below = law.cdf(0.5) - law.cdf(-0.5)
     assert (unit.abs() < 0.5).float().mean().item() == pytest.approx(below, abs=0.01)
-
-
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_noise_of_unit_scale_lies_mostly_at_the_border_of_the_ball(noise):
-    images, eps = torch.full((100, 3, 10, 10), 0.5), 0.1
-    found = noisy(images, Draws(0, "test", torch.arange(100)), noise, eps, "n", "unit") - images
-    law = {"gaussian": stats.norm(), "laplace": stats.laplace()}[noise]
-    assert found.abs().max() <= eps + 1e-6
-    inside = (found.abs() < eps - 1e-6).float().mean().item()
-    assert inside == pytest.approx(1 - 2 * law.cdf(-eps), abs=0.01)
 
 
 def test_noise_of_either_scale_is_one_draw():

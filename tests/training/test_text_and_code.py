@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from rbtools.cli.effective_config import as_typed
 
 from rbtools import registry
-from rbtools.cli.effective_config import as_typed
 from rbtools.commands import attack, pr
 from rbtools.commands.train import main
 from rbtools.trainer import presets

@@ -12,7 +12,6 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import save_file
-from tests.models.test_transformers_names import filled, resnet
 
 from rbtools.commands.arch import main as arch_of
 from rbtools.commands.attack import main as attack
@@ -21,6 +20,7 @@ from rbtools.models import checkpoint
 from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import transformers_config
 from rbtools.zoo.libraries import import_timm
+from tests.zoo.test_transformers_names import filled, resnet
 
 timm = import_timm()
 

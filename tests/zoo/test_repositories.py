@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,11 @@ def waves(side: int = 32) -> Tensor:
     return (0.5 + 0.3 * torch.sin(n + 2 * c + 0.4 * h) + 0.2 * torch.cos(0.9 * w * (n + 1) + c)).float()
 
 
+def named(name: str) -> dict[str, Any]:
+    """The architecture of a name, with the usual one of its variants."""
+    return {"space": "repo", "name": name, **repositories.variants_of({"name": name}).usual}
+
+
 def network_of(name: str, classes: int = 10, shape: tuple[int, int, int] = (3, 32, 32)) -> nn.Module:
     return build(named_arch(f"repo:{name}"), classes=classes, shape=shape)
 
@@ -129,7 +135,7 @@ def test_an_example_is_recognised_by_its_names_and_shapes(name: str) -> None:
     with meta_init():
         network = network_of(name, 7, (1, 32, 32))
     inferred = infer(dict(network.state_dict()))
-    assert inferred.arch == repositories.arch_of(name)
+    assert inferred.arch == named(name)
     assert (inferred.classes, inferred.in_channels) == (7, 1)
 
 
@@ -321,7 +327,7 @@ def test_half_precision_is_evaluated_as_it_is(name: str) -> None:
     network = filled(network_of(name))
     torch.save({key: value.half() for key, value in network.state_dict().items()}, "m.pt")
     arch = named_arch(f"repo:{name}")
-    model, _, _ = checkpoint.load(Path("m.pt"), {**repositories.arch_of(name), **arch}, shape=(3, 32, 32))
+    model, _, _ = checkpoint.load(Path("m.pt"), {**named(name), **arch}, shape=(3, 32, 32))
     with torch.no_grad():
         expected, logits = network(waves()), model(waves())
     assert logits.dtype == torch.float32

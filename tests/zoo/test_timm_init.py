@@ -22,7 +22,7 @@ from rbtools.store import Store
 from rbtools.trainer import presets, train_model
 from rbtools.trainer.recipe import Recipe
 from rbtools.training import METHODS
-from rbtools.zoo import libraries, timm_2020, vit_resample
+from rbtools.zoo import libraries, timm_2020, timm_init
 from rbtools.zoo.libraries import import_timm
 
 timm = import_timm()
@@ -102,7 +102,7 @@ def test_prbench_sums_blocks_of_kernels_and_interpolates_positions_bilinearly(
     images = torch.rand(3, 3, 8, 8)
     large = F.interpolate(images, scale_factor=8, mode="nearest")
     kernel = state["patch_embed.proj.weight"]
-    new = vit_resample.summed(kernel, 2)
+    new = timm_init.summed(kernel, 2)
     torch.testing.assert_close(
         F.conv2d(images, new, stride=2), F.conv2d(large, kernel, stride=16), rtol=1e-4, atol=1e-4
     )
@@ -174,7 +174,7 @@ def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor
     with pytest.raises(RbError, match="--resample prbench is for vision transformers"):
         trained(of_file(short, resample="prbench"), {"space": "timm", "name": "test_resnet"})
     with pytest.raises(RbError, match="24 positions of patches, which are no square"):
-        vit_resample.interpolated(torch.zeros(1, 25, 4), (4, 4))
+        timm_init.interpolated(torch.zeros(1, 25, 4), (4, 4))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.search.command import main
 from rbtools.search.run_draws import RunDraws
+from rbtools.search.search import main
 from rbtools.spaces import nasbench201
 from tests.search.landscapes import record, slope
 

@@ -1,0 +1,37 @@
+"""The command line of this process, as the entries that it makes keep it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+_LARGEST = 2**26  # bytes of a file that is hashed for a label
+_typed: list[str] = []
+
+
+def note(tool: str, words: Sequence[str] | None) -> None:
+    """Remember what was typed; None for a command that Python called, which has no command line."""
+    _typed[:] = [] if words is None else [tool, *words]
+
+
+def label() -> str | None:
+    """What was typed, without paths of this machine: files by their name and a short hash. None in Python."""
+    return shlex.join(map(_without_paths, _typed)) if _typed else None
+
+
+def _without_paths(word: str) -> str:
+    """`--checkpoint=nets/a.pt` as `--checkpoint=a.pt@1a2b3c4d`; 8/255 and names stay as they are."""
+    return "".join(_named(part) for part in re.split(r"([=:,])", word))
+
+
+def _named(part: str) -> str:
+    path = Path(part).expanduser()
+    if path.is_file():
+        small = path.stat().st_size <= _LARGEST  # the hash of a large file of weights is in the record
+        return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}" if small else path.name
+    there = os.sep in part and path.exists()
+    return path.name if there or part.startswith((os.sep, "~", f".{os.sep}", f"..{os.sep}")) else part

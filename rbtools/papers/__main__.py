@@ -1,0 +1,136 @@
+"""`python -m rbtools.papers NAME`: reproduce a paper, or draw its figures and tables."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from rbtools.errors import RbError
+from rbtools.papers import sidebyside
+from rbtools.papers.recipes import RECIPES, Setting
+
+# Name of a paper's figures -> the reproductions whose records they show. At full scale the robustness dataset
+# needs weights of its own, and the items say what makes it.
+FIGURES = {
+    "nas-robbench-201": ("nas-robbench-201", "nas-bench-201-robustness"),
+    "robustness-dataset": ("nas-bench-201-robustness",),
+    "prbench": ("prbench",),
+    "wci": ("wci",),
+}
+NAMES = (*(f"reproduce-{name}" for name in (*RECIPES, "search")), *(f"figures-{name}" for name in FIGURES))
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+def comparison(name: str) -> ModuleType:
+    """The module that puts a paper's numbers beside ours."""
+    return importlib.import_module(f"rbtools.papers.reproduce_{name.replace('-', '_')}")
+
+
+def missing(name: str, setting: Setting) -> str:
+    """What the full scale lacks; empty if nothing."""
+    if setting.scale != "full":
+        return ""
+    module = comparison(name)
+    sets, published = getattr(module, "SETS", ("cifar10",)), name == "nas-bench-201-robustness"
+    return sidebyside.absent(name, sidebyside.needed(setting, sets, published, name == "prbench"))
+
+
+def reproduce(name: str, setting: Setting, folder: Path) -> None:
+    """Run a recipe, which goes on where it was, and print the published values beside ours.
+
+    Records are written aside and take their place when they are whole and differ: figures compare dates. A
+    user's configuration does not decide what is reproduced.
+    """
+    if lacking := missing(name, setting):
+        raise RbError(lacking)
+    folder.mkdir(parents=True, exist_ok=True)
+    records, aside = (folder / f"{new}{name}-{setting.scale}.jsonl" for new in ("", "new-"))
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    own = {"RB_CONFIG": "none", "RB_DATA": setting.data, "RB_STORE": str(folder / "store"), "PATH": path}
+    with aside.open("wb") as stream:
+        # A tool that fails ends the recipe, in groups too.
+        line = ["bash", "-e", "-o", "pipefail", "-c", RECIPES[name](setting)]
+        done = subprocess.run(line, stdout=stream, env={**os.environ, **own, **_ONE_THREAD})
+    if done.returncode:
+        raise RbError(
+            f"The recipe {name} ended with status {done.returncode}. Run it again: it goes on there."
+        )
+    if records.exists() and records.read_bytes() == aside.read_bytes():
+        aside.unlink()
+    else:
+        aside.replace(records)
+    report(name, setting.scale, records)
+
+
+def report(name: str, scale: str, records: Path) -> None:
+    """Print the published values beside ours, and which of the paper's claims hold."""
+    with records.open() as stream:
+        click.echo(comparison(name).report(sidebyside.read(stream), scale))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("name", required=False, type=click.Choice(NAMES), metavar="[NAME]")
+@click.option(
+    "--scale", type=click.Choice(["mini", "full", "tiny"]), default="mini", help="Of the experiments."
+)
+@click.option(
+    "--reproduced", "folder", default="reproduced", help="The folder of records, figures and tables."
+)
+@click.option("--data", default="data", help="The folder of data sets.")
+@click.option("--weights", default=None, help="NAS-Bench-201's weights.  [default: nas-bench-201 in --data]")
+@click.option("--jobs", default=2, help="Trainings, or figures, at once.")
+@click.option("--dataset", default="", help="Images of yours for reproduce-wci: imagefolder:PATH.")
+@click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 and 11, with spaces.")
+@click.option("--vits", default=None, help="Networks of timm for PRBench's table 8, with commas.")
+@click.option("--vit-s", default=None, help="The file of the weights of PRBench's ViT-S.")
+@click.option(
+    "--table", default=None, help="Records of rb-convert for reproduce-search; - for standard input."
+)
+@click.option("--runs", default=100, help="Repetitions of each search of reproduce-search.")
+@click.option("--where", default=None, help="Only some records for reproduce-search.")
+@click.option("--width", default=6.5, help="The width of figures in inches.")
+@click.option("--only-draw", is_flag=True, help="Draw the records that are there, and run nothing.")
+@click.option("--records", default=None, type=click.Path(exists=True), help="Compare these, and run nothing.")
+def main(name: str | None, folder: str, **options: Any) -> None:
+    """Reproduce a paper, or draw its figures and tables. Without NAME, list the names."""
+    if name is None:
+        click.echo("\n".join(NAMES))
+        return
+    fields = {key: options[key] for key in ("scale", "data", "jobs", "dataset", "pairs", "vits", "vit_s")}
+    setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
+    kind, _, of = name.partition("-")
+    try:
+        if of == "search":
+            from rbtools.papers import reproduce_search
+
+            if options["table"] is None:
+                raise click.UsageError(
+                    "no table is named. Make one with rb-convert nasrobbench201 or jung2023, and add"
+                    " --table FILE."
+                )
+            click.echo(reproduce_search.report(options["table"], str(options["runs"]), options["where"]))
+        elif options["records"] is not None:
+            report(of, setting.scale, Path(options["records"]))
+        elif kind == "reproduce":
+            reproduce(of, setting, Path(folder))
+        else:
+            from rbtools.papers import figures_of_papers
+
+            shown = () if options["only_draw"] else FIGURES[of][: 1 if setting.scale == "full" else None]
+            for source in shown:
+                reproduce(source, setting, Path(folder))
+            figures_of_papers.draw_all(of, setting.scale, Path(folder), options["width"], setting.jobs)
+    except RbError as wrong:
+        click.echo(f"{name}: {wrong}", err=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m rbtools.papers")

@@ -1,0 +1,98 @@
+"""What papers evaluate: their attacks, measures and composite scores."""
+
+from __future__ import annotations
+
+from rbtools.attacks.presets import PresetAttack
+from rbtools.measures.presets import MeasurePreset
+from rbtools.scoring.plan import ScorePreset, TermSpec
+
+
+def _of255(*numbers: float) -> tuple[float, ...]:
+    return tuple(number / 255 for number in numbers)
+
+
+_LAST = {"iterate": "last"}
+_GRID = _of255(0.1, 0.5, 1, 2, 3, 4, 8)
+_STEP = 2 / 255
+
+ATTACKS: dict[str, tuple[PresetAttack, ...]] = {
+    # Jung et al. 2023 (Neural Architecture Design and Robustness: A Dataset): foolbox' FGSM and PGD, 40 steps
+    # of 0.01/0.3 of eps; APGD-CE and Square as in AutoAttack. The text gives the relative step only.
+    "jung2023": (
+        PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
+        PresetAttack("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, **_LAST}),
+        PresetAttack("apgd-ce", _GRID),
+        PresetAttack("square", _GRID),
+    ),
+    # NAS-RobBench-201: PGD-20 with a step of 2.5*eps/20.
+    "nasrobbench201": (
+        PresetAttack("fgsm", _of255(3, 8)),
+        PresetAttack("pgd", _of255(3, 8), {"steps": 20, **_LAST}),
+        PresetAttack("aa", _of255(8)),
+    ),
+    # PRBench: the only step it states is 2/255; CW-20 is PGD-20 on the margin.
+    "prbench": (
+        PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
+        PresetAttack("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
+        PresetAttack("cw", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
+        PresetAttack("aa", _of255(8)),
+    ),
+    # Its code (wellzline/PRBenchmark, evaluate.py): the same except for CW's margin.
+    "prbench-code": (
+        PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),
+        PresetAttack("pgd", _of255(8), {"steps": 20, "step_size": _STEP, **_LAST}),
+        PresetAttack("cw", _of255(8), {"steps": 20, "step_size": _STEP, "kappa": 2.0, **_LAST}),
+        PresetAttack("aa", _of255(8)),
+    ),
+    # Rice et al. 2020 (robust_overfitting), which the Weight-Curvature Index follows.
+    "rice2020": (PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),),
+}
+
+MEASURES: dict[str, MeasurePreset] = {
+    # Jung et al. 2023: means over 10 batches of 256, train and test, fresh and trained networks; the largest
+    # eigenvalue by PyHessian's power iteration, of the Hessian of the weights.
+    "jung2023": MeasurePreset(
+        {"batches": 10, "batch_size": 256, "split": "train,test", "on": "both"},
+        {"projections": 1, "wrt": "weight", "solver": "power", "iterations": 100, "tolerance": 1e-3},
+    ),
+    # NAS-RobBench-201: 50 training images at initialisation, at 3/255 and 8/255 by FGSM and PGD.
+    "nasrobbench201": MeasurePreset(
+        {"batches": 1, "batch_size": 50, "split": "train", "on": "init", "eps": "3,8", "attack": "fgsm,pgd"},
+        {"kernel": "twice", "logits": "sum"},
+    ),
+    # The Weight-Curvature Index attacks as Rice et al. 2020: PGD-10 with steps of 2/255 at 8/255.
+    "rice2020": MeasurePreset(
+        {"split": "train", "on": "trained", "eps": "8", "attack": "pgd", "attack_steps": 10, "step_size": "2"}
+    ),
+}
+
+
+def _prbench(radius: str) -> ScorePreset:
+    """PRBench figure 6; equal weights. Its generalisation error of PR is over all images. On MNIST it attacks
+    at .3 and adds noise up to .35 for .08.
+    """
+    prob_acc = f"probacc.uniform.{radius}.0.05"
+    return ScorePreset(
+        (
+            TermSpec("acc", ""),
+            TermSpec("pgd20.8", ""),
+            TermSpec("pr.uniform.0.08", ""),
+            TermSpec(prob_acc, ""),
+            TermSpec("ge.pgd20.8", ":lower"),
+            TermSpec("ge.pr-all.uniform.0.08", ":lower"),
+            TermSpec("seconds_per_epoch", ":lower"),
+        ),
+        {
+            "mnist": {
+                "pgd20.8": "pgd20.76.5",
+                "pr.uniform.0.08": "pr.uniform.0.35",
+                prob_acc: "probacc.uniform.0.3.0.05",
+                "ge.pgd20.8": "ge.pgd20.76.5",
+                "ge.pr-all.uniform.0.08": "ge.pr-all.uniform.0.35",
+            }
+        },
+    )
+
+
+# The smallest radius is 8/255 in the text, .03 in the code.
+SCORES: dict[str, ScorePreset] = {"prbench": _prbench("0.0313725"), "prbench-code": _prbench("0.03")}

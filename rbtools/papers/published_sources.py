@@ -1,0 +1,64 @@
+"""The publications that `rb-rank --against` compares with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rbtools.cli.against import Key, PublishedSource
+from rbtools.errors import RbError
+from rbtools.formats import Unit
+from rbtools.formats.naming import class_of
+from rbtools.papers.formats import robustbench
+
+Record = Mapping[str, Any]
+_CIFAR = {"cifar10": 10_000, "cifar100": 10_000}
+_IMAGENET16 = "imagenet16-120"
+
+
+def _leaderboard_key(record: Record) -> Key | None:
+    """The name of the model: that of --arch robustbench:NAME, else the method of a converted record."""
+    name = record.get("leaderboard") or (record.get("train") or {}).get("method")
+    return (record.get("dataset"), name.rpartition("/")[2]) if isinstance(name, str) else None
+
+
+def _trained_key(record: Record) -> Key | None:
+    """Architecture, training method and its noise."""
+    arch, train = record.get("arch") or {}, record.get("train") or {}
+    noise = (train.get("config") or {}).get("noise") if train.get("method") == "corruption" else None
+    return record.get("dataset"), arch.get("space"), arch.get("name"), train.get("method"), noise
+
+
+def _cell_key(record: Record) -> Key | None:
+    """The class of isomorphic cells, under whose first index the data sets of NAS-Bench-201 are."""
+    with contextlib.suppress(RbError):
+        index = class_of(record.get("arch") or {})
+        return None if index is None else (record.get("dataset"), index)
+    return None
+
+
+def _shipped(wanted: set[Key]) -> Iterator[Unit]:
+    """The values of RobustBench's entries that rbtools can load, as units of its format."""
+    text = Path(robustbench.__file__).with_name("robustbench.json").read_text("utf-8")
+    for row, fields in json.loads(text).items():
+        dataset, threat, model = row.split("/")
+        if (dataset, model) in wanted:
+            yield Unit(row, robustbench.Info(dataset, threat, model, {"dataset": dataset, **fields}))
+
+
+ROBUSTBENCH = PublishedSource(
+    _leaderboard_key, {**_CIFAR, "imagenet": 5_000}, shipped=_shipped, folder="model_info"
+)
+PRBENCH = PublishedSource(
+    _trained_key,
+    {
+        **_CIFAR,
+        **{"tinyimagenet": 10_000, "mnist": 10_000, "svhn": 26_032, "cinic10": 90_000},
+        "imagenet50": 2_500,
+    },
+)
+JUNG2023 = PublishedSource(_cell_key, {**_CIFAR, _IMAGENET16: 3_000}, ("erm",))
+NASROBBENCH201 = PublishedSource(_cell_key, {**_CIFAR, _IMAGENET16: 6_000}, ("pgd",), {"seeds": "mean"})

@@ -1,0 +1,51 @@
+"""The file that a command of rb-plot writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rbtools.cli import shared
+from rbtools.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+output_option = click.option(
+    "--output", "-o", required=True, metavar="FILE", help="The file to write; its ending is the format."
+)
+
+
+def save(drawn: Figure | str, file: Path, ending: str) -> None:
+    """Write the file whole."""
+    from rbtools.plots.base import encode
+    from rbtools.store.files import user_output
+
+    data = encode(drawn, ending)
+    with user_output(file, hint="Name another file.") as target:
+        target.write(data)
+
+
+def ending_of(file: str, endings: tuple[str, ...]) -> str:
+    """The ending of the file's name. Raises UsageError if the plot has no such format, or the path is a
+    folder."""
+    from rbtools.store.files import check_folder_of
+
+    ending = Path(file).suffix.lower().removeprefix(".")
+    if ending not in endings:
+        problem = f"ends in '.{ending}'" if ending else "has no ending"
+        raise UsageError(f"-o {file} {problem}. Expected a file name that ends in .{', .'.join(endings)}.")
+    check_folder_of(Path(file))
+    if os.path.isdir(file):
+        raise UsageError(f"-o {file} is a folder. Expected the name of a file.")
+    return ending
+
+
+def refuse_to_overwrite(source: shared.RecordSource, file: str) -> None:
+    """Raise UsageError if the file is also one that is read."""
+    for name in source.files:
+        if os.path.exists(file) and os.path.exists(name) and os.path.samefile(name, file):
+            raise UsageError(f"{name} is both read and written. Write elsewhere.")

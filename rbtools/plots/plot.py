@@ -1,0 +1,112 @@
+"""rb-plot: figures and pages from records."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rbtools import parse_units
+from rbtools.cli import shared, streams
+from rbtools.cli.sink import Sink, counted, where_option
+from rbtools.cli.sink import names as names_of
+from rbtools.commands.corrupt import severity_option
+from rbtools.plots import PLOTS, Plot
+from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
+from rbtools.registry import Registry
+from rbtools.scoring import plotted
+
+if TYPE_CHECKING:
+    pass
+
+
+@shared.command(choose=PLOTS)
+@output_option
+@where_option
+@shared.merging_sink_options
+@shared.screen_options
+def main(
+    plot: str,
+    params: dict[str, Any],
+    output: str,
+    where: str | None,
+    source: shared.RecordSource,
+    screen: shared.Terminal,
+) -> int:
+    """Draw records: a figure as PNG, SVG or PDF, by the file's ending.
+
+    Reads all records before it draws. The same records make the same file, to the byte.
+
+    \b
+    Examples:
+      rb-plot hist --metric acc -o accuracy.png results.jsonl
+      rb-plot hist --metric 'fgsm.*' --width 3.3 -o fgsm.pdf results.jsonl
+      rb-plot scatter --x acc --y pgd20.8 --pareto -o front.svg results.jsonl
+      rb-plot box --where 'kernel_params > 9' -o attacks.png results.jsonl
+    """
+    chosen: Plot = shared.build(PLOTS, plot, params)
+    needs_no_file = isinstance(streams.of_command(), streams.MemoryStreams) and not output
+    ending = None if needs_no_file else ending_of(output, chosen.endings)
+    refuse_to_overwrite(source, output)
+    source = dataclasses.replace(source, adopt=getattr(chosen, "adopt", None))
+    with shared.opened_output(source, screen) as stream:
+        sink = Sink(source, screen, stream, where)
+        records = sink.records()
+        if records:
+            drawn = chosen.draw(records, plotted)
+            streams.of_command().keep(drawn)
+            if ending is not None:
+                save(drawn, Path(output), ending)
+                what = "record" if "arch" in records[0] else "correlation"
+                screen.say(f"{output} shows {len(records):,} {what}{'s' * (len(records) != 1)}.")
+        sink.tell()
+        nothing = bool(sink.came) and not records
+        if nothing:  # an error: the caller expects the file
+            screen.error(f"there is nothing to draw: {output} was not written.")
+        return shared.FAILED if sink.bad or nothing else shared.DONE
+
+
+@shared.command()
+@click.argument("names", default="all", metavar="[NAME,...]")
+@output_option
+@severity_option
+@click.option("--width", default=6.5, help="Width of the figure in inches.")
+@click.option("--title", default=None, help="Title of the figure.  [default: what it shows]")
+@shared.image_options
+def corruptions(
+    names: str, output: str, severity: str, width: float, title: str | None, work: shared.CommandContext
+) -> int:
+    """Draw one image of a data set under corruptions, one, several with commas, or all.
+
+    The image is the first that rb-corrupt evaluates, and is corrupted in the same way. No records are read.
+
+    \b
+    Examples:
+      rb-plot corruptions fog,contrast --dataset digits -o corruptions.png
+    """
+    from rbtools.corruptions import CORRUPTIONS
+    from rbtools.jobs import corrupted_images
+    from rbtools.plots.base import ENDINGS
+    from rbtools.plots.sheet import ContactSheet
+
+    ending = ending_of(output, ENDINGS)
+    listed = list(CORRUPTIONS.all) if names == "all" else names_of(names, "The list of corruptions")
+    chosen = [shared.build(CORRUPTIONS, name, {}) for name in listed]
+    severities = parse_units.severities(severity)
+    plot = ContactSheet(width=width, title=title)
+    sheet = corrupted_images.corrupted_images(chosen, severities, work.run)
+    work.screen.clear()
+    save(plot.of(sheet.caption, sheet.clean, sheet.rows, severities), Path(output), ending)
+    work.screen.say(f"{output} shows {sheet.caption}, under {counted(len(chosen), 'corruption')}.")
+    return shared.DONE
+
+
+for _name, _command in Registry("command of rb-plot", {}, group="plot-commands", closed=True).loaded():
+    main.add_command(_command, _name)  # type: ignore[attr-defined]
+main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main()

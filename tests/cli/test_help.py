@@ -1,0 +1,97 @@
+"""Help in groups: --help explains the common options and names the others, --help-all explains all."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from rbtools.cli import docs, option_groups, tools
+from tests.runner import run
+
+MOST = 45  # long options in --help-all
+
+
+def every_page() -> list[tools.Page]:
+    """Each command, with the options of its default choice where an option chooses."""
+    pages = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
+    for page in pages:
+        page.context.meta.pop("rbtools.classes", None)
+    return [page for page in pages if page.command.add_help_option]
+
+
+PAGES = every_page()
+# Of the names of a registry the first: the others have other options of the same form.
+SOME = {
+    page.words.rpartition(" ")[0] if hasattr(page.command, "classes") else page.words: page for page in PAGES
+}
+
+
+def options(page: tools.Page) -> set[str]:
+    """The long options at the start of the rows of a command's help."""
+    params = page.command.get_params(page.context)
+    records = [param.get_help_record(page.context) for param in params if isinstance(param, click.Option)]
+    return {flag for record in records if record for flag in re.findall(r"--[a-z][\w-]*", record[0])}
+
+
+def explained(text: str) -> set[str]:
+    """The options that stand at the beginning of a line."""
+    lines = re.findall(r"^  (-.*)", text, re.M)
+    return {flag for line in lines for flag in re.findall(r"--[a-z][\w-]*", re.split(r"\s{2,}", line)[0])}
+
+
+def test_no_command_has_more_long_options_than_a_reader_takes_in() -> None:
+    counts = {page.words: len(options(page)) for page in PAGES}
+    assert counts["rb-train"] > 30 and counts["rb-attack pgd"] > 30  # they are counted
+    assert {words: count for words, count in counts.items() if count > MOST} == {}
+
+
+@pytest.mark.parametrize("page", SOME.values(), ids=lambda page: page.words)
+def test_help_explains_or_names_every_option_and_help_all_explains_it(page: tools.Page) -> None:
+    tool, *words = page.words.removeprefix("rb-").split()
+    brief = run(tool, [*words, "--help"]).stdout
+    named = set(re.findall(r"--[a-z][\w-]*", " ".join(re.findall(r"^  And (.*?\.)$", brief, re.M | re.S))))
+    assert options(page) <= explained(brief) | named
+    if named:
+        assert "--help-all" in explained(brief)
+        assert options(page) == explained(run(tool, [*words, "--help-all"]).stdout)
+
+
+def test_every_name_of_a_group_is_an_option_of_some_tool() -> None:
+    names = {name for group in option_groups.GROUPS for name in (*group.shown, *group.more)}
+    assert {f"--{name}" for name in names} <= set().union(*map(options, PAGES)) | {"--version"}
+
+
+def test_the_options_of_the_chosen_class_come_first_and_common_ones_last() -> None:
+    titles = re.findall(r"^(\w.*):$", run("attack", "pgd --help").stdout, re.M)
+    assert titles == ["Options of pgd", "Options", *(group.title for group in option_groups.GROUPS)]
+
+
+def test_help_lists_the_keys_of_an_option_and_no_old_word() -> None:
+    text = " ".join(run("train", "--help-all").stdout.split())
+    assert (
+        "Keys: milestones=LIST: Epochs at which" in text and "decay=X: Factor at each milestone [0.1]" in text
+    )
+    assert "cutout:length=N: Side of cutout's square" in text and "nesterov: Nesterov's form" in text
+    assert "--milestones" not in text and "--print-config" not in text
+    assert "INTEGER" not in text and '""' not in text and "--epochs N " in text
+
+
+def test_a_sink_names_no_option_that_it_refuses() -> None:
+    for tool in ("rank", "corr", "plot"):
+        for page in tools.pages(tools.tool(tool)):
+            assert not re.search(r"--(shard|in-place|retry-errors)\b", page.command.get_help(page.context))
+
+
+def test_no_manual_page_is_long() -> None:
+    lines = {path: text.count("\n") for path, text in docs.files().items() if path.startswith("man/")}
+    assert {path: count for path, count in lines.items() if count > 500} == {}
+
+
+@pytest.mark.parametrize("tool", tools.TOOLS)
+def test_no_help_has_a_default_twice(tool: str) -> None:
+    page = tools.tool(tool)
+    for param in page.command.get_params(page.context):
+        if isinstance(param, click.Option) and (shown := param.get_help_record(page.context)):
+            assert shown[1].count("default: ") <= 1, shown
