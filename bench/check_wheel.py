@@ -80,7 +80,7 @@ EXTRAS = {
         " | rb-train --epochs 1 --batch-size 10",
         TABLE,
     ),
-    "ray": Probe(("ray",), "rb-attack fgsm --n 10 --jobs ray:1 trained.jsonl"),
+    "ray": Probe(("ray",), "rb-attack fgsm --n 10 --jobs 1:engine=ray trained.jsonl"),
     "search": Probe(
         ("pymoo",),
         "rb-arch --unique | rb-search nsga2 --objective arch.macs:lower,arch.params:lower --budget 50",

@@ -128,8 +128,8 @@ def prbench(s: Setting) -> str:
         files += ((f"timm:vit_small_patch16_224_2020{_SIDES}", f":file='{s.vit_s_of_scale()}'"),)
     for name, file in files:
         if name:
-            fit = f"rb-arch --arch {name} --dataset cifar10 | rb-train --init timm{file} --preset prbench-code"
-            fit += f" --jobs {s.jobs} --method"
+            fit = f"rb-arch --arch {name} --dataset cifar10 | rb-train --init timm{file}"
+            fit += f" --preset prbench-code --jobs {s.jobs} --method"
             transformers += f"{fit} {_PR_METHODS}; "
             transformers += f"for noise in {noises}; do {fit} corruption --noise $noise; done; "
     # Tables 9 and 11: below full scale digits stand for all sets: a second network for table 9, MNIST's for
