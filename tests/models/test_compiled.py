@@ -1,4 +1,4 @@
-"""--prepare compile: repeated blocks are compiled in place, and what cannot be compiled runs as it is."""
+"""--prepare compile: blocks that repeat are compiled in place, and what cannot be compiled runs as it is."""
 
 from __future__ import annotations
 

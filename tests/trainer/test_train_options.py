@@ -163,9 +163,7 @@ def test_cutout_blacks_out_one_square_inside_at_a_place_of_the_examples_own() ->
 def test_cutout_has_14_of_32_pixels_where_nothing_is_said() -> None:
     record = go(changed(epochs=0, regularize=("cutout",)))
     assert record["train"]["config"]["cutout_length"] == 4  # of 8
-    with pytest.raises(
-        RbError, match=r"length of --regularize cutout is 9, and the images have 8 pixels a side"
-    ):
+    with pytest.raises(RbError, match="length of --regularize cutout is 9, and the images have 8 pixels"):
         go(changed(regularize=("cutout",), cutout_length=9))
 
 
