@@ -105,14 +105,10 @@ def traces(repeat: int, count: int = 16, probes: int = 3) -> dict[str, Any]:
         one, found = hessian(), [0.0] * probes
         signs = draws.child("trace")
 
-        def probe(number: int) -> derivatives.Weights:
-            return one.shaped(derivatives.rademacher(signs, one.size, number)[0])
-
-        def take(number: int, product: derivatives.Weights) -> None:
-            flat = torch.cat([value.flatten() for value in product.values()])
-            found[number] += float(derivatives.rademacher(signs, one.size, number)[0] @ flat)
-
-        one.products(probe, probes, take)
+        for number in range(probes):
+            probe = derivatives.rademacher(signs, one.size, number)[0]
+            product = one.product(one.shaped(probe))
+            found[number] = float(probe @ torch.cat([value.flatten() for value in product.values()]))
         return found
 
     layers = [sum(row) for row in hessian().traces(draws, probes)]

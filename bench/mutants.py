@@ -42,7 +42,7 @@ SWAPS = dict(
     for pair in "<:<= <=:< >:>= >=:> ==:!= !=:== in:not_in not_in:in is:is_not is_not:is and:or or:and "
     "+:- -:+ *:/ /:* //:* %:* **:* @:* &:| |:&".split()
 )
-OPERATOR = re.compile(rb"not\s+in|is\s+not|<=|>=|==|!=|//|\*\*|\b(?:in|is|and|or)\b|[-<>+*/%@&|]")
+OPERATOR = re.compile(rb"<<|>>|not\s+in|is\s+not|<=|>=|==|!=|//|\*\*|\b(?:in|is|and|or)\b|[-<>+*/%@&|]")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 PROBE = """import os
 said = set()
@@ -106,7 +106,8 @@ class Module:
         """Per place, the changes that it allows."""
         for node in self.nodes:
             for start, end, *texts in self.changes(node) if self.counts(node) else ():
-                yield [Mutant(self.file, start, end, text, node) for text in texts]
+                at = node.target if isinstance(node, ast.comprehension) else node  # what has a place
+                yield [Mutant(self.file, start, end, text, at) for text in texts]
 
     def changes(self, node: Any) -> Iterator[tuple[Any, ...]]:
         """Start, end and new texts of each change in a node itself."""
@@ -122,11 +123,12 @@ class Module:
             if not any(isinstance(part, (str, list)) for part in parts):  # else texts are joined
                 operands = [node.left, node.right]
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
-            yield self.span(node)[0], self.span(node.operand)[0], ""
+            start = self.span(node)[0]
+            yield start, start + (3 if isinstance(node.op, ast.Not) else 1), ""
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
             number: Any = node.value
             news = (number + 1, number - 1, number * 2)
-            yield *self.span(node), *(str(new) for new in news if new != number)
+            yield *self.span(node), *dict.fromkeys(str(new) for new in news if new != number)
         for left, right in pairwise(operands):
             start, end = self.span(left)[1], self.span(right)[0]
             found = OPERATOR.search(self.source, start, end)

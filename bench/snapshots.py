@@ -66,17 +66,17 @@ scored <results: score --metric acc,fgsm.8
 <results: score --metric acc,fgsm.8 --dry-run
 <results: score --add both=mean(acc,fgsm.*)
 <results: score --add acc=fgsm.8
-<results: score --add acc=fgsm.8 --replace
+<results: score --add acc=fgsm.8 --force
 <scored: rank
 <results: rank --by acc
-<results: rank --by acc --top 2 --lower --format table
+<results: rank --by acc:lower --top 2 --format table
 <results: rank --by 'mean(fgsm.*,acc)' --where 'acc > 0.5 and train.seed in [0, 1]' --format jsonl
 <results: rank --by acc --ci --bootstrap 20 --pareto acc,fgsm.8
 <results: rank --by acc --ci --bootstrap 20 --aggregate seed --format table
 <results: rank --by acc --within arch.name --format latex
 <results: rank --by acc --pivot train.method --metric acc,fgsm.8 --format latex
 <results: rank --by acc --pivot train.method --metric acc,fgsm.8 --format md
-<results: rank --by acc --group train.method --format csv
+<results: rank --by acc --aggregate by:train.method --format csv
 <results: rank --by acc --aggregate seed
 <results: rank --by nothing
 <results: rank --by 'acc +'
@@ -109,11 +109,9 @@ nares_records <nares: convert nares
 <results: convert jung2023 --write out-jung
 <mixed: score --metric acc
 <mixed: rank --by acc
-<mixed: measure params --no-store
-<mixed: attack fgsm --no-store
-<mixed: attack fgsm --no-store --strict
-: attack pgd --print-config
-: train --print-config --epochs 3
+<mixed: measure params --store none
+<mixed: attack fgsm --store none
+<mixed: attack fgsm --store none --errors stop
 : attack pgd --eps twelve
 : attack fgsmm
 : attack pgd --n 0
@@ -136,7 +134,7 @@ net: attack fgsm --eps 4,8 --n 10 --checkpoint net.safetensors --arch fcnn:relu/
 <net: attack pgd --steps 2 --n 10 --norm l2 --eps 0.25,0.5 --restarts 2 --ladder --detail --precision fp32
 <net: attack pgd --steps 2 --n 10 --start zero --iterate last --as mine --precision fp32
 <net: attack fgsm --eps 4,8 --n 20 --precision fp32
-<net: attack fgsm --eps 4,8 --n 20 --replace --precision fp32
+<net: attack fgsm --eps 4,8 --n 20 --force --precision fp32
 <net: attack cw --steps 2 --n 10 --precision fp32
 <net: attack square --queries 3 --n 10 --precision fp32
 <net: attack noise --n 10 --precision fp32
@@ -145,8 +143,8 @@ net: attack fgsm --eps 4,8 --n 10 --checkpoint net.safetensors --arch fcnn:relu/
 <net: certify ibp --eps 1 --n 10
 <net: corrupt contrast,fog --severity 1-5 --n 10 --precision fp32
 <net: pr --gamma 0.1,0.2 --samples 20 --n 10 --precision fp32
-<net: pr --rare --gamma 0.1 --n 10 --particles 20 --moves 1 --runs 2 --precision fp32
-<net: pr --adaptive --rho 0.1 --samples 60 --n 10 --gamma 0.1 --precision fp32
+<net: pr --sampling rare:particles=20,moves=1,runs=2 --gamma 0.1 --n 10 --precision fp32
+<net: pr --sampling adaptive --rho 0.1 --samples 60 --n 10 --gamma 0.1 --precision fp32
 <net: ge acc --n 10 --precision fp32
 <net: ge attack fgsm --n 10 --precision fp32
 <net: ge loss attack pgd --steps 2 --n 10 --precision fp32
@@ -161,20 +159,20 @@ net: attack fgsm --eps 4,8 --n 10 --checkpoint net.safetensors --arch fcnn:relu/
 : attack fgsm --n 4 --checkpoint absent.pt --dataset digits
 """  # noqa: E501
 TRAINED = """
-pgd <listed: train --method pgd --attack-steps 1 --epochs 1 --val 0.1 --track robust --every 1
+pgd <listed: train --method pgd --attack-steps 1 --epochs 1 --val 0.1 --track robust:every=1
 erm <listed: train --method erm --epochs 1 --seed 1,2 --val 0.1 --select best
 erm <listed: train --method erm --epochs 1 --seed 1,2 --val 0.1 --select best
 <first: train --method trades --attack-steps 1 --epochs 1
 <first: train --method cvar --samples 2 --epochs 1
 <first: train --method pgd --attack-steps 1 --epochs 1 --regularize awp --ema 0.9
 <first: train --method mart --attack-steps 1 --epochs 1 --regularize cutout,mixup --schedule cosine
-<first: train --method erm --epochs 2 --track jacobian,params --every 1 --seed 3
+<first: train --method erm --epochs 2 --track jacobian,params:every=1 --seed 3
 <first: train --preset prbench --method clp --epochs 0
 stream <pgd: attack fgsm --eps 4,8 --n 10 --detail
 stream <stream: attack pgd --steps 2 --n 10 --detail
 <stream: attack pgd --steps 2 --n 10 --dry-run
 <stream: attack pgd --steps 2 --n 10 --restarts 2
-<stream: attack pgd --steps 2 --n 10 --restarts 2 --replace --batch 3
+<stream: attack pgd --steps 2 --n 10 --restarts 2 --force --batch 3
 <stream: attack aa --n 2
 <stream: attack apgd-t --n 2
 <stream: attack fab --n 2
@@ -188,8 +186,8 @@ stream <stream: corrupt contrast --severity 1-5 --n 10
 <pgd: corrupt all --severity 3 --n 2
 : corrupt fog --dataset digits --write digits-c --show shown.png
 stream <stream: pr --gamma 0.1,0.2 --samples 20 --n 10
-stream <stream: pr --rare --gamma 0.1 --n 2 --particles 20 --moves 1 --runs 2
-<pgd: pr --adaptive --rho 0.1 --samples 60 --n 10 --gamma 0.1 --denominator both
+stream <stream: pr --sampling rare:particles=20,moves=1,runs=2 --gamma 0.1 --n 2
+<pgd: pr --sampling adaptive --rho 0.1 --samples 60 --n 10 --gamma 0.1 --denominator both
 stream <stream: ge acc --n 10
 stream <stream: ge attack fgsm --n 10
 stream <stream: ge loss attack pgd --steps 2 --n 10
@@ -428,7 +426,9 @@ def run_step(line: str, folder: Path, streams: dict[str, bytes]) -> dict[str, An
     keys, files = keys_in(folder), files_in(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = CliRunner().invoke(tools.tool(tool).command, words, input=streams[source.strip()])
+        result = CliRunner().invoke(
+            tools.tool(tool).command, words, input=streams[source.strip()], prog_name=f"rb-{tool}"
+        )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     after = files_in(folder)

@@ -76,7 +76,8 @@ class Counter:
                     checkpoint,
                     "--arch",
                     "nb201-13714",
-                    "--no-store",
+                    "--store",
+                    "none",
                     "--device",
                     "cpu",
                 ]

@@ -332,9 +332,9 @@ def _in_memory(given: Given, options: Mapping[str, Any]) -> tuple[Given, dict[st
         return given, options
     import torch
 
-    from rbtools.inputs.memory import record_of
+    from rbtools.inputs.data import record_in_memory
 
-    record = record_of(given, options.pop("data"))
+    record = record_in_memory(given, options.pop("data"))
     return record, {"store": None, "threads": torch.get_num_threads(), **options}
 
 

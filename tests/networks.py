@@ -1,9 +1,11 @@
-"""Small networks for tests: fresh weights by a seed, in evaluation mode."""
+"""Small networks for tests, fresh weights by a seed, in evaluation mode; images and draws for them."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from rbtools.rng.draws import Draws
 
 
 def linear(shape: tuple[int, int, int] = (3, 8, 8), classes: int = 10, seed: int = 0) -> nn.Sequential:
@@ -28,3 +30,13 @@ def convolutional(
     layers += [nn.BatchNorm2d(width)] if norm else []
     layers += [nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)).eval()
+
+
+def images_for(count: int, shape: tuple[int, ...] = (3, 6, 6), seed: int = 0) -> Tensor:
+    """Uniform pixels in [0, 1]."""
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def draws_for(count: int, seed: int = 0) -> Draws:
+    """The random numbers of examples 0 to `count` - 1."""
+    return Draws(seed, "test", torch.arange(count))

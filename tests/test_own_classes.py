@@ -72,19 +72,8 @@ def _module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(*words: str) -> Result:
-    command = [
-        "--eps",
-        "8",
-        "--n",
-        "10",
-        "--checkpoint",
-        "model.pt",
-        "--arch",
-        "simplecnn",
-        "--normalize",
-        "none",
-    ]
-    return CliRunner().invoke(tools.tool("attack").command, [*words, *command], prog_name="rb-attack")
+    options = "--eps 8 --n 10 --checkpoint model.pt --arch simplecnn --normalize none".split()
+    return CliRunner().invoke(tools.tool("attack").command, [*words, *options], prog_name="rb-attack")
 
 
 def test_an_attack_of_yours_is_measured_like_others_and_its_fields_are_options() -> None:

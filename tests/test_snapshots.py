@@ -22,8 +22,7 @@ pytestmark = pytest.mark.xdist_group("snapshots")  # one process takes them all
 @pytest.fixture(scope="module")
 def snapshots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The golden file's content as it is now: keys alone, and no computed values."""
-    # Columns of --print-config are as wide as the folder's name, up to a width that this name alone reaches.
-    folder = tmp_path_factory.mktemp("snapshots" + "-of-every-tool" * 3)
+    folder = tmp_path_factory.mktemp("snapshots")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCH)
         patch.chdir(folder)

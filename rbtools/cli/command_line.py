@@ -24,7 +24,7 @@ def label() -> str | None:
 
 
 def _without_paths(word: str) -> str:
-    """`--checkpoint=/home/me/net.pt` as `--checkpoint=net.pt@1a2b3c4d`; 8/255 and names stay as they are."""
+    """`--checkpoint=nets/a.pt` as `--checkpoint=a.pt@1a2b3c4d`; 8/255 and names stay as they are."""
     return "".join(_named(part) for part in re.split(r"([=:,])", word))
 
 

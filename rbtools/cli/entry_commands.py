@@ -139,11 +139,13 @@ def _fields(of: type | None) -> list[Any]:
 def _own(of: type, entry: Entry, norm: str = "linf") -> list[str]:
     """The options of a registered class that the entry has."""
     names = [registry.public_name(field) for field in _fields(of)]
-    if entry.get("relative_step") is not None:
-        names = [name for name in names if name != "step_size"]
-    return [
+    share = entry.get("relative_step")
+    if is_number(share):
+        names = [name for name in names if name not in ("step_size", "relative_step")]
+    words = [
         word for name in names if entry.get(name) != "" for word in option(name, entry.get(name), norm, of)
     ]
+    return [*words, f"--step-size={number(share)}*eps"] if is_number(share) else words
 
 
 # --- one entry --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import typing
@@ -38,6 +39,9 @@ def _as_typed(match: re.Match[str]) -> str:
     return match[1]
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def method_options(classes: Sequence[type]) -> list[click.Option]:
     """The options for the fields of these classes; a field that several share is one option.
 
@@ -45,7 +49,7 @@ def method_options(classes: Sequence[type]) -> list[click.Option]:
     """
     options: dict[str, click.Option] = {}
     for cls in classes:
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         fields = registry.options(cls)
         for field in fields:
             if field.name not in options:
@@ -71,7 +75,7 @@ def spec_options(
     `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`; `splits`
     says how options whose value has parts are divided.
     """
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     decorators = []
     for field in dataclasses.fields(cls):
         if field.name in shared:

@@ -319,7 +319,10 @@ class _Measurement:
                 continue
             known = "source_model" in entry or entry.get("source") == self.record.get("checkpoint")
             if entry_commands.is_transfer(entry) and not known:
-                verdicts[entry["metric"]] = _unknown(entry, "the record does not have the attacked model")
+                verdicts[entry["metric"]] = _unknown(
+                    entry,
+                    "the record does not have the attacked model, which rb-attack transfer names with --from",
+                )
             else:
                 sayable.append(entry)
         return sayable, verdicts

@@ -17,7 +17,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output
 from rbtools.execution.device import named
-from rbtools.inputs.memory import images_hash, weights_hash
+from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
 from rbtools.probabilistic.distributions import Noise
 from rbtools.rng import seed_fields

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rbtools import datasets
+from rbtools import check_input, datasets
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy, streaming
 from rbtools.datasets.base import NotHere, check_labels
+from rbtools.datasets.given import pair
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
-from rbtools.lazy import np, torch
+from rbtools.lazy import nn, np, torch
+from rbtools.records import SCHEMA
 from rbtools.store import Store, digest
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 DEFAULT_DATASET = "digits"
+IN_MEMORY = "images in memory"
 # The corruptions that change images least at severity 1, then the others.
 MILD = ("jpeg_compression", "pixelate", "defocus_blur", "brightness", *CORRUPTIONS)
+
+
+D = TypeVar("D", bound="Data")
 
 
 @dataclass(frozen=True)
@@ -118,7 +128,7 @@ class MemoryData(Data):
 
 
 class InMemory(dict[str, Any]):
-    """A record whose model and images are in memory beside it (`inputs.memory.record_of`)."""
+    """A record whose model and images are in memory beside it (`record_in_memory`)."""
 
     def __init__(self, fields: dict[str, Any], model: Any, data: MemoryData) -> None:
         super().__init__(fields)
@@ -126,11 +136,19 @@ class InMemory(dict[str, Any]):
 
     def split(self, split: str, chosen: Any) -> MemoryData:
         """The images under the name of a split; `chosen`: only some of them (`--n LIST`)."""
-        if chosen is None:
-            return replace(self.data, split=split)
-        part = datasets.indices.read(chosen, self.data.size) if isinstance(chosen, str) else chosen
-        key = digest({"data": self.data.fingerprint, "indices": part.name})
-        return replace(self.data, split=split, indices=part, size=len(part.numbers), fingerprint=key)
+        return _selected(replace(self.data, split=split), chosen)
+
+
+def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
+    """The data, or only the images that are `chosen` (`--n LIST`: text, or `Indices` that were read).
+
+    content: goes into the fingerprint of the part; without it that of the data does.
+    """
+    if chosen is None:
+        return data
+    indices = datasets.indices.read(chosen, data.size) if isinstance(chosen, str) else chosen
+    key = digest({**(content or {"data": data.fingerprint}), "indices": indices.name})
+    return replace(data, indices=indices, size=len(indices.numbers), fingerprint=key)
 
 
 @lru_cache(maxsize=8)
@@ -151,11 +169,7 @@ def _described(
     if size is None:
         known = ", ".join(about.sizes)
         raise RbError(f"The data set {name} has no split '{split}'. It has: {known}.")
-    if chosen is None:
-        return Data(name, split, about, fingerprint, size, data_dir, class_map)
-    indices = datasets.indices.read(chosen, size) if isinstance(chosen, str) else chosen
-    part = digest({"data": fingerprint, "indices": indices.name})
-    return Data(name, split, about, part, len(indices.numbers), data_dir, class_map, indices)
+    return _selected(Data(name, split, about, fingerprint, size, data_dir, class_map), chosen)
 
 
 # Data sets downloaded, or already present, in this process.
@@ -248,9 +262,67 @@ def from_archive(
     if not labels.is_file():
         raise RbError(f"The folder {folder} lacks labels.npy. Unpack the archive again.")
     size = about.sizes[split]
-    what = {"archive": store.file_hash(labels), "shape": about.shape, "size": size}
-    if chosen is None:
-        return ArchiveDataset(name, split, about, digest(what), size, data_dir, None, None, folder)
-    indices = datasets.indices.read(chosen, size) if isinstance(chosen, str) else chosen
-    part = digest({**what, "indices": indices.name})
-    return ArchiveDataset(name, split, about, part, len(indices.numbers), data_dir, None, indices, folder)
+    content = {"archive": store.file_hash(labels), "shape": about.shape, "size": size}
+    data = ArchiveDataset(name, split, about, digest(content), size, data_dir, None, None, folder)
+    return _selected(data, chosen, content)
+
+
+def record_in_memory(model: nn.Module, data: Any) -> InMemory:
+    """The record of a module and its images, for every function that takes a record.
+
+    model: images in [0, 1] -> logits, in eval mode. data: (images, labels), a Dataset or a DataLoader. Raises
+    RbError for data in another form, and for a model without weights.
+    """
+    weights = weights_hash(model)
+    images, labels = pair(data, in_order=True)
+    check_input.check_model(model)
+    parameter = next(model.parameters(), None)
+    place = images.device if parameter is None else parameter.device
+    classes = check_input.classes_of(model, images[: check_input.PROBED].to(place))
+    check_input.check_labels(labels, len(images), classes)
+    channels, height, width = images.shape[1:]
+    names, size = [str(number) for number in range(classes)], len(images)
+    about = datasets.Description(
+        name=IN_MEMORY,
+        shape=(channels, height, width),
+        classes=classes,
+        class_names=names,
+        sizes={"test": size, "train": size},
+    )
+    dataset = datasets.Dataset(
+        name=IN_MEMORY,
+        split="test",
+        classes=classes,
+        class_names=names,
+        images=images.cpu(),
+        labels=labels.cpu(),
+    )
+    fingerprint = images_hash(images, labels)
+    arch = {"space": "memory", "name": weights["class"].rpartition(".")[2]}
+    fields = {"schema": SCHEMA, "arch": arch, "checkpoint": f"sha256:{digest(weights)}"}
+    split = MemoryData(IN_MEMORY, "test", about, fingerprint, size, None, None, None, dataset)
+    return InMemory(fields, model, split)
+
+
+def weights_hash(model: Any) -> dict[str, str]:
+    """What results of a module are kept by: its class, and the hash of its layers and weights. Raises RbError
+    for a function, which has none."""
+    if not isinstance(model, nn.Module):
+        raise RbError(
+            f"The model is of type {type(model).__name__}, without weights that its results could be kept by."
+            " Give an nn.Module, or leave out store."
+        )
+    kind, content = type(model), hashlib.sha256(repr(model).encode())
+    for name, value in model.state_dict().items():
+        content.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        content.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", "weights": content.hexdigest()}
+
+
+def images_hash(images: Any, labels: Tensor) -> str:
+    """A hash of images and labels."""
+    content = hashlib.sha256(f"{images.dtype} {tuple(images.shape)}".encode())
+    for part in images.split(1024):
+        content.update(part.cpu().contiguous().numpy().tobytes())
+    content.update(labels.cpu().numpy().tobytes())
+    return content.hexdigest()

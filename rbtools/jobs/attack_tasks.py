@@ -41,7 +41,7 @@ class TransferOutput(AttackOutput):
     """Which examples stay correctly classified when the attack runs on another checkpoint's model."""
 
     source: str = ""
-    source_model: Mapping[str, Any] = field(default_factory=dict)
+    source_model: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def allow_fast_model(self) -> bool:

@@ -125,11 +125,11 @@ def prbench(s: Setting) -> str:
     transformers = ""
     files: tuple[tuple[str, str], ...] = ((s.vits_of_scale(), ""),)
     if s.vit_s_of_scale():
-        files += ((f"timm:vit_small_patch16_224_2020{_SIDES}", f"--init-file '{s.vit_s_of_scale()}'"),)
+        files += ((f"timm:vit_small_patch16_224_2020{_SIDES}", f":file='{s.vit_s_of_scale()}'"),)
     for name, file in files:
         if name:
-            fit = f"rb-arch --arch {name} --dataset cifar10 | rb-train --init timm --preset prbench-code"
-            fit += f" --jobs {s.jobs} {file} --method"
+            fit = f"rb-arch --arch {name} --dataset cifar10 | rb-train --init timm{file}"
+            fit += f" --preset prbench-code --jobs {s.jobs} --method"
             transformers += f"{fit} {_PR_METHODS}; "
             transformers += f"for noise in {noises}; do {fit} corruption --noise $noise; done; "
     # Tables 9 and 11: below full scale digits stand for all sets: a second network for table 9, MNIST's for
@@ -148,7 +148,7 @@ def prbench(s: Setting) -> str:
         pairs += f" | {_evaluated(s, dataset)}; "
     bound = s.at("--eps 32 --batch-size 20", "--eps 8", "--eps 32 --batch-size 2")
     by_noise = f"rb-arch {arch} | rb-train --method corruption {noise} --noise $noise"
-    by_warm = f"rb-arch {arch} | rb-train --method trades {filtered} --filter chen-lee --warm-steps $warm"
+    by_warm = f"rb-arch {arch} | rb-train --method trades {filtered} --filter chen-lee:steps=$warm"
     further_training = f"for noise in {noises}; do {by_noise}; done; for warm in {warm}; do {by_warm}; done;"
     return (
         f"{{ {{ rb-arch {arch} | rb-train --method {methods} {how} --jobs {s.jobs}; {further_training}"
@@ -234,7 +234,7 @@ def nas_bench_201_robustness(s: Setting) -> str:
     none of.
     """
     small = "--cells 1 --channels 8"
-    weights = s.at("", f"--weights '{s.weights}'", "")
+    weights = s.at("", f"--checkpoint '{s.weights}'", "")
     eighteen = f"rb-arch --unique --where 'live_kernel_params == 18' --sample 5 --seed 1 {small}"
     near = f"rb-arch --unique --where 'distance(13714) == 1' --sample 3 --seed 2 {small}"
     mini = f"{_DARTS} {_robbench_sample(s)}; {eighteen}; rb-arch --index 13714 {small}; {near}"
@@ -256,7 +256,7 @@ def nas_bench_201_robustness(s: Setting) -> str:
             f"{{ {archs}; }}",
             s.at(f"{trained} 6 --val 0 --jobs {s.jobs}", "cat", f"{trained} 1"),
             f"rb-attack fgsm {fgsm} --detail {weights}",
-            f"rb-attack pgd {near} --steps 40 --relative-step 0.0333333 --iterate last --detail {weights}",
+            f"rb-attack pgd {near} --steps 40 --step-size '0.0333333*eps' --iterate last --detail {weights}",
             f"rb-attack apgd-ce {near} {s.at('--steps 50', '', '--steps 3')} {weights}",
             f"rb-attack square {near} {s.at('--queries 300', '', '--queries 5')} {weights}",
             f"rb-corrupt {corrupted} --detail" if corrupted else "cat",
@@ -278,16 +278,16 @@ def wci(s: Setting) -> str:
         "{ for set in cifar10 cifar100; do rb-arch --arch preactresnet18 --dataset $set; done; }",
         f"rb-arch --index 13714 --cells 1 --channels 2 {data}",
     )
-    small = f"--method pgd {eps} --attack-steps 7 --val 0 --lr 0.05 --precision fp32 --schedule piecewise"
+    small = f"--method pgd {eps} --attack-steps 7 --val 0 --lr 0.05 --precision fp32"
     how = s.at(
-        f"{small} --epochs 24 --milestones 14,20 --every 2 --track-n 500",
-        "--preset rice2020 --every 5",
-        f"{small} --epochs 3 --milestones 2 --every 1 --track-n 20",
+        f"{small} --epochs 24 --schedule piecewise:milestones=14/20 --track robust,wci:every=2,n=500",
+        "--preset rice2020 --track robust,wci:every=5",
+        f"{small} --epochs 3 --schedule piecewise:milestones=2 --track robust,wci:every=1,n=20",
     )
     radius = " ".join(eps.split()[:2])
     bound = s.at(f"{radius} --batch-size 128", "--preset rice2020", f"{radius} --batch-size 8 --probes 2")
     regularizers = s.at("none cutout mixup l2", "none cutout mixup l2", "l2")
-    trained = f"{archs} | rb-train {how} --regularize $how --track robust,wci"
+    trained = f"{archs} | rb-train {how} --regularize $how"
     return f"{{ for how in {regularizers}; do {trained}; done; }} | rb-measure bound --paper wci {bound}"
 
 

@@ -13,6 +13,7 @@ class Entry(TypedDict, total=False):
     """How one metric was measured; see rb-entry(5)."""
 
     tool: str
+    command: str
     metric: str
     n: int
     split: str
@@ -141,6 +142,7 @@ class Train(TypedDict, total=False):
     seconds_per_epoch: float
     passes: Mapping[str, float]
     prepared: Any
+    command: str
     device: str
     threads: int
     mps: Any

@@ -43,7 +43,7 @@ class Recipe:
     forward pass of the clean images after each step. `normalize`: None (usual for the data set), "none", or
     (mean, std). `select`: the weights that the record names, "last" or "best". `output`: the weights that a
     training returns, the "last" or "random", those before a uniformly drawn step (algorithm 1 of Wu et al.
-    2024). With `lr_rule` "theorem1" `lr` is the constant of trainer/theorem_lr.py's step size. `track` names
+    2024). With `lr_rule` "theorem1" `lr` is the constant of trainer/optim.py's step size. `track` names
     what is measured after each `every` epochs (see trainer/tracking.py), robust losses on at most `track_n`
     images of train and test. `given` names the options that the user set in addition to a preset.
     """

@@ -7,11 +7,7 @@ import torch
 
 from rbtools.attacks import ATTACKS, steps
 from rbtools.errors import RbError
-from rbtools.rng.draws import Draws
-
-
-def draws_for(count, seed=0):
-    return Draws(seed, "test", torch.arange(count))
+from tests.networks import draws_for
 
 
 def linear(classes, shape=(1, 4, 4), seed=0, scale=1.0):
@@ -66,23 +62,6 @@ def test_l2_reaches_the_exact_worst_case_of_a_linear_model():
     gain = ((from_ball(model, images, labels, draws_for(40)) - images).flatten(1).double() * direction).sum(1)
     best = eps * direction.norm(dim=1)
     assert (gain > 0.999 * best).all() and (gain < (1 + 1e-6) * best).all()
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_robust_accuracy_is_that_of_the_closed_form(norm):
-    model, images, eps = linear(2), images_for(300, low=0.4, high=0.6), 0.05 if norm == "linf" else 0.2
-    labels = torch.randint(2, (300,), generator=torch.Generator().manual_seed(3))
-    direction = two_class_direction(model, labels)
-    margin = -(images.flatten(1).double() * direction).sum(1)
-    reach = eps * (direction.abs().sum(1) if norm == "linf" else direction.norm(dim=1))
-    robust = margin > reach
-    assert 0.1 < robust.float().mean() < 0.5 < (margin > 0).float().mean() + 0.2
-    for params in ({}, {"iterate": "last"}, {"restarts": 3}, {"start": "zero"}):
-        attack = ATTACKS.build("pgd", eps=eps, norm=norm, steps=40, step_size=eps / 4, **params)
-        perturbed = attack(model, images, labels, draws_for(300))
-        near = (margin - reach).abs() < 0.01 * reach
-        assert near.float().mean() < 0.05
-        assert torch.equal((model(perturbed).argmax(1) == labels)[~near], robust[~near])
 
 
 def band(images):

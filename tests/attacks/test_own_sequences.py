@@ -12,15 +12,7 @@ from rbtools.attacks.target import Network
 from rbtools.errors import RbError
 from rbtools.evaluation import diagnostics
 from rbtools.evaluation.fast_model import CountingModel
-from rbtools.rng.draws import Draws
-
-
-def draws_for(count, seed=0):
-    return Draws(seed, "test", torch.arange(count))
-
-
-def images_for(count, shape=(3, 6, 6), seed=0):
-    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+from tests.networks import draws_for, images_for
 
 
 def linear(classes=4, size=108, seed=0):

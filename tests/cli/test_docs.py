@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shutil
@@ -12,13 +11,13 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from rbtools.attacks import ATTACKS
 from rbtools.cli import docs, tools
 from rbtools.cli.click_commands import OptionChooser
 from rbtools.cli.docs import completion, manual
 from rbtools.training import METHODS
+from tests.runner import one, run
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = docs.files()
@@ -34,17 +33,15 @@ def options(page: tools.Page) -> list[click.Option]:
 # --- the files in the repository ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", GENERATED)
-def test_file_is_what_the_commands_say(path: str) -> None:
-    assert (ROOT / path).is_file(), f"{path} is missing: run `make docs` and commit it"
-    assert (ROOT / path).read_text("utf-8") == GENERATED[path], f"{path} is stale: run `make docs`, commit it"
-
-
-def test_no_file_is_left_of_a_tool_that_is_gone() -> None:
+def test_the_files_are_what_the_commands_say_and_none_is_left_of_a_tool_that_is_gone() -> None:
     found = {
-        f"{folder}/{path.name}" for folder in ("man", "completions") for path in (ROOT / folder).iterdir()
+        f"{folder}/{path.name}": path
+        for folder in ("man", "completions")
+        for path in (ROOT / folder).iterdir()
     }
-    assert found == set(GENERATED)
+    assert set(found) == set(GENERATED)
+    stale = [name for name, path in found.items() if path.read_text("utf-8") != GENERATED[name]]
+    assert not stale, "run `make docs` and commit it"
 
 
 def test_files_are_written_below_a_folder_of_choice() -> None:
@@ -56,21 +53,24 @@ def test_files_are_written_below_a_folder_of_choice() -> None:
 # --- words for people -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.words)
-def test_help_is_of_finished_sentences_without_python(page: tools.Page) -> None:
-    texts = {"the command": page.command.help or ""} | {one.opts[0]: one.help or "" for one in options(page)}
+@pytest.mark.parametrize("tool", tools.TOOLS)
+def test_help_is_of_finished_sentences_without_python(tool: str) -> None:
+    texts: dict[str, str] = {}
+    for page in tools.pages(tools.tool(tool)):
+        texts[page.words] = page.command.help or ""
+        texts |= {
+            f"{page.words} {option.opts[0]}": option.help or ""
+            for option in options(page)
+            if not option.hidden
+        }
+        if "--" not in page.words:
+            assert not page.command.get_short_help_str(1000).endswith(("...", " al", " al.")), page.words
     for name, text in texts.items():
         sentence = re.sub(r"\s*\[default: .*\]$", "", text.strip(), flags=re.S)
         assert sentence, f"{name} has no help"
-        if name != "the command" or "\b" not in text:
+        if " --" in name or "\b" not in text:
             assert sentence.endswith((".", ":")), f"the help of {name} ends in '{sentence[-20:]}'"
         assert not re.search(r"`|\bNone\b|\bTrue\b|\bFalse\b|\w=\"", text), f"{name}: {text}"
-
-
-@pytest.mark.parametrize("page", [one for one in PAGES if "--" not in one.words], ids=lambda page: page.words)
-def test_short_help_is_a_whole_sentence(page: tools.Page) -> None:
-    text = page.command.get_short_help_str(1000)
-    assert not text.endswith(("...", " al", " al."))
 
 
 # --- man pages ------------------------------------------------------------------------------------
@@ -99,7 +99,8 @@ def test_man_takes_the_page_without_a_warning_and_shows_every_option(path: str) 
     for page in PAGES:
         if page.words.split()[0] == tool and not isinstance(page.command, OptionChooser):
             for option in options(page):
-                assert option.hidden or option.opts[0] in described.replace("\\-", "-")
+                if record := option.get_help_record(page.context):
+                    assert record[0].split()[0].rstrip(",") in described.replace("\\-", "-"), record
     for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS", "SEE ALSO"):
         assert f" {heading} " in shown
 
@@ -126,23 +127,15 @@ def test_mandoc_has_nothing_to_warn_of() -> None:
 def test_the_pages_about_records_and_entries_know_every_field_of_one(trained: dict[str, Any]) -> None:
     pages = [(ROOT / f"man/rb-{name}.5").read_text("utf-8") for name in ("record", "entry")]
     text = "".join(pages).replace("\\-", "-")
-    (record,) = shown([json.dumps(trained["pgd"])], "fgsm", "--n", "20")
+    record = one(run("attack", "fgsm --n 20", [trained["pgd"]]))
     fields = {*record, *record["arch"], *record["train"], *(key for one in record["evals"] for key in one)}
     known = set(re.findall(r"[a-z_0-9]+", text))
     assert fields - known - {"mine"} == set()
 
 
-def shown(lines: list[str], *arguments: str) -> list[dict[str, Any]]:
-    """What rb-attack makes of these records."""
-    attack: click.Command = importlib.import_module("rbtools.commands.attack").main
-    done = CliRunner().invoke(attack, arguments, input="\n".join(lines))
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-@pytest.mark.parametrize("path", MAN_PAGES)
-def test_no_line_of_text_is_taken_for_a_request(path: str) -> None:
+def test_no_line_of_text_is_taken_for_a_request() -> None:
     known = re.compile(r"\.(TH|SH|SS|PP|TP|br|nf|fi|RS|RE)( |$)")
-    for line in GENERATED[path].splitlines():
+    for line in (line for path in MAN_PAGES for line in GENERATED[path].splitlines()):
         assert known.match(line) or line[:1] not in (".", "'"), line
         assert line.isascii()
 

@@ -95,3 +95,16 @@ def test_no_help_has_a_default_twice(tool: str) -> None:
     for param in page.command.get_params(page.context):
         if isinstance(param, click.Option) and (shown := param.get_help_record(page.context)):
             assert shown[1].count("default: ") <= 1, shown
+
+
+@pytest.mark.parametrize(
+    ("tool", "words", "instead"),
+    [
+        ("train", "--stack-seeds 2", "--stack-seeds is gone. Seeds are trained one after another"),
+        ("attack", "pgd --device-rate h200.jsonl", "--device-rate is gone. --dry-run says how long work"),
+    ],
+)
+def test_an_option_that_is_gone_says_what_to_use(tool: str, words: str, instead: str) -> None:
+    done = run(tool, words)
+    assert done.exit_code == 2 and instead in done.stderr
+    assert words.split()[-2] not in run(tool, words.rpartition("--")[0] + "--help-all").stdout

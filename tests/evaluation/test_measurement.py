@@ -317,17 +317,9 @@ def test_two_workers_share_the_measures_of_one_record(trained: dict[str, dict[st
     records = []
     for jobs in ("1", "2"):
         shutil.copytree("rb-store", jobs)
+        line = f"-m rbtools.commands.measure {words} --jobs {jobs} --store {jobs}"
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "rbtools.commands.measure",
-                *words.split(),
-                "--jobs",
-                jobs,
-                "--store",
-                jobs,
-            ],
+            [sys.executable, *line.split()],
             input=json.dumps(trained["pgd"]),
             capture_output=True,
             text=True,

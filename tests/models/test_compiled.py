@@ -36,21 +36,21 @@ def takes(before: float, after: float) -> Any:
     return lambda network, images: next(times)
 
 
-def cells() -> nn.Module:
+def cells(in_a_stage: int = 1) -> nn.Module:
     torch.manual_seed(0)
-    arch = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": 2}  # 2 is the probe's batch
+    arch = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": in_a_stage}
     return models.build(arch, classes=4, shape=SHAPE).eval()
 
 
 def test_the_repeated_blocks_are_the_outermost_of_a_class() -> None:
     blocks = compiled.repeated_blocks(cells())
     names = [type(block).__name__ for block in blocks]
-    assert sorted(set(names)) == ["CellModule", "ResidualBlock"] and len(names) == 3 * 2 + 2
+    assert sorted(set(names)) == ["CellModule", "ResidualBlock"] and len(names) == 3 + 2
     assert compiled.repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
 
 
 def test_a_copy_compiled_by_blocks_has_the_logits_and_gradients_of_the_network() -> None:
-    network, said, traced = cells(), list[str](), list[int]()
+    network, said, traced = cells(2), list[str](), list[int]()
     with torch.no_grad():
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):

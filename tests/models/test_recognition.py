@@ -106,7 +106,7 @@ def test_the_table_has_every_network_of_torchvision_once():
     assert len(set(digests)) == len(digests)  # so none is ambiguous
 
 
-@pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1", "vit_b_32", "mobilenet_v3_small", "alexnet"])
+@pytest.mark.parametrize("name", ["googlenet", "squeezenet1_1", "alexnet"])
 def test_the_table_is_what_the_survey_finds(name):
     about = external.torchvision(name)
     options = {"aux_logits": False} if about["auxiliary"] else {}
@@ -132,7 +132,7 @@ def test_counts_are_those_that_torchvision_publishes(name):
     assert any(arch["macs"] / 1e9 == pytest.approx(meta["_ops"], rel=1e-3) for meta in weights)
 
 
-SMALL = ["squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5", "densenet121", "googlenet"]
+SMALL = ["squeezenet1_1", "mnasnet0_5", "googlenet"]
 
 
 @pytest.mark.filterwarnings("ignore:The default weight initialization")

@@ -23,9 +23,9 @@ def built(name, classes=10, shape=(3, 32, 32)):
     return network.to("meta").eval()
 
 
-BIG = ("resnet101", "resnet152", "vit-l")
+BIG = ("resnet34", "resnet101", "resnet152", "vit-b", "vit-l")  # deeper or wider, but built alike
 COUNTED = [(name, size) for name in zoo.FORMS for size in ("mnist", "large") if name not in BIG]
-COUNTED += [(name, "cifar") for name in (*BIG, "resnet18", "vgg19", "wrn-16-1")]
+COUNTED += [(name, "cifar") for name in ("resnet34", "resnet18", "vgg19", "wrn-16-1")]
 COUNTED += [(name, "tiny") for name in ("resnet18", "simplecnn", "wrn-16-1")]
 
 
@@ -158,17 +158,8 @@ def test_simplecnn_is_pytorchs_mnist_example():
 
 
 def test_a_transformer_is_torchvisions_behind_a_resize():
-    theirs = filled(
-        torchvision.models.VisionTransformer(
-            image_size=32,
-            patch_size=8,
-            num_layers=12,
-            num_heads=3,
-            hidden_dim=192,
-            mlp_dim=768,
-            num_classes=5,
-        )
-    )
+    layers = {"num_layers": 12, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 768, "num_classes": 5}
+    theirs = filled(torchvision.models.VisionTransformer(image_size=32, patch_size=8, **layers))
     ours = load(zoo_network("deit-ti", patch=8, side=32), theirs.state_dict())
     images = torch.rand(2, 3, 48, 40)
     resized = F.interpolate(images, (32, 32), mode="bilinear", align_corners=False)

@@ -71,7 +71,10 @@ def test_a_report_has_results_curves_commands_and_references() -> None:
     text = page([], evaluated())
     assert len(re.findall(r'class="curve" alt="[^"]*" src="data:image/svg\+xml;base64,', text)) == 3
     assert "[0.8, 1]" in text and "attack pgd, norm linf, eps 4/255, steps 20" in text
-    assert "rb-attack pgd --eps 1,2,4" in text and "rb-corrupt fog --severity 1,2" in text
+    assert "none is in the record" in text
+    made = [entry("acc", 0.5, command="rb-attack none &"), entry("fgsm.8", 0.5, command="rb-attack none &")]
+    labelled = page([], record(*made, train={"method": "trades", "command": "rb-train a.jsonl@01234567"}))
+    assert "rb-train a.jsonl@01234567 |\n  rb-attack none &amp;</pre>" in labelled
     keys = re.findall(r"@\w+\{(\w+),", text)
     assert keys == [
         "madry2018towards",

@@ -121,13 +121,13 @@ def test_text_that_is_not_utf8_is_called_that() -> None:
         parse('{"arch":{},"x":"é"}'.encode("latin-1"))
 
 
-@pytest.mark.parametrize("cut", range(1, 30))
-def test_a_cut_off_line_is_called_that_wherever_it_is_cut(cut: int) -> None:
+def test_a_cut_off_line_is_called_that_wherever_it_is_cut() -> None:
     text = b'{"schema":1,"arch":{"name":"x"}}'
-    with pytest.raises(BadLine, match=rf"is cut off: it ends after {cut} bytes"):
-        parse(text[:cut], whole=False)
-    with pytest.raises(BadLine, match="is not JSON"):
-        parse(text[:cut])
+    for cut in range(1, 30):
+        with pytest.raises(BadLine, match=rf"is cut off: it ends after {cut} bytes"):
+            parse(text[:cut], whole=False)
+        with pytest.raises(BadLine, match="is not JSON"):
+            parse(text[:cut])
 
 
 def test_metrics_may_be_null_and_a_failed_record_may_be_anything() -> None:

@@ -61,13 +61,8 @@ def test_a_key_says_its_direction() -> None:
 
 
 def trained(seed: int, **more: Any) -> Record:
-    train = {
-        "method": "pgd",
-        "seed": seed,
-        "config": {"eps": 0.03},
-        "history": [seed],
-        "seconds_per_epoch": seed,
-    }
+    train = {"method": "pgd", "seed": seed, "config": {"eps": 0.03}, "history": [seed]}
+    train["seconds_per_epoch"] = seed
     record = {"schema": 1, "arch": {"name": "n"}, "dataset": "d", "train": train, "checkpoint": f"c{seed}"}
     return {**record, "metrics": {"acc": seed / 8}, **more}
 

@@ -25,7 +25,7 @@ def test_batches_of_which_all_have_as_many_pieces_train(
     [
         ([128, 128, 3], None, 4, r"of 3 images, of which a GPU of 4 has 0\..* last batch of 4 images"),
         ([1], 1, 2, r"has 0\."),
-        ([11], 2, 2, r"of 11 images, of which a GPU of 2 has 5 or 6: 2 or 3 pieces of --micro-batch 2\."),
+        ([11], 2, 2, r"of 11 images, of which a GPU of 2 has 5 or 6: 2 or 3 pieces of micro=2\."),
     ],
 )
 def test_batches_of_which_a_gpu_would_wait_in_vain_are_refused(

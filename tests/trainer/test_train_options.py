@@ -163,7 +163,7 @@ def test_cutout_blacks_out_one_square_inside_at_a_place_of_the_examples_own() ->
 def test_cutout_has_14_of_32_pixels_where_nothing_is_said() -> None:
     record = go(changed(epochs=0, regularize=("cutout",)))
     assert record["train"]["config"]["cutout_length"] == 4  # of 8
-    with pytest.raises(RbError, match=r"--cutout-length is 9, and the images have 8 pixels a side"):
+    with pytest.raises(RbError, match="length of --regularize cutout is 9, and the images have 8 pixels"):
         go(changed(regularize=("cutout",), cutout_length=9))
 
 
@@ -521,7 +521,7 @@ def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None
         energies.append(float(y @ torch.linalg.solve(joint, y)))
     found = optim.step_size(arch, method, model, images, labels, 3)
     assert found == pytest.approx((min(energies) / 6) ** 0.5 / 5, rel=1e-3)
-    with pytest.raises(RbError, match="--lr-rule theorem1 divides by the width of a network of fcnn"):
+    with pytest.raises(RbError, match="--lr theorem1 divides by the width of a network of fcnn"):
         optim.step_size({"space": "zoo", "name": "vgg11"}, method, model, images, labels, 3)
     for parameter in model.parameters():
         parameter.data.zero_()
@@ -531,7 +531,7 @@ def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None
 
 def test_what_a_drawn_output_and_theorem_1_do_not_go_with() -> None:
     for wrong in ({"ema": 0.9}, {"select": "best", "val": 0.1}, {"patience": 2, "val": 0.1}):
-        with pytest.raises(RbError, match="--output random keeps the weights before a random step"):
+        with pytest.raises(RbError, match="--select random keeps the weights before a random step"):
             recipe.check(Recipe(output="random", **wrong))
     with pytest.raises(RbError, match="which --method pgd has not"):
         recipe.check_method(Recipe(lr_rule="theorem1"), METHODS.build("pgd"))

@@ -8,6 +8,7 @@ listed there once, without a place.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -64,7 +65,11 @@ def _value(param: click.Option) -> Follows:
         return Follows(SPLITS)
     if METRICS.intersection(param.opts) and param.metavar != "FIELD":
         return Follows(_metrics(), many=True)
-    return Follows(files=param.metavar == "FILE", folders=param.metavar == "DIR")
+    metavar = param.metavar or ""
+    if choices := re.fullmatch(r"\[([\w|-]+)\]", metavar):
+        return Follows(tuple(choices[1].split("|")))
+    words = re.findall("[A-Za-z]+", metavar)
+    return Follows(files="FILE" in words, folders="DIR" in words and "FILE" not in words)
 
 
 @functools.cache
