@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import keywords, shared
+from rbtools.cli import keywords, options, shared
 from rbtools.cli.entry_commands import distance, is_number
 from rbtools.cli.sink import Sink, where_option
 from rbtools.cli.source import name_of
@@ -143,8 +143,8 @@ def one_model(records: list[Record]) -> Record:
     help="The file of the record's weights, where the store has them not; their hash is compared.",
 )
 @click.option("--title", default=None, help="Title of the page.  [default: network and data set]")
-@shared.merging_sink_options
-@shared.verify_options
+@options.merging_sink_options
+@options.verify_options
 def report(
     output: str,
     where: str | None,

@@ -69,8 +69,8 @@ class SearchOptions:
     )
     measure: str | None = param(
         None,
-        "Search without training, by a measure of freshly initialised networks: ntk.robust.fro.pgd.8,"
-        " naswot ...; --objective is then this metric.",
+        "Search without training, by a measure of freshly initialised networks: ntk.robust.fro.pgd.8, naswot"
+        " ...; --objective is then this metric.",
         metavar="METRIC",
     )
     time_limit: float | None = param(
