@@ -134,7 +134,7 @@ EXTRA = """
 <results: plot cells --by acc -o o.svg
 <results: plot bars --metric acc,fgsm.8 --group train.method --within dataset -o o.svg
 """
-ELSEWHERE = ("--errors stop", "--jobs", "--live", "--save-adv", "--log", "bananas", "nasi", "attack aa")
+ELSEWHERE = ("stop", "--jobs", "--live", "--save-adv", "--log", "bananas", "nasi", "attack aa")
 
 
 def commands(*groups: str) -> list[list[str]]:
