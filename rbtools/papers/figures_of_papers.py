@@ -15,24 +15,30 @@ import re
 import shlex
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.testing import CliRunner
+from matplotlib.artist import Artist
+from matplotlib.transforms import Bbox
 
 from rbtools.cli import tools
 from rbtools.cli.streams import MemoryStreams
-from rbtools.papers import panels
 from rbtools.papers import sidebyside as side
 from rbtools.papers.paper_items import PAPERS, WORDS, Item, Paper
-from rbtools.plots import base
+from rbtools.plots import base, style
 from rbtools.scoring import render
 
+if TYPE_CHECKING:
+    from matplotlib.backend_bases import RendererBase
+    from matplotlib.figure import Figure
+
 ENDINGS = ("pdf", "png")
+GAP = 0.15  # inches between rows of panels
 
 
 class Made(NamedTuple):
@@ -97,6 +103,47 @@ def figure_of(command: str) -> Any:
     return execute(command) if memory.result is None else memory.result
 
 
+class FigurePanel(Artist):
+    """A finished figure whose lower left corner lies at x, y (inches) of another.
+
+    matplotlib cannot move axes between figures; but all positions in a figure follow from its box in inches.
+    """
+
+    def __init__(self, panel: Figure, x: float, y: float) -> None:
+        super().__init__()
+        self.panel = panel
+        panel.bbox_inches.set(Bbox.from_bounds(x, y, *panel.get_size_inches()))
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw the panel with the renderer of the whole."""
+        assert self.figure is not None
+        self.panel.set_dpi(self.figure.dpi)
+        self.panel.draw(renderer)
+
+
+def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> Figure:
+    """One figure of all, row by row, a letter at the upper left corner of each.
+
+    panels: a letter and a figure each, of width / columns inches; width: of the whole, in inches.
+    """
+    rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
+    heights = [max(figure.get_figheight() for _, figure in row) for row in rows]
+    with style.applied():
+        whole = base.blank(width)
+        total = sum(heights) + GAP * (len(rows) - 1)
+        whole.set_figheight(total)
+        top = total
+        for row, height in zip(rows, heights, strict=True):
+            for place, (letter, figure) in enumerate(row):
+                x = place * width / columns
+                whole.add_artist(FigurePanel(figure, x, top - figure.get_figheight()))
+                whole.text(
+                    (x + 0.03) / width, top / total, f"({letter})", va="top", weight="bold", size=style.SIZE
+                )
+            top -= height + GAP
+    return whole
+
+
 def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> dict[str, str]:
     """Write STEM.pdf and STEM.png of the panels; of those that cannot be drawn what the tool said, by letter.
 
@@ -112,7 +159,7 @@ def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> 
     drawn = [(letter, one) for letter, one in figures.items() if letter not in missing]
     if drawn:
         alone = len(commands) == 1
-        whole = drawn[0][1] if alone else panels.joined(drawn, columns, width)
+        whole = drawn[0][1] if alone else joined(drawn, columns, width)
         for ending in ENDINGS:
             Path(f"{stem}.{ending}").write_bytes(base.encode(whole, ending))
     return missing

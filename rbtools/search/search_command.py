@@ -21,16 +21,16 @@ from rbtools.search.search_tables import TableReader, read_table
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
-    from rbtools.execution.shell_pipe import ShellPipe
     from rbtools.jobs.measurement import MeasureRequest
     from rbtools.search.driver import Algorithm, Rules
-    from rbtools.search.executor_evaluator import ExecutorEvaluator
     from rbtools.search.objective import SearchObjective
     from rbtools.search.outcome import Searched
     from rbtools.search.result_table import ResultTable
+    from rbtools.search.sources import Work
     from rbtools.spaces.nasbench201 import NASBench201
 
 
+Record = dict[str, Any]
 ATTACK, EPS, STEPS = "pgd", "8", 10  # of a measure whose name leaves them out
 
 
@@ -127,19 +127,25 @@ class SearchCommand:
 
     def measured(self, metric: str) -> int:
         """Search by the measure of --measure, on freshly initialised networks."""
+        from rbtools.execution.executor import executor_for
         from rbtools.jobs import MeasureJob
-        from rbtools.search.executor_evaluator import ExecutorEvaluator
 
         if self.options.live is not None or self.options.time_limit is not None:
             raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
         wanted = self._objectives(self.options.objective or (metric,))
-        work = MeasureJob(request_of(metric, self.screen.warn), self.run)
-        with ExecutorEvaluator(work, self.run) as through:
-            return self._found_out(wanted, through)
+        job = MeasureJob(request_of(metric, self.screen.warn), self.run)
+        with executor_for([job], self.run) as executor:  # its workers live for the whole search
 
-    def _found_out(
-        self, wanted: tuple[SearchObjective, ...], evaluator: ShellPipe | ExecutorEvaluator
-    ) -> int:
+            def measure(records: list[Record]) -> list[Record]:
+                results = records.copy()
+                for event in executor.map(records):
+                    error = {"tool": "rb-search", "message": event.report.problem or "unknown"}
+                    results[event.place] = event.report.result or {**records[event.place], "error": error}
+                return results
+
+            return self._found_out(wanted, measure)
+
+    def _found_out(self, wanted: tuple[SearchObjective, ...], evaluator: Work) -> int:
         """Search, with `evaluator` for values that are not known yet."""
         from rbtools.search import driver, outcome
         from rbtools.search.sources import Live

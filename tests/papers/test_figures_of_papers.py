@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from rbtools.cli import tools
-from rbtools.papers import figures_of_papers, panels, sidebyside
+from rbtools.papers import figures_of_papers, sidebyside
 from rbtools.plots import base
 
 # How many figures and tables each paper numbers.
@@ -259,7 +259,7 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     assert list(said) == ["b"] and "missing" in said["b"]
     assert not Path("a.pdf").exists()
     alone = figures_of_papers.figure_of(command)
-    height = alone.get_figheight() + panels.GAP + alone.get_figheight()
+    height = alone.get_figheight() + figures_of_papers.GAP + alone.get_figheight()
     box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("whole.pdf").read_bytes())
     assert box and [float(side) / 72 for side in box.groups()] == pytest.approx([6.0, height], abs=0.01)
     from matplotlib import image

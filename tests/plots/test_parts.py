@@ -11,7 +11,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
-from rbtools.plots import PLOTS, box, label_placement, layout, style, weightings, words
+from rbtools.plots import PLOTS, box, layout, style, weightings, words
 from rbtools.scoring import plotted
 
 Records = list[dict[str, Any]]
@@ -174,8 +174,8 @@ def test_names_beside_points_stand_apart() -> None:
         axes = figure.add_subplot()
         points = [(0.5 + 0.001 * n, 0.5) for n in range(6)]
         axes.plot(*zip(*points, strict=True), "o")
-        label_placement.write(axes, points, ["a-name-of-some-length"] * 6)
-        label_placement.settle(figure)
+        layout.write_names(axes, points, ["a-name-of-some-length"] * 6)
+        layout.settle_names(figure)
         figure.draw_without_rendering()
         # Of an annotation the words alone: the line to its point may pass anything.
         boxes = [Text.get_window_extent(text) for text in axes.texts if text.get_visible()]
