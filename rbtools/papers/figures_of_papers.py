@@ -15,7 +15,7 @@ import re
 import shlex
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -256,7 +256,9 @@ class PaperRun:
         for ending, text in (("md", render.to_markdown(built)), ("tex", render.to_latex(built))):
             head = render.heading(made.title, "latex" if ending == "tex" else ending)
             (self.folder / f"{stem}.{ending}").write_text(f"{head}\n{text}")
-        return Made(stem, {}, {} if made.ours else {"": nothing}, _table(built))
+        rows = [[cell.value for cell in row] for row in built.rows]
+        shown = _table((heading.title for heading in built.headings), rows)
+        return Made(stem, {}, {} if made.ours else {"": nothing}, shown)
 
     def load(self) -> None:
         """Read the records, and make their tables and claims."""
@@ -299,13 +301,10 @@ td{text-align:right}td:first-child{text-align:left}.missing{color:#a33}.lacks{co
 .holds{color:#167}.FAILS{color:#a33}"""
 
 
-def _table(built: Any) -> str:
-    head = "".join(f"<th>{html.escape(heading.title)}</th>" for heading in built.headings)
-    rows = (
-        "<tr>" + "".join(f"<td>{html.escape(str(cell.value))}</td>" for cell in row) + "</tr>"
-        for row in built.rows
-    )
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    head = "".join(f"<th>{html.escape(one)}</th>" for one in heads)
+    cells = ("".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
@@ -346,13 +345,8 @@ def page(run: PaperRun, made: Mapping[str, Made]) -> str:
     for number, item in run.paper.items.items():
         parts += _section(number, item, made[number], run.scale)
     if run.theory:
-        head = "".join(f"<th>{html.escape(one)}</th>" for one in side.THEORY)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(one)}</td>" for one in row) + "</tr>" for row in run.theory
-        )
-        parts.append(
-            f'<section id="theory"><h2>Bounds of the paper</h2><table><tr>{head}</tr>{rows}</table></section>'
-        )
+        bounds = _table(side.THEORY, run.theory)
+        parts.append(f'<section id="theory"><h2>Bounds of the paper</h2>{bounds}</section>')
     parts.append(f'<section id="claims"><h2>Claims of the paper</h2><ul>{claims}</ul></section></html>\n')
     return "\n".join(parts)
 

@@ -124,7 +124,7 @@ def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
     found: dict[str, dict[str, float | None]] = {}
     for none in sorted({one["none"] for one in rows}):
         some = [one for one in rows if one["none"] == none]
-        found[str(none)] = max(some, key=lambda one: sum(one.get(name, 0.0) for name in robust))
+        found[str(none)] = max(some, key=lambda one: sum(one.get(name) or 0.0 for name in robust))
     return found
 
 

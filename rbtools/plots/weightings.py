@@ -232,4 +232,4 @@ def best(rows: Rows, top: int) -> Rows:
         return -numbers.count(None), -1.0 if first is None else first
 
     order = sorted(range(len(rows.names)), key=place, reverse=True)[:top]
-    return Rows(*([part[row] for row in order] for part in rows))
+    return Rows._make([part[row] for row in order] for part in rows)
