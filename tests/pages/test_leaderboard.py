@@ -153,7 +153,7 @@ def test_the_same_records_make_the_same_page() -> None:
 
 
 def test_every_file_of_the_page_is_installed_with_the_package() -> None:
-    folder = ROOT / "rbtools" / "plots" / "board"
+    folder = ROOT / "rbtools" / "pages"
     packaged = re.findall(r'"rbtools.pages" = \[(.*?)\]', (ROOT / "pyproject.toml").read_text("utf-8"))
     patterns = re.findall(r'"([^"]+)"', packaged[0])
     files = [path.name for path in folder.iterdir() if path.suffix in (".js", ".css", ".html")]
@@ -228,7 +228,7 @@ def contrast(one: str, two: str) -> float:
 
 
 def test_text_and_lines_stand_out_in_both_colour_schemes() -> None:
-    style = (ROOT / "rbtools" / "plots" / "board" / "style.css").read_text("utf-8")
+    style = (ROOT / "rbtools" / "pages" / "style.css").read_text("utf-8")
     schemes = [
         dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", part))
         for part in re.findall(r"{([^{}]*--paper: [^}]*)}", style)
