@@ -331,7 +331,7 @@ def _merged(
     fields = [*choice.group, *choice.pivot]
     if fields:
         extra = [name for name in choice.within if name not in fields]
-        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--aggregate by:")
+        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--aggregate by")
         _tell_averaged(merged, sink.screen)
         for name, number in lacking.items():
             sink.screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
