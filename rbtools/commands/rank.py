@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ _point_option = click.option(
 )
 
 
-def _refused_options(function: Any) -> Any:
+def _refused_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Hidden options that changed how a table looks: typing one says what to use in its place."""
     instead = "The cells of --format csv, or a line of jq on --format jsonl, make any table."
     for name in ("--percent", "--digits", "--label", "--hide", "--bold-within"):
