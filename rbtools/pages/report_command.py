@@ -111,15 +111,6 @@ def _distance(record: Record) -> tuple[str, str]:
     return norm, distance(near[-1] if near else of_norm[0], norm)
 
 
-def one_model(records: list[Record]) -> Record:
-    """The only record. Raises RbError where there are several."""
-    if len(records) != 1:
-        raise RbError(
-            f"A report is of one model, and {len(records)} came. Choose one: --where 'arch.index == 13714'."
-        )
-    return records[0]
-
-
 @shared.command()
 @output_option
 @where_option
@@ -179,7 +170,12 @@ def report(
             work.screen.error(f"there is no record to report on: {output} was not written.")
             return shared.FAILED
         try:
-            record = one_model(records)
+            if len(records) != 1:
+                raise RbError(
+                    f"A report is of one model, and {len(records)} came. Choose one: --where 'arch.index =="
+                    " 13714'."
+                )
+            (record,) = records
             if checkpoint is not None:
                 record = checkpoints.with_file(record, shared.file_path(checkpoint), work.run)
             count = (8 if adv is not None else 0) if images is None else images
