@@ -87,7 +87,7 @@ def test_many_records_stream_through() -> None:
 
 
 def test_a_preset_sets_what_is_not_typed() -> None:
-    record = found(rb_measure("ntk", "--preset", "nasrobbench201", "--attack", "pgd:steps=1"))
+    record = found(rb_measure("ntk", "--preset", "nasrobbench201", "--attack", "fgsm,pgd:steps=1"))
     for name in ("fgsm.3", "fgsm.8", "pgd.3", "pgd.8"):
         assert f"ntk.twice.fro.{name}" in record["metrics"]
     entry = next(entry for entry in record["evals"] if entry["metric"] == "ntk.twice.fro.pgd.3")
