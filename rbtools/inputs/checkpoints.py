@@ -247,8 +247,7 @@ def _batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
 def first_images(data: Data, count: int = FIRST) -> Tensor:
     """The first images of the data in the order of every evaluation: (N, C, H, W) in [0, 1]."""
     dataset = data.load()
-    images: Tensor = dataset.images[data.order(dataset.labels)[:count]].float().div(255)
-    return images
+    return dataset.images[data.order(dataset.labels)[:count]].float().div(255)
 
 
 def normalizations(data: Data | None) -> Pairs:

@@ -123,8 +123,7 @@ class MemoryData(Data):
     dataset: Any = None
 
     def load(self) -> datasets.Dataset:
-        loaded: datasets.Dataset = self.dataset
-        return loaded
+        return self.dataset
 
 
 class InMemory(dict[str, Any]):

@@ -36,8 +36,7 @@ def find(text: str, run: Run) -> NamedWeights:
     weights in another format than safetensors on the Hub.
     """
     library, _, name = text.partition(":")
-    weights: NamedWeights = LIBRARIES.load(library)(name, run)
-    return weights
+    return LIBRARIES.load(library)(name, run)
 
 
 def beside(path: str) -> dict[str, Any]:

@@ -95,8 +95,7 @@ def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torc
     from rbtools.models import checkpoint
 
     if isinstance(record, InMemory):
-        own: nn.Module = deepcopy(record.model).to(device).eval().requires_grad_(False)
-        return own
+        return deepcopy(record.model).to(device).eval().requires_grad_(False)
     name, file = checkpoint_of(record, run)
     if run.store.hash_now(file) != name:
         checkpoint_of(record, run)  # raises with the reason

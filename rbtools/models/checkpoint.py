@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import disambiguate, normalising, programs, recognise, statistics, weights_file
-from rbtools.models.families.base import Ambiguous, Inferred
-from rbtools.models.families.small import pooled_windows
+from rbtools.models import Shape, disambiguate, normalising, programs, recognise, statistics, weights_file
+from rbtools.models.families import Ambiguous, Inferred, pooled_windows
 from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
 from rbtools.models.normalising import (
     DATASET,
@@ -258,8 +257,7 @@ def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
                 f"The checkpoint {checkpoint.path} notes an architecture with {key} {arch[key]}, and its"
                 f" weights have {key} {value}. Say which network it is with --arch."
             )
-    plain: dict[str, Any] = json.loads(json.dumps(arch))  # NumPy's numbers become Python's
-    return plain
+    return json.loads(json.dumps(arch))  # NumPy's numbers become Python's
 
 
 def _inferred_arch(
@@ -317,7 +315,7 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
 
 
 def _network(
-    checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: tuple[int, int, int], allow: bool
+    checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: Shape, allow: bool
 ) -> tuple[nn.Module, Checkpoint]:
     """The network with its weights, and the checkpoint under the names of that network."""
     if arch.get("space") in WITHOUT_CONSTANTS:

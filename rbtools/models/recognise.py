@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError, shown
-from rbtools.models.families import FAMILIES, Ambiguous, Inferred
-from rbtools.models.families.base import State, head_of, weight
-from rbtools.models.families.nb201_family import skeleton
+from rbtools.models.families import FAMILIES, Ambiguous, Inferred, State, head_of, skeleton, weight
 
 __all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "skeleton"]
 

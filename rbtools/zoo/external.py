@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError, unknown
+from rbtools.models import Shape
 from rbtools.spaces.own_code import Foreign
 from rbtools.spaces.prompts import ZERO_SHOT
 
@@ -31,16 +32,14 @@ def table() -> dict[str, dict[str, Any]]:
     and first weights. digest: of its names and shapes, see `rbtools.models.families`.
     """
     text = Path(__file__).with_name("torchvision.json").read_text("utf-8")
-    entries: dict[str, dict[str, Any]] = json.loads(text)
-    return entries
+    return json.loads(text)
 
 
 @cache
 def timm_table() -> dict[str, dict[str, Any]]:
     """timm's networks by the digest of names and shapes: `head`, `stem`, `names` (one per function)."""
     text = Path(__file__).with_name("timm.json").read_text("utf-8")
-    entries: dict[str, dict[str, Any]] = json.loads(text)
-    return entries
+    return json.loads(text)
 
 
 def torchvision(name: str) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def small_stem(arch: Mapping[str, Any]) -> bool:
     return stem is not None
 
 
-def refuse_small_images(about: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
+def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
     """Raise RbError if a network cannot process images this small."""
     side = min(shape[1:])
     if not about["fixed"] and side < about["smallest"]:

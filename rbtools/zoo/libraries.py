@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, unknown
-from rbtools.models import Variants
+from rbtools.models import Shape, Variants
 from rbtools.zoo import external, timm_2020
-
-Shape = tuple[int, int, int]
 
 
 def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:

@@ -24,8 +24,7 @@ NATIVE, LARGE = 224, 256
 
 def names() -> list[str]:
     """torchvision's classification networks."""
-    listed: list[str] = torchvision.models.list_models(module=torchvision.models)
-    return listed
+    return torchvision.models.list_models(module=torchvision.models)
 
 
 def network(name: str, classes: int = 1000, **options: object) -> nn.Module:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.models.families.base import Inferred, State, noted_names
+from rbtools.models.families import Inferred, State, noted_names
 from rbtools.zoo import external
 from rbtools.zoo.torchvision_family import digest
 

@@ -78,8 +78,7 @@ def summed(kernel: Tensor, side: int) -> Tensor:
             f" {old} is no multiple of {side}. Choose another patch, or resample=timm."
         )
     factor = old // side
-    total: Tensor = kernel.reshape(*kernel.shape[:2], side, factor, side, factor).sum(dim=(3, 5))
-    return total
+    return kernel.reshape(*kernel.shape[:2], side, factor, side, factor).sum(dim=(3, 5))
 
 
 def interpolated(positions: Tensor, grid: tuple[int, int], prefix: int = 1) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from rbtools.models.families.base import Inferred, head_key
+from rbtools.models.families import Inferred, head_key
 from rbtools.zoo import external
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from rbtools.errors import RbError, near
-from rbtools.models import Variants
+from rbtools.models import Shape, Variants
 
 if TYPE_CHECKING:
-    from rbtools.models.families.base import Inferred, State
+    from rbtools.models.families import Inferred, State
 
 REPOSITORIES = {
     "google-deepmind and DM-Improves-AT (init_conv, layer, batchnorm, logits)": "deepmind",
@@ -63,7 +63,7 @@ def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     return None
 
 
-def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """Build the network called `arch["name"]`. Raises RbError for an unknown name or variant."""
     name = str(arch.get("name"))
     match, family = _family(name)
@@ -74,8 +74,7 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, i
         if arch.get(field, known[0]) not in known:
             raise RbError(f"repo:{name} has no {field} {arch[field]!r}. Choose from: {', '.join(known)}.")
     usual = variants[0] if variants else {}
-    network: nn.Module = family.build(match, {**usual, **arch}, classes, shape)
-    return network
+    return family.build(match, {**usual, **arch}, classes, shape)
 
 
 def variants_of(arch: Mapping[str, Any]) -> Variants:

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State, numbered, weight
 
 NAMES = r"augmix/resnext-(?P<depth>\d+)-(?P<groups>\d+)x(?P<width>\d+)d"
 EXAMPLES = ("augmix/resnext-29-4x32d",)
@@ -66,13 +67,10 @@ class AugMixResNeXt(nn.Module):
         x = F.relu(self.bn_1(self.conv_1_3x3(images)))
         for stage in (1, 2, 3):
             x = getattr(self, f"stage_{stage}")(x)
-        logits: Tensor = self.classifier(x.mean((2, 3)))
-        return logits
+        return self.classifier(x.mean((2, 3)))
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     sizes = (int(match[name]) for name in ("depth", "groups", "width"))
     return AugMixResNeXt(*sizes, classes=classes, in_channels=shape[0])

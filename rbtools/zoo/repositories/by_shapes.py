@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from rbtools.models import tensor_names
-from rbtools.models.families.base import Inferred, State, weight
+from rbtools.models.families import Inferred, State, weight
 from rbtools.models.load_weights import OPTIONAL, meta_init
 
 Build = Callable[[re.Match[str], Mapping[str, Any], int, tuple[int, int, int]], nn.Module]

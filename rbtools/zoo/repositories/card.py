@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State, numbered, weight
 from rbtools.models.resnet import ResNet
 
 NAMES = r"card/(resnet18-w(?P<width>\d+)|wide-preactresnet18-x(?P<widen>\d+))"
@@ -50,8 +51,7 @@ class CardBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))
-        out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active)))) + self.shortcut(active)
-        return out
+        return self.conv2(F.relu(self.bn2(self.conv1(active)))) + self.shortcut(active)
 
 
 class CardWidePreActResNet(nn.Module):
@@ -75,13 +75,10 @@ class CardWidePreActResNet(nn.Module):
         for stage in (1, 2, 3, 4):
             x = getattr(self, f"layer{stage}")(x)
         x = F.relu(self.bn1(x)).mean((2, 3), keepdim=True)
-        logits: Tensor = self.fc(x).flatten(1)
-        return logits
+        return self.fc(x).flatten(1)
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     if match["widen"]:
         return CardWidePreActResNet(int(match["widen"]), classes=classes, in_channels=shape[0])

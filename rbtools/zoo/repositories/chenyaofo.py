@@ -19,7 +19,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State, numbered, weight
 from rbtools.models.resnet import BasicBlock
 from rbtools.zoo import libraries
 from rbtools.zoo.repositories import by_shapes
@@ -58,8 +59,7 @@ class CifarResNet(nn.Module):
         x = F.relu(self.bn1(self.conv1(images)))
         for stage in (1, 2, 3):
             x = getattr(self, f"layer{stage}")(x)
-        logits: Tensor = self.fc(x.mean((2, 3)))
-        return logits
+        return self.fc(x.mean((2, 3)))
 
 
 class ThreeLayerVGG(nn.Module):
@@ -81,8 +81,7 @@ class ThreeLayerVGG(nn.Module):
         self.classifier = nn.Sequential(*first, *second, nn.Linear(hidden, classes))
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
-        return logits
+        return self.classifier(self.features(images).mean((2, 3)))
 
 
 class RepVGGBlock(nn.Module):
@@ -125,8 +124,7 @@ class RepVGG(nn.Module):
         x = images
         for stage in range(5):
             x = getattr(self, f"stage{stage}")(x)
-        logits: Tensor = self.linear(x.mean((2, 3)))
-        return logits
+        return self.linear(x.mean((2, 3)))
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
@@ -134,9 +132,7 @@ def variants(name: str) -> tuple[dict[str, str], ...]:
     return tuple({"stem": stem} for stem in STEMS) if name in WITH_STEMS else ()
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     name, small = match[0].partition("/")[2], fields.get("stem", STEMS[0]) == STEMS[0]
     if name in REPVGG:

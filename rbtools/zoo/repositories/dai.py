@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
-from rbtools.models.resnet import share_activation
-from rbtools.models.wideresnet import WideResNet
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State, numbered, weight
+from rbtools.models.resnet import WideResNet, share_activation
 
 NAMES = r"dai/pssilu-wrn-(?P<depth>\d+)-(?P<widen>\d+)"
 EXAMPLES = ("dai/pssilu-wrn-28-10",)
@@ -35,9 +35,7 @@ class ShiftedSiLU(nn.Module):
 
 
 # There are no variants: the activation is in the file.
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The Wide ResNet with one activation module for the whole network."""
     network = WideResNet(int(match["depth"]), int(match["widen"]), classes=classes, in_channels=shape[0])
     share_activation(network, ShiftedSiLU())

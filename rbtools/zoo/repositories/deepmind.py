@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State, numbered, weight
 from rbtools.models.resnet import ACTIVATIONS
 
 NAMES = (
@@ -106,8 +107,7 @@ class DeepMindBlock(nn.Module):
         beside = x if self.shortcut is None else self.shortcut(active)
         out = self.conv_0(same_padding(active, self.stride))
         out = self.se(self.conv_1(self.activation(self.meansparse_1(self.batchnorm_1(out)))))
-        result: Tensor = self.meansparse_2(beside + out)
-        return result
+        return self.meansparse_2(beside + out)
 
 
 class DeepMindStage(nn.Module):
@@ -122,8 +122,7 @@ class DeepMindStage(nn.Module):
         self.block = nn.Sequential(first, *rest)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.block(x)
-        return out
+        return self.block(x)
 
 
 class DeepMindWideResNet(nn.Module):
@@ -159,8 +158,7 @@ class DeepMindWideResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.layer(self.init_conv(images))
         x = self.activation(self.meansparse_end(self.batchnorm(x)))
-        logits: Tensor = self.logits(x.mean((2, 3)))
-        return logits
+        return self.logits(x.mean((2, 3)))
 
 
 class DeepMindPreActBlock(nn.Module):
@@ -181,8 +179,7 @@ class DeepMindPreActBlock(nn.Module):
         beside = x if self.shortcut is None else self.shortcut(same_padding(x, self.stride))
         active = self.activation(self.batchnorm_0(x))
         out = self.conv_2d_1(same_padding(active, self.stride))
-        result: Tensor = self.conv_2d_2(self.activation(self.batchnorm_1(out))) + beside
-        return result
+        return self.conv_2d_2(self.activation(self.batchnorm_1(out))) + beside
 
 
 class DeepMindPreActResNet(nn.Module):
@@ -209,8 +206,7 @@ class DeepMindPreActResNet(nn.Module):
         x = self.conv_2d(images)
         for stage in range(4):
             x = getattr(self, f"layer_{stage}")(x)
-        logits: Tensor = self.logits(self.activation(self.batchnorm(x)).mean((2, 3)))
-        return logits
+        return self.logits(self.activation(self.batchnorm(x)).mean((2, 3)))
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
@@ -223,9 +219,7 @@ def unusual_variants(name: str) -> list[dict[str, str]]:
     return [{"activation": "gelu"}]
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name: WRN-28-10 has 36,479,194 parameters for 10 classes."""
     activation = str(fields["activation"])
     if match["blocks"]:

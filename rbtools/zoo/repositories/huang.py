@@ -14,7 +14,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State, numbered, weight
 
 NAMES = r"huang/wrn-(?P<form>[ra])-d(\d+)-(\d+)-(\d+)-w(\d+)-(\d+)-(\d+)"
 EXAMPLES = ("huang/wrn-r-d5-5-5-w320-640-512", "huang/wrn-a-d27-28-13-w160-448-384")
@@ -62,8 +63,7 @@ class HuangStage(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layer(x)
-        return out
+        return self.layer(x)
 
 
 class HuangWideResNet(nn.Module):
@@ -94,8 +94,7 @@ class HuangWideResNet(nn.Module):
         for stage in self.blocks:
             x = stage(x)
         x = self.activation(getattr(self, _last_norm(self.form))(x))
-        logits: Tensor = self.fc(x.mean((2, 3)))
-        return logits
+        return self.fc(x.mean((2, 3)))
 
 
 def _last_norm(form: str) -> str:
@@ -108,9 +107,7 @@ def variants(name: str) -> tuple[dict[str, str], ...]:
     return tuple({"activation": activation} for activation in order)
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     sizes = [int(number) for number in match.groups()[1:]]
     return HuangWideResNet(

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from rbtools.models.families.base import Inferred, State
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State
 from rbtools.zoo.repositories import by_shapes
 from rbtools.zoo.repositories.chenyaofo import CONVOLUTIONS, ThreeLayerVGG
 
@@ -31,9 +32,7 @@ EXAMPLES = tuple(
 NAMES = "|".join(EXAMPLES)
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     name = match[0].partition("/")[2]
     if name.startswith("vgg"):

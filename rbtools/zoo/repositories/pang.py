@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.models.families.base import State, numbered, weight
-from rbtools.models.wideresnet import WideResNet
+from rbtools.models import Shape
+from rbtools.models.families import State, numbered, weight
+from rbtools.models.resnet import WideResNet
 
 NAMES = r"pang/wrn-(?P<depth>\d+)-(?P<widen>\d+)"
 EXAMPLES = ()
@@ -36,9 +37,7 @@ class CosineWideResNet(WideResNet):
         return F.linear(features, F.normalize(self.fc.weight))
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     return CosineWideResNet(int(match["depth"]), int(match["widen"]), classes=classes, in_channels=shape[0])
 

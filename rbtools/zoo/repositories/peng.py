@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State
 from rbtools.models.resnet import ACTIVATIONS
 from rbtools.zoo.repositories import by_shapes
 from rbtools.zoo.repositories.deepmind import SqueezeExcite, variants
@@ -37,8 +38,7 @@ class Activation(nn.Module):
         self.function = ACTIVATIONS[name]
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.function(x)
-        return out
+        return self.function(x)
 
 
 class PengBlock(nn.Module):
@@ -63,8 +63,7 @@ class PengBlock(nn.Module):
         self.activation = Activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.activation(self.F(x) + (x if self.proj is None else self.proj(x)))
-        return out
+        return self.activation(self.F(x) + (x if self.proj is None else self.proj(x)))
 
 
 class PengResNet(nn.Module):
@@ -91,13 +90,10 @@ class PengResNet(nn.Module):
         self.fc = nn.Linear(widths[-1], classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.fc(self.stages(self.stem(images)).mean((2, 3)))
-        return logits
+        return self.fc(self.stages(self.stem(images)).mean((2, 3)))
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     activation = str(fields.get("activation", "silu"))
     return PengResNet(BLOCKS, WIDTHS, classes=classes, in_channels=shape[0], activation=activation)

@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State, numbered, weight
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"(?P<owner>microsoft|xu)/swin-(?P<size>[tsbl])(?P<window>-window14)?"
@@ -30,9 +31,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 # There are no variants: the epsilon of LayerNorm changes only the sixth digit of the logits.
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """timm's class with the sizes of a name, for 224x224 images."""
     width, heads, blocks = SIZES[match["size"]]
     epsilon = 1e-6 if match["owner"] == "xu" else 1e-5
@@ -47,8 +46,7 @@ def build(
     )
     pairs: list[Any] = [IMAGENET, None] if match["owner"] == "microsoft" else [None, IMAGENET]
     network.normalizations, network.other_normalizations = {1000: pairs[0]}, {1000: pairs[1:]}
-    result: nn.Module = network
-    return result
+    return network
 
 
 def infer(state: State) -> Inferred | None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Inferred, State, numbered, weight
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"debenedetti/xcit-(?P<size>[sml])12"
@@ -32,9 +33,7 @@ def variants(name: str) -> tuple[dict[str, str], ...]:
     return ({"stem": "imagenet"}, {"stem": "cifar"})
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """timm's class with the sizes of a name."""
     width, heads = SIZES[match["size"]]
     network: Any = import_timm().models.xcit.Xcit(
@@ -52,8 +51,7 @@ def build(
             network.patch_embed.proj[place][0].stride = (1, 1)
         network.patch_embed.patch_size = 4
     network.normalizations = NORMALIZATIONS
-    result: nn.Module = network
-    return result
+    return network
 
 
 def infer(state: State) -> Inferred | None:
