@@ -1,6 +1,7 @@
 """Families of networks, each recognised by the names and shapes of its tensors.
 
-A new family is one function `(state, metadata) -> Inferred | None` (see `Family`) and one line in `FAMILIES`.
+A new family is one function `(state, metadata) -> Inferred | None` and one line in `FAMILIES`. It gives None
+for a state of another family, and raises RbError where no network of it fits, `Ambiguous` where several do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.registry import Registry
@@ -39,6 +40,7 @@ FAMILIES = Registry(
 LONGEST_NAME = 200  # of a tensor; longer names are not searched for numbers
 NAME_KEYS = ("model", "model_name", "arch", "architecture")  # in the options of training scripts
 State = Mapping[str, "Tensor"]
+Seen = tuple[str, "Tensor", "Tensor"]  # a name, the weights of the last layer and of the first convolution
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,6 @@ class Ambiguous(RbError):
     def __init__(self, message: str, candidates: list[Inferred]) -> None:
         super().__init__(message)
         self.candidates = candidates
-
-
-class Family(Protocol):
-    """`(state, metadata) -> Inferred`; None where the state is not of this family.
-
-    Raises RbError where it is but no network of the family fits, `Ambiguous` where several do.
-    """
-
-    def __call__(self, state: State, metadata: Mapping[str, Any]) -> Inferred | None: ...
 
 
 # What the last layer is called, by itself or inside a Sequential.

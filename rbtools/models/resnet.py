@@ -17,6 +17,7 @@ convolutions (`convShortcut`) see the activated input, and identity shortcuts th
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,16 @@ def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential
     )
 
 
+def stage(
+    block: Callable[..., nn.Module], count: int, channels_in: int, channels: int, stride: int, *options: Any
+) -> nn.Sequential:
+    """`count` blocks, `block(channels_in, channels, stride, *options)`; the first has the stride."""
+    blocks = [block(channels_in, channels, stride, *options)]
+    inputs = channels * getattr(block, "expansion", 1)
+    blocks += [block(inputs, channels, 1, *options) for _ in range(count - 1)]
+    return nn.Sequential(*blocks)
+
+
 class ResNet(nn.Module):
     """Images (N, in_channels, H, W) -> logits (N, classes).
 
@@ -112,19 +123,16 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = nn.Identity() if stem == "cifar" else nn.MaxPool2d(3, 2, padding=1)
         channels = width
-        for stage, count in enumerate(blocks):
-            layers: list[nn.Module] = []
-            for number in range(count):
-                layers.append(block(channels, width << stage, 2 if stage and not number else 1))
-                channels = (width << stage) * block.expansion
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
+        for number, count in enumerate(blocks):
+            inner = width << number
+            setattr(self, f"layer{number + 1}", stage(block, count, channels, inner, 2 if number else 1))
+            channels = inner * block.expansion
         self.windows = windows
         self.linear = nn.Linear(channels * (windows or 1), classes)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.maxpool(self.activation(self.bn1(self.conv1(images))))
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = stage(x)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         pooled = x.mean((2, 3)) if self.windows is None else F.avg_pool2d(x, 4).flatten(1)
         return self.linear(pooled)
 
@@ -202,20 +210,16 @@ class PreActResNet(nn.Module):
         self.activation: Activation = F.relu
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         channels = width
-        for stage, count in enumerate(blocks):
-            layers: list[nn.Module] = []
-            for number in range(count):
-                stride = 2 if stage and not number else 1
-                layers.append(PreActBlock(channels, width << stage, stride, shortcut))
-                channels = width << stage
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
+        for number, count in enumerate(blocks):
+            sizes = (count, channels, width << number, 2 if number else 1)
+            setattr(self, f"layer{number + 1}", stage(PreActBlock, *sizes, shortcut))
+            channels = width << number
         self.bn = nn.BatchNorm2d(channels) if final_norm else None
         self.linear = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.conv1(images)
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = stage(x)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         if self.bn is not None:
             x = self.activation(self.bn(x))
         return self.linear(x.mean((2, 3)))
@@ -254,19 +258,6 @@ class WideBlock(nn.Module):
         return self.conv2(self.activation(self.bn2(self.conv1(active)))) + beside
 
 
-class NetworkBlock(nn.Module):
-    """A stage of `count` blocks; the first has the stride."""
-
-    def __init__(self, count: int, channels_in: int, channels_out: int, stride: int) -> None:
-        super().__init__()
-        first = WideBlock(channels_in, channels_out, stride)
-        rest = [WideBlock(channels_out, channels_out, 1) for _ in range(count - 1)]
-        self.layer = nn.Sequential(first, *rest)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)
-
-
 class WideResNet(nn.Module):
     """Images (N, in_channels, H, W) -> logits (N, classes).
 
@@ -279,9 +270,10 @@ class WideResNet(nn.Module):
         count, widths = (depth - 4) // 6, [16 * widen, 32 * widen, 64 * widen]
         self.activation: Activation = F.relu
         self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
-        self.block1 = NetworkBlock(count, 16, widths[0], 1)
-        self.block2 = NetworkBlock(count, widths[0], widths[1], 2)
-        self.block3 = NetworkBlock(count, widths[1], widths[2], 2)
+        self.block1, self.block2, self.block3 = (
+            nn.Sequential(OrderedDict(layer=stage(WideBlock, count, *sizes)))
+            for sizes in zip((16, *widths), widths, (1, 2, 2), strict=False)
+        )
         self.bn1 = nn.BatchNorm2d(widths[2])
         self.fc = nn.Linear(widths[2], classes)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Inferred, State, weight
+from rbtools.models.families import Seen, State, weight
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"singh/(?P<body>convnext-[tsbl]|vit-[sb])"
@@ -76,7 +76,7 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return network
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """One of the six, by the widths and blocks of its body."""
     convnext = "stem.stem.0.weight" in state
     stem = weight(state, f"{'stem' if convnext else 'patch_embed.proj'}.stem.0.weight", 4)
@@ -84,11 +84,7 @@ def infer(state: State) -> Inferred | None:
     if stem is None or head is None:
         return None
     body = _convnext(state, head.shape[1]) if convnext else {384: "vit-s", 768: "vit-b"}.get(head.shape[1])
-    return (
-        None
-        if body is None
-        else Inferred({"space": "repo", "name": f"singh/{body}"}, len(head), stem.shape[1])
-    )
+    return None if body is None else (f"singh/{body}", head, stem)
 
 
 def _convnext(state: State, width: int) -> str | None:

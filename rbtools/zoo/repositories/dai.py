@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Inferred, State, numbered, weight
+from rbtools.models.families import Seen, State, numbered, weight
 from rbtools.models.resnet import WideResNet, share_activation
 
 NAMES = r"dai/pssilu-wrn-(?P<depth>\d+)-(?P<widen>\d+)"
@@ -42,12 +42,11 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return network
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """A Wide ResNet in TRADES' names with parameters of an activation."""
     stem, head = weight(state, "conv1.weight", 4), weight(state, "fc.weight", 2)
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if stem is None or head is None or first is None or "block1.layer.0.activation.alpha" not in state:
         return None
     count = len(numbered(state, r"block1\.layer\.(\d+)()\.conv1\.weight"))
-    arch = {"space": "repo", "name": f"dai/pssilu-wrn-{6 * count + 4}-{len(first) // 16}"}
-    return Inferred(arch, len(head), stem.shape[1])
+    return f"dai/pssilu-wrn-{6 * count + 4}-{len(first) // 16}", head, stem

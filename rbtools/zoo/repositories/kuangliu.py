@@ -16,8 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Inferred, State
-from rbtools.zoo.repositories import by_shapes
 
 DENSE = {
     "121": ((6, 12, 24, 16), 32),
@@ -356,7 +354,6 @@ def _staged(name: str, ends: tuple[int, int]) -> StagedNetwork:
     return StagedNetwork(1, 64, stages, before, *ends)
 
 
-# Tensors that only networks of a name have, by what the name begins with.
 TELLS = {
     "densenet": "dense1.0.conv1.weight",
     "dpn": "layer1.0.shortcut.1.running_mean",
@@ -367,9 +364,4 @@ TELLS = {
     "mobilenet": "layers.12.conv2.weight",
     "senet": "layer1.0.fc2.bias",
 }
-
-
-def infer(state: State) -> Inferred | None:
-    """The network with exactly these names and shapes."""
-    heads, stems = ("linear.weight", "fc3.weight"), ("conv1.weight", "pre_layers.0.weight")
-    return by_shapes.infer(state, EXAMPLES, TELLS, build, heads=heads, stems=stems)
+HEADS, STEMS = ("linear.weight", "fc3.weight"), ("conv1.weight", "pre_layers.0.weight")

@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Inferred, State
 from rbtools.models.resnet import BasicBlock
-from rbtools.zoo.repositories import by_shapes
 from rbtools.zoo.repositories.kuangliu import ExcitedChannels, StagedNetwork, _conv, _shortcut
 
 # Expansion, channels, blocks, stride of the first one, kernel.
@@ -308,7 +306,6 @@ def _cells(width: int, wide: bool) -> dict[str, nn.Module | list[nn.Module]]:
     return stages
 
 
-# Tensors that only networks of a name have, by what the name begins with.
 TELLS = {
     "mobilenetv2": "layers.0.shortcut.0.weight",
     "efficientnet": "layers.0.se.se1.weight",
@@ -318,9 +315,4 @@ TELLS = {
     "dla": "layer4.level_1.root.conv.weight",
     "simpledla": "layer4.left_tree.root.conv.weight",
 }
-
-
-def infer(state: State) -> Inferred | None:
-    """The network with exactly these names and shapes."""
-    heads, stems = ("linear.weight",), ("conv1.weight", "base.0.weight")
-    return by_shapes.infer(state, EXAMPLES, TELLS, build, heads=heads, stems=stems)
+HEADS, STEMS = ("linear.weight",), ("conv1.weight", "base.0.weight")

@@ -10,16 +10,13 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from rbtools.models import Shape
-from rbtools.models.families import Inferred, State
 from rbtools.models.resnet import ACTIVATIONS
-from rbtools.zoo.repositories import by_shapes
-from rbtools.zoo.repositories.deepmind import SqueezeExcite, variants
+from rbtools.zoo.repositories.deepmind import SqueezeExcite, variants  # noqa: F401
 
 NAMES = r"peng/ra-wrn-101-2"
 EXAMPLES = ("peng/ra-wrn-101-2",)
@@ -27,7 +24,6 @@ BLOCKS, WIDTHS = (7, 11, 18, 1), (96, 512, 1024, 2016, 4032)  # of a stage; widt
 GROUPS = 2
 NARROW, SQUEEZE = 0.25, 0.25  # a block's inner channels by its output's; squeezed ones by its input's
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-TELL = "stages.stage1.stage1-block0.F.a.0.weight"
 
 
 class Activation(nn.Module):
@@ -99,8 +95,5 @@ def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: 
     return PengResNet(BLOCKS, WIDTHS, classes=classes, in_channels=shape[0], activation=activation)
 
 
-def infer(state: State) -> Inferred | None:
-    """The network, where all names and shapes are its."""
-    stems = ("stem.stem.stem.0.weight",)
-    inferred = by_shapes.infer(state, EXAMPLES, {"": TELL}, build, heads=("fc.weight",), stems=stems)
-    return inferred and replace(inferred, arch={**inferred.arch, **variants(EXAMPLES[0])[0]})
+TELLS = {"": "stages.stage1.stage1-block0.F.a.0.weight"}
+HEADS, STEMS = ("fc.weight",), ("stem.stem.stem.0.weight",)
