@@ -16,7 +16,7 @@ from rbtools import datasets, spaces
 from rbtools.datasets.normalization import CLASSES
 from rbtools.errors import RbError, UsageError, shown, unknown
 from rbtools.execution.run import Run
-from rbtools.inputs import named_weights, published_weights, recognition, resolve
+from rbtools.inputs import published_weights, recognition, resolve
 from rbtools.inputs.data import data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
@@ -89,11 +89,11 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
     """
     given = hints.given(run)
     source = {}
-    if named_weights.is_name(path):
-        path, arch, name = named_weights.find(path, run)
+    if published_weights.is_name(path):
+        path, arch, name = published_weights.find(path, run)
         given, source = {**arch, **given}, {"weights": name}
     elif hints.arch is None:
-        given = {**named_weights.beside(path), **given}
+        given = {**published_weights.beside(path), **given}
     data = data_of({"arch": given}, run) if with_data else None
     if data is not None and "prompts" in given:
         prompts.refuse_other_order(given["prompts_file"], data.about.class_names)
@@ -137,7 +137,7 @@ def with_file(
                 f"another network: {path} is {there.get('name')}, and the record's is {arch.get('name')}"
             )
         return {**record, **made}
-    file = named_weights.find(path, run)[0] if named_weights.is_name(path) else path
+    file = published_weights.find(path, run)[0] if published_weights.is_name(path) else path
     if (here := resolve.hash_of(file, run)) != name:
         raise OtherCheckpoint(
             f"another checkpoint: {path} is {here[:19]}..., and that of the record {str(name)[:19]}..."

@@ -9,6 +9,12 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 
+# Where the architecture comes from, in words.
+SOURCES = {
+    **{"given": "as named", "weights": "by its weights", "metadata": "as it says itself"},
+    "program": "a program",
+}
+
 
 def judged(path: str, facts: dict[str, Any], run: Run) -> dict[str, Any]:
     """The facts, with a warning if the statistics of the network's layers differ from BatchNorm's. Raises
@@ -71,17 +77,11 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) 
     of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
     space, name = arch["space"], str(arch.get("name") or arch.get("str"))
     name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"
-    source = {"given": "as named", "weights": "by its weights", "metadata": "as it says itself"}
-    source["program"] = "a program"
-    by = source.get(facts["arch_from"], f"by {facts['arch_from']}")
-    source_of_normalization = facts["normalize_from"]
-    why = (
-        "nothing tells another; --normalize can"
-        if source_of_normalization == "open"
-        else f"by {source_of_normalization}"
-    )
-    if source_of_normalization.startswith("guess: "):
-        why = f"a guess: {source_of_normalization.removeprefix('guess: ')}; --normalize can tell it"
+    by = SOURCES.get(facts["arch_from"], f"by {facts['arch_from']}")
+    source = facts["normalize_from"]
+    why = "nothing tells another; --normalize can" if source == "open" else f"by {source}"
+    if source.startswith("guess: "):
+        why = f"a guess: {source.removeprefix('guess: ')}; --normalize can tell it"
     file = os.path.basename(path)
     run.report.notify(
         f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"

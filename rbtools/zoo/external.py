@@ -29,17 +29,15 @@ def table() -> dict[str, dict[str, Any]]:
     params: [a, b] for a + b x classes. per_channel: weights of the first layer for each image channel. macs:
     by pixels a side, [a, b] likewise, for three channels. smallest: the least pixels a side. fixed: the only
     size that it accepts, or 0. auxiliary: whether it has heads used only in training. head, stem: its last
-    and first weights. digest: of its names and shapes, see `rbtools.models.families`.
+    and first weights. digest: of its names and shapes, see `rbtools.zoo.by_digest`.
     """
-    text = Path(__file__).with_name("torchvision.json").read_text("utf-8")
-    return json.loads(text)
+    return json.loads(Path(__file__).with_name("torchvision.json").read_text("utf-8"))
 
 
 @cache
 def timm_table() -> dict[str, dict[str, Any]]:
     """timm's networks by the digest of names and shapes: `head`, `stem`, `names` (one per function)."""
-    text = Path(__file__).with_name("timm.json").read_text("utf-8")
-    return json.loads(text)
+    return json.loads(Path(__file__).with_name("timm.json").read_text("utf-8"))
 
 
 def torchvision(name: str) -> dict[str, Any]:

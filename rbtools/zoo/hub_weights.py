@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, shown, unknown
-from rbtools.inputs.named_weights import NamedWeights
+from rbtools.inputs.published_weights import NamedWeights
 from rbtools.lazy import torch
 from rbtools.plain_files import read_text
 from rbtools.zoo import transformers_config

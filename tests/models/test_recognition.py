@@ -19,8 +19,7 @@ from rbtools.models.recognise import infer
 from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
-from rbtools.zoo import external, make_torchvision_table
-from rbtools.zoo import torchvision_family as listed
+from rbtools.zoo import by_digest, external, make_torchvision_table
 
 with_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 
@@ -87,7 +86,7 @@ def test_the_table_is_what_the_survey_finds(name):
     assert sum(p.numel() for p in network.parameters()) == base + 12 * each
     for side, (fixed, per_class) in about["macs"].items():
         assert make_torchvision_table._macs(network, int(side)) == fixed + 12 * per_class
-    assert listed.digest(network.state_dict(), about["head"], about["stem"]) == about["digest"]
+    assert by_digest.digest(network.state_dict(), about["head"], about["stem"]) == about["digest"]
     assert make_torchvision_table._takes(network, about["smallest"])
     assert not make_torchvision_table._takes(network, about["smallest"] - 1)
 
@@ -274,7 +273,7 @@ def test_a_seven_by_seven_stem_is_the_form_for_large_images():
 
 def test_a_network_of_timm_is_recognised_by_its_digest_and_asked_about_where_several_have_it(monkeypatch):
     state = {"first.weight": torch.zeros(4, 3, 3, 3), "last.weight": torch.zeros(7, 4)}
-    key = listed.digest(state, "last.weight", "first.weight")
+    key = by_digest.digest(state, "last.weight", "first.weight")
     row = {"head": "last.weight", "stem": "first.weight"}
     monkeypatch.setattr(external, "timm_table", lambda: {key: {**row, "names": ["one"]}})
     assert infer(state) == Inferred({"space": "timm", "name": "one"}, 7, 3)

@@ -126,8 +126,7 @@ def test_a_variant_is_told_from_its_sibling(name: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["wrn-10-2:activation=silu", "wrn-10-2:eps=1e-3", "repo:deepmind/wrn-10-1:activation=gelu"],
+    "name", ["wrn-10-2:activation=silu", "wrn-10-2:eps=1e-3", "repo:deepmind/wrn-10-1:activation=gelu"]
 )
 def test_an_unusual_activation_or_epsilon_is_found_where_the_usual_one_fits_badly(
     name: str, run: Run

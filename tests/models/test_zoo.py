@@ -179,11 +179,7 @@ def test_computes_what_torchvisions_blocks_compute():
 
 @pytest.mark.parametrize(
     ("name", "classes", "side", "expected"),
-    [
-        ("resnet34", 200, 64, 21_686_792),
-        ("resnet18", 50, 224, 12_423_282),
-        ("resnet18", 10, 32, 11_173_962),
-    ],
+    [("resnet34", 200, 64, 21_686_792), ("resnet18", 50, 224, 12_423_282), ("resnet18", 10, 32, 11_173_962)],
 )
 def test_with_windows_of_4x4_parameters_are_those_of_prbenchs_code(name, classes, side, expected):
     arch = {"space": "zoo", "name": name, "stem": "cifar", "pool": "4x4"}

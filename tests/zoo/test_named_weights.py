@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from rbtools.datasets import imagenet
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
-from rbtools.inputs import named_weights
+from rbtools.inputs import published_weights
 from rbtools.models import checkpoint
 from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import transformers_config
@@ -216,5 +216,5 @@ def test_weights_of_torchvision_bring_their_transforms_and_are_checked(
 @pytest.mark.parametrize("name", ["small", "./net", "org/-net", "org/net--2", "org/" + "n" * 99, "~/net"])
 def test_what_is_no_name_of_the_hub_is_one_sentence(name: str) -> None:
     with pytest.raises(RbError, match=r"names no repository of the Hub\. Expected hf:ORG/NAME") as error:
-        named_weights.find(f"hf:{name}", Run.of("rb-test"))
+        published_weights.find(f"hf:{name}", Run.of("rb-test"))
     assert ("For a file here write --checkpoint FILE." in str(error.value)) == (name[0] in ".~")

@@ -8,10 +8,10 @@ A family is one file here and one line in `REPOSITORIES`. Its module has
     build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
     variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
     unusual_variants(name)  more of them, which are tried where the others fit badly; may be absent
-    TELLS, HEADS, STEMS     in place of `infer` or besides: an example is recognised by all its names and shapes
+    TELLS, HEADS, STEMS     in place of `infer` or besides, for examples recognised by all names and shapes
 
-TELLS maps the beginning of a NAME to a tensor that only networks of such names have: others are not built. The
-weights of the last layer and of the first convolution are the first of HEADS and of STEMS that are there.
+TELLS maps the beginning of a NAME to a tensor that only networks of such names have: others are not built.
+The weights of the last layer and of the first convolution are the first of HEADS and of STEMS that are there.
 
 A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use; and
 `other_normalizations`, {number of classes: [...]}, those of others who publish the same tensors.
