@@ -282,7 +282,11 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """
     board, colon, entry = text.partition(":")
     if colon and board in LEADERBOARDS:
-        return _of_leaderboard(board, entry, classes)
+        name, normalize, preprocessing = LEADERBOARDS.load(board)(entry, classes)
+        fields = named_arch(name)
+        if normalize:
+            fields["normalize"] = normalization(normalize)
+        return {**fields, "preprocessing": preprocessing} if preprocessing else fields
     if text.startswith("python:"):
         return own_network(text.removeprefix("python:"))
     name, _, last = text.rpartition(":")
@@ -357,16 +361,6 @@ def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
     return {**arch, field: int(value)}
 
 
-def _of_leaderboard(board: str, name: str, classes: int | None) -> dict[str, Any]:
-    text, normalize, preprocessing = LEADERBOARDS.load(board)(name, classes)
-    fields = named_arch(text)
-    if normalize:
-        fields["normalize"] = normalization(normalize)
-    if preprocessing:
-        fields["preprocessing"] = preprocessing
-    return fields
-
-
 VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields of an architecture
 SIZES = ("side", "patch")  # of a vision transformer's images and patches, in pixels
 RESIDUAL = ("fcnn", "rescnn")
@@ -395,19 +389,15 @@ def normalization(text: str) -> str | list[list[float]]:
             " 0.49,0.48,0.45 0.25,0.24,0.26; none; per-image; or one of:"
             f" {', '.join(datasets.NORMALIZATIONS)}."
         )
-    return _checked([_floats(part) for part in parts])
-
-
-def _floats(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(
-            f"--normalize has '{text}'. Expected numbers with commas between them, such as 0.49,0.48,0.45."
-        ) from None
-
-
-def _checked(pair: list[list[float]]) -> list[list[float]]:
+    pair: list[list[float]] = []
+    for part in parts:
+        try:
+            pair.append([float(number) for number in part.split(",")])
+        except ValueError:
+            raise UsageError(
+                f"--normalize has '{part}'. Expected numbers with commas between them, such as"
+                " 0.49,0.48,0.45."
+            ) from None
     mean, std = pair
     if len(mean) != len(std):
         raise UsageError(

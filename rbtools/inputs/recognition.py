@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError
@@ -82,10 +82,14 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) 
     why = "nothing tells another; --normalize can" if source == "open" else f"by {source}"
     if source.startswith("guess: "):
         why = f"a guess: {source.removeprefix('guess: ')}; --normalize can tell it"
-    file = os.path.basename(path)
+    file, normalised = os.path.basename(path), "pixels as they are"
+    if facts["normalize"] is not None:
+        per_image = isinstance(facts["normalize"], str)
+        values = "" if per_image else " ".join(map(numbers, facts["normalize"]))
+        normalised = "each image normalised by itself" if per_image else f"normalised {values}"
     run.report.notify(
         f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"
-        f" {_normalised(facts['normalize'])} ({why}).{_fit(facts)}"
+        f" {normalised} ({why}).{_fit(facts)}"
     )
     if facts.get("others") and "member" not in arch:
         run.report.notify(
@@ -119,14 +123,6 @@ def say_tie(path: str, facts: Mapping[str, Any], run: Run) -> None:
 def warn(path: str, facts: Mapping[str, Any], run: Run) -> None:
     for text in facts.get("warnings", ()):
         run.report.notify(f"warning: {os.path.basename(path)}: {text}.")
-
-
-def _normalised(pair: str | Sequence[list[float]] | None) -> str:
-    if pair is None:
-        return "pixels as they are"
-    if isinstance(pair, str):  # "per-image"
-        return "each image normalised by itself"
-    return "normalised " + " ".join(map(numbers, pair))
 
 
 def _fit(facts: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ for a state of another family, and raises RbError where no network of it fits, `
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -110,25 +111,28 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     cells, channels = sizes["cells"], sizes["channels"]
     ops = _shared_ops(state, [i for i in range(3 * cells + 2) if i not in (cells, 2 * cells + 1)])
     candidates = list(itertools.product(*((op,) if op else (NONE, SKIP, POOL) for op in ops)))
-    named = {cell for cell in map(_cell, _texts(metadata)) if cell in candidates}
+    named: set[tuple[int, ...]] = set()
+    for text in _texts(metadata):
+        with contextlib.suppress(RbError):
+            named |= {nb201.parse(text)} & set(candidates)
     if len(named) == 1:
         candidates = list(named)
     classes, in_channels = state["classifier.weight"].shape[0], state["stem.0.weight"].shape[1]
-    inferred = [Inferred(_arch(cell, sizes, classes), classes, in_channels) for cell in candidates]
+    inferred = []
+    for cell in candidates:
+        described = nb201.arch(nb201.index_of(nb201.to_string(cell)), **sizes, classes=classes)
+        arch = {key: described[key] for key in ("space", "name", "index", "str", "channels", "cells")}
+        inferred.append(Inferred(arch, classes, in_channels))
     if len(inferred) > 1:
+        names = [str(one.arch["name"]) for one in inferred]
+        some = ", ".join(names[:9]) + (", ..." if len(names) > 9 else "")
         raise Ambiguous(
             f"The checkpoint is a NAS-Bench-201 network ({channels} channels, cells {cells},"
             f" {classes} classes), but {_open_edges(ops)}, so {len(inferred)} architectures fit:"
-            f" {some_names(inferred)}. Say which one it is with --arch (its name, index or string).",
+            f" {some}. Say which one it is with --arch (its name, index or string).",
             inferred,
         )
     return inferred[0]
-
-
-def _arch(cell: tuple[int, ...], sizes: Mapping[str, int], classes: int) -> dict[str, Any]:
-    index = nb201.index_of(nb201.to_string(cell))
-    described = nb201.arch(index, channels=sizes["channels"], cells=sizes["cells"], classes=classes)
-    return {key: described[key] for key in ("space", "name", "index", "str", "channels", "cells")}
 
 
 def skeleton(state: State) -> dict[str, int]:
@@ -142,12 +146,6 @@ def skeleton(state: State) -> dict[str, int]:
     if not 1 <= reductions[0] <= MOST_CELLS:
         return {}
     return {"channels": len(stem), "cells": reductions[0]}
-
-
-def some_names(candidates: list[Inferred]) -> str:
-    """The first of them, for a message."""
-    shown = [str(one.arch["name"]) for one in candidates[:9]]
-    return ", ".join(shown) + (", ..." if len(candidates) > len(shown) else "")
 
 
 def _shared_ops(state: State, places: list[int]) -> list[int]:
@@ -170,13 +168,6 @@ def _open_edges(ops: list[int]) -> str:
     names = [f"{source}->{target}" for (source, target), op in zip(EDGES, ops, strict=True) if not op]
     edges, have = (f"edge {names[0]}", "has") if len(names) == 1 else (f"edges {', '.join(names)}", "have")
     return f"its {edges} {have} no weights and may be none, skip_connect or avg_pool_3x3"
-
-
-def _cell(text: str) -> tuple[int, ...] | None:
-    try:
-        return nb201.parse(text)
-    except RbError:
-        return None
 
 
 def _texts(value: object, depth: int = 4) -> Iterator[str]:

@@ -40,7 +40,12 @@ class ResidualNetwork(nn.Module):
         inputs = channels if layers[0].filter else channels * height * rest
         modules: list[nn.Module] = []
         for layer in layers:
-            modules.append(_weights(inputs, width, layer.filter))
+            size = layer.filter
+            modules.append(
+                nn.Conv2d(inputs, width, size, padding=size // 2, bias=False)
+                if size
+                else nn.Linear(inputs, width, bias=False)
+            )
             inputs = width
         self.layers = nn.ModuleList(modules)
         inputs = width * height * rest if layers[0].filter else width
@@ -59,12 +64,6 @@ class ResidualNetwork(nn.Module):
             x = own + x if form.skip else own
         logits: Tensor = self.last(x.flatten(1))
         return torch.cat([torch.zeros_like(logits), logits], dim=1) if self.binary else logits
-
-
-def _weights(inputs: int, width: int, size: int) -> nn.Module:
-    if size:
-        return nn.Conv2d(inputs, width, size, padding=size // 2, bias=False)
-    return nn.Linear(inputs, width, bias=False)
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> ResidualNetwork:

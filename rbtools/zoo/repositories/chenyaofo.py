@@ -31,7 +31,7 @@ REPVGG = {  # channels of the stages; the stem has at most 64
 }
 NAMES = rf"chenyaofo/(resnet(?P<depth>\d+)|vgg(?P<vgg>11|13|16|19)_bn|{'|'.join((*MOBILE, *REPVGG))})"
 EXAMPLES = tuple(f"chenyaofo/{name}" for name in ("resnet20", "vgg16_bn", *MOBILE, *REPVGG))
-STEMS = ("cifar", "imagenet")
+FORMS = ("cifar", "imagenet")
 WITH_STEMS = tuple(f"chenyaofo/{name}" for name in (*MOBILE, "repvgg_a2"))
 CONVOLUTIONS = {"11": (1, 1, 2, 2, 2), "13": (2, 2, 2, 2, 2), "16": (2, 2, 3, 3, 3), "19": (2, 2, 4, 4, 4)}
 
@@ -119,12 +119,12 @@ class RepVGG(nn.Module):
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
     """Strides leave no trace in names and shapes."""
-    return tuple({"stem": stem} for stem in STEMS) if name in WITH_STEMS else ()
+    return tuple({"stem": stem} for stem in FORMS) if name in WITH_STEMS else ()
 
 
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
-    name, small = match[0].partition("/")[2], fields.get("stem", STEMS[0]) == STEMS[0]
+    name, small = match[0].partition("/")[2], fields.get("stem", FORMS[0]) == FORMS[0]
     if name in REPVGG:
         stride = 1 if small else 2
         return RepVGG(REPVGG[name], classes=classes, in_channels=shape[0], first_stride=stride)
