@@ -450,7 +450,7 @@ def robust(bench: Bench) -> None:
     """
     import rbtools
 
-    small = {"epochs": 2, "milestones": "1", "batch_size": 32} if bench.small else {}
+    small = {"epochs": 2, "schedule": "step:milestones=1", "batch_size": 32} if bench.small else {}
     with bench.memory():
         done = rbtools.train(bench.record(), "fgsm-pgi", preset="fgsm-pgi", **bench.options(**small))
     ours = sum(done["train"]["history"]["seconds"])

@@ -26,6 +26,20 @@ def run(
     )
 
 
+def parsed(tool: str, *words: str) -> dict[str, Any]:
+    """The values that `rb-TOOL WORDS` gets, by the names of its parameters; it is not run."""
+    page, rest, context = tools.tool(tool), list(words), None
+    command = page.command
+    while True:
+        context = command.make_context(page.words if context is None else rest.pop(0), rest, parent=context)
+        if not isinstance(command, click.Group):
+            return context.params
+        rest = [*context._protected_args, *context.args]
+        _, below, _ = command.resolve_command(context, rest)
+        assert below is not None
+        command = below
+
+
 def lines(*records: Record) -> str:
     """The records as JSON Lines."""
     return "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)

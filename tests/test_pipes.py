@@ -124,7 +124,7 @@ def test_closed_ends_are_said() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-@pytest.mark.parametrize("words", ["rb-attack --help", "rb-rank --version", "rb-train --print-config"])
+@pytest.mark.parametrize("words", ["rb-attack --help", "rb-rank --version", "rb-train --help"])
 def test_a_text_that_cannot_be_written_is_one_line(words: str) -> None:
     done = shell(f"{words} >/dev/full")
     assert done.returncode == 1 and done.stderr.count("\n") == 1

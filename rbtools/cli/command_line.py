@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from rbtools.plain_files import read_plain
+
 _LARGEST = 2**26  # bytes of a file that is hashed for a label
 _typed: list[str] = []
 
@@ -29,9 +31,9 @@ def _without_paths(word: str) -> str:
 
 
 def _named(part: str) -> str:
-    path = Path(part).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(part))
+    if path.is_file() and os.access(path, os.R_OK):
         small = path.stat().st_size <= _LARGEST  # the hash of a large file of weights is in the record
-        return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}" if small else path.name
+        return f"{path.name}@{hashlib.sha256(read_plain(path)).hexdigest()[:8]}" if small else path.name
     there = os.sep in part and path.exists()
     return path.name if there or part.startswith((os.sep, "~", f".{os.sep}", f"..{os.sep}")) else part

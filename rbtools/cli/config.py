@@ -219,7 +219,7 @@ def _values(
     return values
 
 
-def _check(option: click.Option, value: Any, key: ConfigKey) -> None:
+def _check(option: click.Option, value: object, key: ConfigKey) -> None:
     """Raises UsageError for a wrong type, or a path outside the working directory, links followed."""
     try:
         option.type.convert(value, option, None)

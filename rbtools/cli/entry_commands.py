@@ -17,7 +17,7 @@ Entry = Mapping[str, Any]
 PR = ("noise", "norm", "clip", "samples", "denominator")
 RARE = ("noise", "norm", "clip", "truncate", "particles", "moves", "runs", "floor")
 KERNELS = ("clean", "robust", "twice", "joint")  # of ntk; each computes those before it too
-_MEASURED = ("on", "split", "batches", "batch_size", "init_seed", "batchnorm", "seed")
+_MEASURED = ("on", "split", "batches", "batch_size", "batchnorm", "seed")
 _PIXELS = ("cw-l2", "ddn")  # attacks whose distances are on [0, 1] whatever their entry says
 _NO_HASH = "Chosen images were evaluated (--n LIST), of which the record has only a hash."
 
@@ -139,13 +139,10 @@ def _fields(of: type | None) -> list[Any]:
 def _own(of: type, entry: Entry, norm: str = "linf") -> list[str]:
     """The options of a registered class that the entry has."""
     names = [registry.public_name(field) for field in _fields(of)]
-    share = entry.get("relative_step")
-    if is_number(share):
-        names = [name for name in names if name not in ("step_size", "relative_step")]
-    words = [
-        word for name in names if entry.get(name) != "" for word in option(name, entry.get(name), norm, of)
-    ]
-    return [*words, f"--step-size={number(share)}*eps"] if is_number(share) else words
+    values = {name: entry.get(name) for name in names if entry.get(name) != ""}
+    if (share := values.pop("relative_step", None)) is not None:
+        values["step_size"] = f"{number(share)}*eps"
+    return [word for name, value in values.items() for word in option(name, value, norm, of)]
 
 
 # --- one entry --------------------------------------------------------------------------------------------
@@ -266,8 +263,8 @@ def _attack(attack: str, entry: Entry, eps: float, norm: str) -> EntryCommand:
     if isinstance(about, dict):  # it was estimated from a sample
         sampled, goal = about.get("sampled"), about.get("goal")
         size = "all" if sampled == about.get("survivors") else sampled
-        words += option("two_phase", size) if goal is None else option("precision_goal", goal)
-        words += option("screen_steps", about.get("screen_steps"))
+        steps = f":steps={about['screen_steps']}" if "screen_steps" in about else ""
+        words.append(f"--two-phase={size if goal is None else goal}{steps}")
     if is_transfer(entry):
         of = ("attack", "transfer")
         return EntryCommand(of, (f"--attack={attack}", "--from", entry["source"], *words), {"eps": distances})
@@ -283,15 +280,16 @@ def is_transfer(entry: Entry) -> bool:
 def _noise(entry: Entry) -> EntryCommand:
     lists = {"gamma": [radius(entry["gamma"])]}
     if "particles" in entry:  # splitting
-        words = [word for name in RARE for word in option(name, entry.get(name))]
-        return EntryCommand(("pr",), ("--rare", *words), lists)
+        words = [word for name in RARE[:4] for word in option(name, entry.get(name))]
+        keys = ",".join(f"{name}={entry[name]}" for name in RARE[4:] if name in entry)
+        return EntryCommand(("pr",), (f"--sampling=rare:{keys}", *words), lists)
     names = (*(name for name in PR if name != "denominator"), "truncate")
     words = [word for name in names for word in option(name, entry.get(name))]
     if str(entry.get("criterion", "")).startswith("PR > "):
         words.append("--passes=above")
     stopping = str(entry.get("stopping", ""))
     if stopping:
-        words.append("--adaptive" if stopping.startswith("sequential") else "--only=probacc")
+        words.append("--sampling=adaptive" if stopping.startswith("sequential") else "--only=probacc")
     if is_number(entry.get("rho")):
         lists["rho"] = [number(entry["rho"])]
     return EntryCommand(("pr",), tuple(words), lists)
@@ -382,6 +380,8 @@ def _measurements(entries: Iterable[Entry]) -> list[list[str]]:
 
 def _measured_on(entry: Entry) -> tuple[str, ...]:
     words = [word for name in _MEASURED for word in option(name, entry.get(name))]
+    if "init_seed" in entry:
+        words.append(f"--on={entry.get('on', 'auto')}:seed={entry['init_seed']}")
     n, batches, size = entry.get("n"), entry.get("batches"), entry.get("batch_size")
     if isinstance(batches, int) and isinstance(size, int) and n != batches * size:
         words += option("n", n)  # the last batch is smaller
@@ -393,11 +393,12 @@ def _perturbed(entry: Entry) -> tuple[str, ...]:
     name = entry.get("attack")
     if not isinstance(name, str):
         return ()
-    words = option("attack", name)
-    if name == "pgd":
-        words += option("attack_steps", entry.get("steps"))
-        words += option("step_size", entry.get("step_size"), of=ATTACKS.load(name))
-    return tuple(words)
+    if name != "pgd":
+        return tuple(option("attack", name))
+    steps = option("steps", entry.get("steps")) + option(
+        "step_size", entry.get("step_size"), of=ATTACKS.load(name)
+    )
+    return (f"--attack=pgd:{','.join(word[2:] for word in steps)}" if steps else "--attack=pgd",)
 
 
 def _asked(entries: Sequence[Entry]) -> list[str]:
@@ -418,4 +419,17 @@ def _asked(entries: Sequence[Entry]) -> list[str]:
             values["solver"] = "both" if tops or "lmax" in words else "power"
         if tops:
             values["top"] = max(tops)
-    return [word for name, value in values.items() for word in option(name, value, of=of)]
+    parts = {registry.public_name(field): field.metadata["part_of"] for field in _fields(of)}
+    lines, keys = [], dict[str, list[str]]()
+    for name, value in values.items():
+        words_of = option(name, value, of=of)
+        if parts[name] is None:
+            lines += words_of
+        elif value is not False:
+            whole, *_, key = parts[name].split(":")
+            text = [f"{key}{word[len(name) + 2 :].replace(',', '/')}" for word in words_of]
+            keys.setdefault(f"--{whole}=", []).extend(text)
+    for flag, some in keys.items():
+        value = next((word for word in lines if word.startswith(flag)), flag)
+        lines = [*(word for word in lines if word != value), f"{value}:{','.join(some)}"]
+    return lines

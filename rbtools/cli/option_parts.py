@@ -29,11 +29,11 @@ class Part(click.Option):
     """
 
     def __init__(
-        self, *args: Any, part_of: str, now: str = "", gives: str | None = None, **settings: Any
+        self, *args: object, part_of: str, now: str = "", gives: str | None = None, **settings: object
     ) -> None:
         if gives is not None:
             settings |= {"is_flag": True, "is_eager": True, "expose_value": False}
-        super().__init__(*args, **settings | {"hidden": True})
+        super().__init__(*args, **settings | {"hidden": True})  # type: ignore[arg-type]
         self.whole, *words = part_of.replace("_", "-").split(":")
         self.key, self.item = words[-1] if words else "", words[0] if words else ""
         self.now, self.gives = now or (f"--{self.whole} {gives}" if gives else ""), gives
@@ -101,12 +101,12 @@ class Compound(click.Option):
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         split: Callable[[str], dict[str, Any]] | None = None,
         free: bool = False,
-        **settings: Any,
+        **settings: object,
     ) -> None:
-        super().__init__(*args, **settings | {"is_eager": True})  # before its parts
+        super().__init__(*args, **settings | {"is_eager": True})  # type: ignore[arg-type]  # before its parts
         self.split, self.free = split, free
         self.word = next(flag[2:] for flag in self.opts if flag.startswith("--"))
 
@@ -202,8 +202,8 @@ def old_flag(flag: str, whole: str, gives: str) -> Callable[[Any], Any]:
 class Switch(click.Option):
     """A flag and its opposite, of which help shows the one that changes the default."""
 
-    def __init__(self, *args: Any, on: bool, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, *args: object, on: bool, **settings: object) -> None:
+        super().__init__(*args, **settings)  # type: ignore[arg-type]
         self.on = on
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

@@ -30,7 +30,6 @@ FIELD = "verify"
 _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
 _OF_ALL = ("ge", "measure")  # tools whose results no part of the images tells
 CHECKLIST = "obfuscation.failed"  # of rb-attack check
-_SAMPLED = ("two-phase", "precision-goal")
 _OPTIONS = (
     "store",
     "data_dir",
@@ -197,7 +196,8 @@ class _Command(NamedTuple):
     def on(self, images: Sequence[int]) -> _Command:
         """The command on chosen images."""
         words = [word for word in self.words if not word.startswith("--n=")]
-        return _Command([*words, "--n", ",".join(map(str, images))])
+        listed = ",".join(map(str, images)) if len(images) > 1 else f"{images[0]}-{images[0]}"
+        return _Command([*words, "--n", listed])
 
 
 class _Measurement:
@@ -346,7 +346,7 @@ class _Measurement:
     def _images(self, command: _Command) -> tuple[list[int], int] | None:
         """The random part of the command's images with their number; None for all of them."""
         wanted = self.job.n
-        if wanted is None or command.words[0] in _OF_ALL or any(map(command.value, _SAMPLED)):
+        if wanted is None or command.words[0] in _OF_ALL or command.value("two-phase"):
             return None
         inputs = resolve_inputs(self.bare, self.job.run, command.value("split") or "test")
         asked = command.value("n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ _point_option = click.option(
 )
 
 
-def _refused_options(function: Any) -> Any:
+def _refused_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Hidden options that changed how a table looks: typing one says what to use in its place."""
     instead = "The cells of --format csv, or a line of jq on --format jsonl, make any table."
     for name in ("--percent", "--digits", "--label", "--hide", "--bold-within"):
@@ -331,7 +331,7 @@ def _merged(
     fields = [*choice.group, *choice.pivot]
     if fields:
         extra = [name for name in choice.within if name not in fields]
-        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--aggregate by:")
+        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--aggregate by")
         _tell_averaged(merged, sink.screen)
         for name, number in lacking.items():
             sink.screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")

@@ -272,7 +272,7 @@ def method_key(kind: str, word: str, method: Any) -> dict[str, Any]:
     return {"kind": kind, word: method.name, "version": method.version, "config": registry.config(method)}
 
 
-class Part(NamedTuple):
+class TilePart(NamedTuple):
     """Outcomes of one output for some consecutive examples: the arguments of `Outcomes.extend`."""
 
     values: np.ndarray
@@ -287,7 +287,7 @@ class Part(NamedTuple):
         return encoded(rows, self.totals, [self.device], self.fast_steps, [self.environment])
 
     @classmethod
-    def decoded(cls, data: bytes) -> Part | None:
+    def decoded(cls, data: bytes) -> TilePart | None:
         """A part that was stored; None for damaged data."""
         values, totals, devices, fast_steps, environments = _decoded(data)
         if values is None or len(devices) != 1 or len(environments) != 1:

@@ -22,7 +22,7 @@ from rbtools.evaluation.base import (
     Outcome,
     Outcomes,
     Output,
-    Part,
+    TilePart,
     batch_size,
     default_chunk_size,
 )
@@ -68,7 +68,7 @@ class Share(Protocol):
         """The tiles to compute; the outcomes have all when they end. `progress` takes the number of examples
         that are done, and raises when the work should stop."""
 
-    def add(self, tile: range, parts: Mapping[int, Part]) -> None:
+    def add(self, tile: range, parts: Mapping[int, TilePart]) -> None:
         """Take the outcomes of a tile, by the position of their output."""
 
 
@@ -85,7 +85,7 @@ class Alone:
             progress(tile.start)
             yield tile
 
-    def add(self, tile: range, parts: Mapping[int, Part]) -> None:
+    def add(self, tile: range, parts: Mapping[int, TilePart]) -> None:
         for i, part in parts.items():
             self.outcomes[i].extend(*part)
 
@@ -196,7 +196,7 @@ def compute_outcomes(
         for tile in tiles:
             if share.workers == 1:
                 streaming.prefetch(pixels, _following(outcomes, examples.order, tile))
-            parts: dict[int, Part] = {}
+            parts: dict[int, TilePart] = {}
             for begin, missing in _missing(outcomes, tile):
                 ids = examples.order[begin : tile.stop]
                 wanted = [outputs[i] for i in missing]
@@ -217,7 +217,7 @@ def compute_outcomes(
                 for i, result, values in zip(missing, results, arrays, strict=True):
                     steps = fast.steps if outputs[i].allow_fast_model else ()
                     totals = {"seconds": seconds, **result.totals}
-                    parts[i] = Part(values, totals, device.type, steps, place)
+                    parts[i] = TilePart(values, totals, device.type, steps, place)
                     if result.images is not None and save is not None:
                         save(outputs[i], ids, result)
             share.add(tile, parts)
@@ -274,7 +274,7 @@ def _missing(outcomes: Sequence[Outcomes], tile: range) -> list[tuple[int, list[
 
 
 def _known(
-    outcomes: Sequence[Outcomes], parts: Mapping[int, Part], begin: int, stop: int, device: torch.device
+    outcomes: Sequence[Outcomes], parts: Mapping[int, TilePart], begin: int, stop: int, device: torch.device
 ) -> Iterator[tuple[int, Tensor]]:
     """The outputs whose outcomes of the examples from `begin` to `stop` are known, by their position."""
     for i, known in enumerate(outcomes):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rbtools.evaluation.base import Outcomes, Output, Part
+from rbtools.evaluation.base import Outcomes, Output, TilePart
 from rbtools.evaluation.evaluate import cut
 from rbtools.execution.run import Run
 from rbtools.store import Store, digest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 Tile = TypeVar("Tile")
-Parts = dict[int, Part]  # by the position of the output
+Parts = dict[int, TilePart]  # by the position of the output
 # Seconds between looks at tiles that others compute: the first and the longest pause.
 _PAUSES = 0.02, 0.2
 
@@ -83,7 +83,7 @@ class Shared:
     def __init__(self, store: Store, workers: int, *, helping: bool) -> None:
         self.store, self.workers, self.helping = store, workers, helping
         self.keys: dict[range, dict[int, str]] = {}
-        self.own: dict[range, Mapping[int, Part]] = {}  # what this process computed
+        self.own: dict[range, Mapping[int, TilePart]] = {}  # what this process computed
 
     def tiles(
         self, tiles: Sequence[range], outcomes: Sequence[Outcomes], progress: Callable[[int], None]
@@ -119,7 +119,7 @@ class Shared:
             for key in keys.values():
                 store.drop_state(key)
 
-    def add(self, tile: range, parts: Mapping[int, Part]) -> None:
+    def add(self, tile: range, parts: Mapping[int, TilePart]) -> None:
         """Store the outcomes of a tile."""
         self.own[tile] = parts
         for i, part in parts.items():
@@ -140,7 +140,7 @@ def _stored(store: Store, keys: dict[int, str]) -> Parts | None:
     parts: Parts = {}
     for i, key in keys.items():
         data = store.state(key)
-        part = None if data is None else Part.decoded(data)
+        part = None if data is None else TilePart.decoded(data)
         if part is None:
             return None
         parts[i] = part

@@ -225,7 +225,7 @@ class BoundMeasure(Measure):
         constants = bounds.Constants(**{name: used[name] for name in CONSTANTS})
         more = {"constants": {name: used[name] for name in CONSTANTS}}
         if self.examples is None or self.updates is None:
-            reason = "the record tells no training: give --examples and --updates"
+            reason = "the record tells no training: give --examples N:updates=T"
             return [_none(name, reason) for name in ("prbench1", "prbench2", "prbench4")]
         about = used["gamma"], self.examples, self.updates
         of_first = [key for key in guessed if key != "softmax"]

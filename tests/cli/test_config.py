@@ -6,25 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
 
-from rbtools.cli import tools
+from tests.runner import parsed as in_force
 from tests.runner import run
-
-
-def in_force(tool: str, *arguments: str) -> dict[str, Any]:
-    """The values that a command gets, by the names of its parameters."""
-    page = tools.tool(tool)
-    command, words, context = page.command, list(arguments), None
-    while True:
-        context = command.make_context(page.words if context is None else words.pop(0), words, parent=context)
-        if not isinstance(command, click.Group):
-            return context.params
-        words = [*context._protected_args, *context.args]
-        _, command, _ = command.resolve_command(context, words)
 
 
 def config(text: str, path: str = "rbtools.yaml") -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from rbtools.cli import tools
 from rbtools.cli.option_parts import UNTIL, Part
-from tests.cli.test_config import in_force
 from tests.cli.test_help import SOME
+from tests.runner import parsed as in_force
 from tests.runner import run
 
 TRAIN = {

@@ -136,13 +136,13 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     assert "note" not in run([*chosen, "29", "--rho", "0.1"], known["erm"]).stderr
     assert "note" not in run([*chosen, "20", "--rho", "0.1", "--confidence", "0.8"], known["erm"]).stderr
     assert "note" not in run([*chosen, "3"]).stderr  # no record, nothing to note
-    for option in ("--adaptive", "--require-decided"):
+    for option in ("--sampling=adaptive", "--sampling=fixed:decided"):
         refused = run([*chosen, "298", "--rho", "0.01", option], known["erm"])
         assert refused.exit_code == 2 and refused.stdout == ""
         assert "298 samples cannot show a failure rate below 0.01: at 95 % that takes 299" in refused.stderr
         never = run([*chosen, "9", "--rho", "0", option], known["erm"])
         assert "--rho 0 tolerates no failure at all" in never.stderr
-    assert run([*chosen, "59", "--rho", "0.05", "--require-decided"], known["erm"]).exit_code == 0
+    assert run([*chosen, "59", "--rho", "0.05", "--sampling", "fixed:decided"], known["erm"]).exit_code == 0
 
 
 def test_a_curve_begins_at_radius_zero(known: dict[str, Record]) -> None:
@@ -239,14 +239,14 @@ def test_only_probacc_stops_early_and_says_the_same(known: dict[str, Record]) ->
 
 
 def test_the_sequential_test_spends_less_and_decides_alike(known: dict[str, Record]) -> None:
-    chosen = ["--gamma", "0.05,0.4", "--rho", "0.05", "--samples", "400", "--n", "40", "--adaptive"]
-    record = one(run(chosen, known["erm"]))
+    chosen = ["--gamma", "0.05,0.4", "--rho", "0.05", "--samples", "400", "--n", "40"]
+    record = one(run([*chosen, "--sampling", "adaptive"], known["erm"]))
     assert "pr.uniform.0.05" not in record["metrics"]
     easy, hard = (entry(record, f"probacc.uniform.{gamma}.0.05") for gamma in ("0.05", "0.4"))
     assert easy["error"] == 0.05 and easy["samples"] == 400
     assert easy["draws_spent"] == 59 * easy["n"]  # no draw of any image fails: (1 - .05)**59 < .05
     assert hard["value"] < easy["value"] == 1 and hard["undecided"] <= 6
-    exact = one(run([*chosen[:-1], "--only", "probacc"], known["erm"]))
+    exact = one(run([*chosen, "--only", "probacc"], known["erm"]))
     for name in ("probacc.uniform.0.05.0.05", "probacc.uniform.0.4.0.05"):
         assert record["metrics"][name] == pytest.approx(exact["metrics"][name], abs=2 / easy["n"])
 
@@ -271,7 +271,7 @@ def test_nothing_passes_above_one() -> None:
 
 def test_rare_failures_go_where_samples_do_not(known: dict[str, Record]) -> None:
     short = ["--rho", "0.1", "--samples", "29"]
-    rare = ["--rare", "--particles", "40", "--moves", "4", "--runs", "2", "--n", "6"]
+    rare = ["--sampling", "rare:particles=40,moves=4,runs=2", "--n", "6"]
     record = one(run([*rare, "--gamma", "0.1,0.4"], known["erm"]))
     small, large = (entry(record, f"pfail.uniform.{gamma}") for gamma in ("0.1", "0.4"))
     assert 0 <= small["value"] < large["value"] < 1 and large["value"] < large["ci95"][1]
@@ -286,12 +286,12 @@ def test_rare_failures_go_where_samples_do_not(known: dict[str, Record]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--adaptive"], "--adaptive does not go with it"),
+        (["--sampling", "rare:decided"], "decided does not go with it"),
         (["--denominator", "all"], "--denominator all does not go with it"),
-        (["--floor", "0"], "--floor is 0. Expected a probability in (0, 1)"),
-        (["--gamma", "0:0.1:3"], "--rare needs a --gamma above 0"),
+        (["--sampling", "rare:floor=0"], "floor of --sampling is 0. Expected a probability in (0, 1)"),
+        (["--gamma", "0:0.1:3"], "--sampling rare needs a --gamma above 0"),
     ],
 )
 def test_what_does_not_go_with_rare(arguments: list[str], message: str) -> None:
-    result = run(["--rare", *arguments])
+    result = run(["--sampling", "rare", *arguments])
     assert result.exit_code == 2 and message in result.stderr

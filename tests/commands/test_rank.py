@@ -80,14 +80,14 @@ def test_a_ranked_record_as_it_is_written() -> None:
 def test_the_best_comes_first_and_equals_share_a_rank() -> None:
     some = accs(0.5, 0.75, 0.5, 1.0, 0.75)
     assert places(["--by", "acc"], some) == [(1, "d"), (2, "b"), (2, "e"), (4, "a"), (4, "c")]
-    assert places(["--by", "acc", "--lower"], some) == [(1, "a"), (1, "c"), (3, "b"), (3, "e"), (5, "d")]
+    assert places(["--by", "acc:lower"], some) == [(1, "a"), (1, "c"), (3, "b"), (3, "e"), (5, "d")]
     assert places(["--by", "acc", "--top", "3"], some) == [(1, "d"), (2, "b"), (2, "e")]
 
 
 def test_less_is_better_where_the_metric_says_so() -> None:
     some = [record(name, metrics={"seconds_per_epoch": value}) for name, value in (("a", 3), ("b", 1))]
     assert places(["--by", "seconds_per_epoch"], some) == [(1, "b"), (2, "a")]
-    assert places(["--by", "seconds_per_epoch", "--higher"], some) == [(1, "a"), (2, "b")]
+    assert places(["--by", "seconds_per_epoch:higher"], some) == [(1, "a"), (2, "b")]
     gaps = [record(name, metrics={"ge.acc": value}) for name, value in (("a", 3), ("b", 1))]
     assert places(["--by", "mean(ge.*)"], gaps) == [(1, "b"), (2, "a")]
 
@@ -125,7 +125,7 @@ def test_an_expression_with_globs() -> None:
 def test_fields_of_the_architecture_rank_too() -> None:
     some = [{"schema": 1, "arch": {"name": name, "params": count}} for name, count in (("a", 9), ("b", 7))]
     assert places(["--by", "params"], some) == [(1, "b"), (2, "a")]
-    assert places(["--by", "arch.params", "--higher"], some) == [(1, "a"), (2, "b")]
+    assert places(["--by", "arch.params:higher"], some) == [(1, "a"), (2, "b")]
 
 
 # --- what to rank by when nobody says -------------------------------------------------------------
@@ -466,7 +466,7 @@ def test_without_merging_every_record_is_ranked(more: list[str]) -> None:
 
 def test_without_merging_a_group_is_of_all_its_records() -> None:
     parts = [evaluated(acc=(0.5, 40)), evaluated(acc=(0.75, 10))]
-    result = run(["--by", "acc", "--no-merge", "--group", "arch.name"], parts)
+    result = run(["--by", "acc", "--no-merge", "--aggregate", "by:arch.name"], parts)
     (found,) = map(json.loads, result.stdout.splitlines())
     assert found["metrics"] == {"acc": 0.625} and found["aggregated"]["records"] == 2
 
@@ -556,7 +556,9 @@ def test_aggregate_takes_the_mean_over_seeds() -> None:
 
 
 def test_group_takes_the_mean_over_all_else() -> None:
-    table = out(["--by", "pgd", "--group", "train.method", "--format", "csv", "--metric", "acc"], SEEDS)
+    table = out(
+        ["--by", "pgd", "--aggregate", "by:train.method", "--format", "csv", "--metric", "acc"], SEEDS
+    )
     assert table.splitlines()[0] == "rank,method,records,pgd,pgd_std,acc,acc_std"
     rows = [line.split(",") for line in table.splitlines()[1:]]
     assert [row[:3] for row in rows] == [["1", "pgd", "3"], ["2", "erm", "2"]]
@@ -565,18 +567,18 @@ def test_group_takes_the_mean_over_all_else() -> None:
 
 
 def test_seeds_first_and_then_all_else() -> None:
-    arguments = ["--by", "acc", "--aggregate", "seed", "--group", "train.method"]
+    arguments = ["--by", "acc", "--aggregate", "seed,by:train.method"]
     found = [json.loads(line) for line in out(arguments, SEEDS).splitlines()]
     assert [one["metrics"]["acc"] for one in found] == [0.9375, 0.4375]  # (0.625 + 0.25) / 2
 
 
 def test_a_group_for_records_without_the_field() -> None:
     some = [*SEEDS[:1], record("x", metrics={"acc": 0.5})]
-    result = run(["--by", "acc", "--group", "train.method"], some)
+    result = run(["--by", "acc", "--aggregate", "by:train.method"], some)
     assert result.stderr == "rb-rank: warning: 1 record without train.method, in a group of their own.\n"
     assert (
-        "--group: no record has 'train.mthod'."
-        in run(["--group", "train.mthod", "--by", "acc"], SEEDS).stderr
+        "--aggregate by: no record has 'train.mthod'."
+        in run(["--aggregate", "by:train.mthod", "--by", "acc"], SEEDS).stderr
     )
 
 
@@ -746,11 +748,13 @@ def test_a_pivot_table_as_records() -> None:
         (["--metric", "acc -", "--format", "md"], "--metric: Expression 'acc -^' does not parse"),
         (["--by", ","], "--by is an empty list."),
         (["--by", "acc:up"], "'up' in 'acc:up' is no direction. Write acc:lower or acc:higher."),
-        (["--by", "acc,pgd20.8", "--lower"], "--lower and --higher are for one key."),
         (["--where", "acc >"], "--where: Expression 'acc >^' does not parse"),
         (["--where", "acx > 1"], "--where: There is no metric or field 'acx'. Did you mean 'acc'?"),
         (["--within", "datset"], "--within: no record has 'datset'. Did you mean 'dataset'?"),
-        (["--group", "method"], "--group: no record has 'method'. Did you mean 'train.method'?"),
+        (
+            ["--aggregate", "by:method"],
+            "--aggregate by: no record has 'method'. Did you mean 'train.method'?",
+        ),
         (["--pivot", "method"], "--pivot: no record has 'method'. Did you mean 'train.method'?"),
         (["--aggregate", "seeds"], "--aggregate: no record has 'seeds'. Did you mean 'seed'?"),
         (["--aggregate", "method"], "--aggregate: no record has 'method'. Did you mean 'train.method'?"),
@@ -758,13 +762,13 @@ def test_a_pivot_table_as_records() -> None:
         (["--where", "train.method in [pgd]"], "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: "),
         (["--pareto", "acc,fgsm"], "There is no metric or field 'fgsm'."),
         (
-            ["--pivot", "train.method", "--group", "dataset"],
-            "--pivot and --group both say what the rows are.",
+            ["--pivot", "train.method", "--aggregate", "by:dataset"],
+            "--pivot and --aggregate by: both say what the rows are.",
         ),
         (["--pivot", "train.method", "--top", "1"], "--top needs a ranking, but --pivot keeps the order."),
         (["--pivot", "train.method", "--ci"], "--ci needs a ranking, but --pivot keeps the order."),
         (["--pivot", "train.methd"], "--pivot: no record has 'train.methd'."),
-        (["--group", "*"], "--group: Expression '^*' does not parse"),
+        (["--aggregate", "by:*"], "--aggregate: Expression '^*' does not parse"),
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
@@ -790,49 +794,6 @@ def test_a_tool_that_takes_no_checkpoint_does_not_offer_one() -> None:
 # --- tables for papers ----------------------------------------------------------------------------
 
 
-def test_percent_digits_and_labels_change_shares_alone() -> None:
-    speed = {"metric": "seconds_per_epoch", "value": 2.345}
-    both = [
-        {
-            **one,
-            "metrics": {**one["metrics"], "seconds_per_epoch": 2.345},
-            "evals": [*one["evals"], speed],
-        }
-        for one in TWO
-    ]
-    shown = ["--by", "pgd20.8", "--metric", "acc,seconds_per_epoch", "--label", "acc=clean"]
-    written = out([*shown, "--percent", "--digits", "1", "--format", "md"], both).splitlines()
-    assert written[0].endswith("| pgd20.8 \\[%\\] | clean | seconds\\_per\\_epoch |")
-    assert written[2].endswith("| 75.0 \\[70.0, 80.0\\] | 80.0 \\[75.0, 85.0\\] | 2.3 |")
-    header, first, _ = out([*shown, "--percent", "--format", "csv"], both).splitlines()
-    assert header.split(",")[-7:-4] == ["pgd20.8 [%]", "pgd20.8 [%]_low", "pgd20.8 [%]_high"]
-    assert [float(cell) for cell in first.split(",")[-7:]] == pytest.approx([75, 70, 80, 80, 75, 85, 2.345])
-
-
-def test_columns_are_hidden_and_an_unknown_one_is_an_error() -> None:
-    arguments = ["--by", "pgd20.8", "--format", "csv", "--hide", "rank,dataset"]
-    assert out(arguments, TWO).splitlines()[0].startswith("name,method,pgd20.8")
-    for option, words in (("--hide", "nothing"), ("--label", "nothing=Title")):
-        refused = run(["--by", "pgd20.8", "--format", "csv", option, words], TWO)
-        assert refused.exit_code == 2 and "no column 'nothing'. Its columns: rank, name" in refused.stderr
-    assert "gives no title" in run(["--by", "acc", "--label", "acc"], TWO).stderr
-
-
-def test_the_best_is_bold_within_a_group() -> None:
-    four = [
-        model(name, method, acc, acc / 2) for name in "ab" for method, acc in (("erm", 0.8), ("pgd", 0.7))
-    ]
-    four[3] = model("b", "pgd", 0.9, 0.35)
-    table = ["--by", "pgd20.8", "--metric", "acc", "--format", "md", "--hide", "rank,dataset"]
-    bold = [line for line in out([*table, "--bold-within", "arch.name"], four).splitlines() if "**" in line]
-    assert [re.findall(r"\*\*(0\.\d+)", line) for line in bold] == [
-        ["0.4000", "0.8000"],
-        ["0.4000"],
-        ["0.9000"],
-    ]
-    assert "**" not in out(table, four)
-
-
 def of_images(name: str, **counts: int) -> Record:
     """A record with shares of so many images."""
     evals = [{"metric": metric.replace("_", "."), "value": 0.5, "n": n} for metric, n in counts.items()]
@@ -848,7 +809,6 @@ def test_a_table_of_several_numbers_of_images_has_them_below(form: str) -> None:
     other = run(table, [mixed, of_images("b", acc=200, pgd20_8=100)]).stdout
     assert "50 to 100 for pgd20.8." in other
     assert " images" not in out(table, [of_images("a", acc=50, pgd20_8=50), of_images("b", acc=50)])
-    assert " images" not in out([*table, "--hide", "pgd20.8"], [mixed])
     assert below in out(["--pivot", "arch.name", "--format", form], [mixed])
 
 
@@ -877,10 +837,9 @@ def test_merging_results_of_other_numbers_of_images_is_said() -> None:
 def test_a_mean_over_values_of_other_numbers_of_images_is_said() -> None:
     seeds = [{**of_images("a", acc=n), "train": {"seed": seed}} for seed, n in enumerate((50, 200))]
     words = "a mean of acc is over values of 50 to 200 images."
-    for way in ("--aggregate", "--group"):
-        field = "seed" if way == "--aggregate" else "arch.name"
-        assert words in run(["--by", "acc", way, field], seeds).stderr
-        assert words not in run(["--by", "acc", way, field], seeds[:1] * 2).stderr
+    for fields in ("seed", "by:arch.name"):
+        assert words in run(["--by", "acc", "--aggregate", fields], seeds).stderr
+        assert words not in run(["--by", "acc", "--aggregate", fields], seeds[:1] * 2).stderr
 
 
 def test_a_column_of_several_numbers_of_images_is_said() -> None:
@@ -906,14 +865,10 @@ def test_a_table_with_deviations_says_what_they_are() -> None:
     assert "standard" not in out([*arguments, "--format", "csv"], seeds)
 
 
-def test_labels_of_shares_in_percent_are_named_below() -> None:
-    records = [model("nb201-1", "erm", 0.8, 0.5)]
-    arguments = ["--by", "pgd20.8", "--metric", "acc", "--percent", "--label", "acc=Clean"]
-    assert out([*arguments, "--format", "latex"], records).endswith("% In %: Clean.\n")
-    assert "In %" not in out([*arguments, "--format", "md", "--hide", "acc"], records)
-
-
-def test_a_column_that_other_tables_have_may_be_hidden() -> None:
-    records = [model("nb201-1", "erm", 0.8, 0.5)]
-    assert "| acc" in out(["--by", "acc", "--hide", "records,seed", "--format", "md"], records)
-    assert "no column 'sed'" in run(["--by", "acc", "--hide", "sed", "--format", "md"], records).stderr
+@pytest.mark.parametrize(
+    "option", ["--percent", "--digits 1", "--label acc=A", "--hide rank", "--bold-within x"]
+)
+def test_an_option_that_changed_how_a_table_looks_says_what_to_use(option: str) -> None:
+    result = run(["--by", "acc", *option.split()], TWO)
+    assert result.exit_code == 2
+    assert f"{option.split()[0]} is gone. The cells of --format csv, or a line of jq" in result.stderr

@@ -231,11 +231,6 @@ def test_columns_beside_the_metric_and_dashes_where_nothing_was_published(prbenc
     assert [row["acc within"] for row in rows] == ["no", ""]
 
 
-def test_percent_holds_for_published_shares_too(prbench: str) -> None:
-    text = run(["--against", prbench, "--format", "md", "--percent"], two()).stdout
-    assert "| 90.00 | 80.00 | 10.00 | no |" in text
-
-
 def test_without_the_option_nothing_is_added_and_with_it_old_comparisons_go(prbench: str) -> None:
     record = {**two()[1], "published": {"source": "x", "metrics": {"acc": {"value": 1}}}}
     assert compared(prbench, record) == [None]
@@ -251,7 +246,7 @@ def test_without_the_option_nothing_is_added_and_with_it_old_comparisons_go(prbe
         (["--against", "prbench"], "needs the published file"),
         (["--against", "prbench:"], "no file follows the colon"),
         (["--against", "prbench:missing.json"], "No such file"),
-        (["--against", "robustbench", "--group", "dataset"], "--against compares models"),
+        (["--against", "robustbench", "--aggregate", "by:dataset"], "--against compares models"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments: list[str], words: str) -> None:

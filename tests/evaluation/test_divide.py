@@ -19,7 +19,7 @@ from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import Pending, RbError
 from rbtools.evaluation import base, evaluate
-from rbtools.evaluation.base import EvalTask, Outcomes, Part
+from rbtools.evaluation.base import EvalTask, Outcomes, TilePart
 from rbtools.evaluation.certified import CertifiedTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask
@@ -289,11 +289,11 @@ def test_errors_of_a_batch_leave_its_lease(
 
 @pytest.mark.parametrize("values", [np.arange(3), np.linspace(0, 1, 6).reshape(3, 2)])
 def test_a_part_is_read_as_it_was_written(values: np.ndarray) -> None:
-    part = Part.decoded(Part(values, {"seconds": 0.5, "forward": 7}, "cpu", ("folded",)).encoded())
+    part = TilePart.decoded(TilePart(values, {"seconds": 0.5, "forward": 7}, "cpu", ("folded",)).encoded())
     assert part is not None and (part.device, part.fast_steps) == ("cpu", ["folded"])
     assert part.totals == {"seconds": 0.5, "forward": 7}
     np.testing.assert_array_equal(part.values, values.astype(part.values.dtype))
-    assert Part.decoded(b"{}\n") is None
+    assert TilePart.decoded(b"{}\n") is None
 
 
 def test_a_helping_job_computes_batches_in_its_worker_and_no_result(trained: dict[str, Record]) -> None:

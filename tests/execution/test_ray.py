@@ -1,4 +1,4 @@
-"""`--engine ray` on a real cluster: two nodes on this machine, started and stopped here.
+"""`--jobs ray` on a real cluster: two nodes on this machine, started and stopped here.
 
 They take a few hundred MB, so one cluster runs at a time, whatever the number of test processes.
 """
@@ -103,7 +103,7 @@ class Tool(contextlib.AbstractContextManager["Tool"]):
     """A pipe of tools, or one tool, on the cluster, in a session of its own."""
 
     def __init__(self, cluster: Cluster, line: str, **options: Any) -> None:
-        line = line.replace("RAY", f"--engine ray --ray-address {cluster.address}")
+        line = line.replace("RAY", f"--jobs ray:{cluster.address}")
         self.process = subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", line if "|" in line else f"exec {line}"],
             stdin=subprocess.DEVNULL,
@@ -229,7 +229,7 @@ def test_an_unreachable_cluster_is_one_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     done = subprocess.run(
-        ["rb-train", "--engine", "ray", "--ray-address", address],
+        ["rb-train", "--jobs", f"ray:{address}"],
         input=b"{}",
         capture_output=True,
         timeout=PATIENCE,
@@ -237,5 +237,5 @@ def test_an_unreachable_cluster_is_one_clear_error() -> None:
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == (
         f"rb-train: error: No Ray cluster answers at {address}: Connection refused. Start one (ray start"
-        " --head), check the address, or leave out --engine ray.\n"
+        " --head), check the address, or leave out --jobs ray.\n"
     )

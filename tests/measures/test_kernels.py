@@ -204,7 +204,7 @@ def test_projections_are_unbiased_for_the_squared_norm() -> None:
 
 def test_a_jacobian_that_does_not_fit_says_how_much_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jacobian, "free_memory", lambda device: 1000)
-    with pytest.raises(RbError, match=r"5 logits and takes .* GiB; .* are free\. Leave out --exact"):
+    with pytest.raises(RbError, match=r"5 logits and takes .* GiB; .* are free\. Leave out exact"):
         value("jacobian", cells(), batch_of(), exact=True)
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from rbtools.cli import tools
 from rbtools.papers import figures_of_papers, panels, sidebyside
 from rbtools.plots import base
+from tests.runner import parsed
 
 # How many figures and tables each paper numbers.
 NUMBERED = {
@@ -66,9 +65,7 @@ def test_every_command_of_an_item_is_one(name: str, scale: str) -> None:
         for command in run.commands(item, number.replace(" ", "")).values():
             for part in re.split(r" \| (?=rb-)", command):
                 tool, *arguments = shlex.split(part)
-                main = tools.tool(tool.removeprefix("rb-")).command
-                done = CliRunner().invoke(main, [*arguments, "--print-config"], prog_name=tool)
-                assert done.exit_code == 0, f"$ {part}\n{done.stderr}"
+                assert parsed(tool.removeprefix("rb-"), *arguments), part
 
 
 def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> None:

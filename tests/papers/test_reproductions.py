@@ -15,6 +15,7 @@ from rbtools.cli import tools
 from rbtools.papers import reproduce_prbench
 from rbtools.papers.__main__ import main
 from rbtools.papers.recipes import RECIPES, Setting
+from tests.runner import parsed
 
 NAMES = ("nas-bench-201-robustness", "nas-robbench-201", "prbench")
 
@@ -77,9 +78,7 @@ def parses(command: str) -> None:
     named = {"how": "cutout", "noise": "gaussian", "set": "cifar10", "classes": "10", "search": "darts"}
     tool, *arguments = shlex.split(re.sub(r"\$(\w+)", lambda word: named.get(word[1], "1"), command))
     arguments = [word for word in arguments if word != "done"]
-    command_of = tools.tool(tool.removeprefix("rb-")).command
-    done = CliRunner().invoke(command_of, [*arguments, "--print-config"], prog_name=tool)
-    assert done.exit_code == 0, f"$ {command}\n{done.stderr}"
+    assert parsed(tool.removeprefix("rb-"), *arguments), command
 
 
 def papers(*arguments: str) -> Result:

@@ -7,7 +7,7 @@ is decided by rounding.
 Six cases stand apart. In four of AT-PR the code lets rounding in float32 choose among candidates of equal
 distance: the choice is taken from the case, everything else is computed. Two are of a form of the filter that
 the code calls nowhere (trades_loss_efficient_1), which decides after the whole attack, in training mode: with
---warm-steps of all steps ours comes to the same decision, loss and gradients, but it decides in the mode of
+steps=N of all steps ours comes to the same decision, loss and gradients, but it decides in the mode of
 the attack, so that a batch that is dropped has moved BatchNorm's statistics once and not twice.
 """
 
