@@ -378,8 +378,7 @@ def normalization(text: str) -> str | list[list[float]]:
     if word in ("none", "per-image"):
         return word
     if word in datasets.NORMALIZATIONS:
-        pair = datasets.NORMALIZATIONS[word]
-        return [list(pair.mean), list(pair.std)]
+        return [list(values) for values in datasets.NORMALIZATIONS[word]]
     parts = word.split()
     if not word or any(letter.isalpha() for letter in parts[0].replace("e", "")):
         raise unknown("normalization", word, ["none", "per-image", *datasets.NORMALIZATIONS], UsageError)

@@ -120,7 +120,9 @@ def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     classes, in_channels = state["classifier.weight"].shape[0], state["stem.0.weight"].shape[1]
     inferred = []
     for cell in candidates:
-        described = nb201.arch(nb201.index_of(nb201.to_string(cell)), **sizes, classes=classes)
+        described = nb201.arch(
+            nb201.index_of(nb201.to_string(cell)), channels=channels, cells=cells, classes=classes
+        )
         arch = {key: described[key] for key in ("space", "name", "index", "str", "channels", "cells")}
         inferred.append(Inferred(arch, classes, in_channels))
     if len(inferred) > 1:
