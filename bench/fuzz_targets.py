@@ -134,7 +134,7 @@ EXTRA = """
 <results: plot cells --by acc -o o.svg
 <results: plot bars --metric acc,fgsm.8 --group train.method --within dataset -o o.svg
 """
-ELSEWHERE = ("--strict", "--jobs", "--live", "--save-adv", "--log", "bananas", "nasi", "attack aa")
+ELSEWHERE = ("stop", "--jobs", "--live", "--save-adv", "--log", "bananas", "nasi", "attack aa")
 
 
 def commands(*groups: str) -> list[list[str]]:
@@ -287,7 +287,7 @@ class Records:
             if os.path.isfile(words[-1]):
                 os.remove(words[-1])
             return int(there)
-        merges = {"--format", "--aggregate", "--group"}  # or writes something else than the records
+        merges = {"--format", "--aggregate"}  # or writes something else than the records
         if words[0] == "corr" or merges & set(words):
             return int(bool(out.strip()))
         came = list(lines(io.BytesIO(out)))

@@ -193,7 +193,7 @@ stream <stream: ge attack fgsm --n 10
 stream <stream: ge loss attack pgd --steps 2 --n 10
 <stream: ge pr --gamma 0.1 --samples 20 --n 4
 stream <stream: measure params,macs,margin --batches 1 --batch-size 4
-stream <stream: measure wci --probes 2 --attack-steps 1 --batches 1 --batch-size 4
+stream <stream: measure wci --probes 2 --attack pgd:steps=1 --batches 1 --batch-size 4
 stream <stream: measure jacobian --batches 2 --batch-size 4
 <stream: measure ntk,naswot,synflow,snip,grad_norm,nasi --batches 1 --batch-size 4
 <stream: measure hessian --batches 1 --batch-size 4

@@ -21,7 +21,7 @@ from rbtools import __version__, registry
 from rbtools.cli import command_line, config, events, exit_status, option_groups, streams
 from rbtools.cli.method_options import for_people, legible, method_options
 from rbtools.cli.option_parts import OLD_WORDS
-from rbtools.cli.tools import CONTEXT, TOOLS, params_of
+from rbtools.cli.tools import CONTEXT, params_of
 from rbtools.errors import RbError, unknown
 
 
@@ -411,10 +411,8 @@ def command(
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """rb-attack for a function in attack.py; from the file, since `python -m` renames the module."""
-    path = Path(inspect.unwrap(function).__code__.co_filename).with_suffix("").as_posix()
-    modules = {target.partition(":")[0].replace(".", "/"): tool for tool, target in TOOLS.items()}
-    return "rb-" + next((tool for module, tool in modules.items() if path.endswith(module)), Path(path).stem)
+    """rb-attack for a function in attack.py; from the file name, since `python -m` renames the module."""
+    return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
 
 
 def group(function: Callable[..., Any]) -> click.Group:

@@ -75,9 +75,8 @@ _errors_option = click.option(
     "--errors",
     default="pass",
     metavar="[pass|retry|stop]",
-    help="At a bad line or a record that failed: pass it on, process it again where it failed before"
-    " (retry), or"
-    " stop.",
+    help="At a bad line or a record that failed: pass it on, process it again where it failed before (retry),"
+    " or stop.",
 )
 allow_empty_option = click.option(
     "--allow-empty", is_flag=True, help="End with status 0, not 3, where no records come in."
@@ -139,9 +138,8 @@ prompts_part = click.option(
     cls=Part,
     part_of="arch:prompts",
     metavar="FILE",
-    help="for open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates such"
-    " as 'a"
-    " photo of a {}.', or JSON.",
+    help="for open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates such as"
+    " 'a photo of a {}.', or JSON.",
 )
 arch_option = click.option(
     "--arch",
@@ -155,9 +153,9 @@ arch_option = click.option(
 normalize_option = click.option(
     "--normalize",
     metavar="MEAN STD|none|NAME",
-    help="Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or"
-    " cifar10, imagenet ..., or per-image.  [default: inferred from its BatchNorm layers, else what all"
-    " publish for such weights, else asked for; none for python:]",
+    help="Its normalisation, if the file has none: numbers such as 0.49,0.48,0.45 0.25,0.24,0.26, or cifar10,"
+    " imagenet ..., or per-image.  [default: inferred from its BatchNorm layers, else what all publish for"
+    " such weights, else asked for; none for python:]",
 )
 
 stream_options = bundle("source", record_source, *_stream_options)
@@ -186,8 +184,7 @@ checkpoint_option = click.option(
     split=_weights,
     metavar="FILE[#MEMBER]|DIR",
     help="Evaluate this checkpoint; no records are read. #MEMBER: which weights, where a file has several:"
-    " best,"
-    " ema, cifar10/777 ... Published weights have names: hf:ORG/NAME[@REVISION], timm:NAME,"
+    " best, ema, cifar10/777 ... Published weights have names: hf:ORG/NAME[@REVISION], timm:NAME,"
     " torchvision:NAME[:WEIGHTS]; --download fetches them. DIR: for records without a checkpoint, published"
     " weights of nasbench201 by index: 000123-FULL.pth, or NATS-Bench's 000123.pickle.pbz2.",
 )
@@ -251,8 +248,7 @@ _training_log_option = click.option(
     split=_logs,
     metavar="FILE|tensorboard:DIR",
     help="Append events to FILE, one JSON object per line; or write the curves of all epochs to DIR (pip"
-    " install"
-    " 'rbtools[tensorboard]').",
+    " install 'rbtools[tensorboard]').",
 )
 tensorboard_part = click.option(
     "--tensorboard", cls=Part, part_of="log", metavar="DIR", now="--log tensorboard:DIR"
@@ -305,8 +301,7 @@ _data_options = (
         metavar="NAME",
         default=None,
         help="digits, cifar10, cifar10-c:fog.3 ..., imagefolder:PATH, npz:PATH, parquet:PATH or"
-        " python:MODULE:CLASS."
-        "  [default: the record's, else digits]",
+        " python:MODULE:CLASS.  [default: the record's, else digits]",
     ),
     click.option(
         "--data-dir",
@@ -399,8 +394,8 @@ _training_options = (
         "--precision",
         default="auto",
         type=click.Choice(("auto", "fp32", "bf16")),
-        help="Precision of the networks; weights and losses stay float32. auto: bf16 where the machine has"
-        " it and images have 16 pixels a side or more.",
+        help="Precision of the networks; weights and losses stay float32. auto: bf16 where the machine has it"
+        " and images have 16 pixels a side or more.",
     ),
     click.option(
         "--prepare",
@@ -411,24 +406,15 @@ _training_options = (
     old_flag("--no-prepare", "prepare", "none"),
 )
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
-seeking_options = bundle(
-    "work",
-    build_context.build_context,
-    _seed_option,
-    *_machine_options,
-    _training_options[0],
-    *_store_options,
-    *_message_options,
-)
-train_options = bundle(
-    "work",
-    build_context.build_context,
-    *_machine_options,
-    *_training_options,
-    *_store_options,
-    *_word_options,
-    _training_log_option,
-)
+
+
+def _work(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """A decorator that hands the run of these options and of those of the machine to a command."""
+    return bundle("work", build_context.build_context, *_machine_options, *options)
+
+
+seeking_options = _work(_seed_option, _training_options[0], *_store_options, *_message_options)
+train_options = _work(*_training_options, *_store_options, *_word_options, _training_log_option)
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 
 
@@ -447,16 +433,17 @@ _n_option = click.option(
     default=None,
     metavar="N|LIST|FILE[:KEY]",
     help="Use N images, balanced over classes; or those with the numbers of a list in the split (0-999 are"
-    " its first"
-    " 1,000), or of a FILE (KEY: one of its lists); LIST:first=N takes N of them.",
+    " its first 1,000), or of a FILE (KEY: one of its lists); LIST:first=N takes N of them.",
 )
 _indices_part = click.option("--indices", cls=Part, part_of="n", metavar="LIST|FILE", now="--n LIST")
 _batch_option = click.option(
     "--batch", type=click.IntRange(1), default=None, help="Images at a time; changes memory, not results."
 )
 _evaluation_options = (
+    _seed_option,
     *weights_parts,
     _n_option,
+    _indices_part,
     _batch_option,
     click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
     click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force"),
@@ -476,8 +463,7 @@ _search_options = (
         default="fold",
         type=click.Choice(("none", "fold", "compile")),
         help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile:"
-        " compile that"
-        " copy with torch.compile, and use that where its passes are faster.",
+        " compile that copy with torch.compile, and use that where its passes are faster.",
     ),
     old_flag("--no-prepare", "prepare", "none"),
     old_flag("--compile", "prepare", "compile"),
@@ -494,42 +480,10 @@ verify_options = bundle(
     store_option,
     *_message_options,
 )
-run_options = bundle(
-    "work",
-    build_context.build_context,
-    _seed_option,
-    *_machine_options,
-    _split_option,
-    _indices_part,
-    *_evaluation_options,
-)
-search_options = bundle(
-    "work",
-    build_context.build_context,
-    _seed_option,
-    *_machine_options,
-    _split_option,
-    _indices_part,
-    *_search_options,
-    *_evaluation_options,
-)
-searched_splits_options = bundle(
-    "work",
-    build_context.build_context,
-    _seed_option,
-    *_machine_options,
-    _indices_part,
-    *_search_options,
-    *_evaluation_options,
-)
-both_splits_options = bundle(
-    "work",
-    build_context.build_context,
-    _seed_option,
-    *_machine_options,
-    _indices_part,
-    *_evaluation_options,
-)
+run_options = _work(_split_option, *_evaluation_options)
+search_options = _work(_split_option, *_search_options, *_evaluation_options)
+searched_splits_options = _work(*_search_options, *_evaluation_options)
+both_splits_options = _work(*_evaluation_options)
 
 
 def _long_options(*groups: Sequence[Any]) -> frozenset[str]:
@@ -550,7 +504,7 @@ config.SHARED |= _long_options(
     _training_options,
     _search_options,
     _evaluation_options,
-    [_seed_option, _split_option, _indices_part, normalize_option],
+    [_split_option, normalize_option],
 ) - {"as", "member", "normalize", "replace", "weights"}
 
 image_options = bundle(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rbtools import units
-from rbtools.cli import shared, streams
+from rbtools.cli import options, shared, streams
 from rbtools.cli.option_parts import Compound, Part
 from rbtools.errors import RbError, UsageError, of_network
 from rbtools.records import SCHEMA, dumps
@@ -20,7 +20,7 @@ from rbtools.spaces.choose import CLASSES, SHAPE, holding, records, these
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
-_size_options = shared.bundle(
+_size_options = options.bundle(
     "sizes",
     dict,
     click.option(
@@ -42,7 +42,7 @@ _size_options = shared.bundle(
         help="Layers of fcnn and rescnn, including the last, linear one.  [default: 4]",
     ),
 )
-_choice_options = shared.bundle(
+_choice_options = options.bundle(
     "choice",
     dict,
     click.option(
@@ -73,13 +73,13 @@ _choice_options = shared.bundle(
     default=None,
     metavar="LIST",
     help="Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
-    " python:MODULE:FUNCTION (with --allow-code also counted), fcnn:relu/tanh+skip; with"
-    " --from-checkpoint, the network in the files.",
+    " python:MODULE:FUNCTION (with --allow-code also counted), fcnn:relu/tanh+skip; with --from-checkpoint,"
+    " the network in the files.",
 )
-@shared.normalize_option
-@shared.prompts_part
+@options.normalize_option
+@options.prompts_part
 @click.option("--member", cls=Part, part_of="from-checkpoint", now="--from-checkpoint FILE#MEMBER")
-@shared.allow_code_option
+@options.allow_code_option
 @click.option(
     "--space",
     default="nasbench201",
@@ -108,7 +108,7 @@ _choice_options = shared.bundle(
     help="Folder of the data sets.",
     show_envvar=True,
 )
-@shared.screen_options
+@options.screen_options
 def main(
     files: tuple[str, ...],
     checkpoints: tuple[str, ...],

@@ -9,7 +9,7 @@ import click
 
 from rbtools import parse_units
 from rbtools.attacks import ATTACKS
-from rbtools.cli import shared, streams
+from rbtools.cli import options, shared, streams
 from rbtools.cli.option_parts import Compound, Part
 from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
@@ -31,7 +31,7 @@ def _size_or_goal(text: str) -> dict[str, Any]:
 
 
 @shared.command(choose=ATTACKS)
-@shared.eps_option
+@options.eps_option
 @click.option(
     "--ladder", is_flag=True, help="Count an image that is fooled at one --eps as fooled at all larger ones."
 )
@@ -52,8 +52,7 @@ def _size_or_goal(text: str) -> dict[str, Any]:
     metavar="N|all|GOAL",
     default=None,
     help="Run the attack on a sample of N images that PGD leaves, or on all of these; with a goal, a number"
-    " below 1"
-    " such as 0.01, on as many as make the value on these images known to +-GOAL.",
+    " below 1 such as 0.01, on as many as make the value on these images known to +-GOAL.",
 )
 @click.option(
     "--precision-goal",
@@ -71,8 +70,8 @@ def _size_or_goal(text: str) -> dict[str, Any]:
     default=None,
     help="Gradient steps of the two PGD runs (in L1 APGD) on all images.  [default: 20]",
 )
-@shared.source_options
-@shared.search_options
+@options.source_options
+@options.search_options
 def main(
     attack: str,
     params: dict[str, Any],
@@ -158,8 +157,8 @@ def _two_phase(
 @click.option(
     "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
 )
-@shared.source_options
-@shared.search_options
+@options.source_options
+@options.search_options
 def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
     """Measure clean accuracy, without an attack.
 
@@ -182,8 +181,8 @@ def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext)
     metavar="LIST",
     help="Distances for all attacks, in place of the paper's: 76.5 for MNIST.",
 )
-@shared.source_options
-@shared.search_options
+@options.source_options
+@options.search_options
 def preset(
     preset: str, eps: str | None, source: shared.RecordSource, work: shared.CommandContext
 ) -> shared.Status:
@@ -216,8 +215,8 @@ def preset(
 @click.option("--steps", default=20, type=click.IntRange(1), help="Gradient steps of PGD.")
 @click.option("--queries", default=1000, type=click.IntRange(1), help="Queries of Square.")
 @click.option("--samples", default=100, type=click.IntRange(1), help="Random points of each ball.")
-@shared.source_options
-@shared.search_options
+@options.source_options
+@options.search_options
 def check(
     eps: str, steps: int, queries: int, samples: int, source: shared.RecordSource, work: shared.CommandContext
 ) -> shared.Status:
@@ -273,8 +272,8 @@ def check(
     metavar="LIST",
     help="Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]",
 )
-@shared.source_options
-@shared.search_options
+@options.source_options
+@options.search_options
 def curve(
     norm: str,
     queries: int,
@@ -322,9 +321,9 @@ def curve(
     metavar="FILE",
     help="The model that is attacked: a file with one record, or a checkpoint.",
 )
-@shared.eps_option
-@shared.source_options
-@shared.run_options
+@options.eps_option
+@options.source_options
+@options.run_options
 def transfer(
     attack: str,
     params: dict[str, Any],

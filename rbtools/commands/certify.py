@@ -8,7 +8,7 @@ import click
 
 from rbtools import parse_units
 from rbtools.certification import CERTIFIERS
-from rbtools.cli import shared
+from rbtools.cli import options, shared
 
 
 @shared.command(choose=CERTIFIERS)
@@ -16,16 +16,16 @@ from rbtools.cli import shared
     "--eps",
     default=None,
     metavar="LIST",
-    help="Distances to certify: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2."
-    "  [default: 8, or 0,0.25,0.5,0.75,1 for smooth]",
+    help="Distances to certify: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.  [default:"
+    " 8, or 0,0.25,0.5,0.75,1 for smooth]",
 )
 @click.option(
     "--detail",
     is_flag=True,
     help="Keep the bound of each image's smallest margin in the record, of smooth each certified radius.",
 )
-@shared.source_options
-@shared.run_options
+@options.source_options
+@options.run_options
 def main(
     certifier: str,
     params: dict[str, Any],

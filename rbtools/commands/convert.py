@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import shared, streams
+from rbtools.cli import options, shared, streams
 from rbtools.cli.option_parts import old_flag
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import RecordReader, counted
@@ -40,8 +40,8 @@ from rbtools.store.files import check_folder_of, write_all
     help="At a row or record that cannot be converted: pass it on, or stop.",
 )
 @old_flag("--strict", "errors", "stop")
-@shared.allow_empty_option
-@shared.screen_options
+@options.allow_empty_option
+@options.screen_options
 def main(
     format: str,
     params: dict[str, Any],

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import shared
+from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Sink, counted, form_option, names, where_option
 from rbtools.errors import RbError, UsageError
@@ -61,8 +61,8 @@ from rbtools.scoring.ranking import averaged
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --bootstrap.")
 @form_option
-@shared.merging_sink_options
-@shared.screen_options
+@options.merging_sink_options
+@options.screen_options
 def main(
     metrics: str,
     rows: str | None,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rbtools import parse_units, units
-from rbtools.cli import shared, streams
+from rbtools.cli import options, shared, streams
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, UsageError
 
@@ -42,8 +42,8 @@ severity_option = click.option(
 @click.option(
     "--show", metavar="FILE.png", help="Evaluate nothing; draw one image under every corruption and severity."
 )
-@shared.source_options
-@shared.run_options
+@options.source_options
+@options.run_options
 def main(
     corruptions: list[str],
     params: dict[str, Any],

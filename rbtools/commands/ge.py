@@ -9,7 +9,7 @@ import click
 
 from rbtools import parse_units
 from rbtools.attacks import ATTACKS
-from rbtools.cli import shared
+from rbtools.cli import options, shared
 from rbtools.commands.corrupt import severity_option
 from rbtools.commands.pr import PROptions, old_adaptive, pr_options
 from rbtools.corruptions import CORRUPTIONS
@@ -58,8 +58,8 @@ def main() -> None:
 
 @shared.command()
 @n_train_option
-@shared.source_options
-@shared.both_splits_options
+@options.source_options
+@options.both_splits_options
 def acc(source: shared.RecordSource, work: shared.CommandContext, n_train: int | None) -> shared.Status:
     """Clean accuracy, on train minus on test."""
     from rbtools.evaluation.tasks import AccuracyTask
@@ -68,10 +68,10 @@ def acc(source: shared.RecordSource, work: shared.CommandContext, n_train: int |
 
 
 @shared.command(choose=ATTACKS)
-@shared.eps_option
+@options.eps_option
 @n_train_option
-@shared.source_options
-@shared.searched_splits_options
+@options.source_options
+@options.searched_splits_options
 def attack(
     attack: str,
     params: dict[str, Any],
@@ -90,8 +90,8 @@ def attack(
 @shared.command(choose=CORRUPTIONS, many=True)
 @severity_option
 @n_train_option
-@shared.source_options
-@shared.both_splits_options
+@options.source_options
+@options.both_splits_options
 def corrupt(
     corruptions: list[str],
     params: dict[str, Any],
@@ -111,8 +111,8 @@ def corrupt(
 @pr_options
 @old_adaptive
 @n_train_option
-@shared.source_options
-@shared.searched_splits_options
+@options.source_options
+@options.searched_splits_options
 def pr(
     params: dict[str, Any],
     options: PROptions,
@@ -147,10 +147,10 @@ def loss() -> None:
 
 
 @shared.command(choose=ATTACKS)
-@shared.eps_option
+@options.eps_option
 @n_train_option
-@shared.source_options
-@shared.searched_splits_options
+@options.source_options
+@options.searched_splits_options
 def loss_attack(
     attack: str,
     params: dict[str, Any],

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from rbtools import parse_units
-from rbtools.cli import shared
+from rbtools.cli import options, shared
 from rbtools.measures import MEASURES, presets
 from rbtools.registry import gathered, param
 
@@ -56,17 +56,17 @@ class MeasureOptions:
     )
     batchnorm: str | None = param(
         None,
-        "BatchNorm statistics in ntk, naswot, nasi, snip, grad_norm and jacobian: of the batch, of each"
-        " image alone (as in KNAS' code), or running ones.  [default: batch on fresh weights,"
-        " running on trained ones and in jacobian]",
+        "BatchNorm statistics in ntk, naswot, nasi, snip, grad_norm and jacobian: of the batch, of each image"
+        " alone (as in KNAS' code), or running ones.  [default: batch on fresh weights, running on trained"
+        " ones and in jacobian]",
         choices=("batch", "image", "running"),
     )
 
 
 @shared.command(choose=MEASURES, many=True)
-@shared.spec("options", MeasureOptions)
-@shared.source_options
-@shared.both_splits_options
+@options.spec("options", MeasureOptions)
+@options.source_options
+@options.both_splits_options
 def main(
     measures: list[str],
     params: dict[str, Any],

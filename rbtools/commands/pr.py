@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools import parse_units
-from rbtools.cli import shared
+from rbtools.cli import options, shared
 from rbtools.cli.option_parts import old_flag
 from rbtools.errors import UsageError
 from rbtools.probabilistic import NOISES, sequential
@@ -117,9 +117,8 @@ class RareOptions(PROptions):
     sampling: str = param(
         "fixed",
         "adaptive: only ProbAcc, by a sequential test that stops sampling an image as soon as it is decided."
-        " rare:"
-        " estimate failure probabilities that are too small for plain sampling, for each image, by adaptive"
-        " multilevel splitting.",
+        " rare: estimate failure probabilities that are too small for plain sampling, for each image, by"
+        " adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
     particles: int = param(
@@ -175,16 +174,16 @@ class RareOptions(PROptions):
 
 # PRBench's text averages PR over the images that are classified correctly without noise; the generalisation
 # error in its tables is over all images.
-pr_options = shared.spec("options", PROptions, defaults={"denominator": "both"})
+pr_options = options.spec("options", PROptions, defaults={"denominator": "both"})
 old_adaptive = old_flag("--adaptive", "sampling", "adaptive")
 
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
-@shared.spec("options", RareOptions)
+@options.spec("options", RareOptions)
 @old_adaptive
 @old_flag("--rare", "sampling", "rare")
-@shared.source_options
-@shared.search_options
+@options.source_options
+@options.search_options
 def main(
     params: dict[str, Any], options: RareOptions, source: shared.RecordSource, work: shared.CommandContext
 ) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import against, shared
+from rbtools.cli import against, options, shared
 from rbtools.cli.option_parts import Part
 from rbtools.cli.rank_output import Ranking, RankOptions, write
 from rbtools.cli.sink import (
@@ -63,7 +63,7 @@ def _refused_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Hidden options that changed how a table looks: typing one says what to use in its place."""
     instead = "The cells of --format csv, or a line of jq on --format jsonl, make any table."
     for name in ("--percent", "--digits", "--label", "--hide", "--bold-within"):
-        shared.gone(name, instead, is_flag=name == "--percent")(function)
+        options.gone(name, instead, is_flag=name == "--percent")(function)
     return function
 
 
@@ -91,8 +91,7 @@ class RankingOptions:
     aggregate: str | None = param(
         None,
         "Merge records that differ only in these fields, such as seed: means and deviations. by:LIST: those"
-        " that"
-        " agree in these fields, whatever else differs. seed,by:train.method: one after the other.",
+        " that agree in these fields, whatever else differs. seed,by:train.method: one after the other.",
         metavar="LIST|by:LIST",
     )
     group: str | None = param(
@@ -138,7 +137,7 @@ class RankingOptions:
 
 
 @shared.command()
-@shared.spec(
+@options.spec(
     "options",
     RankingOptions,
     splits={"aggregate": _merging},
@@ -148,9 +147,9 @@ class RankingOptions:
     form=_form_option,
 )
 @_refused_options
-@shared.store_option
-@shared.merging_sink_options
-@shared.screen_options
+@options.store_option
+@options.merging_sink_options
+@options.screen_options
 def main(options: RankingOptions, store: str, source: shared.RecordSource, screen: shared.Terminal) -> int:
     """Order records by a metric, the best first.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import config, shared, streams
+from rbtools.cli import config, options, shared, streams
 from rbtools.cli.option_parts import Part
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
@@ -27,8 +27,8 @@ from rbtools.scoring.derived import Derived, derived
     "metrics",
     multiple=True,
     metavar="NAME[:WEIGHT][:lower|higher]",
-    help="Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)) with commas, and"
-    " their weight; lower: less is better.  [default: all that every record has]",
+    help="Metrics of the score: names, globs (pgd20.*) and expressions (mean(pgd20.*)) with commas, and their"
+    " weight; lower: less is better.  [default: all that every record has]",
 )
 @click.option(
     "--preset",
@@ -68,9 +68,9 @@ from rbtools.scoring.derived import Derived, derived
 )
 @click.option("--force", is_flag=True, help="Let --add overwrite a metric of another origin.")
 @click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force")
-@shared.merge_option
-@shared.stream_options
-@shared.screen_options
+@options.merge_option
+@options.stream_options
+@options.screen_options
 def main(
     metrics: tuple[str, ...],
     preset: str | None,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rbtools import parse_units
-from rbtools.cli import recipe_options, shared
+from rbtools import parse_units, registry
+from rbtools.cli import options, shared
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
-from rbtools.trainer import distributed
+from rbtools.trainer import distributed, presets
+from rbtools.trainer.recipe import Recipe, check, check_method
 from rbtools.training import METHODS
 from rbtools.units import whole_numbers
 
@@ -20,19 +21,37 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 
-@shared.command(choose=METHODS, option="--method", default=recipe_options.default_method)
+def _rate(text: str) -> dict[str, Any]:
+    rule, colon, constant = text.partition(":")
+    return {"lr": constant, "lr_rule": rule} if colon else {"lr": text}
+
+
+def _weights(text: str) -> dict[str, Any]:
+    return {"output": "random"} if text == "random" else {"select": text}
+
+
+def _default_method(arguments: Sequence[str]) -> str:
+    """The method where none is named: the preset's, else erm."""
+    for place, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name == "--preset" and (equals or place + 1 < len(arguments)):
+            return presets.named(value if equals else arguments[place + 1]).method
+    return "erm"
+
+
+@shared.command(choose=METHODS, option="--method", default=_default_method)
 @click.option(
     "--method",
     default=None,
     metavar="LIST",
     help="How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
 )
-@recipe_options.recipe_options
-@shared.tensorboard_part
+@options.spec("recipe", Recipe, dict, splits={"lr": _rate, "select": _weights})
+@options.tensorboard_part
 @click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
-@shared.gone("--stack-seeds", "Seeds are trained one after another, or at once with --jobs.")
-@shared.stream_options
-@shared.train_options
+@options.gone("--stack-seeds", "Seeds are trained one after another, or at once with --jobs.")
+@options.stream_options
+@options.train_options
 def main(
     method: str | None,
     params: dict[str, Any],
@@ -54,19 +73,17 @@ def main(
       rb-arch --sample 1 --cells 1 | rb-train --preset prbench --method mart --epochs 1
     """
     from rbtools.jobs import TrainJob
-    from rbtools.trainer.recipe import check, check_method
 
     if work.run.store.folder is None:
         raise UsageError(
             "--store none leaves no place for the checkpoints of a training. Leave it out, or name a folder."
         )
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
-    names = _names(recipe_options.default_method(preset) if method is None else method)
-    whole_recipe = recipe_options.recipe(recipe, frozenset(params))
+    names = _names(_default_method(preset) if method is None else method)
+    whole_recipe = _recipe(recipe, frozenset(params))
     slips: dict[str, None] = {}  # options are shared by methods: each is reported once
     methods = [
-        shared.build(METHODS, name, recipe_options.params(name, params, whole_recipe), slips.setdefault)
-        for name in names
+        shared.build(METHODS, name, _params(name, params, whole_recipe), slips.setdefault) for name in names
     ]
     for training_method in methods:
         for name, why in training_method.unused.items():
@@ -101,6 +118,33 @@ def main(
 
         worker_loop(work.run)
         return shared.DONE
+
+
+def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
+    """The recipe that options and preset make. Raises UsageError for what has no effect."""
+    given = frozenset(name for name in typed if _is_given(name))
+    in_file = frozenset(name for name in typed if _is_given(name, in_file=True))
+    result = presets.recipe(typed, given_params, in_file)
+    fields = {field.name: field for field in registry.options(Recipe)}
+    for name, reason in result.without_effect().items():
+        if name in given:
+            option = registry.option_name(fields[name])
+            raise UsageError(f"{option} has no effect with {reason}. Leave out one, or change the other.")
+    return result
+
+
+def _is_given(name: str, in_file: bool = False) -> bool:
+    """Whether the command line has that option (or a configuration, where that counts)."""
+    source = click.get_current_context().get_parameter_source(name)
+    sources = click.core.ParameterSource
+    return source is sources.COMMANDLINE or (in_file and source is sources.DEFAULT_MAP)
+
+
+def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """The method's own options: those given, over those of the preset."""
+    if recipe.preset is None:
+        return given
+    return presets.params(presets.named(recipe.preset), METHODS.load(name), given)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rbtools.cli import shared
+from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     metavar="FILE.adv",
     help="Judge the adversarial images of rb-attack --save-adv FILE.adv by one forward pass.",
 )
-@shared.source_options
-@shared.verify_options
+@options.source_options
+@options.verify_options
 def main(
     inconsistent: bool,
     sample: int | None,

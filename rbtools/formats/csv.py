@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -126,9 +127,8 @@ class CSV:
         if not isinstance(arch, dict):
             raise RbError("The row's architecture is empty. Expected a text or number in a column arch.NAME.")
         dataset = record.pop("dataset", None)
-        ours = (
-            dataset_name(dataset) if isinstance(dataset, str) and dataset_name(dataset) in SIZES else dataset
-        )
+        known = isinstance(dataset, str) and dataset_name(dataset) in SIZES
+        ours = dataset_name(dataset) if known else dataset
         return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": texts})
 
     def _metric(self, row: PublishedRow, column: CsvColumn, cell: str) -> None:
@@ -146,21 +146,15 @@ class CSV:
         values = MetricValues(record, percent=False)
         constants = self._constants()
         cells: dict[str, str] = {}
-        rest = {
-            key: value
-            for key, value in record.items()
-            if key not in ("metrics", "evals", "checksums", "schema", "csv")
-        }
+        results = ("metrics", "evals", "checksums", "schema", "csv")
+        rest = {key: value for key, value in record.items() if key not in results}
         for path, value in _leaves(rest):
             name = path if path in FIELDS or path.startswith(("arch.", "train.")) else f"record.{path}"
             if _got(constants, path) != value:
                 cells[back[name][0] if name in back else name] = _written(value, name)
         for metric in values.metrics:
-            name = (
-                metric
-                if CsvColumn(metric).field is None and not metric.startswith("metrics.")
-                else f"metrics.{metric}"
-            )
+            plain = CsvColumn(metric).field is None and not metric.startswith("metrics.")
+            name = metric if plain else f"metrics.{metric}"
             header, column = back.get(name, (name, CsvColumn(name)))
             percent = column.percent or (self.scale == "percent" and _in_scale(metric))
             number = MetricValues(record, percent=percent).scaled(metric)
@@ -171,7 +165,9 @@ class CSV:
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         rows = [unit.content for unit in units]
         met = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
-        header = sorted(met, key=lambda name: (_rank(name), met.index(name)))
+        groups = ("dataset", "arch.", "train.", "checkpoint", "record.")
+        header = [name for start in groups for name in met if name.startswith(start)]
+        header += [name for name in met if not name.startswith(groups)]
         yield Document("", _lines(header, rows, self._delimiter(), str if self.raw else sheet_cells.cell))
 
     def _text(self, cell: str) -> str:
@@ -229,12 +225,9 @@ def _columns(header: list[str], mapped: Mapping[str, CsvColumn], source: str) ->
 
 
 def _is_number(cell: str) -> bool:
-    if _NOT_FINITE.fullmatch(cell.strip()):
-        return True
-    try:
-        return numbers.number(cell) is not None
-    except numbers.NoNumber:
-        return False
+    with contextlib.suppress(numbers.NoNumber):
+        return _NOT_FINITE.fullmatch(cell.strip()) is not None or numbers.number(cell) is not None
+    return False
 
 
 def _in_scale(metric: str) -> bool:
@@ -254,11 +247,9 @@ def _typed(cell: str, name: str) -> Any:
     """A cell as a value: JSON where it parses, else a text."""
     if name in TEXTS:
         return cell
-    try:
-        value = json.loads(cell, parse_constant=str, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return cell
-    return value
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(cell, parse_constant=str, parse_float=_finite)
+    return cell
 
 
 def _finite(text: str) -> float:
@@ -311,11 +302,6 @@ def _arch(arch: Record, dataset: object) -> Record:
 
 
 # --- writing ----------------------------------------------------------------------------------------
-
-
-def _rank(name: str) -> int:
-    order = ("dataset", "arch.", "train.", "checkpoint", "record.")
-    return next((place for place, start in enumerate(order) if name.startswith(start)), len(order))
 
 
 def _lines(

@@ -187,13 +187,12 @@ def _of_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 def bibtex(references: Iterable[CitedWork]) -> str:
     """The entries, a blank line between them."""
-    return "\n\n".join(map(_entry, references))
-
-
-def _entry(one: CitedWork) -> str:
-    kind = "inproceedings" if one.venue else "misc"
-    fields = {"author": one.author, "title": f"{{{one.title}}}", "year": str(one.year)}
-    fields |= {"booktitle": one.venue} if one.venue else {}
-    fields |= {"eprint": one.arxiv, "archiveprefix": "arXiv"} if one.arxiv else {}
-    lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
-    return "\n".join([f"@{kind}{{{one.key},", *lines, "}"])
+    entries = []
+    for work in references:
+        kind = "inproceedings" if work.venue else "misc"
+        fields = {"author": work.author, "title": f"{{{work.title}}}", "year": str(work.year)}
+        fields |= {"booktitle": work.venue} if work.venue else {}
+        fields |= {"eprint": work.arxiv, "archiveprefix": "arXiv"} if work.arxiv else {}
+        lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
+        entries.append("\n".join([f"@{kind}{{{work.key},", *lines, "}"]))
+    return "\n\n".join(entries)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from rbtools.cli.entry_commands import distance, is_number
 from rbtools.errors import RbError
 from rbtools.pages import bibliography
-from rbtools.pages.page_content import CONTROL, commands_of
+from rbtools.pages.page_content import CONTROL, commands_of, policy
 from rbtools.plots.base import Scoring, encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
@@ -63,21 +62,18 @@ def worst_image(caption: str, clean: Any, adversarial: Any, eps: float) -> Worst
     """The pictures of an image. clean, adversarial: float arrays (H, W, C) in [0, 1]. In the difference grey
     is no change, and black and white are one of `eps`, or of its largest where that is less.
     """
+    from matplotlib import image
+
     difference = adversarial - clean
     largest = min(float(abs(difference).max()), eps) or 1.0
     pictures = (clean, (0.5 + difference / largest / 2).clip(0, 1), adversarial)
-    return WorstImage(caption, [_png(picture) for picture in pictures])
-
-
-def _png(pixels: Any) -> bytes:
-    """A PNG of a float array (H, W, C) in [0, 1]."""
-    from matplotlib import image
-
-    stream = io.BytesIO()
-    levels = (pixels * 255).round().astype("uint8")
-    levels = levels.repeat(3, 2) if levels.shape[2] == 1 else levels
-    image.imsave(stream, levels, format="png")
-    return stream.getvalue()
+    files = []
+    for picture in pictures:
+        levels = (picture * 255).round().astype("uint8")
+        stream = io.BytesIO()
+        image.imsave(stream, levels.repeat(3, 2) if levels.shape[2] == 1 else levels, format="png")
+        files.append(stream.getvalue())
+    return WorstImage(caption, files)
 
 
 @dataclass(frozen=True)
@@ -105,13 +101,14 @@ def page(record: Record, parts: ReportParts, scoring: Scoring, title: str | None
         _images(parts),
         _checklist(record, parts),
         ("LaTeX", _pre(parts.latex)),
-        _commands(record),
+        ("Command lines that made it", _pre(" |\n  ".join(commands_of(record)) or "none is in the record")),
         ("BibTeX of the methods", _pre(bibliography.bibtex(bibliography.of_record(record)) or "none")),
     ]
     body = "\n".join(f"<section>\n<h2>{text(head)}</h2>\n{content}\n</section>" for head, content in sections)
+    rules = policy({"style-src": STYLE}, "img-src data:")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{rules}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{text(name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         f"<h1>{text(name)}</h1>\n{body}\n</body>\n</html>\n"
@@ -122,13 +119,6 @@ def text(value: object) -> str:
     """Untrusted text for HTML: escaped, without control characters."""
     words = CONTROL.sub(" ", str(value)).encode(errors="replace").decode()
     return html.escape(words)
-
-
-def _policy() -> str:
-    """A content security policy: no script, no request, this style and images inside the file."""
-    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-    parts = ("default-src 'none'", "base-uri 'none'", "form-action 'none'", "img-src data:")
-    return "; ".join([*parts, f"style-src 'sha256-{digest}'"])
 
 
 def _pre(words: str) -> str:
@@ -182,7 +172,8 @@ def _results(record: Record) -> tuple[str, str]:
     for name, value in (record.get("metrics") or {}).items():
         entry = entries.get(name, {})
         ends = entry.get("ci95")
-        interval = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if _is_pair(ends) else ""
+        is_pair = isinstance(ends, list) and len(ends) == 2
+        interval = f"[{_figure(ends[0])}, {_figure(ends[1])}]" if is_pair else ""
         said = ", ".join(f"{key} {_said(key, entry)}" for key in _SAID if entry.get(key) is not None)
         count = entry.get("n")
         cells = [text(_figure(value)), text(interval), text("" if count is None else count)]
@@ -205,10 +196,6 @@ def eps_in_words(eps: float, norm: str) -> str:
 
 def _figure(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _is_pair(ends: object) -> bool:
-    return isinstance(ends, list) and len(ends) == 2
 
 
 def _curves(record: Record, scoring: Scoring) -> list[tuple[str, str]]:
@@ -291,7 +278,3 @@ def _of_entries(record: Record) -> list[tuple[str, str, bool | None]]:
 def _is_autoattack(entry: Mapping[str, Any]) -> bool:
     """Whether all of AutoAttack ran, and no other ensemble of `rb-attack aa`."""
     return entry.get("attack") == "aa" and not entry.get("attacks")
-
-
-def _commands(record: Record) -> tuple[str, str]:
-    return "Command lines that made it", _pre(" |\n  ".join(commands_of(record)) or "none is in the record")

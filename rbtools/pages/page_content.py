@@ -5,6 +5,8 @@ browser opens a page of 6,466 records immediately.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,10 +21,10 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 Pair = tuple[float, float]
 
 FIELDS = {
-    "dataset": ("Data set", ("dataset",)),
-    "arch.name": ("Model", ("arch", "name")),
-    "train.method": ("Training", ("train", "method")),
-    "train.seed": ("Seed", ("train", "seed")),
+    "dataset": "Data set",
+    "arch.name": "Model",
+    "train.method": "Training",
+    "train.seed": "Seed",
 }
 # Fields that the page computes itself, and ranks among other records than those of the page.
 _REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "result")
@@ -63,11 +65,20 @@ def content(
         "within": score.within,
         "missing": score.missing,
         "preset": score.preset,
-        "score": [_stored(record) for record in records],
+        "score": [board.value(record, "score") for record in records],
         "rows": rows,
         "steps": steps.texts(),
         "protocols": protocols.texts(),
     }
+
+
+def policy(allowed: Mapping[str, str], *more: str) -> str:
+    """A content security policy under which these texts (directive -> text) work, and nothing else."""
+    parts = ["default-src 'none'", "base-uri 'none'", "form-action 'none'", *more]
+    for kind, text in allowed.items():
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        parts.append(f"{kind} 'sha256-{digest}'")
+    return "; ".join(parts)
 
 
 def at(record: Record, path: str) -> Any:
@@ -81,7 +92,7 @@ def at(record: Record, path: str) -> Any:
 def _fields(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The fields in which records differ; one that is the same in all records has no column."""
     fields = []
-    for path, (title, _) in FIELDS.items():
+    for path, title in FIELDS.items():
         values = [_text(at(record, path)) for record in records]
         differs = len(set(values)) > 1
         if path == "arch.name" or (differs if path == "train.seed" else any(values)):
@@ -120,17 +131,9 @@ def _intervals(record: Record) -> dict[str, Pair]:
 
 
 def _pair(interval: object) -> Pair | None:
-    if (
-        isinstance(interval, list)
-        and len(interval) == 2
-        and all(type(side) in (int, float) for side in interval)
-    ):
-        return interval[0], interval[1]
-    return None
-
-
-def _stored(record: Record) -> float | None:
-    return board.value(record, "score")
+    if not isinstance(interval, list) or len(interval) != 2:
+        return None
+    return (interval[0], interval[1]) if all(type(side) in (int, float) for side in interval) else None
 
 
 def _scopes(records: Sequence[Record], within: Sequence[str]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rbtools.cli import keywords, shared
+from rbtools.cli import keywords, options, shared
 from rbtools.cli.entry_commands import distance, is_number
 from rbtools.cli.sink import Sink, where_option
 from rbtools.cli.source import name_of
@@ -111,15 +111,6 @@ def _distance(record: Record) -> tuple[str, str]:
     return norm, distance(near[-1] if near else of_norm[0], norm)
 
 
-def one_model(records: list[Record]) -> Record:
-    """The only record. Raises RbError where there are several."""
-    if len(records) != 1:
-        raise RbError(
-            f"A report is of one model, and {len(records)} came. Choose one: --where 'arch.index == 13714'."
-        )
-    return records[0]
-
-
 @shared.command()
 @output_option
 @where_option
@@ -143,8 +134,8 @@ def one_model(records: list[Record]) -> Record:
     help="The file of the record's weights, where the store has them not; their hash is compared.",
 )
 @click.option("--title", default=None, help="Title of the page.  [default: network and data set]")
-@shared.merging_sink_options
-@shared.verify_options
+@options.merging_sink_options
+@options.verify_options
 def report(
     output: str,
     where: str | None,
@@ -179,7 +170,12 @@ def report(
             work.screen.error(f"there is no record to report on: {output} was not written.")
             return shared.FAILED
         try:
-            record = one_model(records)
+            if len(records) != 1:
+                raise RbError(
+                    f"A report is of one model, and {len(records)} came. Choose one: --where 'arch.index =="
+                    " 13714'."
+                )
+            (record,) = records
             if checkpoint is not None:
                 record = checkpoints.with_file(record, shared.file_path(checkpoint), work.run)
             count = (8 if adv is not None else 0) if images is None else images

@@ -15,24 +15,30 @@ import re
 import shlex
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.testing import CliRunner
+from matplotlib.artist import Artist
+from matplotlib.transforms import Bbox
 
 from rbtools.cli import tools
 from rbtools.cli.streams import MemoryStreams
-from rbtools.papers import panels
 from rbtools.papers import sidebyside as side
 from rbtools.papers.paper_items import PAPERS, WORDS, Item, Paper
-from rbtools.plots import base
+from rbtools.plots import base, style
 from rbtools.scoring import render
 
+if TYPE_CHECKING:
+    from matplotlib.backend_bases import RendererBase
+    from matplotlib.figure import Figure
+
 ENDINGS = ("pdf", "png")
+GAP = 0.15  # inches between rows of panels
 
 
 class Made(NamedTuple):
@@ -97,6 +103,47 @@ def figure_of(command: str) -> Any:
     return execute(command) if memory.result is None else memory.result
 
 
+class FigurePanel(Artist):
+    """A finished figure whose lower left corner lies at x, y (inches) of another.
+
+    matplotlib cannot move axes between figures; but all positions in a figure follow from its box in inches.
+    """
+
+    def __init__(self, panel: Figure, x: float, y: float) -> None:
+        super().__init__()
+        self.panel = panel
+        panel.bbox_inches.set(Bbox.from_bounds(x, y, *panel.get_size_inches()))
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw the panel with the renderer of the whole."""
+        assert self.figure is not None
+        self.panel.set_dpi(self.figure.dpi)
+        self.panel.draw(renderer)
+
+
+def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> Figure:
+    """One figure of all, row by row, a letter at the upper left corner of each.
+
+    panels: a letter and a figure each, of width / columns inches; width: of the whole, in inches.
+    """
+    rows = [panels[at : at + columns] for at in range(0, len(panels), columns)]
+    heights = [max(figure.get_figheight() for _, figure in row) for row in rows]
+    with style.applied():
+        whole = base.blank(width)
+        total = sum(heights) + GAP * (len(rows) - 1)
+        whole.set_figheight(total)
+        top = total
+        for row, height in zip(rows, heights, strict=True):
+            for place, (letter, figure) in enumerate(row):
+                x = place * width / columns
+                whole.add_artist(FigurePanel(figure, x, top - figure.get_figheight()))
+                whole.text(
+                    (x + 0.03) / width, top / total, f"({letter})", va="top", weight="bold", size=style.SIZE
+                )
+            top -= height + GAP
+    return whole
+
+
 def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> dict[str, str]:
     """Write STEM.pdf and STEM.png of the panels; of those that cannot be drawn what the tool said, by letter.
 
@@ -112,7 +159,7 @@ def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> 
     drawn = [(letter, one) for letter, one in figures.items() if letter not in missing]
     if drawn:
         alone = len(commands) == 1
-        whole = drawn[0][1] if alone else panels.joined(drawn, columns, width)
+        whole = drawn[0][1] if alone else joined(drawn, columns, width)
         for ending in ENDINGS:
             Path(f"{stem}.{ending}").write_bytes(base.encode(whole, ending))
     return missing
@@ -209,7 +256,9 @@ class PaperRun:
         for ending, text in (("md", render.to_markdown(built)), ("tex", render.to_latex(built))):
             head = render.heading(made.title, "latex" if ending == "tex" else ending)
             (self.folder / f"{stem}.{ending}").write_text(f"{head}\n{text}")
-        return Made(stem, {}, {} if made.ours else {"": nothing}, _table(built))
+        rows = [[cell.value for cell in row] for row in built.rows]
+        shown = _table((heading.title for heading in built.headings), rows)
+        return Made(stem, {}, {} if made.ours else {"": nothing}, shown)
 
     def load(self) -> None:
         """Read the records, and make their tables and claims."""
@@ -252,13 +301,10 @@ td{text-align:right}td:first-child{text-align:left}.missing{color:#a33}.lacks{co
 .holds{color:#167}.FAILS{color:#a33}"""
 
 
-def _table(built: Any) -> str:
-    head = "".join(f"<th>{html.escape(heading.title)}</th>" for heading in built.headings)
-    rows = (
-        "<tr>" + "".join(f"<td>{html.escape(str(cell.value))}</td>" for cell in row) + "</tr>"
-        for row in built.rows
-    )
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    head = "".join(f"<th>{html.escape(one)}</th>" for one in heads)
+    cells = ("".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in rows)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
@@ -299,13 +345,8 @@ def page(run: PaperRun, made: Mapping[str, Made]) -> str:
     for number, item in run.paper.items.items():
         parts += _section(number, item, made[number], run.scale)
     if run.theory:
-        head = "".join(f"<th>{html.escape(one)}</th>" for one in side.THEORY)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(one)}</td>" for one in row) + "</tr>" for row in run.theory
-        )
-        parts.append(
-            f'<section id="theory"><h2>Bounds of the paper</h2><table><tr>{head}</tr>{rows}</table></section>'
-        )
+        bounds = _table(side.THEORY, run.theory)
+        parts.append(f'<section id="theory"><h2>Bounds of the paper</h2>{bounds}</section>')
     parts.append(f'<section id="claims"><h2>Claims of the paper</h2><ul>{claims}</ul></section></html>\n')
     return "\n".join(parts)
 

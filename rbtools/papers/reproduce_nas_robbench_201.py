@@ -124,7 +124,7 @@ def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
     found: dict[str, dict[str, float | None]] = {}
     for none in sorted({one["none"] for one in rows}):
         some = [one for one in rows if one["none"] == none]
-        found[str(none)] = max(some, key=lambda one: sum(one.get(name, 0.0) for name in robust))
+        found[str(none)] = max(some, key=lambda one: sum(one.get(name) or 0.0 for name in robust))
     return found
 
 
@@ -137,9 +137,9 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
         side.above(f"Spearman of {pair} is above .9", value, 0.9) for pair, value in correlations.items()
     ]
     for name in ("3", "8"):
-        pairs = [(str(i), one.get(f"FGSM {name}"), one.get(f"PGD {name}")) for i, one in enumerate(rows)]
+        attacked = [(str(i), one.get(f"FGSM {name}"), one.get(f"PGD {name}")) for i, one in enumerate(rows)]
         words = f"FGSM at {name} leaves no less than PGD at {name}"
-        found.append(side.all_above(words, pairs, or_equal=True))
+        found.append(side.all_above(words, attacked, or_equal=True))
     ladder = ("clean", "PGD 3", "PGD 8", "PGD 16", "PGD 32")
     for one, next_ in itertools.pairwise(ladder):
         pairs = [(f"none={none}", row.get(one), row.get(next_)) for none, row in best.items()]

@@ -16,15 +16,8 @@ from typing import Any
 from rbtools.papers import prbench_rows
 from rbtools.papers import sidebyside as side
 
-PAPER = {
-    "erm": "ERM",
-    "corruption": "Corr_U",
-    "cvar": "CVaR",
-    "at-pr": "AT-PR",
-    "pgd": "PGD",
-    "trades": "TRADES",
-}
-PAPER |= {"mart": "MART", "alp": "ALP", "clp": "CLP", "kl-pgd": "KL-PGD"}
+PAPER = {"erm": "ERM", "corruption": "Corr_U", "cvar": "CVaR", "at-pr": "AT-PR", "pgd": "PGD"}
+PAPER |= {"trades": "TRADES", "mart": "MART", "alp": "ALP", "clp": "CLP", "kl-pgd": "KL-PGD"}
 AT = ("PGD", "TRADES", "MART", "ALP", "CLP", "KL-PGD")
 RT = ("Corr_U", "CVaR")
 FRACTIONS = ("Acc", "PGD20", "CW20", "AA", "PR .03", "PR .08", "PR .12", "ProbAcc .05", "ProbAcc .01")
@@ -280,11 +273,12 @@ def of_generalisation(rows: side.Rows) -> list[side.Claim]:
     """Section 5.2: RT methods generalise better than AT methods, ALP better than CLP, in every column."""
     found = []
     for column in ("GE PGD20", "GE PR .03", "GE PR .08", "GE PR .10", "GE PR .12"):
-        groups = [
+        of_at, of_rt = (
             [value for name in group if (value := at(rows, name, column)) is not None] for group in (AT, RT)
-        ]
-        means = [sum(group) / len(group) if group else None for group in groups]
-        found.append(side.above(f"{column}: the mean of AT methods is above that of RT methods", *means))
+        )
+        means = [sum(values) / len(values) if values else None for values in (of_at, of_rt)]
+        words = f"{column}: the mean of AT methods is above that of RT methods"
+        found.append(side.above(words, means[0], means[1]))
         found.append(side.above(f"{column}: CLP above ALP", at(rows, "CLP", column), at(rows, "ALP", column)))
     return found
 
@@ -337,13 +331,9 @@ def of_filtering(rows: side.Rows) -> list[side.Claim]:
 
 def show(column: str, value: float) -> str:
     """A cell as the paper prints it."""
-    return (
-        f"{value:.1f}"
-        if column == "s/epoch"
-        else side.plain(value)
-        if column == "score"
-        else side.percent(value)
-    )
+    if column == "s/epoch":
+        return f"{value:.1f}"
+    return side.plain(value) if column == "score" else side.percent(value)
 
 
 def pair(record: dict[str, Any]) -> tuple[Any, Any]:
@@ -448,11 +438,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     columns_8 = [name for name in ALL if name not in (*RADII, NOISE_GE)]
     return further | {
         "table 8": side.PaperTable(
-            "Table 8, transformers at 32 pixels",
-            transformers(),
-            vits,
-            (*columns_8, *NOISE_COLUMNS),
-            show,
+            "Table 8, transformers at 32 pixels", transformers(), vits, (*columns_8, *NOISE_COLUMNS), show
         ),
         "table 4": side.PaperTable("Table 4", paper, methods, ALL, show),
         "table 5": side.PaperTable("Table 5", theirs, mine, (*RADII, NOISE_GE), show),

@@ -176,6 +176,5 @@ def report(table: str, runs: str = "100", where: str | None = None) -> str:
             names = dict.fromkeys(name for record in side.read(stream) for name in record.get("metrics", {}))
         paper = paper_of(list(names))
         ours = rows(paper, table, list(SEARCHES), ["--runs", runs, *(["--where", where] if where else [])])
-    return side.table(paper.name, published(paper), ours, list(paper.columns)) + side.told(
-        claims(paper, ours)
-    )
+    shown = side.PaperTable(paper.name, published(paper), ours, list(paper.columns))
+    return shown.text() + side.told(claims(paper, ours))

@@ -122,27 +122,17 @@ class PaperTable(NamedTuple):
     def beside(self) -> Table:
         """For Markdown and LaTeX files: two columns for each of the paper's, its values and ours."""
         columns = [(column, side) for column in self.columns for side in (0, 1)]
-        known = {
-            key for key in columns if any(self.cell(row, key[0])[key[1]] != "-" for row in self.rows())
-        } | {(column, 1) for column in self.columns}
-        shown = [key for key in columns if key in known]
+        shown = [
+            (column, side)
+            for column, side in columns
+            if side or any(self.cell(row, column)[0] != "-" for row in self.rows())
+        ]
         names = [Heading(f"{column}{' (paper)' if not side else ''}", True) for column, side in shown]
         rows = [
             [TableCell(row), *(TableCell(self.cell(row, column)[side]) for column, side in shown)]
             for row in self.rows()
         ]
         return Table([Heading("", False), *names], rows, [])
-
-
-def table(
-    title: str,
-    published: Rows,
-    ours: Rows,
-    columns: Sequence[str],
-    show: Callable[[str, float], str] = lambda column, value: percent(value),
-) -> str:
-    """The text of a `PaperTable`."""
-    return PaperTable(title, published, ours, columns, show).text()
 
 
 def above(words: str, higher: float | None, lower: float | None, by: float = 0.0) -> Claim:
@@ -223,36 +213,37 @@ def told(claims: Sequence[Claim]) -> str:
     return "\n".join([*lines, "", f"{held} of {len(known)} claims hold here{unknown}."])
 
 
+_OR = ", or let a tool fetch it: --dataset "
 # Data set -> its folder, where it is from, and what lies in it.
 SETS = {
     "cifar10": (
         "cifar-10-batches-py",
-        "its authors (cifar-10-python.tar.gz), or let a tool fetch it: --dataset cifar10 --download",
+        f"its authors (cifar-10-python.tar.gz){_OR}cifar10 --download",
         "data_batch_1 ... data_batch_5, test_batch, batches.meta",
     ),
     "cifar100": (
         "cifar-100-python",
-        "its authors (cifar-100-python.tar.gz), or let a tool fetch it: --dataset cifar100 --download",
+        f"its authors (cifar-100-python.tar.gz){_OR}cifar100 --download",
         "train, test, meta",
     ),
     "cinic10": (
         "CINIC-10",
-        "its authors (CINIC-10.tar.gz), or let a tool fetch it: --dataset cinic10 --download",
+        f"its authors (CINIC-10.tar.gz){_OR}cinic10 --download",
         "train/CLASS/*.png and test/CLASS/*.png",
     ),
     "svhn": (
         "train_32x32.mat",
-        "its authors (train_32x32.mat and test_32x32.mat), or let a tool fetch it: --dataset svhn --download",
+        f"its authors (train_32x32.mat and test_32x32.mat){_OR}svhn --download",
         "train_32x32.mat and test_32x32.mat, side by side",
     ),
     "mnist": (
         "MNIST/raw",
-        "its authors, or let a tool fetch it: --dataset mnist --download",
+        f"its authors{_OR}mnist --download",
         "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and both of t10k",
     ),
     "tinyimagenet": (
         "tiny-imagenet-200",
-        "its authors (tiny-imagenet-200.zip), or let a tool fetch it: --dataset tinyimagenet --download",
+        f"its authors (tiny-imagenet-200.zip){_OR}tinyimagenet --download",
         "train/CLASS/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt",
     ),
     "imagenet50": (
@@ -265,16 +256,14 @@ SETS = {
         "the authors of NAS-Bench-201 (ImageNet16.tar)",
         "train_data_batch_1 ... train_data_batch_10, val_data",
     ),
-    "cifar10-c": (
-        "CIFAR-10-C",
-        "its authors (CIFAR-10-C.tar, on Zenodo)",
-        "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
-    ),
-    "cifar100-c": (
-        "CIFAR-100-C",
-        "its authors (CIFAR-100-C.tar, on Zenodo)",
-        "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
-    ),
+    **{
+        f"{name}-c": (
+            f"{folder}-C",
+            f"its authors ({folder}-C.tar, on Zenodo)",
+            "gaussian_noise.npy and 14 more of the corruptions, labels.npy",
+        )
+        for name, folder in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100"))
+    },
 }
 # What of a data set lies in any of the folders where it is looked for.
 MARKS = {

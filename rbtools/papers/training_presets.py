@@ -6,6 +6,7 @@ from rbtools.trainer.presets import TrainingPreset
 
 _PGD = {"eps": 8 / 255, "step_size": 2 / 255, "inner_mode": "eval"}
 _PAIRED = {"pair": "logits", "distance": "l2", "extra_pass": True}
+_SGD = {"momentum": 0.9, "nesterov": False, "weight_decay": 5e-4, "decay": 0.1, "val": 0.0}
 PRESETS: dict[str, TrainingPreset] = {
     # Dong and Yang 2020. The rate is set once an epoch.
     "nasbench201": TrainingPreset(
@@ -40,17 +41,14 @@ PRESETS: dict[str, TrainingPreset] = {
     "prbench": TrainingPreset(
         "erm",
         {
+            **_SGD,
             "epochs": 100,
             "batch_size": 128,
             "lr": 0.01,
-            "momentum": 0.9,
-            "nesterov": False,
             "weight_decay": 3.5e-3,
             "schedule": "step",
             "milestones": (75, 90),
-            "decay": 0.1,
             "normalize": "none",
-            "val": 0.0,
         },
         {**_PGD, "attack_steps": 10, "tail": "prl", "tail_step": "image", "pair": "softmax"},
         on={
@@ -66,18 +64,14 @@ PRESETS: dict[str, TrainingPreset] = {
     "prbench-code": TrainingPreset(
         "erm",
         {
+            **_SGD,
             "epochs": 100,
             "batch_size": 256,
             "lr": 0.1,
-            "momentum": 0.9,
-            "nesterov": False,
-            "weight_decay": 5e-4,
             "schedule": "step",
             "milestones": (75, 90),
-            "decay": 0.1,
             "augment": ("crop-reflect", "flip"),
             "normalize": "none",
-            "val": 0.0,
             "resample": "prbench",
         },
         {**_PGD, "attack_steps": 10},
@@ -153,17 +147,13 @@ PRESETS: dict[str, TrainingPreset] = {
     "fgsm-pgi": TrainingPreset(
         "fgsm-pgi",
         {
+            **_SGD,
             "epochs": 110,
             "batch_size": 128,
             "lr": 0.1,
-            "momentum": 0.9,
-            "nesterov": False,
-            "weight_decay": 5e-4,
             "schedule": "step",
             "milestones": (100, 105),
-            "decay": 0.1,
             "label_smoothing": 4 / 9,
-            "val": 0.0,
         },
         {
             "eps": 8 / 255,
@@ -177,18 +167,14 @@ PRESETS: dict[str, TrainingPreset] = {
     "rice2020": TrainingPreset(
         "pgd",
         {
+            **_SGD,
             "epochs": 200,
             "batch_size": 128,
             "lr": 0.1,
-            "momentum": 0.9,
-            "nesterov": False,
-            "weight_decay": 5e-4,
             "schedule": "piecewise",
             "milestones": (100, 150),
-            "decay": 0.1,
             "augment": ("crop-reflect", "flip"),
             "clean_pass": True,
-            "val": 0.0,
         },
         {**_PGD, "attack_steps": 10, "inner_mode": "train"},
         on={"cifar10": {"normalize": "rice"}},

@@ -68,7 +68,8 @@ class Bars(weightings.Composed):
         axes.set_xlim(0, 1)
         axes.grid(visible=False, axis="y")
         beside = layout.widest(names, style.SMALL) + 0.3
-        layout.label(axes, x=_of(list(usual)), room=(self.width - beside, 2))
+        listed = ", ".join(map(words.tidy, usual)) if len(usual) <= _NAMED else f"{len(usual)} metrics"
+        layout.label(axes, x=f"composite score of {listed} (1 is best)", room=(self.width - beside, 2))
         height = len(rows.names) * max(0.19, 0.075 * len(weights) + 0.06) + 0.5
         title = _title(records, every, rows, self.group) + weightings.together(records, self.within, score)
         return Painted(title, height, entries if len(entries) > 1 else ())
@@ -82,14 +83,7 @@ def _title(
     title = f"{of}{words.counted(len(every.names), noun)}"
     if group:
         title += f", means over {words.counted(len(records))}"
-    shared = words.common(records)
-    return title[0].upper() + title[1:] + (f" ({shared})" if shared else "")
-
-
-def _of(names: Sequence[str]) -> str:
-    """The label of the axis: the metrics of the score."""
-    listed = ", ".join(map(words.tidy, names)) if len(names) <= _NAMED else f"{len(names)} metrics"
-    return f"composite score of {listed} (1 is best)"
+    return words.titled(title[0].upper() + title[1:], records)
 
 
 def _write(axes: Axes, places: Sequence[float], lengths: Sequence[float]) -> None:

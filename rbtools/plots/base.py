@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from rbtools.errors import RbError
-from rbtools.plots import label_placement, layout, style
+from rbtools.plots import layout, style
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def finish(figure: Figure, painted: Painted, title: str | None = None) -> None:
     # They get their own strip: matplotlib's own labels and legends outside the axes overlap.
     figure.set_layout_engine("constrained", rect=(0, 1 - share, 1, share))
     _settle(figure, around)
-    label_placement.settle(figure)
+    layout.settle_names(figure)
 
 
 def _settle(figure: Figure, around: Sequence[Text]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -84,7 +84,8 @@ class Box(weightings.Composed):
         for number, row in enumerate(rows):
             widths = [scale * _needed(group) for group in row]
             rest = self.width - _SIDE - sum(widths)
-            inner = outer[number].subgridspec(1, len(row) + (rest > 0.05), width_ratios=_with(widths, rest))
+            columns = [*widths, rest] if rest > 0.05 else widths
+            inner = outer[number].subgridspec(1, len(columns), width_ratios=columns)
             high = 0.0
             for place, panel in enumerate(row):
                 axes = figure.add_subplot(inner[place], sharey=first)
@@ -96,8 +97,7 @@ class Box(weightings.Composed):
             height += each + 0.3 + high
         levels = {panel.level for panel in panels} - {None}
         chance = f"chance ({levels.pop():.3g})" if len(levels) == 1 else "chance"
-        shared = words.common(records)
-        title = words.counted(len(records)) + (f" ({shared})" if shared else "")
+        title = words.titled(words.counted(len(records)), records)
         return Painted(title, height, [] if line is None else [(line, chance)], "", axis)
 
     def _facets(self, records: Sequence[Record], scoring: Scoring) -> tuple[list[list[BoxPanel]], str]:
@@ -112,10 +112,10 @@ class Box(weightings.Composed):
             return drawn, "composite score (1 is best)"
         names = self._names(records)
         share = words.is_share(names)
-        levels = {
-            facet: self._chance([records[place] for place in parts[facet]]) if share else None
-            for facet in parts
-        }
+        levels: dict[str, float | None] = {}
+        for facet, places in parts.items():
+            count = self.classes or classes([records[place] for place in places])
+            levels[facet] = 1 / count if share and count is not None else None
         if self.group is not None:
             measured = {name: record_values.column(records, name, "--metric") for name in names}
             drawn = [
@@ -153,10 +153,6 @@ class Box(weightings.Composed):
                 " Name metrics with --metric."
             )
         return chosen
-
-    def _chance(self, records: Sequence[Record]) -> float | None:
-        count = self.classes or classes(records)
-        return None if count is None else 1 / count
 
 
 def _by_group(
@@ -241,10 +237,6 @@ def _needed(group: BoxPanel) -> float:
     return max(_LEAST, len(group.columns) * _BOX + 0.15)
 
 
-def _with(widths: list[float], rest: float) -> list[float]:
-    return [*widths, rest] if rest > 0.05 else widths
-
-
 def _panel(axes: Axes, group: BoxPanel, width: float) -> float:
     """Draw one group; returns the height in inches of the names below it and of further title lines."""
     colours = group.colours or [style.BLUE] * len(group.columns)
@@ -304,16 +296,13 @@ def _classes_of(record: dict[str, Any]) -> int | None:
     known = next((key for key in DATASETS if _plain(key) == name and key not in WITH_PATH), None)
     if known is not None:
         return describe(known).classes
-    return _OTHERS.get(name) or next(_matrices(record.get("evals") or ()), None)
+    if name in _OTHERS:
+        return _OTHERS[name]
+    details = (entry.get("detail") for entry in record.get("evals") or ())
+    matrices = (detail.get("confusion") for detail in details if isinstance(detail, dict))
+    return next((len(matrix) for matrix in matrices if isinstance(matrix, list)), None)
 
 
 def _plain(name: str) -> str:
     """A data set's name for comparison: `cifar10` is also written CIFAR-10."""
     return name.lower().replace("-", "").replace("_", "")
-
-
-def _matrices(entries: Iterable[dict[str, Any]]) -> Iterator[int]:
-    for entry in entries:
-        detail = entry.get("detail")
-        if isinstance(detail, dict) and isinstance(detail.get("confusion"), list):
-            yield len(detail["confusion"])

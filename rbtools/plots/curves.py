@@ -26,12 +26,7 @@ _BANDS = 6  # records whose intervals are drawn
 _MARKED = 12  # points of a line that are marked
 _TRACED = 200  # records that have a grey line each
 _L2 = ("cw-l2", "ddn")  # attacks in L2, whose names have no norm
-_DEFAULT = {
-    "gamma": "pr.*",
-    "rho": "probacc.*",
-    "eps": "*",
-    "severity": "corrupt.*",
-}
+_DEFAULT = {"gamma": "pr.*", "rho": "probacc.*", "eps": "*", "severity": "corrupt.*"}
 _MAKERS = {
     "gamma": "rb-pr --gamma 0:0.15:31",
     "rho": "rb-pr --rho 0.1,0.05,0.01",
@@ -138,8 +133,7 @@ class CurvesPlot(Drawing):
                     axes.set_xlim(round(low) - 0.5, round(low) + 0.5)
                 layout.whole_numbers(axes.xaxis)
         each = max(1.35, min(2.6, 0.62 * grid.width))
-        shared = words.common(records)
-        title = words.counted(len(lines.places)) + (f" ({shared})" if shared else "")
+        title = words.titled(words.counted(len(lines.places)), records)
         legend = [(handle, name) for name, handle in entries.items()]
         return Painted(
             title, grid.rows * (each + 0.42), legend, self._axis(panels), self._label(records, self.metric)

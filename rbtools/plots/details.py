@@ -24,10 +24,6 @@ def _are_square(matrix: object) -> bool:
     return isinstance(matrix, list) and all(_are_shares(row, len(matrix)) for row in matrix) and matrix != []
 
 
-def _has_confusion(detail: dict[str, Any]) -> bool:
-    return _are_square(detail.get("confusion"))
-
-
 def _has_confidence(detail: dict[str, Any]) -> bool:
     """Whether it has the means of correct and wrong predictions, and both matrices by class or none."""
     confidence, images = detail.get("confidence"), detail.get("images") or {}
@@ -43,7 +39,7 @@ def _has_confidence(detail: dict[str, Any]) -> bool:
     )
 
 
-_WHOLE = {"confusion": _has_confusion, "confidence": _has_confidence}
+_WHOLE = {"confusion": lambda detail: _are_square(detail.get("confusion")), "confidence": _has_confidence}
 
 
 def of(records: Sequence[Record], asked: str | None, key: str) -> Details:

@@ -58,7 +58,7 @@ class Histogram(Drawing):
         layout.label(axes, x=words.axis(names), y="records", room=(self.width - 0.8, height - 0.4))
         layout.plain_numbers(axes.xaxis)
         layout.whole_numbers(axes.yaxis)
-        return Painted(_title(records), height, entries)
+        return Painted(words.titled(words.counted(len(records)), records), height, entries)
 
     def _edges(self, numbers: np.ndarray) -> np.ndarray:
         if numbers.min() == numbers.max():  # one bin, not as wide as numpy's 1.0
@@ -73,8 +73,3 @@ class Histogram(Drawing):
 def _entry(name: str, numbers: np.ndarray, count: int) -> str:
     lacking = "" if len(numbers) == count else f", of {words.counted(len(numbers))}"
     return f"{words.tidy(name)} (median {layout.short_number(np.median(numbers))}{lacking})"
-
-
-def _title(records: Sequence[Record]) -> str:
-    shared = words.common(records)
-    return words.counted(len(records)) + (f" ({shared})" if shared else "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rbtools import parse_units
-from rbtools.cli import shared, streams
+from rbtools.cli import options, shared, streams
 from rbtools.cli.sink import Sink, counted, where_option
 from rbtools.cli.sink import names as names_of
 from rbtools.commands.corrupt import severity_option
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @shared.command(choose=PLOTS)
 @output_option
 @where_option
-@shared.merging_sink_options
-@shared.screen_options
+@options.merging_sink_options
+@options.screen_options
 def main(
     plot: str,
     params: dict[str, Any],
@@ -74,7 +74,7 @@ def main(
 @severity_option
 @click.option("--width", default=6.5, help="Width of the figure in inches.")
 @click.option("--title", default=None, help="Title of the figure.  [default: what it shows]")
-@shared.image_options
+@options.image_options
 def corruptions(
     names: str, output: str, severity: str, width: float, title: str | None, work: shared.CommandContext
 ) -> int:

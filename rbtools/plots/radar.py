@@ -49,8 +49,7 @@ class Radar(weightings.Composed):
             entries.append((_line(axes, numbers[1:], number), name))
         noun = "group" if self.group else "record"
         of = f"Best {len(rows.names)} of " if len(rows.names) < len(every.names) else ""
-        shared = words.common(records)
-        title = f"{of}{words.counted(len(every.names), noun)}" + (f" ({shared})" if shared else "")
+        title = words.titled(f"{of}{words.counted(len(every.names), noun)}", records)
         return Painted(title + weightings.together(records, self.within, score), side, entries)
 
     def _check(self, spokes: Collection[str]) -> None:

@@ -71,15 +71,20 @@ class Ranks(Drawing):
         entries = []
         for number, name in enumerate(names):
             column = record_values.column(records, name, "--metric")
-            known = [column[place] for place in order] if order else _sorted(column, name)
-            entries.append((_curve(axes, known, number, smooth=bool(order) and name != by), words.tidy(name)))
+            if order:
+                column = [column[place] for place in order]
+            else:
+                known = [value for value in column if value is not None]
+                column = [*sorted(known, reverse=metric_name.higher_is_better(name))]
+            entries.append(
+                (_curve(axes, column, number, smooth=bool(order) and name != by), words.tidy(name))
+            )
         height = max(2.0, 0.5 * self.width)
         whose = f"in the order of {words.tidy(by)}" if order else "each metric in its own order"
         room = (self.width - 0.8, height - 0.4)
         layout.label(axes, x=f"records, best first, {whose}", y=words.axis(names), room=room)
         layout.whole_numbers(axes.xaxis)
-        shared = words.common(records)
-        return Painted(words.counted(len(records)) + (f" ({shared})" if shared else ""), height, entries)
+        return Painted(words.titled(words.counted(len(records)), records), height, entries)
 
     def _names(self, records: Sequence[Record]) -> list[str]:
         if self.metric is not None:
@@ -165,14 +170,8 @@ class Ranks(Drawing):
         layout.whole_numbers(axes.yaxis, [1, 2, 5, 10])
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
-        shared = words.common(records)
-        title = f"Ranks (1 is best), {words.counted(len(records))}" + (f" ({shared})" if shared else "")
+        title = words.titled(f"Ranks (1 is best), {words.counted(len(records))}", records)
         return Painted(title, max(1.2, 0.17 * worst + 0.35) + high)
-
-
-def _sorted(column: Sequence[float | None], name: str) -> list[float | None]:
-    known = [value for value in column if value is not None]
-    return [*sorted(known, reverse=metric_name.higher_is_better(name))]
 
 
 def _curve(axes: Axes, column: Sequence[float | None], number: int, *, smooth: bool) -> Line2D:
@@ -194,17 +193,14 @@ def _curve(axes: Axes, column: Sequence[float | None], number: int, *, smooth: b
             color=look["color"],
             rasterized=True,
         )
-        ranks, numbers = _running_median(ranks, numbers)
+        # The median of each window of a fiftieth of the records (five at least).
+        width = max(5, len(numbers) // 50)
+        ranks, numbers = (
+            np.median(np.lib.stride_tricks.sliding_window_view(part, width)[:: max(1, width // 10)], axis=1)
+            for part in (ranks, numbers)
+        )
     (line,) = axes.plot(ranks, numbers, linewidth=1.6, **look)
     return line
-
-
-def _running_median(ranks: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The median of each window of a fiftieth of the records (five at least)."""
-    width = max(5, len(numbers) // 50)
-    windows = np.lib.stride_tricks.sliding_window_view(numbers, width)[:: max(1, width // 10)]
-    middles = np.lib.stride_tricks.sliding_window_view(ranks, width)[:: max(1, width // 10)]
-    return np.median(middles, axis=1), np.median(windows, axis=1)
 
 
 def _ranks(column: Sequence[float | None], name: str) -> list[float]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.plots import style, words
 from rbtools.records import expr, metric_name
+from rbtools.spaces import nasbench201
 
 Record = dict[str, Any]
 
@@ -120,6 +122,16 @@ def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[
     if at.keys() <= style.METHODS.keys():
         return {name: at[name] for name in style.METHODS if name in at}
     return at
+
+
+def cell(record: Record) -> tuple[int, ...] | None:
+    """The operations of a record of NAS-Bench-201; None for others, and where it does not say which."""
+    arch = record.get("arch")
+    if not isinstance(arch, dict) or arch.get("space") != nasbench201.NASBench201.name:
+        return None
+    with contextlib.suppress(RbError):
+        return nasbench201.ops_of(arch)
+    return None
 
 
 def intervals(record: Record) -> dict[str, tuple[float, float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.plots import label_placement, layout, record_values, style, words
+from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
 from rbtools.records import expr, metric_name
 from rbtools.registry import param
@@ -98,8 +98,7 @@ class Scatter(Drawing):
         layout.plain_numbers(axes.yaxis)
         if not self.log_x:
             layout.plain_numbers(axes.xaxis)
-        shared = words.common(records)
-        title = words.counted(len(points.records)) + (f" ({shared})" if shared else "")
+        title = words.titled(words.counted(len(points.records)), records)
         return Painted(title, height, entries)
 
     def _scale(self, axes: Axes, points: Points) -> None:
@@ -199,7 +198,7 @@ def _dots(axes: Axes, points: Points, places: Sequence[int], **look: Any) -> Pat
 def _plain(axes: Axes, points: Points) -> None:
     _dots(axes, points, range(len(points.x)), color=style.BLUE)
     if 1 < len(points.x) <= _NAMED:
-        label_placement.write(axes, list(zip(points.x, points.y, strict=True)), words.tags(points.records))
+        layout.write_names(axes, list(zip(points.x, points.y, strict=True)), words.tags(points.records))
 
 
 def _highlighted(axes: Axes, points: Points, condition: str) -> list[tuple[Artist, str]]:
@@ -251,9 +250,9 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> list[tuple[Artist
     """The architecture and its neighbours, each by the index of its class; all others in grey."""
     at: dict[int, list[int]] = {}
     for place, record in enumerate(points.records):
-        index = _index(record)
-        if index is not None:
-            at.setdefault(nasbench201.classes()[index], []).append(place)
+        cell = record_values.cell(record)
+        if cell is not None:
+            at.setdefault(nasbench201.classes()[nasbench201.index_by_ops()[cell]], []).append(place)
     ops = nasbench201.ops_of({"index": centre})
     if nasbench201.classes()[centre] not in at:
         raise RbError(f"--neighbours: no record is of the architecture {centre}, or lacks the metrics.")
@@ -282,18 +281,8 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> list[tuple[Artist
     # Equal networks are one point, reached by several edges.
     texts = [",".join(sorted(set(edges))) for edges in labels.values()]
     _zoom(axes, points, [*marked, *own])
-    label_placement.write(axes, list(labels), texts)
+    layout.write_names(axes, list(labels), texts)
     return entries
-
-
-def _index(record: Record) -> int | None:
-    arch = record.get("arch")
-    if not isinstance(arch, dict) or arch.get("space") != nasbench201.NASBench201.name:
-        return None
-    try:
-        return nasbench201.index_of(nasbench201.to_string(nasbench201.ops_of(arch)))
-    except RbError:
-        return None
 
 
 def _zoom(axes: Axes, points: Points, places: Sequence[int]) -> None:

@@ -75,7 +75,13 @@ class Own:
 
     def weighed(self, weights: Sequence[float]) -> list[float | None]:
         """The scores under these weights of `terms`, over the metrics that each record has."""
-        return [_weighed(row, weights) for row in self.scaled]
+        scores: list[float | None] = []
+        for row in self.scaled:
+            pairs = zip(row, weights, strict=True)
+            known = [(value, weight) for value, weight in pairs if value is not None]
+            total = sum(weight for _, weight in known)
+            scores.append(sum(value * weight for value, weight in known) / total if total else None)
+        return scores
 
 
 def _entry(record: Record) -> Record:
@@ -91,12 +97,6 @@ def _scaled(contributions: Record, terms: Sequence[WeightedMetric]) -> list[floa
         None if part is None or not term.weight else part * total / term.weight
         for term, part in zip(terms, parts, strict=True)
     ]
-
-
-def _weighed(row: Sequence[float | None], weights: Sequence[float]) -> float | None:
-    known = [(value, weight) for value, weight in zip(row, weights, strict=True) if value is not None]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,20 +213,13 @@ def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]]
         at = {name: [place] for place, name in enumerate(words.tags(records))}
     else:
         at = record_values.groups(records, group, "--group")
-    values = [[[column[place] for place in places] for column in columns] for places in at.values()]
-    numbers = [[_mean(some) for some in row] for row in values]
-    deviations = [[_deviation(some) for some in row] for row in values]
+    known = [
+        [[value for place in places if (value := column[place]) is not None] for column in columns]
+        for places in at.values()
+    ]
+    numbers = [[sum(values) / len(values) if values else None for values in row] for row in known]
+    deviations = [[stdev(values) if len(values) > 1 else None for values in row] for row in known]
     return Rows(list(at), numbers, [len(places) for places in at.values()], deviations)
-
-
-def _mean(numbers: Sequence[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _deviation(numbers: Sequence[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return stdev(known) if len(known) > 1 else None
 
 
 def best(rows: Rows, top: int) -> Rows:
@@ -239,9 +232,4 @@ def best(rows: Rows, top: int) -> Rows:
         return -numbers.count(None), -1.0 if first is None else first
 
     order = sorted(range(len(rows.names)), key=place, reverse=True)[:top]
-    return Rows(
-        [rows.names[row] for row in order],
-        [rows.numbers[row] for row in order],
-        [rows.counts[row] for row in order],
-        [rows.deviations[row] for row in order],
-    )
+    return Rows._make([part[row] for row in order] for part in rows)

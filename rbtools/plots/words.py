@@ -211,6 +211,12 @@ def common(records: Sequence[Record]) -> str:
     return ", ".join(shortened(name) for name in shared)
 
 
+def titled(title: str, records: Sequence[Record]) -> str:
+    """A title and, in brackets, what all records share."""
+    shared = common(records)
+    return f"{title} ({shared})" if shared else title
+
+
 def counted(number: int, noun: str = "record") -> str:
     """`6,466 records`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

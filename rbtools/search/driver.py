@@ -120,7 +120,13 @@ class SearchRun:
             self._idle = 0 if not repeat else self._idle + 1
             value = self.known[key] or (-math.inf,) * objectives
             answers.append(value if self.many else value[0])
-        self.ended = self._why_it_ends()
+        if len(self.log) == self.rules.budget:
+            self.ended = "budget"
+        elif not self.rules.charge_repeats:
+            if len(self.known) == self.field.size:
+                self.ended = "all seen"
+            elif self._idle >= patience(self.field.size):
+                self.ended = "nothing new"
         if self.ended:
             self._proposals.close()
         else:
@@ -129,15 +135,6 @@ class SearchRun:
     def send(self, answers: object) -> None:
         """Send the answers and get the next proposal."""
         self.pending = self._proposals.send(answers)
-
-    def _why_it_ends(self) -> str:
-        if len(self.log) == self.rules.budget:
-            return "budget"
-        if self.rules.charge_repeats:
-            return ""
-        if len(self.known) == self.field.size:
-            return "all seen"
-        return "nothing new" if self._idle >= patience(self.field.size) else ""
 
     def trace(self) -> Trace:
         return Trace(self.number, self.log, len(self.known), self.free, self.ended)
@@ -167,7 +164,8 @@ def search(
         working = [run for run in active if not isinstance(run.pending, list)]
         asking = [run for run in active if isinstance(run.pending, list)]
         if working:
-            for run, result in zip(working, _evaluate_all([run.pending for run in working]), strict=True):
+            works = [run.pending for run in working]
+            for run, result in zip(working, type(works[0]).all(works), strict=True):
                 run.send(result)
             continue
         needed = {field.key(index): index for run in asking for index in run.needs()}
@@ -176,8 +174,3 @@ def search(
             run.answer(results, objectives)
         active = [run for run in active if not run.ended]
     return [run.trace() for run in under_way]
-
-
-def _evaluate_all(works: list[Any]) -> list[Any]:
-    results: list[Any] = type(works[0]).all(works)
-    return results

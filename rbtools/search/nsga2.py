@@ -48,7 +48,10 @@ class NSGA2:
         if len(members) < 2:
             return
         algorithm = self._algorithm([field.ops(index) for index in members], draws)
-        algorithm.setup(_problem(values), termination=("n_gen", math.inf), seed=draws.below(1 << 31))
+        from pymoo.core.problem import Problem
+
+        problem = Problem(n_var=len(EDGES), n_obj=len(values[0]), xl=0, xu=len(OPS) - 1, vtype=int)
+        algorithm.setup(problem, termination=("n_gen", math.inf), seed=draws.below(1 << 31))
         children = algorithm.ask()
         while children is not None and len(children):
             if values is None:
@@ -56,7 +59,7 @@ class NSGA2:
                 members = [field.nearest(cell) for cell in cells]
                 children.set("X", np.array([field.ops(index) for index in members]))
                 values = yield members
-            costs = [_costs(value) for value in values]
+            costs = [[-number if math.isfinite(number) else FAILED for number in value] for value in values]
             children.set("F", np.array(costs))
             for child in children:
                 child.evaluated.update("FGH")
@@ -93,17 +96,7 @@ class NSGA2:
         )
 
 
-def _problem(values: Sequence[Sequence[float]]) -> Any:
-    from pymoo.core.problem import Problem
-
-    return Problem(n_var=len(EDGES), n_obj=len(values[0]), xl=0, xu=len(OPS) - 1, vtype=int)
-
-
 def _another(op: int, chance: float, draws: RunDraws) -> int:
     if draws.uniform() >= chance:
         return op
     return (op + 1 + draws.below(len(OPS) - 1)) % len(OPS)
-
-
-def _costs(value: Sequence[float]) -> list[float]:
-    return [-number if math.isfinite(number) else FAILED for number in value]

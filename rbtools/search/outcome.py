@@ -57,77 +57,8 @@ def summed_up(done: Searched) -> list[Record]:
 
     With several objectives one record for each point of the front over all runs.
     """
-    return _front(done) if len(done.objectives) > 1 else _best(done)
-
-
-def each(done: Searched) -> list[Record]:
-    """The result of each run: one record, with several objectives one for each point of its front."""
-    records = []
-    more: Record
-    for trace in done.traces:
-        if len(done.objectives) > 1:
-            bests = _front_of(trace)
-            more = {}
-        else:
-            best = summary.best(trace)
-            bests = [] if best is None else [best]
-            more = {"trajectory": _steps(trace, done.objectives[0])}
-        for query, index, values in bests:
-            own = {"run": trace.number, **_placed(done, index, values), "found_at": query, **more}
-            section = {**done.about(), **own, "queries": _cost(trace)}
-            records.append({**done.source.record(index), "search": section})
-    return records
-
-
-def derived(done: Searched, cells: Sequence[Record]) -> list[Record]:
-    """A record for each cell that a differentiable search derived, with a summary of the runs."""
-    section = {**done.about(), "looked_up": _looked_up(done, [trace.log[0][0] for trace in done.traces])}
-    if done.objectives:
-        (objective,) = done.objectives
-        reached = [value for trace in done.traces if (value := trace.log[0][1]) is not None]
-        values = [objective.upward(value[0]) for value in reached]
-        if values:
-            section |= {"objective": summary.spread(values), **_gap(done, objective, values)}
-    records = []
-    for trace, cell in zip(done.traces, cells, strict=True):
-        index, value = trace.log[0]
-        own = {"run": trace.number, "found": done.field.name(index), "searched_on": cell["dataset"]}
-        own |= {} if value is None else _placed(done, index, value)
-        own |= {"alphas": cell["alphas"], "history": cell["history"]}
-        records.append({**done.source.record(index), "search": {**section, **own}})
-    return records
-
-
-def _cost(trace: Trace) -> Record:
-    return {
-        "charged": len(trace.log),
-        "new": trace.new,
-        "free_repeats": trace.free,
-        "ended": trace.ended,
-    }
-
-
-def _steps(trace: Trace, objective: SearchObjective) -> list[list[float]]:
-    """Where the incumbent changed: [query, value] pairs."""
-    steps: list[list[float]] = []
-    last: float | None = None
-    for query, (_, value) in enumerate(trace.log, start=1):
-        if value is not None and (last is None or value[0] > last):
-            last = value[0]
-            steps.append([query, objective.upward(last)])
-    return steps
-
-
-def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
-    """The queried architecture, and its values."""
-    pairs = zip(done.objectives, values, strict=True)
-    return {
-        "found": done.field.name(index),
-        "values": {objective.text: objective.upward(value) for objective, value in pairs},
-    }
-
-
-def _best(done: Searched) -> list[Record]:
+    if len(done.objectives) > 1:
+        return _front(done)
     (objective,) = done.objectives
     bests = [(trace, best) for trace in done.traces if (best := summary.best(trace)) is not None]
     if not bests:
@@ -155,21 +86,69 @@ def _best(done: Searched) -> list[Record]:
     return [{**done.source.record(top.number), "search": section}]
 
 
-def _looked_up(done: Searched, indices: list[int]) -> Record:
+def each(done: Searched) -> list[Record]:
+    """The result of each run: one record, with several objectives one for each point of its front."""
+    records = []
+    more: Record
+    for trace in done.traces:
+        if len(done.objectives) > 1:
+            bests = _front_of(trace)
+            more = {}
+        else:
+            (objective,) = done.objectives
+            steps = summary.incumbents(trace)
+            bests = steps[-1:]
+            more = {"trajectory": [[step.query, objective.upward(step.values[0])] for step in steps]}
+        for query, index, values in bests:
+            own = {"run": trace.number, **_placed(done, index, values), "found_at": query, **more}
+            section = {**done.about(), **own, "queries": _cost(trace)}
+            records.append({**done.source.record(index), "search": section})
+    return records
+
+
+def derived(done: Searched, cells: Sequence[Record]) -> list[Record]:
+    """A record for each cell that a differentiable search derived, with a summary of the runs."""
+    section = {**done.about(), "looked_up": _looked_up(done, [trace.log[0][0] for trace in done.traces])}
+    if done.objectives:
+        (objective,) = done.objectives
+        reached = [value for trace in done.traces if (value := trace.log[0][1]) is not None]
+        values = [objective.upward(value[0]) for value in reached]
+        if values:
+            section |= {"objective": summary.spread(values), **_gap(done, objective, values)}
+    records = []
+    for trace, cell in zip(done.traces, cells, strict=True):
+        index, value = trace.log[0]
+        own = {"run": trace.number, "found": done.field.name(index), "searched_on": cell["dataset"]}
+        own |= {} if value is None else _placed(done, index, value)
+        own |= {"alphas": cell["alphas"], "history": cell["history"]}
+        records.append({**done.source.record(index), "search": {**section, **own}})
+    return records
+
+
+def _cost(trace: Trace) -> Record:
+    return {"charged": len(trace.log), "new": trace.new, "free_repeats": trace.free, "ended": trace.ended}
+
+
+def _placed(done: Searched, index: int, values: Sequence[float]) -> Record:
+    """The queried architecture, and its values."""
+    pairs = zip(done.objectives, values, strict=True)
     return {
-        name: {**summary.looked_up(indices, done.field, table), "optima": _optima(table)}
-        for name, table in done.tables.items()
+        "found": done.field.name(index),
+        "values": {objective.text: objective.upward(value) for objective, value in pairs},
     }
 
 
-def _optima(table: ResultTable) -> Record:
-    """The best value of each metric over all architectures."""
-    optima = {}
-    for name in table.metrics():
-        values = [entry.metrics[name] for entry in table.results.values() if name in entry.metrics]
-        if values:
-            optima[name] = max(values) if metric_name.higher_is_better(name) else min(values)
-    return optima
+def _looked_up(done: Searched, indices: list[int]) -> Record:
+    """The metrics of these architectures in each table, and the best value of each metric there."""
+    sections = {}
+    for place, table in done.tables.items():
+        optima = {}
+        for name in table.metrics():
+            values = [entry.metrics[name] for entry in table.results.values() if name in entry.metrics]
+            if values:
+                optima[name] = max(values) if metric_name.higher_is_better(name) else min(values)
+        sections[place] = {**summary.looked_up(indices, done.field, table), "optima": optima}
+    return sections
 
 
 def _gap(done: Searched, objective: SearchObjective, values: list[float]) -> Record:
@@ -206,7 +185,8 @@ def _front(done: Searched) -> list[Record]:
             runs[key] = runs.get(key, 0) + 1
     points = list(met.values())
     nondominated = [points[place] for place in front.front([value for _, value in points])]
-    best = set() if done.known is None else {value for value in _true_front(done.known)}
+    known = [value for value in (done.known or {}).values() if value is not None]
+    best = {known[place] for place in front.front(known)}
     section = {**done.about(), **_covered(done)}
     records = []
     for index, value in nondominated:
@@ -215,11 +195,6 @@ def _front(done: Searched) -> list[Record]:
             own["optimal"] = value in best
         records.append({**done.source.record(index), "search": {**section, **own}})
     return records
-
-
-def _true_front(known: Mapping[Hashable, Value]) -> list[front.Point]:
-    points = [value for value in known.values() if value is not None]
-    return [points[place] for place in front.front(points)]
 
 
 def _covered(done: Searched) -> Record:
@@ -232,17 +207,14 @@ def _covered(done: Searched) -> Record:
     if not points:
         return {}
     low, high = (tuple(map(end, zip(*points, strict=True))) for end in (min, max))
-    whole = front.hypervolume(front.scaled(_distinct(points), low, high)) or 1.0
+    nondominated = [points[place] for place in front.front(points)]
+    whole = front.hypervolume(front.scaled(nondominated, low, high)) or 1.0
     rows = [_growth(trace, low, high, whole, done.rules.budget) for trace in done.traces]
     means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     return {
         "hypervolume": {**summary.spread([row[-1] for row in rows]), "of": "table" if done.known else "met"},
         "trajectory": {"mean": means},
     }
-
-
-def _distinct(points: Sequence[front.Point]) -> list[front.Point]:
-    return [points[place] for place in front.front(points)]
 
 
 def _growth(trace: Trace, low: front.Point, high: front.Point, whole: float, budget: int) -> list[float]:

@@ -10,14 +10,10 @@ from rbtools.errors import RbError
 from rbtools.execution.executor import JobFunction, executor_for
 from rbtools.execution.run import Run
 from rbtools.search import driver
-from rbtools.search.objective import SearchObjective
-from rbtools.search.outcome import Searched
-from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import SearchSpace
-from rbtools.search.sources import TableSource
 
 if TYPE_CHECKING:
-    from rbtools.search.driver import Algorithm
+    pass
 
 
 SHARE = 10
@@ -63,19 +59,3 @@ def search(work: ParallelRuns, runs: int, run: Run) -> list[driver.Trace]:
             traces[event.place] = event.report.result["traces"]
             run.report.progress(f"{len(traces)} of {len(shares)} shares of the runs are done")
     return [trace for place in range(len(shares)) for trace in traces[place]]
-
-
-def in_table(
-    algorithm: Algorithm,
-    objectives: tuple[SearchObjective, ...],
-    tables: Mapping[str, ResultTable],
-    rules: driver.Rules,
-    runs: int,
-    run: Run,
-) -> Searched:
-    """Search in `tables["table"]`, with the seed and processes of `run`; look the findings up in all
-    tables."""
-    source = TableSource(tables["table"])
-    work = ParallelRuns(algorithm, source.field, source.known, rules, run.settings.seed, len(objectives))
-    traces = search(work, runs, run)
-    return Searched(algorithm, objectives, rules, run.settings.seed, source, traces, source.known, tables)

@@ -123,7 +123,15 @@ class ResultTable:
         if not self.results:
             return
         if len(self._kinds) > 1:
-            raise _several_kinds(self._kinds)
+            columns = list(zip(_KIND, zip(*self._kinds, strict=True), strict=True))
+            differing = [name for name, values in columns if len(set(values)) > 1]
+            most = dict(zip(_KIND, self._kinds.most_common(1)[0][0], strict=True))
+            wanted = [f"{name} == {most[name]!r}" for name in differing if most[name] is not None]
+            where = f' with --where "{" and ".join(wanted)}"' if wanted else ", with --where"
+            raise UsageError(
+                "The table has results of several kinds, which a search cannot mix:"
+                f" {'; '.join(_counted(self._kinds, name) for name in differing)}. Choose one{where}."
+            )
         for objective in self.objectives:
             if any(objective.text in result.values for result in self.results.values()):
                 continue
@@ -197,18 +205,6 @@ def _kind(record: Record) -> tuple[Any, ...]:
 
 
 _KIND = ("dataset", "train.method", "train.epochs", "arch.channels", "arch.cells")
-
-
-def _several_kinds(kinds: Counter[tuple[Any, ...]]) -> UsageError:
-    columns = list(zip(_KIND, zip(*kinds, strict=True), strict=True))
-    differing = [name for name, values in columns if len(set(values)) > 1]
-    most = dict(zip(_KIND, kinds.most_common(1)[0][0], strict=True))
-    wanted = [f"{name} == {most[name]!r}" for name in differing if most[name] is not None]
-    where = f' with --where "{" and ".join(wanted)}"' if wanted else ", with --where"
-    return UsageError(
-        "The table has results of several kinds, which a search cannot mix:"
-        f" {'; '.join(_counted(kinds, name) for name in differing)}. Choose one{where}."
-    )
 
 
 def _counted(kinds: Counter[tuple[Any, ...]], name: str) -> str:

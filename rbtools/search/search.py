@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from rbtools.cli import shared
+from rbtools.cli import options, shared
 from rbtools.cli.sink import direction_option, form_option, where_option
 from rbtools.search import SEARCHES, search_command
 
 
 @shared.command(choose=SEARCHES)
-@shared.spec(
+@options.spec(
     "options",
     search_command.SearchOptions,
     lower=direction_option("objective"),
     where=where_option,
     form=form_option,
 )
-@shared.sink_options
-@shared.seeking_options
+@options.sink_options
+@options.seeking_options
 def main(
     search: str,
     params: dict[str, Any],

@@ -12,25 +12,26 @@ import click
 from rbtools import parse_units, registry
 from rbtools.cli import shared
 from rbtools.cli.output import RecordWriter
-from rbtools.errors import UsageError, unknown
+from rbtools.cli.sink import RecordReader, compiled
+from rbtools.cli.source import where as place_of
+from rbtools.errors import RbError, UsageError, unknown
 from rbtools.measures import MEASURES
-from rbtools.records import metric_name
+from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.search.search_report import print_result, print_summary, write
-from rbtools.search.search_tables import TableReader, read_table
 
 if TYPE_CHECKING:
     from rbtools.execution.run import Run
-    from rbtools.execution.shell_pipe import ShellPipe
     from rbtools.jobs.measurement import MeasureRequest
     from rbtools.search.driver import Algorithm, Rules
-    from rbtools.search.executor_evaluator import ExecutorEvaluator
     from rbtools.search.objective import SearchObjective
     from rbtools.search.outcome import Searched
     from rbtools.search.result_table import ResultTable
+    from rbtools.search.sources import Work
     from rbtools.spaces.nasbench201 import NASBench201
 
 
+Record = dict[str, Any]
 ATTACK, EPS, STEPS = "pgd", "8", 10  # of a measure whose name leaves them out
 
 
@@ -69,8 +70,8 @@ class SearchOptions:
     )
     measure: str | None = param(
         None,
-        "Search without training, by a measure of freshly initialised networks: ntk.robust.fro.pgd.8,"
-        " naswot ...; --objective is then this metric.",
+        "Search without training, by a measure of freshly initialised networks: ntk.robust.fro.pgd.8, naswot"
+        " ...; --objective is then this metric.",
         metavar="METRIC",
     )
     time_limit: float | None = param(
@@ -83,6 +84,42 @@ class SearchOptions:
         None, "Columns of the table: names and globs.", metavar="LIST", flags=("--metric", "--metrics")
     )
     form: str | None
+
+
+class TableReader(RecordReader):
+    """Reads records into a table of results."""
+
+    def tell(self) -> None:
+        """Say what was left out."""
+        if not self.came:
+            self.screen.say("no records came in.")
+        elif not self.good:
+            self.screen.say(f"none of {self.came} records can be searched.")
+        self.say_left_out()
+
+
+class Condition:
+    """`--where`; it does not hold for a record that lacks one of its names."""
+
+    def __init__(self, text: str) -> None:
+        self.expression = compiled(text, "--where")
+        self.answers = 0
+        self._reason: RbError | None = None
+
+    def holds(self, record: Record) -> bool:
+        try:
+            result = self.expression.holds(record)
+        except RbError as reason:  # the name is missing, or its value has another type
+            if not isinstance(reason, expr.MissingName):
+                self._reason = self._reason or reason
+            return False
+        self.answers += 1
+        return result
+
+    def check(self) -> None:
+        """Raise UsageError where the condition fits no record."""
+        if self._reason is not None and not self.answers:
+            raise UsageError(f"--where: {self._reason}")
 
 
 class SearchCommand:
@@ -102,7 +139,8 @@ class SearchCommand:
 
     def in_a_table(self) -> int:
         """Search in the input records."""
-        from rbtools.search import parallel_runs
+        from rbtools.search import outcome, parallel_runs
+        from rbtools.search.sources import TableSource
 
         wanted = self._objectives(self.options.objective)
         if self.options.time_limit is not None:
@@ -113,10 +151,15 @@ class SearchCommand:
             reading.tell()
             return self.status
         tables = {"table": table, **self._report_tables()}
-        runs, run = self.options.runs or 100, self._with_jobs()
-        done = parallel_runs.in_table(self.algorithm, wanted, tables, self._rules(), runs, run)
+        source, seed, rules = TableSource(table), self.run.settings.seed, self._rules()
+        work = parallel_runs.ParallelRuns(
+            self.algorithm, source.field, source.known, rules, seed, len(wanted)
+        )
+        traces = parallel_runs.search(work, self.options.runs or 100, self._with_jobs())
         reading.tell()
-        return self._finish(done)
+        return self._finish(
+            outcome.Searched(self.algorithm, wanted, rules, seed, source, traces, source.known, tables)
+        )
 
     def live(self, pipe: str) -> int:
         """Search by the pipe of --live."""
@@ -127,19 +170,25 @@ class SearchCommand:
 
     def measured(self, metric: str) -> int:
         """Search by the measure of --measure, on freshly initialised networks."""
+        from rbtools.execution.executor import executor_for
         from rbtools.jobs import MeasureJob
-        from rbtools.search.executor_evaluator import ExecutorEvaluator
 
         if self.options.live is not None or self.options.time_limit is not None:
             raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
         wanted = self._objectives(self.options.objective or (metric,))
-        work = MeasureJob(request_of(metric, self.screen.warn), self.run)
-        with ExecutorEvaluator(work, self.run) as through:
-            return self._found_out(wanted, through)
+        job = MeasureJob(request_of(metric, self.screen.warn), self.run)
+        with executor_for([job], self.run) as executor:  # its workers live for the whole search
 
-    def _found_out(
-        self, wanted: tuple[SearchObjective, ...], evaluator: ShellPipe | ExecutorEvaluator
-    ) -> int:
+            def measure(records: list[Record]) -> list[Record]:
+                results = records.copy()
+                for event in executor.map(records):
+                    error = {"tool": "rb-search", "message": event.report.problem or "unknown"}
+                    results[event.place] = event.report.result or {**records[event.place], "error": error}
+                return results
+
+            return self._found_out(wanted, measure)
+
+    def _found_out(self, wanted: tuple[SearchObjective, ...], evaluator: Work) -> int:
         """Search, with `evaluator` for values that are not known yet."""
         from rbtools.search import driver, outcome
         from rbtools.search.sources import Live
@@ -246,12 +295,30 @@ class SearchCommand:
     def _read(
         self, files: Sequence[str], wanted: Sequence[SearchObjective], *, may_be_empty: bool = True
     ) -> tuple[ResultTable, TableReader]:
+        """The records of these files as a table. Raises UsageError where it cannot be searched."""
+        from rbtools.search.result_table import ResultTable
+
         source = dataclasses.replace(
             self.source, files=tuple(files), allow_empty=may_be_empty or self.source.allow_empty
         )
         reading = TableReader(source, self.screen, self.output)
-        table = read_table(reading, wanted, self.options.where, share=self.options.share)
-        self.status = max(self.status, reading.status())
+        table = ResultTable(wanted, share=self.options.share)
+        condition = None if self.options.where is None else Condition(self.options.where)
+        for line in reading.lines():
+            assert line.record is not None
+            if condition is not None and not condition.holds(line.record):
+                continue
+            try:
+                table.add(line.record, line.text)
+                reading.good += 1
+            except RbError as wrong:
+                reading.read, reading.bad = reading.read - 1, reading.bad + 1
+                self.screen.wrong_line(f"{place_of(line)} {wrong}", "more lines cannot be searched", "")
+        if condition is not None:
+            condition.check()
+        table.check()
+        if reading.bad:
+            self.status = max(self.status, shared.FAILED)
         return table, reading
 
     def _report_tables(self) -> dict[str, ResultTable]:

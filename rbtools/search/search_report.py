@@ -56,14 +56,13 @@ def print_result(done: Searched, records: list[Record], screen: Terminal) -> Non
     """Report the result in one line."""
     section = records[0]["search"] if records else {}
     if "objective" in section:
-        text = f"{_in_words(section['objective'])}"
+        text = _in_words(section["objective"])
         if "gap" in section:
-            runs = section["gap"]["n"]
             best, gap = section["optimum"], section["gap"]
             named = f" ({best['name']})" if best.get("name") else ""
             text += (
                 f"; the best there is, {table.figure(best['value'])}{named}, was found by {gap['reached']} of"
-                f" {runs} runs, the mean gap is {table.figure(gap['mean'])}"
+                f" {gap['n']} runs, the mean gap is {table.figure(gap['mean'])}"
             )
         text = f"{done.objectives[0].text} {text}"
     elif "hypervolume" in section:
@@ -138,7 +137,8 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
         entries = [own, *(one["metrics"].get(metric) for metric in others)]
         runs = table.TableCell(section["runs"])
         rows.append([runs, table.TableCell(f"{name}{of}"), *map(_mean, entries)])
-        rows.append([runs, table.TableCell(f"{name}{of}: spread"), *map(_spread, entries)])
+        spreads = [table.TableCell(entry and entry.get("std")) for entry in entries]
+        rows.append([runs, table.TableCell(f"{name}{of}: spread"), *spreads])
         optima = [best, *(one["optima"].get(metric) for metric in others)]
         if any(value is not None for value in optima):
             rows.append(
@@ -152,12 +152,7 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
 def _mean(values: Record | None) -> table.TableCell:
     if values is None:
         return table.TableCell(None)
-    low, high = values.get("ci95", (None, None))
-    return table.TableCell(values["mean"], None if low is None else (low, high))
-
-
-def _spread(entry: Record | None) -> table.TableCell:
-    return table.TableCell(None if entry is None else entry.get("std"))
+    return table.TableCell(values["mean"], tuple(values["ci95"]) if "ci95" in values else None)
 
 
 def _chosen(text: str, known: list[str]) -> list[str]:

@@ -38,8 +38,7 @@ class TableSource:
         self.table, self.field, self.known = table, table.field(), table.values()
 
     def __call__(self, indices: Sequence[int]) -> Mapping[Hashable, Value]:
-        keys = map(self.field.key, indices)
-        return {key: self.known[key] for key in keys}
+        return {key: self.known[key] for key in map(self.field.key, indices)}
 
     def record(self, index: int) -> dict[str, Any]:
         return self.table.results[self.field.key(index)].record()

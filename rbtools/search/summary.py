@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from rbtools.lazy import special
@@ -25,14 +24,9 @@ def spread(values: Sequence[float]) -> Entry:
     result: Entry = {"mean": mean}
     if count > 1:
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-        half = _student(count - 1) * deviation / math.sqrt(count)
+        half = float(special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
         result |= {"std": deviation, "ci95": [mean - half, mean + half]}
     return {**result, "min": min(values), "max": max(values), "n": count}
-
-
-@cache
-def _student(freedom: int) -> float:
-    return float(special.stdtrit(freedom, 0.975))
 
 
 class Best(NamedTuple):
@@ -43,13 +37,18 @@ class Best(NamedTuple):
     values: tuple[float, ...]
 
 
+def incumbents(trace: Trace) -> list[Best]:
+    """Each new best architecture of a run with one objective, in order."""
+    bests: list[Best] = []
+    for query, (index, value) in enumerate(trace.log, start=1):
+        if value is not None and (not bests or value > bests[-1].values):
+            bests.append(Best(query, index, value))
+    return bests
+
+
 def best(trace: Trace) -> Best | None:
     """The first of the best architectures of a run with one objective; None where all failed."""
-    incumbent: Best | None = None
-    for query, (index, value) in enumerate(trace.log, start=1):
-        if value is not None and (incumbent is None or value > incumbent.values):
-            incumbent = Best(query, index, value)
-    return incumbent
+    return next(reversed(incumbents(trace)), None)
 
 
 def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int) -> Entry:
@@ -57,7 +56,13 @@ def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int)
 
     A run that ended early keeps its last incumbent. Before every run has one there is no number (null).
     """
-    rows = [_incumbents(trace, budget) for trace in traces]
+    rows = []
+    for trace in traces:
+        reached: list[float | None] = [None] * budget
+        for incumbent in incumbents(trace):
+            start = incumbent.query - 1
+            reached[start:] = [incumbent.values[0]] * (budget - start)
+        rows.append(reached)
     curves: Entry = {"mean": [], "low": [], "high": []}
     for column in zip(*rows, strict=True):
         values = [objective.upward(value) for value in column if value is not None]
@@ -66,16 +71,6 @@ def trajectory(traces: Sequence[Trace], objective: SearchObjective, budget: int)
         for key, value in zip(("mean", "low", "high"), [of["mean"], *ends], strict=True):
             curves[key].append(value)
     return curves
-
-
-def _incumbents(trace: Trace, budget: int) -> list[float | None]:
-    last: float | None = None
-    row: list[float | None] = []
-    for _, value in trace.log:
-        if value is not None and (last is None or value[0] > last):
-            last = value[0]
-        row.append(last)
-    return row + [last] * (budget - len(row))
 
 
 def looked_up(indices: Sequence[int], field: SearchSpace, table: ResultTable) -> Entry:

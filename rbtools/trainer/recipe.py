@@ -50,9 +50,9 @@ class Recipe:
 
     preset: str | None = param(
         None,
-        "A paper's recipe, which single options override: nasbench201, nasrobbench201 (weight"
-        " decay 5e-4 as in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step),"
-        " prbench (its text), prbench-code (its code), fgsm-pgi, rice2020 (or wci).",
+        "A paper's recipe, which single options override: nasbench201, nasrobbench201 (weight decay 5e-4 as"
+        " in its code; its text has 1e-4), nasrobbench201-algorithm1 (one sample per step), prbench (its"
+        " text), prbench-code (its code), fgsm-pgi, rice2020 (or wci).",
         metavar="NAME",
     )
     epochs: int = param(10, "Passes over the training images.", bounds="[0, inf)")
@@ -61,9 +61,9 @@ class Recipe:
     )
     lr: float = param(
         0.1,
-        "Learning rate, or its maximum with onecycle. PRBench: 0.01 (text), 0.1 (code);"
-        " NAS-RobBench-201: 0.05 (text), 0.1 (code). theorem1:C, for fcnn and rescnn: by the step size"
-        " C sqrt(min y'K^-1 y) / (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start.",
+        "Learning rate, or its maximum with onecycle. PRBench: 0.01 (text), 0.1 (code); NAS-RobBench-201:"
+        " 0.05 (text), 0.1 (code). theorem1:C, for fcnn and rescnn: by the step size C sqrt(min y'K^-1 y) /"
+        " (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start.",
         metavar="X|theorem1:C",
     )
     lr_rule: str = param(
@@ -140,8 +140,8 @@ class Recipe:
     )
     awp_gamma: float | None = param(
         None,
-        "Size of awp's perturbation, as a share of each weight's norm."
-        "  [default: 0.005 with trades, else 0.01]",
+        "Size of awp's perturbation, as a share of each weight's norm.  [default: 0.005 with trades, else"
+        " 0.01]",
         check="non-negative",
         part_of="regularize:awp:gamma",
     )
@@ -195,8 +195,7 @@ class Recipe:
     select: str = param(
         "last",
         "Which weights the record's checkpoint is: the last, the best of the validation (the record names"
-        " both),"
-        " or random, those before a uniformly drawn step.",
+        " both), or random, those before a uniformly drawn step.",
         choices=("last", "best"),
         metavar="[last|best|random]",
     )
@@ -205,8 +204,8 @@ class Recipe:
     )
     track: tuple[str, ...] = param(
         (),
-        "Measure during the training, into train.history: robust (losses and errors on train and test,"
-        " their gaps), wci, or another measure of rb-measure.",
+        "Measure during the training, into train.history: robust (losses and errors on train and test, their"
+        " gaps), wci, or another measure of rb-measure.",
         choices=("robust", *MEASURES.all),
         metavar="LIST",
         typed="",
@@ -349,8 +348,7 @@ def _check_together(recipe: Recipe) -> None:
     if recipe.patience is not None and recipe.val == 0:
         raise RbError(
             f"patience={recipe.patience} of --val waits for a better validation, but --val 0 holds nothing"
-            " out."
-            " Leave out patience, or give --val a share such as 0.02."
+            " out. Leave out patience, or give --val a share such as 0.02."
         )
     if recipe.select == "best" and recipe.val == 0:
         raise RbError(
@@ -395,8 +393,7 @@ def check_method(recipe: Recipe, method: Method) -> None:
     if method.inner_mode == "train" and recipe.filter_rule == "example":
         raise RbError(
             f"--filter {recipe.filter}:rule=example sends parts of a batch through the network, whose"
-            " BatchNorm"
-            " would see them with --inner-mode train. Use --inner-mode eval, or rule=batch."
+            " BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or rule=batch."
         )
     if recipe.warm_steps > method.attack_steps:
         raise RbError(

@@ -292,7 +292,7 @@ def test_a_training_leaves_behind_what_belonged_to_the_file(trained_network: Nor
     shape = {"classes": 10, "shape": (1, 8, 8)}
     network = models.build({"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}, **shape)  # type: ignore[arg-type]
     torch.save({"a": network.state_dict(), "b": network.state_dict()}, "two.pt")
-    made = arch("--from-checkpoint", "two.pt", "--member", "a", "--dataset", "digits", "--normalize", "none")
+    made = arch("--from-checkpoint", "two.pt#a", "--dataset", "digits", "--normalize", "none")
     assert (one(made)["arch"]["member"], one(made)["arch"]["normalize"]) == ("a", "none")
     trained = CliRunner().invoke(train_main, ["--epochs", "0", "--device", "cpu"], input=made.stdout)
     record = one(trained)
@@ -350,12 +350,14 @@ def test_a_file_with_several_weights_asks_which(trained_network: Normalized, dat
     ]
     result = attack(*where)
     assert result.exit_code == 1 and "2 sets of weights: first, second" in result.stderr
-    assert "--member" in result.stderr
-    first, second = (one(attack(*where, "--member", name)) for name in ("first", "second"))
+    assert "FILE#MEMBER" in result.stderr
+    first, second = (
+        one(attack(*where[2:], "--checkpoint", f"two.pt#{name}")) for name in ("first", "second")
+    )
     assert first["arch"]["member"] == "first" and first["metrics"] != second["metrics"]
-    assert attack(*where, "--member", "third").exit_code == 1
-    result = attack("--member", "first", given="")
-    assert result.exit_code == 2 and "--member chooses in a --checkpoint" in result.stderr
+    assert attack(*where[2:], "--checkpoint", "two.pt#third").exit_code == 1
+    result = attack("--checkpoint", "#first", given="")
+    assert result.exit_code == 2 and "--checkpoint has only #MEMBER." in result.stderr
 
 
 # --- the user's own code --------------------------------------------------------------------------
@@ -654,7 +656,7 @@ def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Norm
     torch.save({"last": state, "best": state, "epoch": 3}, "two.pt")
     result = attack("--checkpoint", "two.pt", "--dataset", data)
     assert (
-        "two.pt holds several sets of weights: best is taken, besides it are last. --member" in result.stderr
+        "two.pt holds several sets of weights: best is taken, besides it are last. #MEMBER" in result.stderr
     )
     assert one(result)["recognised"]["nesting"] == ["best"]
     named = attack("--checkpoint", "two.pt", "--dataset", data, "--member", "last")
@@ -672,7 +674,7 @@ def test_near_chance_another_order_of_the_classes_is_named(
     where = ["--checkpoint", "own.safetensors", "--dataset", "imagefolder:photos"]
     result = attack(*where)
     assert one(result)["metrics"]["acc"] < 0.1
-    assert 'try --class-map with a file of {"a": 3, "b": 2, "c": 1, "d": 0}' in result.stderr
+    assert 'try class-map=FILE of --dataset with a file of {"a": 3, "b": 2, "c": 1, "d": 0}' in result.stderr
     Path("map.json").write_text('{"a": 3, "b": 2, "c": 1, "d": 0}')
     assert one(attack(*where, "--class-map", "map.json"))["metrics"]["acc"] > 0.95
 

@@ -1000,7 +1000,7 @@ def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str
         (["--two-phase", "20", "--precision-goal", ".01"], "Fix the size, or the goal."),
         (["--two-phase", "20", "--detail"], "leave out --ladder, --detail, --save-adv"),
         (["--two-phase", "2"], "--two-phase"),
-        ([], "--two-phase has only steps. Write"),
+        (["--two-phase", ":steps=1"], "--two-phase has only steps. Write"),
     ],
 )
 def test_options_of_two_phases_that_contradict(options: list[str], message: str) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.cli import store_selection
 from rbtools.commands import attack, rank, train
+from rbtools.commands import store as store_command
 from rbtools.commands.store import main
 from rbtools.store import Store, files
 
@@ -124,7 +124,7 @@ def test_ls_says_why_there_is_nothing(
 
 def test_ls_says_the_same_from_helpers(attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run("ls").stdout
-    monkeypatch.setattr(store_selection, "MANY", 0)
+    monkeypatch.setattr(store_command, "MANY", 0)
     assert run("ls").stdout == plain
     assert run("ls", "--where", "acc > 2").stderr == "rb-store: none of 6 results matches.\n"
     assert run("ls", "--where", "acc +").exit_code == 2

@@ -38,18 +38,7 @@ def run(arguments: list[str], text: str = LINE) -> Result:
 
 
 def test_methods_and_seeds_fan_out_each_with_its_own_options() -> None:
-    chosen = [
-        "--method",
-        "erm,trades",
-        "--seed",
-        "0,2",
-        "--lambda",
-        "2",
-        "--eps",
-        "16",
-        "--attack-steps",
-        "1",
-    ]
+    chosen = "--method erm,trades --seed 0,2 --lambda 2 --eps 16 --attack-steps 1".split()
     result = run([*FAST, *chosen])
     assert result.exit_code == 0
     assert result.stderr == "rb-train: 4 records: 4 computed, 0 found in the store.\n"

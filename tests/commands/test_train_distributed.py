@@ -22,20 +22,7 @@ from torch import nn
 def network(classes):
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes))
 """
-OPTIONS = [
-    "--method",
-    "trades",
-    "--attack-steps",
-    "1",
-    "--epochs",
-    "2",
-    "--batch-size",
-    "301",
-    "--val",
-    "0.05",
-    "--regularize",
-    "awp",
-]
+OPTIONS = "--method trades --attack-steps 1 --epochs 2 --batch-size 301 --val 0.05 --regularize awp".split()
 
 
 def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

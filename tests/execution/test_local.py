@@ -26,7 +26,7 @@ TOOL = """
 import os, signal, time
 from dataclasses import dataclass
 from pathlib import Path
-from rbtools.cli import shared
+from rbtools.cli import options, shared
 from rbtools.execution.executor import JobFunction
 
 @dataclass
@@ -50,8 +50,8 @@ class Work(JobFunction):
         return {**record, "work": self.number, "seen": seen}
 
 @shared.command()
-@shared.stream_options
-@shared.train_options
+@options.stream_options
+@options.train_options
 def main(source, work):
     "Work."
     works = [Work(number) for number in range(int(os.environ.get("WORKS", "1")))]

@@ -8,31 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from rbtools.commands.convert import main
 from rbtools.formats import FORMATS
+from rbtools.records import dumps
+from tests import runner
+from tests.formats import reading
 
-ROW = {
-    **{
-        "dataset": "MNIST",
-        "model": "SimpleCNN",
-        "method": "PGD",
-        "acc": 90.5,
-        "ar": {"PGD20": 50.0, "AA": 40.5},
-    },
-    **{"pr": {"0.03": 99.0}, "probacc": {"0.05": 90.0}, "ge_ar": {"PGD20": 1.0}, "ge_pr": {"0.08": 1.0}},
+ROW: dict[str, Any] = {
+    "dataset": "MNIST",
+    "model": "SimpleCNN",
+    "method": "PGD",
+    "acc": 90.5,
     "time_s_per_ep": 3,
 }
-INFO = {
-    "dataset": "cifar10",
-    "architecture": "ResNet-18",
-    "eps": "8/255",
-    "clean_acc": "90.1",
-    "autoattack_acc": "50",
-}
+ROW |= {"ar": {"PGD20": 50.0, "AA": 40.5}, "pr": {"0.03": 99.0}, "probacc": {"0.05": 90.0}}
+ROW |= {"ge_ar": {"PGD20": 1.0}, "ge_pr": {"0.08": 1.0}, "time_s_per_ep": 3}
+INFO = {"dataset": "cifar10", "architecture": "ResNet-18", "eps": "8/255", "clean_acc": "90.1"}
+INFO["autoattack_acc"] = "50"
 TRAINING = {"seed": 0, "best_epoch": 0, "val_acc": [50.0], "pgd": [30.0], "train_loss": [2.0]}
 TEST = {
     "test_clean_acc": 90.5,
@@ -92,14 +87,12 @@ def changed(value: Any, data: st.DataObject, depth: int = 0) -> Any:
 
 def put(files: dict[str, Any], cut: int | None = None) -> str:
     for name, content in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(content)
-        Path(name).write_text(text if cut is None else text[: len(text) - cut])
+        reading.put(name, content if cut is None else json.dumps(content)[:-cut])
     return next(iter(files)).split("/")[0]
 
 
 def run(*arguments: str, text: str = "") -> Result:
-    result = CliRunner().invoke(main, list(arguments), input=text)
+    result = runner.run("convert", arguments, text)
     assert "Traceback" not in result.stderr and "bug in rbtools" not in result.stderr, result.stderr
     assert result.exit_code in (0, 1, 2, 3)
     return result
@@ -160,8 +153,6 @@ records = st.fixed_dictionaries(
 @QUICKLY
 @given(found=st.lists(records, max_size=3))
 def test_odd_records_are_an_error_of_one_line_or_none(name: str, found: list[dict[str, Any]]) -> None:
-    from rbtools.records import dumps
-
     texts = []
     for record in found:
         try:

@@ -17,16 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from rbtools import records as lines
-from rbtools.commands import score
 from rbtools.errors import RbError
 from rbtools.pages import leaderboard
 from rbtools.pages.page_content import CONTROL
-from rbtools.plots import plot
 from rbtools.scoring import plotted
 from rbtools.scoring.rank_order import bands as rank_bands
+from tests import runner
 
 pytestmark = pytest.mark.xdist_group("browser")
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,15 +41,7 @@ def record(name: str, dataset: str = "digits", method: str = "erm", **metrics: A
         for key, value in values.items()
         if isinstance(value, tuple)
     ]
-    arch = {"space": "zoo", "name": name}
-    return {
-        "schema": 1,
-        "arch": arch,
-        "dataset": dataset,
-        "train": {"method": method},
-        "metrics": plain,
-        "evals": evals,
-    }
+    return runner.model(name, dataset=dataset, train={"method": method}, metrics=plain, evals=evals)
 
 
 def benchmark() -> list[Record]:
@@ -73,13 +63,8 @@ def benchmark() -> list[Record]:
                     "aa.8": 0.25,  # the same for all
                 }
                 made["evals"] = [
-                    {
-                        "tool": "rb-attack",
-                        "metric": key,
-                        "value": value,
-                        "n": 100,
-                        "ci95": [value - 0.04, value + 0.03],
-                    }
+                    {"tool": "rb-attack", "metric": key, "value": value, "n": 100}
+                    | {"ci95": [value - 0.04, value + 0.03]}
                     for key, value in (("acc", acc), ("pgd20.8", adv))
                 ]
                 found.append(made)
@@ -168,7 +153,7 @@ def test_the_same_records_make_the_same_page() -> None:
 
 
 def test_every_file_of_the_page_is_installed_with_the_package() -> None:
-    folder = ROOT / "rbtools" / "plots" / "board"
+    folder = ROOT / "rbtools" / "pages"
     packaged = re.findall(r'"rbtools.pages" = \[(.*?)\]', (ROOT / "pyproject.toml").read_text("utf-8"))
     patterns = re.findall(r'"([^"]+)"', packaged[0])
     files = [path.name for path in folder.iterdir() if path.suffix in (".js", ".css", ".html")]
@@ -243,7 +228,7 @@ def contrast(one: str, two: str) -> float:
 
 
 def test_text_and_lines_stand_out_in_both_colour_schemes() -> None:
-    style = (ROOT / "rbtools" / "plots" / "board" / "style.css").read_text("utf-8")
+    style = (ROOT / "rbtools" / "pages" / "style.css").read_text("utf-8")
     schemes = [
         dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", part))
         for part in re.findall(r"{([^{}]*--paper: [^}]*)}", style)
@@ -258,8 +243,7 @@ def test_text_and_lines_stand_out_in_both_colour_schemes() -> None:
 
 
 def test_the_command_writes_the_page() -> None:
-    text = "".join(json.dumps(one) + "\n" for one in benchmark())
-    result = CliRunner().invoke(plot.main, ["leaderboard", "--title", "Ours", "-o", "board.html"], input=text)
+    result = runner.run("plot", "leaderboard --title Ours -o board.html", benchmark())
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.startswith("rb-plot: board.html shows 16 records.\n")
     page = Path("board.html").read_text("utf-8")
@@ -453,15 +437,7 @@ def test_columns_without_a_value_in_the_rows_shown_are_left_out(opened: Any) -> 
 def test_groups_of_columns_can_be_hidden(opened: Any) -> None:
     page = opened(benchmark())
     groups = page.locator('#head th[scope="colgroup"]').all_inner_texts()
-    assert groups == [
-        "Made from",
-        "Score",
-        "Accuracy",
-        "Adversarial",
-        "Probabilistic",
-        "Generalisation",
-        "Cost",
-    ]
+    assert groups == "Made from,Score,Accuracy,Adversarial,Probabilistic,Generalisation,Cost".split(",")
     page.uncheck('#groups input[data-group="probabilistic"]')
     assert "Probabilistic" not in page.locator('#head th[scope="colgroup"]').all_inner_texts()
     assert heading(page, "PR uniform, γ 0.08").count() == 0
@@ -476,11 +452,11 @@ def scored(records: list[Record], command: str) -> list[float | None]:
     """The scores that the command on the page gives to these records."""
     words = shlex.split(command.split("|")[0])
     assert words[0] == "rb-score" and words[-1] == "records.jsonl"
-    Path("records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
-    result = CliRunner().invoke(score.main, words[1:])
+    Path("records.jsonl").write_text(runner.lines(*records), encoding="utf-8")
+    result = runner.run("score", words[1:])
     assert result.exit_code == 0, result.stderr
     Path("scored.jsonl").write_text(result.stdout, encoding="utf-8")
-    return [json.loads(line)["metrics"].get("score") for line in result.stdout.splitlines()]
+    return [one["metrics"].get("score") for one in runner.records(result)]
 
 
 def page_scores(page: Any, records: list[Record]) -> list[float | None]:
@@ -580,10 +556,8 @@ def test_scaled_within_groups_it_is_a_score_of_each_group(opened: Any) -> None:
 
 
 def test_the_score_of_the_records_gives_metrics_weights_and_a_warning_where_they_differ(opened: Any) -> None:
-    Path("records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in benchmark()), encoding="utf-8")
-    arguments = ["--metric", "acc:2,pgd20.8", "--metric", "pr.uniform.0.08:lower", "records.jsonl"]
-    text = CliRunner().invoke(score.main, arguments).stdout
-    records = [json.loads(line) for line in text.splitlines()]
+    words = "--metric acc:2,pgd20.8 --metric pr.uniform.0.08:lower"
+    records = runner.records(runner.run("score", words, benchmark()))
     page = opened(records)
     command = page.inner_text("#score-command")
     assert command.startswith("rb-score --metric acc:2,pgd20.8,pr.uniform.0.08:lower records.jsonl")
@@ -652,13 +626,9 @@ def test_downloaded_csv_has_no_formulas_and_all_digits(opened: Any) -> None:
     names = {row["arch.name"] for row in rows}
     evil = [shown(name) for name in EVIL]
     assert {"'" + evil[3], "'" + evil[4], "'" + evil[10], evil[0], evil[8]} <= names
-    every = [
-        cell
-        for row in rows
-        for key, cell in row.items()
-        if key not in ("rank", "band", "rank_low", "rank_high")
-    ]
-    assert not any(cell[:1] in "=+-@\t\r" for cell in every if cell)
+    places = ("rank", "band", "rank_low", "rank_high")
+    cells = [cell for row in rows for key, cell in row.items() if key not in places]
+    assert not any(cell[:1] in "=+-@\t\r" for cell in cells if cell)
     page = opened([record("a", ge_acc=-0.1 / 3, acc=1 / 3), record("b", ge_acc=0.25, acc=0.5)])
     by_name = {row["arch.name"]: row for row in rows_of(page)}
     assert by_name["a"]["ge.acc"] == repr(-0.1 / 3) and by_name["a"]["acc"] == repr(1 / 3)

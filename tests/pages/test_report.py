@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
-from rbtools.commands.attack import main as attack
 from rbtools.pages import bibliography
-from rbtools.plots.plot import main
 from rbtools.training import METHODS
+from tests import runner
+from tests.runner import model
 
 Record = dict[str, Any]
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e"
 
 
 def run(arguments: list[str], *records: Record) -> Result:
-    text = "".join(json.dumps(one) + "\n" for one in records)
-    return CliRunner().invoke(main, ["report", "-o", "r.html", *arguments], input=text)
+    return runner.run("plot", ["report", "-o", "r.html", *arguments], records)
 
 
 def page(arguments: list[str], *records: Record) -> str:
     result = run(arguments, *records)
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (0, ""), result.stderr
     return Path("r.html").read_text("utf-8")
 
 
@@ -40,9 +37,7 @@ def entry(metric: str, value: float, **protocol: Any) -> Record:
 
 
 def record(*entries: Record, **more: Any) -> Record:
-    metrics = {one["metric"]: one["value"] for one in entries}
-    arch = {"space": "zoo", "name": "resnet18"}
-    return {"schema": 1, "arch": arch, "dataset": "digits", "metrics": metrics, "evals": [*entries], **more}
+    return model("resnet18", *entries, dataset="digits", **more)
 
 
 def evaluated(**more: Any) -> Record:
@@ -141,9 +136,8 @@ def test_what_cannot_be_reported_is_said_and_nothing_is_written(
     arguments: list[str], count: int, words: str
 ) -> None:
     records = [record(entry("acc", 0.5 + n / 10), checkpoint=f"sha256:{n}") for n in range(count)]
-    for one in records:
-        if "--images" in arguments:
-            del one["checkpoint"]
+    if "--images" in arguments:
+        del records[0]["checkpoint"]
     result = run(arguments, *records)
     assert result.exit_code == 1 and words in result.stderr, result.stderr
     assert not Path("r.html").exists()
@@ -155,11 +149,9 @@ def test_what_cannot_be_reported_is_said_and_nothing_is_written(
 @pytest.fixture
 def saved(known: dict[str, Record]) -> Record:
     """A record whose adversarial images are in some.adv."""
-    arguments = ["pgd", "--eps", "32", "--steps", "3", "--n", "60", "--save-adv", "some.adv"]
-    result = CliRunner().invoke(attack, arguments, input=json.dumps(known["erm"]))
-    assert result.exit_code == 0, result.stderr
-    whole: Record = json.loads(result.stdout)
-    return whole
+    return runner.one(
+        runner.run("attack", "pgd --eps 32 --steps 3 --n 60 --save-adv some.adv", [known["erm"]])
+    )
 
 
 def test_the_worst_images_of_a_file_with_their_differences(saved: Record) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import shlex
@@ -12,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from rbtools.papers import figures_of_papers, panels, sidebyside
+from rbtools.papers import figures_of_papers, sidebyside
+from rbtools.papers import reproduce_nas_bench_201_robustness as jung
+from rbtools.papers import reproduce_nas_robbench_201 as robbench
+from rbtools.papers import reproduce_prbench as prbench
+from rbtools.papers import reproduce_wci as wci
 from rbtools.plots import base
-from tests.runner import parsed
+from tests.runner import lines, parsed
 
 # How many figures and tables each paper numbers.
 NUMBERED = {
@@ -37,6 +40,7 @@ PANELS = {
     ("prbench", "figure 2"): "abcdef",
     ("wci", "figure 1"): "abcd",
 }
+NINE = [{"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}} for n in range(9)]
 
 
 @pytest.mark.parametrize("name", NUMBERED)
@@ -88,9 +92,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
         "inputs": {"n": 3},
     }
     run.theory = sidebyside.theory([{"evals": [{**bound, "vacuous": False}, {"metric": "acc"}]}])
-    records.write_text(
-        "".join(json.dumps({"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}}) + "\n" for n in range(9))
-    )
+    records.write_text(lines(*NINE))
     made = {number: run.item(number, item) for number, item in items.items()}
     assert made["figure 1"].file == "fig1" and not made["figure 2"].file
     assert "rb-pr --gamma 0:0.15:31" in made["figure 1"].missing["b"]
@@ -138,26 +140,24 @@ def test_a_reason_is_what_the_tool_said_and_what_makes_it() -> None:
 
 
 def test_figures_of_prbench_show_one_record_of_each_method() -> None:
-    module = importlib.import_module("rbtools.papers.reproduce_prbench")
     trained = [("erm", {}), ("corruption", {"noise": "gaussian"}), ("corruption", {"noise": "uniform"})]
     trained += [("trades", {"filter": "chen-lee", "warm_steps": 2})]
     records = [{"train": {"method": method, "config": config}} for method, config in trained]
-    assert [module.row(record) for record in records] == ["ERM", "Corr_G", "Corr_U", "TRADES m=1"]
-    assert module.plain(records) == [records[0], records[2]]
+    assert [prbench.row(record) for record in records] == ["ERM", "Corr_G", "Corr_U", "TRADES m=1"]
+    assert prbench.plain(records) == [records[0], records[2]]
 
 
 def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one() -> None:
-    module = importlib.import_module("rbtools.papers.reproduce_wci")
-    history = {name: [1.0, 2.0, 3.0] for name in module.SHOWN}
+    history = {name: [1.0, 2.0, 3.0] for name in wci.SHOWN}
     records = [
         {"dataset": dataset, "train": {"config": {"regularize": how}, "history": history}}
         for dataset in ("cifar10", "cifar100")
         for how in ([], ["l2"])
     ]
-    assert list(module.trainings(records)) == [
+    assert list(wci.trainings(records)) == [
         f"{how} on {one}" for one in ("cifar10", "cifar100") for how in ("none", "l2")
     ]
-    words = [claim.words for claim in module.claims(records, "full")]
+    words = [claim.words for claim in wci.claims(records, "full")]
     assert [one for one in words if "ends" in one] == [
         f"l2 on {one} ends with a lower {key}"
         for one in ("cifar10", "cifar100")
@@ -166,7 +166,6 @@ def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one() -
 
 
 def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own() -> None:
-    module = importlib.import_module("rbtools.papers.reproduce_prbench")
     train = {"method": "erm", "config": {}}
     records = [
         {"dataset": dataset, "arch": {"name": "resnet18"}, "train": train, "metrics": metrics}
@@ -179,7 +178,7 @@ def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own() -> None:
             ),
         )
     ]
-    made = module.tables(records, "full")
+    made = prbench.tables(records, "full")
     assert made["table 4"].ours == {"ERM": {"Acc": 0.9}}
     assert made["table 9"].ours == {"cifar100, resnet18, ERM": {"Acc": 0.6}}
     mnist = {"Acc": 0.99, "PGD20": 0.5, "PR .08": 0.8, "ProbAcc .1": 0.7}
@@ -187,34 +186,31 @@ def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own() -> None:
 
 
 def test_the_claims_of_prbench_hold_for_its_own_numbers() -> None:
-    module = importlib.import_module("rbtools.papers.reproduce_prbench")
-    rows = module.published()
-    claims = module.claims_of(rows)
+    rows = prbench.published()
+    claims = prbench.claims_of(rows)
     assert {claim.holds for claim in claims if "table 12" not in claim.words} == {True}
     assert len(claims) > 60
     swapped = {**rows, "AT-PR": rows["ERM"], "ERM": rows["AT-PR"]}
-    failed = [claim.words for claim in module.claims_of(swapped) if claim.holds is False]
+    failed = [claim.words for claim in prbench.claims_of(swapped) if claim.holds is False]
     assert "AT-PR has the most PR .08" in failed and "s/epoch: AT-PR above CVaR" in failed
-    assert len(module.by_noise(rows)) == 15
+    assert len(prbench.by_noise(rows)) == 15
 
 
 def test_what_searches_derived_is_in_table_7_alone() -> None:
-    module = importlib.import_module("rbtools.papers.reproduce_nas_robbench_201")
-
     def record(text: str, acc: float, **more: Any) -> dict[str, Any]:
         arch = {"str": text, "none": 0, "class": 1}
         return {"arch": arch, "dataset": "digits", "metrics": {"acc": acc, "naswot": acc}, **more}
 
     records = [
         record("a", 0.5),
-        record(module.DARTS_CELL, 0.25),
+        record(robbench.DARTS_CELL, 0.25),
         record("b", 1.0, search={"algorithm": "nasi"}),
-        record(module.DARTS_CELL, 0.75, search={"algorithm": "darts"}),
+        record(robbench.DARTS_CELL, 0.75, search={"algorithm": "darts"}),
     ]
-    assert module.plain(records) == records[:2]
-    tables = module.tables(records, "mini")
+    assert robbench.plain(records) == records[:2]
+    tables = robbench.tables(records, "mini")
     assert tables["table 7"].ours == {
-        "NASWOT": dict.fromkeys(module.COLUMNS_7, None) | {"clean": 0.5},
+        "NASWOT": dict.fromkeys(robbench.COLUMNS_7, None) | {"clean": 0.5},
         "NASI": {"clean": 1.0},
         "DARTS": {"clean": 0.75},
         "DARTS, cell of NAS-Bench-201": {"clean": 0.25},
@@ -223,28 +219,24 @@ def test_what_searches_derived_is_in_table_7_alone() -> None:
 
 
 def test_networks_of_one_size_span_their_accuracies_under_attack() -> None:
-    module = importlib.import_module("rbtools.papers.reproduce_nas_bench_201_robustness")
-
     def record(params: int, kernel: int, *values: float) -> dict[str, Any]:
         metrics = dict(zip(("fgsm.16", "pgd40.16", "fgsm.255", "acc"), (*values, 0.0, 1.0), strict=True))
         arch = {"name": str(values), "params": params, "live_kernel_params": kernel}
         return {"arch": arch, "dataset": "digits", "metrics": metrics}
 
     records = [record(7, 18, 0.2, 0.4), record(7, 9, 0.8, 0.8), record(8, 18, 0.5, 0.5)]
-    assert module.spreads(records) == {
+    assert jung.spreads(records) == {
         "18 kernel parameters": {"lowest": pytest.approx(0.3), "highest": 0.5, "networks": 2.0},
         "one number of parameters": {"lowest": pytest.approx(0.3), "highest": 0.8, "networks": 2.0},
     }
-    told = {claim.words: claim.holds for claim in module.claims(records, "mini")}
+    told = {claim.words: claim.holds for claim in jung.claims(records, "mini")}
     assert told["networks of 18 kernel parameters differ by 0.19 in mean accuracy under attack"]
-    assert module.spreads(records[:1]) == {}
+    assert jung.spreads(records[:1]) == {}
 
 
 def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     records = Path("panels.jsonl")
-    records.write_text(
-        "".join(json.dumps({"arch": {"name": f"{n}"}, "metrics": {"acc": n / 9}}) + "\n" for n in range(9))
-    )
+    records.write_text(lines(*NINE))
     command = f"rb-plot hist --metric acc -o a.pdf --width 3 {records}"
     commands = {
         "a": command,
@@ -256,13 +248,14 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     assert list(said) == ["b"] and "missing" in said["b"]
     assert not Path("a.pdf").exists()
     alone = figures_of_papers.figure_of(command)
-    height = alone.get_figheight() + panels.GAP + alone.get_figheight()
+    height = alone.get_figheight() + figures_of_papers.GAP + alone.get_figheight()
     box = re.search(rb"/MediaBox \[ 0 0 (\S+) (\S+) \]", Path("whole.pdf").read_bytes())
     assert box and [float(side) / 72 for side in box.groups()] == pytest.approx([6.0, height], abs=0.01)
     from matplotlib import image
 
     pixels = image.imread("whole.png")[..., :3]
-    one = image.imread(_png(alone))[..., :3]
+    Path("alone.png").write_bytes(base.encode(alone, "png"))
+    one = image.imread("alone.png")[..., :3]
     rows, columns = one.shape[:2]
     # The first panel, without its letter, is the figure itself; c, which has another title, stands beside it.
     letter = 60
@@ -270,8 +263,3 @@ def test_panels_of_a_figure_lie_beside_and_below_one_another() -> None:
     assert (pixels[letter:rows, columns : 2 * columns] == one[letter:]).mean() > 0.9
     assert (pixels[-rows + letter :, :columns] == one[letter:]).mean() > 0.9
     assert (pixels[-rows:, columns:] == 1).all()
-
-
-def _png(figure: Any) -> Path:
-    Path("alone.png").write_bytes(base.encode(figure, "png"))
-    return Path("alone.png")

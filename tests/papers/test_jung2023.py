@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
+from rbtools.formats import FORMATS, ConversionReport, Published
 from rbtools.formats.base import dumps
 from rbtools.papers.formats.jung2023 import JungResult
 from rbtools.spaces import nasbench201
+from tests.formats import reading
 
 JUNG = FORMATS.build("jung2023")
 EPSILONS = {"pgd@Linf": [0.1, 1.0, 8.0], "fgsm@Linf": [0.5, 255.0], "aa_square@Linf": [1.0]}
@@ -31,26 +32,20 @@ FILES: dict[str, Any] = {
 
 
 def put(files: dict[str, Any], data: str = "cifar10", meta: Any = META) -> None:
-    folder = Path("robustness-data", data)
-    folder.mkdir(parents=True, exist_ok=True)
+    Path("robustness-data", data).mkdir(parents=True, exist_ok=True)
     if meta is not None:
-        (folder.parent / "meta.json").write_text(json.dumps(meta))
+        reading.put("robustness-data/meta.json", meta)
     for name, values in files.items():
         key, _, measure = name.rpartition("_")
-        (folder / f"{name}.json").write_text(json.dumps({data: {key: {measure: values}}}))
+        reading.put(f"robustness-data/{data}/{name}.json", {data: {key: {measure: values}}})
 
 
 def read(told: ConversionReport | None = None) -> list[dict[str, Any]]:
-    told = told or ConversionReport()
-    found = list(JUNG.units(Published(Path("robustness-data"), "robustness-data"), told))
-    assert not any(isinstance(unit, Bad) for unit in found)
-    return [JUNG.record(unit.content, told, unit.where) for unit in found]
+    return reading.read("jung2023", "robustness-data", told)
 
 
 def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> dict[str, Any]:
-    made = [Unit(f"line {n}", JUNG.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)]
-    documents = JUNG.documents(made, told or ConversionReport())
-    return {document.path: json.loads(b"".join(document.content)) for document in documents}
+    return reading.values("jung2023", records, told)
 
 
 def test_all_files_of_a_data_set_make_one_record_an_architecture() -> None:

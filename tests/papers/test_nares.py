@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
+from rbtools.formats import FORMATS, Bad, ConversionReport, Published
+from tests.formats import reading
 
 NARES = FORMATS.build("nares")
 ARCH = {"D1": 5, "W1": 10, "D2": 7, "W2": 8, "D3": 4, "W3": 16}
@@ -51,18 +52,15 @@ LINE: dict[str, Any] = {
 
 def units(*lines: Any) -> list[Any]:
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    Path("cifar10.jsonl").write_text("".join(text + "\n" for text in texts))
-    return list(NARES.units(Published(Path("cifar10.jsonl"), "cifar10.jsonl"), ConversionReport()))
+    return reading.units("nares", reading.put("cifar10.jsonl", "".join(text + "\n" for text in texts)))
 
 
-def read(*lines: Any, told: ConversionReport | None = None) -> list[dict[str, Any]]:
-    return [NARES.record(unit.content, told or ConversionReport(), unit.where) for unit in units(*lines)]
+def read(line: Any) -> list[dict[str, Any]]:
+    return reading.read("nares", reading.put("cifar10.jsonl", json.dumps(line) + "\n"))
 
 
 def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> list[Any]:
-    made = [Unit(f"line {n}", NARES.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)]
-    (document,) = NARES.documents(made, told or ConversionReport())
-    return [json.loads(line) for line in document.content]
+    return [json.loads(line) for line in reading.texts("nares", records, told)[""].splitlines()]
 
 
 def test_a_training_is_a_record() -> None:
@@ -151,15 +149,6 @@ def test_a_line_that_is_none_leaves_the_others() -> None:
         'It has no "train" and "test_best" of one length'
     )
     assert not isinstance(first, Bad) and not isinstance(last, Bad)
-
-
-def test_nan_leaves_the_rest_of_the_line() -> None:
-    told = ConversionReport()
-    line = copy.deepcopy(LINE)
-    line["test_best"][0]["Linf_aa_acc"] = float("nan")
-    (record,) = read(line, told=told)
-    assert "aa.8" not in record["metrics"] and record["metrics"]["acc"] == 0.8857
-    assert "a number is NaN" in next(told.errors())
 
 
 def test_fractions_are_noticed() -> None:

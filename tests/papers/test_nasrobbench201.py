@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
+from rbtools.formats import FORMATS, Bad, ConversionReport
+from tests.formats import reading
 
 # The numbers of the readme for architecture 1000.
 FILE: dict[str, Any] = {
@@ -26,25 +24,16 @@ FILE: dict[str, Any] = {
 }
 
 
-def units(found: Any, told: ConversionReport | None = None, **options: Any) -> list[Any]:
-    Path("all.json").write_text(found if isinstance(found, str) else json.dumps(found))
-    chosen = FORMATS.build("nasrobbench201", **options)
-    return list(chosen.units(Published(Path("all.json"), "all.json"), told or ConversionReport()))
+def units(found: Any, **options: Any) -> list[Any]:
+    return reading.units("nasrobbench201", reading.put("all.json", found), **options)
 
 
-def read(found: Any, told: ConversionReport | None = None, **options: Any) -> list[dict[str, Any]]:
-    chosen = FORMATS.build("nasrobbench201")
-    return [
-        chosen.record(unit.content, told or ConversionReport(), unit.where)
-        for unit in units(found, **options)
-    ]
+def read(found: Any, **options: Any) -> list[dict[str, Any]]:
+    return reading.read("nasrobbench201", reading.put("all.json", found), **options)
 
 
 def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> Any:
-    chosen = FORMATS.build("nasrobbench201")
-    made = [Unit(f"line {n}", chosen.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)]
-    (document,) = chosen.documents(made, told or ConversionReport())
-    return json.loads(b"".join(document.content))
+    return reading.values("nasrobbench201", records, told)[""]
 
 
 def test_every_seed_is_a_record() -> None:
@@ -85,17 +74,7 @@ fractions = st.floats(0, 1)
 seeded = st.dictionaries(st.sampled_from(["0", "1", "2", "threeseed"]), fractions, min_size=1)
 results = st.dictionaries(
     st.sampled_from(
-        [
-            *(
-                "val_acc",
-                "val_pgd_3.0_acc",
-                "val_pgd_0.5_acc",
-                "val_fgsm_8.0_acc",
-                "val_fgsm_8_acc",
-                "train_acc",
-                "odd",
-            )
-        ]
+        "val_acc val_pgd_3.0_acc val_pgd_0.5_acc val_fgsm_8.0_acc val_fgsm_8_acc train_acc odd".split()
     ),
     seeded,
     min_size=1,
@@ -124,20 +103,6 @@ def test_of_two_records_for_one_place_the_last_one_is_written() -> None:
     assert "the last one is written" in next(told.remarks())
 
 
-def test_nan_in_the_file_leaves_the_other_numbers() -> None:
-    told = ConversionReport()
-    (record,) = read('{"cifar10": {"5": {"val_acc": {"1": NaN}, "val_pgd_3.0_acc": {"1": 0.5}}}}', told)
-    assert record["metrics"] == {"pgd20.3": 0.5} and record["evals"][0]["value"] is None
-    assert "a number is NaN" in next(told.errors())
-
-
-def test_percents_are_noticed() -> None:
-    told = ConversionReport()
-    (record,) = read({"cifar10": {"5": {"val_acc": {"1": 77.0}}}}, told)
-    assert record["metrics"] == {}
-    assert "a number is above what a fraction from 0 to 1 can be" in next(told.errors())
-
-
 @pytest.mark.parametrize("index", ["99999", "-1", "1.5", "x", "²"])
 def test_an_unknown_id_is_refused_and_the_others_are_read(index: str) -> None:
     found = units({"cifar10": {index: {"val_acc": {"1": 0.5}}, "5": {"val_acc": {"1": 0.5}}}})
@@ -157,13 +122,3 @@ def test_other_files_are_refused() -> None:
 def test_a_record_of_another_space_is_refused() -> None:
     with pytest.raises(RbError, match=r"Expected a record with arch\.space nasbench201 and dataset"):
         written([{"arch": {"space": "zoo", "name": "resnet18"}, "dataset": "cifar10"}])
-
-
-def test_reading_holds_one_architecture_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbtools.formats import stream
-
-    monkeypatch.setattr(stream, "CHUNK", 256)
-    text = json.dumps({"cifar10": {str(n): {"val_acc": {"1": 0.5}} for n in range(500)}}).encode()
-    source = io.BytesIO(text)
-    for number, _ in enumerate(stream.members(source, 2), 1):
-        assert source.tell() <= 40 * number + 600

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, ConversionReport, Published, Unit
+from rbtools.formats import FORMATS, Bad, ConversionReport
+from rbtools.papers.formats.robustbench import Info
+from tests.formats import reading
 
 # model_info/cifar10/L2/Augustin2020Adversarial_34_10_extra.json, with made-up authors.
 INFO: dict[str, Any] = {
@@ -32,28 +32,16 @@ INFO: dict[str, Any] = {
 ROBUSTBENCH = FORMATS.build("robustbench")
 
 
-def put(info: Any, path: str) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(info if isinstance(info, str) else json.dumps(info))
-
-
 def read(told: ConversionReport | None = None, folder: str = "model_info") -> list[dict[str, Any]]:
-    told = told or ConversionReport()
-    found = list(ROBUSTBENCH.units(Published(Path(folder), folder), told))
-    assert not any(isinstance(unit, Bad) for unit in found)
-    return [ROBUSTBENCH.record(unit.content, told, unit.where) for unit in found]
+    return reading.read("robustbench", folder, told)
 
 
 def written(records: list[dict[str, Any]], told: ConversionReport | None = None) -> dict[str, Any]:
-    made = [
-        Unit(f"line {n}", ROBUSTBENCH.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)
-    ]
-    documents = ROBUSTBENCH.documents(made, told or ConversionReport())
-    return {document.path: json.loads(b"".join(document.content)) for document in documents}
+    return reading.values("robustbench", records, told)
 
 
 def test_a_file_is_a_record_of_its_path_and_its_texts() -> None:
-    put(INFO, "model_info/cifar10/L2/Some2020Paper.json")
+    reading.put("model_info/cifar10/L2/Some2020Paper.json", INFO)
     (record,) = read()
     assert record["arch"]["space"] == "zoo" and record["arch"]["name"] == "wrn-34-10"
     assert (record["dataset"], record["train"]) == ("cifar10", {"method": "Some2020Paper"})
@@ -79,7 +67,7 @@ def test_a_file_is_a_record_of_its_path_and_its_texts() -> None:
     [("8/255", "aa.8", 8 / 255, 0), ("4/255", "aa.4", 4 / 255, 0), ("0.031", "aa.8", 0.031, 1)],
 )
 def test_distances_are_texts(eps: str, metric: str, distance: float, notes: int) -> None:
-    put({**INFO, "eps": eps, "external": "70.1"}, "model_info/cifar10/Linf/A.json")
+    reading.put("model_info/cifar10/Linf/A.json", {**INFO, "eps": eps, "external": "70.1"})
     told = ConversionReport()
     (record,) = read(told)
     assert record["metrics"][metric] == 0.7879
@@ -92,7 +80,7 @@ def test_distances_are_texts(eps: str, metric: str, distance: float, notes: int)
 def test_corruptions_have_no_distance() -> None:
     info = {key: INFO[key] for key in ("dataset", "clean_acc", "architecture")}
     info |= {"eps": None, "reported": "", "corruptions_acc": "62.91", "corruptions_mce": "147.61"}
-    put(info, "model_info/imagenet/corruptions/A.json")
+    reading.put("model_info/imagenet/corruptions/A.json", info)
     (record,) = read()
     assert record["metrics"] == {"acc": 0.9396, "corrupt.mean": 0.6291, "corrupt.mce": 1.4761}
     assert record["dataset"] == "imagenet" and record["arch"]["space"] == "robustbench"
@@ -100,7 +88,7 @@ def test_corruptions_have_no_distance() -> None:
 
 
 def test_the_folder_says_the_data_set_where_the_file_says_another() -> None:
-    put(INFO, "model_info/cifar100/L2/A.json")
+    reading.put("model_info/cifar100/L2/A.json", INFO)
     told = ConversionReport()
     (record,) = read(told)
     assert record["dataset"] == "cifar100" and "is not that of its folder" in next(told.remarks())
@@ -108,9 +96,9 @@ def test_the_folder_says_the_data_set_where_the_file_says_another() -> None:
 
 
 def test_one_file_by_itself_tells_its_threat_model() -> None:
-    put({**INFO, "eps": "8/255"}, "alone.json")
+    reading.put("alone.json", {**INFO, "eps": "8/255"})
     assert "aa.8" in read(folder="alone.json")[0]["metrics"]
-    put(INFO, "alone.json")
+    reading.put("alone.json", INFO)
     assert "aa.l2.0.5" in read(folder="alone.json")[0]["metrics"]
 
 
@@ -139,10 +127,8 @@ infos = st.fixed_dictionaries(
 @given(infos)
 def test_a_round_trip_loses_nothing(info: dict[str, Any]) -> None:
     path = f"{info['dataset']}/Linf/Model.json"
-    unit = FORMATS.load("robustbench")
-    from rbtools.papers.formats.robustbench import Info
-
-    record = unit().record(Info(info["dataset"], "Linf", "Model", info), ConversionReport(), "here")
+    unit = Info(info["dataset"], "Linf", "Model", info)
+    record = ROBUSTBENCH.record(unit, ConversionReport(), "here")
     assert written([record]) == {path: info}
 
 
@@ -176,9 +162,9 @@ def test_measured_results_become_files() -> None:
     ],
 )
 def test_a_file_that_is_none_says_why_and_the_others_are_read(text: str, message: str) -> None:
-    put(text, "model_info/cifar10/Bad.json")
-    put(INFO, "model_info/cifar10/L2/Good.json")
-    units = list(ROBUSTBENCH.units(Published(Path("model_info"), "model_info"), ConversionReport()))
+    reading.put("model_info/cifar10/Bad.json", text)
+    reading.put("model_info/cifar10/L2/Good.json", INFO)
+    units = reading.units("robustbench", "model_info")
     (bad,) = [unit for unit in units if isinstance(unit, Bad)]
     assert bad.problem.startswith(message) and len(units) == 2
 

@@ -12,7 +12,8 @@ from rbtools.papers.recipes import Setting
 
 def test_a_cell_has_the_published_value_ours_and_the_difference() -> None:
     published = {"pgd": {"Acc": 0.8383, "AA": 0.4634}, "erm": {"Acc": 0.9485}}
-    text = side.table("Table 4", published, {"pgd": {"Acc": 0.85}, "new": {"Acc": 0.5}}, ["Acc", "AA"])
+    ours = {"pgd": {"Acc": 0.85}, "new": {"Acc": 0.5}}
+    text = side.PaperTable("Table 4", published, ours, ["Acc", "AA"]).text()
     assert text.splitlines()[0] == "Table 4: published / ours / difference"
     assert text.splitlines()[4:] == [
         "| pgd | 83.83 / 85.00 / +1.17 | 46.34 / - / - |",

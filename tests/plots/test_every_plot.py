@@ -20,7 +20,6 @@ FIGURES = [
     if PLOTS.load(name).endings == base.ENDINGS  # type: ignore[attr-defined]
     and name != "search"  # of what rb-search writes: test_papers.py
 ]
-STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
 SCORED = "acc,pgd20.8,pr.uniform.0.08,probacc.uniform.0.0313725.0.05,ge.pr.uniform.0.08,seconds_per_epoch"
 WEIGHTINGS = "equal; robust: pgd20.8=5, pr.*=3; fast: seconds_per_epoch=9"
 
@@ -62,19 +61,14 @@ def drawn(name: str, records: Records, **options: Any) -> Any:
     return PLOTS.build(name, **options).draw(iter(records), plotted)
 
 
-def asked(name: str) -> list[dict[str, Any]]:
-    return ASKED.get(name, [{}])
-
-
 @pytest.mark.parametrize("name", FIGURES)
 def test_one_record_makes_a_valid_file_or_a_reason(name: str, fifteen: Records) -> None:
     if name == "heatmap":
         with pytest.raises(RbError, match=r"There is 1 record\. A correlation needs 3 or more\."):
             drawn(name, fifteen[:1])
         return
-    figure = drawn(name, fifteen[:1], **asked(name)[0])
-    for ending, start in STARTS.items():
-        assert base.encode(figure, ending).startswith(start)
+    figure = drawn(name, fifteen[:1], **ASKED[name][0])
+    assert base.encode(figure, "svg").startswith(b"<?xml")  # other endings: test_plot.py
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -82,9 +76,8 @@ def test_no_records_and_no_such_metric_are_errors_that_say_so(name: str, fifteen
     with pytest.raises(RbError, match="There are no records to draw"):
         drawn(name, [])
     option = next(one for one in ("metric", "x", "by") if one in PLOTS.load(name).__dataclass_fields__)  # type: ignore[attr-defined]
-    wrong = {"metric": "fgsn.8", "x": "fgsn.8", "by": "fgsn.8"}[option]
     with pytest.raises(RbError, match=r"fgsn\.8.*fgsm\.8"):
-        drawn(name, fifteen, **{option: wrong})
+        drawn(name, fifteen, **{option: "fgsn.8"})
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -94,7 +87,7 @@ def test_a_constant_metric_is_drawn_or_refused(name: str, fifteen: Records) -> N
         with pytest.raises(RbError, match="the same value in all records"):
             drawn(name, flat)
     else:
-        base.encode(drawn(name, flat, **asked(name)[0]), "png")
+        base.encode(drawn(name, flat, **ASKED[name][0]), "png")
 
 
 # --- nothing covers anything ----------------------------------------------------------------------
@@ -127,7 +120,7 @@ def overlapping(boxes: list[tuple[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
-CASES = [(name, options) for name in FIGURES for options in asked(name)]
+CASES = [(name, options) for name in FIGURES for options in ASKED[name]]
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda part: str(part)[:40])

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path
 from matplotlib.text import Text
 
 from rbtools.attacks import ATTACKS
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
-from rbtools.plots import PLOTS, box, label_placement, layout, style, weightings, words
+from rbtools.plots import PLOTS, base, box, layout, style, weightings, words
 from rbtools.scoring import plotted
+from rbtools.scoring.plan import presets
+from rbtools.spaces import nasbench201
+from tests.runner import entry, model
 
 Records = list[dict[str, Any]]
 
 
 def named(name: str, **more: Any) -> dict[str, Any]:
-    return {"schema": 1, "arch": {"name": name}, **more}
+    return model(name, **more)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +175,12 @@ def test_the_title_says_that_two_records_tell_only_which_is_better() -> None:
 
 def test_names_beside_points_stand_apart() -> None:
     with style.applied():
-        from rbtools.plots import base
-
         figure = base.blank(3.3)
         axes = figure.add_subplot()
         points = [(0.5 + 0.001 * n, 0.5) for n in range(6)]
         axes.plot(*zip(*points, strict=True), "o")
-        label_placement.write(axes, points, ["a-name-of-some-length"] * 6)
-        label_placement.settle(figure)
+        layout.write_names(axes, points, ["a-name-of-some-length"] * 6)
+        layout.settle_names(figure)
         figure.draw_without_rendering()
         # Of an annotation the words alone: the line to its point may pass anything.
         boxes = [Text.get_window_extent(text) for text in axes.texts if text.get_visible()]
@@ -194,6 +199,9 @@ def test_a_box_plot_has_a_panel_for_each_attack_and_the_line_of_chance(fifteen: 
     figure = drawn("box", fifteen, metric="acc,fgsm.*,pgd20.*")
     panels = {axes.get_title(): axes for axes in figure.axes}
     assert set(panels) == {"", "fgsm", "pgd20"}
+    assert panels[""].get_xlabel() == ""  # no distance, no unit
+    assert " ".join(panels["fgsm"].get_xlabel().split()) == "ε [1/255]"
+    assert not any("255" in text.get_text() for text in figure.texts)
     assert [tick.get_text() for tick in panels["fgsm"].get_xticklabels()] == ["0.5", "1", "2", "4", "8"]
     assert [line.get_ydata()[0] for line in panels["fgsm"].lines if line.get_linestyle() == "--"] == [0.1]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["chance (0.1)"]
@@ -202,8 +210,6 @@ def test_a_box_plot_has_a_panel_for_each_attack_and_the_line_of_chance(fifteen: 
 
 
 def test_curves_of_many_records_are_a_median_and_a_band(crowd: Records) -> None:
-    import numpy as np
-
     figure = drawn("curves", crowd)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["median", "middle 80 %", "all"]
     median = figure.axes[0].lines[-1]
@@ -227,18 +233,13 @@ def test_records_that_lack_a_spoke_are_not_the_best(fifteen: Records) -> None:
     assert len(names) == 6 and not any("lacking" in name for name in names)
 
 
-@pytest.mark.parametrize("name", ["bars", "radar"])
-def test_records_with_different_metrics_are_refused_as_by_rb_score(name: str, fifteen: Records) -> None:
+def test_records_with_different_metrics_are_refused_as_by_rb_score(fifteen: Records) -> None:
     lacking = {**fifteen[0], "metrics": {"acc": 1.0, "fgsm.8": 0.5}}
     with pytest.raises(RbError, match=r"1 of 16 records have no 'pgd20\.8' .*--missing renormalise"):
-        drawn(name, [*fifteen, lacking], metric="acc,fgsm.8,pgd20.8")
-    with pytest.raises(RbError, match=r"Unknown preset 'prbnch'\. Did you mean 'prbench'"):
-        drawn(name, fifteen, preset="prbnch")
+        drawn("bars", [*fifteen, lacking], metric="acc,fgsm.8,pgd20.8")
 
 
 def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> None:
-    from rbtools.scoring.plan import presets
-
     preset = presets()["prbench"]
     some = []
     for dataset, names in (("cifar10", {}), ("mnist", preset.on["mnist"])):
@@ -251,16 +252,7 @@ def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> No
     assert lengths == pytest.approx([3 / 7, 3 / 7, 4 / 7, 4 / 7])
 
 
-def test_panels_without_a_distance_have_no_unit(fifteen: Records) -> None:
-    figure = drawn("box", fifteen, metric="acc,fgsm.*")
-    single, attacked = figure.axes
-    assert (single.get_title(), single.get_xlabel()) == ("", "")
-    assert (attacked.get_title(), " ".join(attacked.get_xlabel().split())) == ("fgsm", "ε [1/255]")
-    assert not any("255" in text.get_text() for text in figure.texts)
-
-
-@pytest.mark.parametrize("name", ["bars", "radar"])
-def test_the_score_that_records_bring_along_is_drawn(name: str) -> None:
+def test_the_score_that_records_bring_along_is_drawn() -> None:
     weights = {"a": 3.0, "b": 1.0, "c": 0.0}
     terms = [{"metric": metric, "weight": weight, "higher": True} for metric, weight in weights.items()]
     some = []
@@ -273,9 +265,8 @@ def test_the_score_that_records_bring_along_is_drawn(name: str) -> None:
     assert own is not None
     assert own.weighed([3, 1, 0]) == pytest.approx([0.875, 0.625])
     assert own.weighed([0, 1, 0]) == pytest.approx([0.5, 1.0])  # b on its own scale
-    figure = drawn(name, some)
-    if name == "bars":
-        assert [bar.get_width() for bar in figure.axes[0].containers[0]] == pytest.approx([0.875, 0.625])
+    bars = drawn("bars", some).axes[0].containers[0]
+    assert [bar.get_width() for bar in bars] == pytest.approx([0.875, 0.625])
     # What is asked for otherwise, or was scored otherwise, is computed over the records.
     assert drawn("bars", some, metric="a").axes[0].get_xlabel() == "composite score of a (1 is best)"
     some[0]["evals"][0] = {**some[0]["evals"][0], "terms": terms[:1]}
@@ -315,11 +306,6 @@ def test_one_epoch_of_many_trainings_can_be_seen(crowd: Records) -> None:
 
 @pytest.mark.parametrize(("width", "count"), [(6.5, 1), (3.3, 1), (6.5, 4), (3.3, 2)])
 def test_no_name_of_an_edge_lies_over_the_arrow_of_another(width: float, count: int) -> None:
-    from matplotlib.patches import FancyArrowPatch
-    from matplotlib.path import Path
-
-    from rbtools.spaces import nasbench201
-
     cells = [{**named("x"), "arch": nasbench201.arch(13714 + n)} for n in range(count)]
     for axes in drawn("cells", cells, view="graph", width=width).axes:
         arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
@@ -347,16 +333,8 @@ def test_neighbours_of_an_architecture_are_marked_by_operation_and_edge(crowd: R
 
 
 def test_a_confusion_matrix_is_summed_and_its_rows_are_shares(fifteen: Records) -> None:
-    import numpy as np
-
     figure = drawn("confusion", fifteen, metric="fgsm.8")
-    matrices = [
-        np.array(entry["detail"]["confusion"])
-        for one in fifteen
-        for entry in one["evals"]
-        if entry["metric"] == "fgsm.8"
-    ]
-    total = sum(matrices)
+    total = sum(np.array(entry(one, "fgsm.8")["detail"]["confusion"]) for one in fifteen)
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), total / total.sum(1, keepdims=True))
     with pytest.raises(RbError, match="--labels has 2 names"):
         drawn("confusion", fifteen, labels="cat,dog")
@@ -369,8 +347,6 @@ def test_ranks_change_from_metric_to_metric() -> None:
 
 
 def test_operations_of_the_best_cells_are_counted() -> None:
-    from rbtools.spaces import nasbench201
-
     some = [{**named("x", metrics={"acc": n}), "arch": nasbench201.arch(n)} for n in range(4)]
     figure = drawn("cells", some, by="acc", top=2, view="operations")
     ops = [nasbench201.ops_of(some[n]["arch"]) for n in (3, 2)]
@@ -388,6 +364,7 @@ def test_operations_of_the_best_cells_are_counted() -> None:
         ("hist", {"metric": "*"}, "More than 8 histograms in one figure"),
         ("hist", {"bins": 999_999_999}, "--bins is 999999999. Expected 1000 at most"),
         ("bars", {"within": "datset"}, "--within: no record has 'datset'."),
+        ("radar", {"preset": "prbnch"}, "Unknown preset 'prbnch'. Did you mean 'prbench'"),
         ("hist", {"width": 1.0}, "The width of a figure is 1 inches. Expected 2 to 40."),
         ("scatter", {"colour": "acc", "neighbours": "0"}, "--colour and --neighbours both"),
         ("scatter", {"x": "ge.pr.uniform.0.08 - 1", "log_x": True}, "Ratios need numbers above 0"),
@@ -407,15 +384,16 @@ def test_what_cannot_be_drawn_says_what_to_do(
     assert message in str(wrong.value)
 
 
-@pytest.mark.parametrize("name", ["confidence", "confusion"])
-def test_details_are_asked_for_by_their_option(name: str) -> None:
-    with pytest.raises(RbError, match="It is kept by --detail"):
-        drawn(name, [named("a", metrics={"acc": 0.5})])
-
-
-def test_too_few_records_for_a_correlation_are_refused(fifteen: Records) -> None:
-    with pytest.raises(RbError, match=r"There are 2 records\. A correlation needs 3 or more\."):
-        drawn("heatmap", fifteen[:2])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("confusion", "It is kept by --detail"),
+        ("heatmap", "There are 2 records. A correlation needs 3 or more."),
+    ],
+)
+def test_records_that_lack_what_is_drawn_are_refused(name: str, message: str) -> None:
+    with pytest.raises(RbError, match=re.escape(message)):
+        drawn(name, [named(arch, metrics={"acc": 0.5}) for arch in "ab"])
 
 
 def test_every_measure_and_attack_has_its_group_on_the_page() -> None:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rbtools.plots.plot import main
+import rbtools
+from rbtools.errors import RbError
+from rbtools.plots.base import encode
+from tests import runner
+from tests.runner import lines, model
 
 FAILED = '{"schema":1,"arch":{"name":"x"},"error":{"tool":"rb-train","message":"no"},"metrics":{"acc":9}}'
 
 
 def record(name: str, **metrics: float) -> dict[str, Any]:
-    return {"schema": 1, "arch": {"name": name}, "metrics": metrics}
+    return model(name, metrics=metrics)
 
 
 SOME = [record("a", acc=0.5), record("b", acc=0.75), record("c", acc=0.8)]
 
 
-def text_of(records: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in records)
-
-
-def run(arguments: list[str], records: list[dict[str, Any]] | str = SOME) -> Result:
-    text = records if isinstance(records, str) else text_of(records)
-    return CliRunner().invoke(main, arguments, input=text)
+def run(words: str | list[str], records: list[dict[str, Any]] | str = SOME) -> Result:
+    return runner.run("plot", words, records)
 
 
 STARTS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF-"}
@@ -67,24 +65,22 @@ def test_wrong_use_is_one_line_and_status_2(arguments: list[str], message: str) 
 
 def test_two_evaluations_of_a_checkpoint_are_drawn_as_one() -> None:
     some = [{**record("a", acc=0.5), "checkpoint": "1"}, {**record("a", pgd=0.25), "checkpoint": "1"}]
-    result = run(["scatter", "--x", "acc", "--y", "pgd", "-o", "x.svg"], some)
+    result = run("scatter --x acc --y pgd -o x.svg", some)
     assert result.exit_code == 0 and "x.svg shows 1 record." in result.stderr
     assert "1 record merged with an earlier one of the same model" in result.stderr
-    result = run(["hist", "--metric", "acc,pgd", "--no-merge", "-o", "y.svg"], some)
-    assert (
-        result.exit_code == 0 and "y.svg shows 2 records." in result.stderr and "merged" not in result.stderr
-    )
+    result = run("hist --metric acc,pgd --no-merge -o y.svg", some)
+    assert result.exit_code == 0 and "y.svg shows 2 records." in result.stderr
+    assert "merged" not in result.stderr
 
 
-def test_an_unknown_plot_names_the_near_misses() -> None:
-    result = run(["hits", "-o", "x.png"])
-    assert result.exit_code == 2 and "Unknown plot 'hits'. Did you mean 'hist'?" in result.stderr
-    result = run(["HIST", "-o", "x.png"])
-    assert result.exit_code == 2 and "Unknown plot 'HIST'. Did you mean 'hist'?" in result.stderr
+@pytest.mark.parametrize("name", ["hits", "HIST"])
+def test_an_unknown_plot_names_the_near_misses(name: str) -> None:
+    result = run(f"{name} -o x.png")
+    assert result.exit_code == 2 and f"Unknown plot '{name}'. Did you mean 'hist'?" in result.stderr
 
 
 def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
-    result = run(["hist", "--metric", "acc", "-o", "x.png"], text_of(SOME) + FAILED + "\nhello\n")
+    result = run("hist --metric acc -o x.png", lines(*SOME) + FAILED + "\nhello\n")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[1:] == [
         "rb-plot: x.png shows 3 records.",
@@ -94,56 +90,52 @@ def test_failed_records_and_bad_lines_are_left_out_and_counted() -> None:
 
 
 def test_no_records_write_no_file() -> None:
-    result = run(["hist", "-o", "x.png"], FAILED + "\n")
-    assert (result.exit_code, result.stderr.splitlines()) == (
-        1,
-        [
-            "rb-plot: 1 failed record left out.",
-            "rb-plot: error: there is nothing to draw: x.png was not written.",
-        ],
-    )
-    assert not Path("x.png").exists()
+    result = run("hist -o x.png", FAILED + "\n")
+    assert result.exit_code == 1 and not Path("x.png").exists()
+    assert result.stderr.splitlines() == [
+        "rb-plot: 1 failed record left out.",
+        "rb-plot: error: there is nothing to draw: x.png was not written.",
+    ]
 
 
 def test_a_file_is_not_written_over_its_own_records() -> None:
-    Path("x.png").write_text(text_of(SOME))
-    result = run(["hist", "-o", "x.png", "x.png"])
+    Path("x.png").write_text(lines(*SOME))
+    result = run("hist -o x.png x.png")
     assert result.exit_code == 2 and "x.png is both read and written" in result.stderr
 
 
 def test_a_file_that_cannot_be_written_is_an_error() -> None:
     Path("file").write_text("")
-    result = run(["hist", "-o", "file/x.png"])
-    assert result.exit_code == 2 and "Cannot write file/x.png: file is no folder." in result.stderr
-    result = run(["hist", "-o", "nowhere/x.png"])
-    assert result.exit_code == 2 and not Path("nowhere").exists()
-    assert "Cannot write nowhere/x.png: nowhere does not exist. Name a file" in result.stderr
     Path("d.png").mkdir()
-    result = run(["hist", "-o", "d.png"])
-    assert result.exit_code == 2 and "-o d.png is a folder. Expected the name of a file." in result.stderr
+    for file, message in {
+        "file/x.png": "Cannot write file/x.png: file is no folder.",
+        "nowhere/x.png": "Cannot write nowhere/x.png: nowhere does not exist. Name a file",
+        "d.png": "-o d.png is a folder. Expected the name of a file.",
+    }.items():
+        result = run(f"hist -o {file}")
+        assert result.exit_code == 2 and message in result.stderr
+    assert not Path("nowhere").exists()
 
 
 def test_where_chooses_and_what_lacks_it_is_counted() -> None:
-    result = run(["hist", "--metric", "acc", "--where", "acc > 0.6", "-o", "x.png"])
+    result = run("hist --metric acc --where 'acc > 0.6' -o x.png")
     assert (result.exit_code, result.stderr) == (0, "rb-plot: x.png shows 2 records.\n")
-    result = run(["hist", "--where", "acc > 2", "-o", "y.png"])
+    result = run("hist --where 'acc > 2' -o y.png")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0] == "rb-plot: --where 'acc > 2' holds for no record."
     assert not Path("y.png").exists()
 
 
 def test_a_heat_map_takes_what_rb_corr_writes() -> None:
-    from rbtools.commands import corr
-
     some = [record("abc"[n], acc=0.1 * n, pgd=0.2 * n, ge=-n) for n in range(3)]
-    pairs = CliRunner().invoke(corr.main, ["--metric", "*"], input=text_of(some)).stdout
-    result = run(["heatmap", "-o", "corr.png"], pairs)
+    pairs = runner.run("corr", "--metric '*'", some).stdout
+    result = run("heatmap -o corr.png", pairs)
     assert (result.exit_code, result.stderr) == (0, "rb-plot: corr.png shows 9 correlations.\n")
-    assert run(["heatmap", "-o", "own.png"], some).exit_code == 0
+    assert run("heatmap -o own.png", some).exit_code == 0
     assert Path("corr.png").read_bytes() == Path("own.png").read_bytes()
-    mixed = run(["heatmap", "-o", "x.png"], pairs + text_of(some))
+    mixed = run("heatmap -o x.png", pairs + lines(*some))
     assert mixed.exit_code == 2 and "Draw one or the other" in mixed.stderr
-    other = run(["hist", "-o", "x.png"], pairs)
+    other = run("hist -o x.png", pairs)
     assert other.exit_code == 1 and 'is no record: it has no "arch"' in other.stderr
 
 
@@ -153,16 +145,12 @@ def test_corruptions_draws_an_image_without_records() -> None:
         assert (result.exit_code, result.stdout) == (0, "")
         assert result.stderr == f"rb-plot: {name}.png shows digits, image 2, under 2 corruptions.\n"
     assert Path("one.png").read_bytes() == Path("two.png").read_bytes()
-    wrong = run(["corruptions", "fgo", "-o", "x.png"], "")
+    wrong = run("corruptions fgo -o x.png", "")
     assert wrong.exit_code == 2 and "Unknown corruption 'fgo'. Did you mean 'fog'" in wrong.stderr
 
 
 def test_the_function_for_notebooks_draws_the_same() -> None:
-    import rbtools
-    from rbtools.errors import RbError
-    from rbtools.plots.base import encode
-
-    assert run(["hist", "--metric", "acc", "--bins", "4", "-o", "x.svg"]).exit_code == 0
+    assert run("hist --metric acc --bins 4 -o x.svg").exit_code == 0
     figure = rbtools.plot(SOME, "hist", metric="acc", bins=4)
     assert Path("x.svg").read_bytes() == encode(figure, "svg")
     with pytest.raises(RbError, match="No such option '--bin'"):

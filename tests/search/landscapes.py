@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from rbtools.records import dumps
 from rbtools.search.driver import Value
-from rbtools.search.objective import SearchObjective
+from rbtools.search.objective import SearchObjective, objectives
 from rbtools.search.result_table import ResultTable
 from rbtools.search.search_space import CellSpace
 from rbtools.spaces import nasbench201
+from tests.runner import lines
 
 Record = dict[str, Any]
 PRICES = (
@@ -49,10 +51,18 @@ def record(index: int, seed: int = 0, dataset: str = "cifar10", **metrics: float
     }
 
 
+def table_file(name: str, indices: Sequence[int] | None = None, more: float = 0.0) -> str:
+    """Write a table of every class of cells, or of these, whose `acc` is their slope, and `more`."""
+    rows = [
+        record(index, dataset=name.partition(".")[0], acc=slope(index) + more)
+        for index in indices or nasbench201.unique()
+    ]
+    Path(name).write_text(lines(*rows))
+    return name
+
+
 def table_of(landscape: Callable[[int], float], **options: Any) -> ResultTable:
     """A table of every class of cells, by its representative."""
-    from rbtools.search.objective import objectives
-
     records = [record(index, acc=landscape(index)) for index in nasbench201.unique()]
     return of_records(records, objectives(["acc"]), **options)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rbtools.execution.run import Run
 from rbtools.execution.shell_pipe import ShellPipe
-from rbtools.search.search import main
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
-from tests.search.landscapes import record, slope
+from tests import runner
+from tests.search.landscapes import slope, table_file
 
 WORK = """
 import json, os, sys
@@ -40,8 +40,9 @@ def pipe(tmp_path: Path) -> str:
     return f"{shlex.quote(sys.executable)} -S work.py"
 
 
-def search(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
+def search(words: str, pipe: str | None = None) -> Result:
+    live = "" if pipe is None else f" --live {shlex.quote(pipe)}"
+    return runner.run("search", f"{words}{live}")
 
 
 def calls() -> list[int]:
@@ -49,11 +50,8 @@ def calls() -> list[int]:
 
 
 def test_each_new_architecture_goes_through_the_pipe_once(pipe: str) -> None:
-    result = search(
-        "local", "--objective", "acc", "--budget", "30", "--runs", "2", "--cells", "2", "--live", pipe
-    )
-    assert result.exit_code == 0, result.stderr
-    one = json.loads(result.stdout)
+    result = search("local --objective acc --budget 30 --runs 2 --cells 2", pipe)
+    one = runner.one(result)
     assert len(calls()) == len(set(calls())) and set(calls()) <= set(nasbench201.unique())
     assert f"{len(calls())} of 6466 architectures were evaluated for acc" in result.stderr
     assert one["search"]["queries"]["charged"]["mean"] == 30
@@ -62,14 +60,14 @@ def test_each_new_architecture_goes_through_the_pipe_once(pipe: str) -> None:
 
 
 def test_jobs_change_nothing_but_the_time(pipe: str) -> None:
-    arguments = ["evolution", "--objective", "acc", "--budget", "40", "--live", pipe, "--jobs"]
-    assert search(*arguments, "1").stdout == search(*arguments, "3").stdout
+    words = "evolution --objective acc --budget 40 --jobs"
+    assert search(f"{words} 1", pipe).stdout == search(f"{words} 3", pipe).stdout != ""
 
 
 def test_the_pipe_works_with_the_store_of_the_search(pipe: str, tmp_path: Path) -> None:
     store = tmp_path / "mine"
-    result = search("random", "--objective", "acc", "--budget", "1", "--live", pipe, "--store", str(store))
-    assert json.loads(result.stdout)["store"] == str(store)
+    one = runner.one(search(f"random --objective acc --budget 1 --store {store}", pipe))
+    assert one["store"] == str(store)
 
 
 def test_what_the_pipe_cannot_do_is_charged_named_and_left_out(tmp_path: Path) -> None:
@@ -77,7 +75,7 @@ def test_what_the_pipe_cannot_do_is_charged_named_and_left_out(tmp_path: Path) -
         WORK.replace('    one["store"]', "    if index % 2: sys.exit('no odd ones')\n    one[\"store\"]")
     )
     command = f"{shlex.quote(sys.executable)} -S work.py"
-    result = search("random", "--objective", "acc", "--budget", "6", "--live", command, "--jobs", "6")
+    result = search("random --objective acc --budget 6 --jobs 6", command)
     assert result.exit_code == 1
     one = json.loads(result.stdout)
     odd = [index for index in calls() if index % 2]
@@ -87,23 +85,20 @@ def test_what_the_pipe_cannot_do_is_charged_named_and_left_out(tmp_path: Path) -
 
 
 def test_an_objective_that_the_pipe_does_not_give_ends_the_search(pipe: str) -> None:
-    result = search("random", "--objective", "pgd20.8", "--budget", "500", "--live", pipe)
+    result = search("random --objective pgd20.8 --budget 500", pipe)
     assert result.exit_code == 2 and "There is no metric or field 'pgd20.8'" in result.stderr
     assert len(calls()) <= 32  # the first proposal
 
 
-def test_findings_are_looked_up_in_a_table(pipe: str, tmp_path: Path) -> None:
-    rows = [json.dumps(record(index, acc=slope(index))) for index in nasbench201.unique()]
-    (tmp_path / "table.jsonl").write_text("\n".join(rows) + "\n")
-    result = search("random", "--objective", "acc", "--budget", "9", "--live", pipe, "--table", "table.jsonl")
-    section = json.loads(result.stdout)["search"]
+def test_findings_are_looked_up_in_a_table(pipe: str) -> None:
+    result = search(f"random --objective acc --budget 9 --table {table_file('table.jsonl')}", pipe)
+    section = runner.one(result)["search"]
     found = nasbench201.classes()[int(section["found"].removeprefix("nb201-"))]
     assert section["looked_up"]["table.jsonl"]["metrics"]["acc"]["mean"] == slope(found)
 
 
 def test_several_objectives_may_be_found_out_live(pipe: str) -> None:
-    result = search("random", "--objective", "acc,params", "--budget", "20", "--live", pipe)
-    front = [json.loads(line) for line in result.stdout.splitlines()]
+    front = runner.records(search("random --objective acc,params --budget 20", pipe))
     assert front and all(set(one["search"]["values"]) == {"acc", "params"} for one in front)
 
 
@@ -143,20 +138,8 @@ def test_a_pipe_that_takes_too_long_is_ended_with_all_that_it_started() -> None:
         time.sleep(0.1)
 
 
-def test_runs_spread_over_processes_find_the_same(tmp_path: Path) -> None:
-    rows = [json.dumps(record(index, acc=slope(index))) for index in nasbench201.unique()[::9]]
-    (tmp_path / "table.jsonl").write_text("\n".join(rows) + "\n")
-    arguments = [
-        "local",
-        "--objective",
-        "acc",
-        "--runs",
-        "23",
-        "--budget",
-        "20",
-        "table.jsonl",
-        "--each",
-        "--jobs",
-    ]
-    one, two = search(*arguments, "1"), search(*arguments, "2")
+def test_runs_spread_over_processes_find_the_same() -> None:
+    table = table_file("table.jsonl", nasbench201.unique()[::9])
+    words = f"local --objective acc --runs 23 --budget 20 {table} --each --jobs"
+    one, two = search(f"{words} 1"), search(f"{words} 2")
     assert one.stdout == two.stdout and len(one.stdout.splitlines()) == 23

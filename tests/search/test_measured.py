@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rbtools.commands import measure as rb_measure
-from rbtools.search.search import main
 from rbtools.search.search_command import request_of
-from rbtools.spaces import nasbench201
-from tests.search.landscapes import record, slope
-
-SIZES = ["--channels", "2", "--cells", "1", "--device", "cpu"]
+from tests import runner
+from tests.search.landscapes import slope, table_file
 
 
-def search(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["random", *arguments, *SIZES])
+def search(words: str) -> Result:
+    return runner.run("search", f"random {words} --channels 2 --cells 1 --device cpu")
 
 
 @pytest.mark.parametrize(
@@ -41,39 +35,20 @@ def test_the_name_of_a_metric_says_what_to_measure(
     assert found.attacks[0].name == attack and found.attacks[0].eps == pytest.approx(eps)
 
 
-def test_what_is_searched_by_is_what_rb_measure_says(tmp_path: Path) -> None:
-    rows = [json.dumps(record(index, acc=slope(index))) for index in nasbench201.unique()]
-    (tmp_path / "table.jsonl").write_text("\n".join(rows) + "\n")
-    result = search("--measure", "naswot", "--budget", "2", "--table", "table.jsonl")
-    assert result.exit_code == 0, result.stderr
-    one = json.loads(result.stdout)
+def test_what_is_searched_by_is_what_rb_measure_says() -> None:
+    result = search(f"--measure naswot --budget 2 --table {table_file('table.jsonl')}")
+    one = runner.one(result)
     section = one.pop("search")
     index = one["arch"]["index"]
     arch = {key: one["arch"][key] for key in ("space", "name", "index", "channels", "cells")}
-    line = json.dumps({"schema": 1, "arch": arch}) + "\n"
-    again = CliRunner().invoke(rb_measure.main, ["naswot", "--device", "cpu", "--store", "none"], input=line)
-    assert json.loads(again.stdout)["metrics"]["naswot"] == section["values"]["naswot"]
+    again = runner.run("measure", "naswot --device cpu --store none", [{"schema": 1, "arch": arch}])
+    assert runner.one(again)["metrics"]["naswot"] == section["values"]["naswot"]
     assert section["looked_up"]["table.jsonl"]["metrics"]["acc"]["mean"] == slope(index)
     assert "2 of 6466 architectures were evaluated for naswot" in result.stderr
 
 
 def test_a_measure_that_needs_trained_weights_fails_record_by_record() -> None:
-    result = search("--measure", "wci", "--budget", "2")
+    result = search("--measure wci --budget 2")
     assert result.exit_code == 1 and result.stdout == ""
     assert result.stderr.count("needs trained weights") == 2
     assert "nothing was found: every evaluation failed" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--measure", "nask"], "Unknown measure 'nask'"),
-        (["--measure", "naswot", "--live", "cat"], "Give one of them"),
-        (["--measure", "naswot", "--objective", "acc"], "There is no metric or field 'acc'"),
-        (["--measure", "naswot", "some.jsonl"], "Name tables to look the findings up in with --table"),
-    ],
-)
-def test_wrong_use_is_refused_in_one_line(arguments: list[str], message: str) -> None:
-    result = search(*arguments, "--budget", "1")
-    assert (result.exit_code, result.stdout) == (2, "") and message in result.stderr
-    assert result.stderr.count("\n") == 1

@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from rbtools.errors import UsageError
 from rbtools.search import front, predictor
@@ -17,7 +16,8 @@ from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace
 from rbtools.search.summary import spread
 from rbtools.spaces import nasbench201
-from tests.search.landscapes import slope
+from tests import runner
+from tests.search.landscapes import record, slope
 
 SMALL = Shape(networks=2, layers=2, width=4, epochs=20, batch=8, lr=0.01, loss="mape")
 
@@ -133,12 +133,9 @@ def test_a_cell_that_is_not_there_is_replaced_by_the_nearest_one() -> None:
 
 
 def test_nsga2_without_pymoo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rbtools.search.search import main
-    from tests.search.landscapes import record
-
     monkeypatch.setitem(sys.modules, "pymoo.algorithms.moo.nsga2", None)
-    lines = "".join(f"{one}\n".replace("'", '"') for one in (record(i, acc=i / 10) for i in range(50)))
-    result = CliRunner().invoke(main, ["nsga2", "--objective", "acc", "--budget", "40"], input=lines)
+    table = [record(index, acc=index / 10) for index in range(50)]
+    result = runner.run("search", "nsga2 --objective acc --budget 40", table)
     assert result.exit_code == 2 and result.stdout == ""
     assert "rb-search nsga2 needs the package pymoo" in result.stderr
     assert "pip install 'rbtools[search]'" in result.stderr

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from rbtools.search.run_draws import RunDraws
-from rbtools.search.search import main
 from rbtools.spaces import nasbench201
+from tests import runner
 from tests.search.landscapes import record, slope
 
 Record = dict[str, Any]
@@ -25,21 +25,18 @@ def records(indices: Sequence[int], **more: Any) -> list[Record]:
 FEW = records(nasbench201.unique()[:40])
 
 
-def run(arguments: list[str], table: list[Record] | str) -> Result:
-    text = table if isinstance(table, str) else "".join(json.dumps(one) + "\n" for one in table)
-    return CliRunner().invoke(main, arguments, input=text)
+def run(words: str | list[str], table: Sequence[Record] | str = FEW) -> Result:
+    return runner.run("search", words, table)
 
 
-def found(arguments: list[str], table: list[Record] | str, said: str | None = None) -> list[Record]:
-    result = run(arguments, table)
-    assert result.exit_code == 0, result.stderr
-    if said is not None:
-        assert said in result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+def found(words: str | list[str], table: Sequence[Record] = FEW, said: str = "") -> list[Record]:
+    result = run(words, table)
+    assert result.exit_code == 0 and said in result.stderr, result.stderr
+    return runner.records(result)
 
 
 def test_the_record_of_the_best_comes_out_with_what_the_runs_have_in_common() -> None:
-    (one,) = found(["random", "--objective", "acc", "--budget", "5", "--runs", "20"], FEW)
+    (one,) = found("random --objective acc --budget 5 --runs 20")
     best = max(FEW, key=lambda entry: entry["metrics"]["acc"])
     search = one.pop("search")
     assert one in FEW and search["values"] == {"acc": one["metrics"]["acc"]}
@@ -62,8 +59,7 @@ def test_the_record_of_the_best_comes_out_with_what_the_runs_have_in_common() ->
 
 
 def test_the_trajectory_is_the_incumbent_after_each_query_over_runs() -> None:
-    arguments = ["random", "--objective", "acc", "--budget", "6", "--runs", "3", "--charge-repeats"]
-    (one,) = found(arguments, FEW)
+    (one,) = found("random --objective acc --budget 6 --runs 3 --charge-repeats")
     by_class = {entry["arch"]["index"]: entry["metrics"]["acc"] for entry in FEW}
     classes = nasbench201.classes()
     there = [index for index in range(nasbench201.SIZE) if classes[index] in by_class]
@@ -79,33 +75,29 @@ def test_the_trajectory_is_the_incumbent_after_each_query_over_runs() -> None:
 
 
 def test_each_writes_a_record_a_run() -> None:
-    table = found(["local", "--objective", "acc", "--budget", "9", "--runs", "4", "--each"], FEW)
+    table = found("local --objective acc --budget 9 --runs 4 --each")
     assert [one["search"]["run"] for one in table] == [0, 1, 2, 3]
     for one in table:
         query, value = one["search"]["trajectory"][-1]
         assert (query, value) == (one["search"]["found_at"], one["metrics"]["acc"])
-        assert one["search"]["queries"] == {
-            **one["search"]["queries"],
-            "charged": 9,
-            "new": 9,
-            "ended": "budget",
-        }
+        queries = one["search"]["queries"]
+        assert (queries["charged"], queries["new"], queries["ended"]) == (9, 9, "budget")
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not() -> None:
-    arguments = ["evolution", "--objective", "acc", "--budget", "12", "--runs", "5", "--each"]
-    first = run(arguments, FEW).stdout
-    assert run(arguments, FEW).stdout == first != run([*arguments, "--seed", "1"], FEW).stdout
+    words = "evolution --objective acc --budget 12 --runs 5 --each"
+    first = run(words).stdout
+    assert run(words).stdout == first != run(f"{words} --seed 1").stdout
 
 
 def test_missing_architectures_are_counted_and_the_search_goes_on() -> None:
     said = "6426 of 6466 architectures of the space are missing; the search goes on over those there."
-    found(["local", "--objective", "acc", "--budget", "20"], FEW, said)
+    found("local --objective acc --budget 20", FEW, said)
 
 
 def test_a_budget_larger_than_the_space_says_what_happens() -> None:
     said = "the budget of 99 queries is larger than the 40 architectures: a run ends when it has seen all."
-    (one,) = found(["random", "--objective", "acc", "--budget", "99", "--runs", "3"], FEW, said)
+    (one,) = found("random --objective acc --budget 99 --runs 3", FEW, said)
     assert one["search"]["queries"]["charged"]["max"] == 40
     assert [run["ended"] for run in one["search"]["each"]] == ["all seen"] * 3
     assert one["search"]["gap"]["reached"] == 3 and len(one["search"]["trajectory"]["mean"]) == 99
@@ -114,57 +106,48 @@ def test_a_budget_larger_than_the_space_says_what_happens() -> None:
 def test_records_of_several_seeds_are_averaged_and_that_is_said() -> None:
     twice = [record(0, 777, acc=0.5, cost=1.0), record(0, 888, acc=0.7), record(9, 777, acc=0.1)]
     said = "1 architecture with several records (2 in all, seeds 777, 888): each metric is their mean."
-    (one,) = found(["random", "--objective", "acc", "--budget", "2", "--runs", "1"], twice, said)
+    (one,) = found("random --objective acc --budget 2 --runs 1", twice, said)
     assert one["metrics"] == {"acc": pytest.approx(0.6), "cost": 1.0}
     assert one["search"]["values"]["acc"] == pytest.approx(0.6) and "evals" not in one
 
 
 def test_isomorphic_records_are_one_architecture_unless_told_apart() -> None:
     same = [record(309, acc=0.5), record(1832, acc=0.7)]  # one graph
-    arguments = ["random", "--objective", "acc", "--budget", "2", "--runs", "1"]
-    (one,) = found(arguments, same)
+    words = "random --objective acc --budget 2 --runs 1"
+    (one,) = found(words, same)
     assert one["search"]["architectures"] == 1 and one["search"]["values"]["acc"] == pytest.approx(0.6)
-    (two,) = found([*arguments, "--no-share"], same)
+    (two,) = found(f"{words} --no-share", same)
     assert two["search"]["architectures"] == 2 and two["search"]["values"]["acc"] == 0.7
 
 
-def test_results_of_several_data_sets_are_not_mixed() -> None:
-    both = [*FEW, *records([0, 9], dataset="cifar100")]
-    result = run(["random", "--objective", "acc"], both)
-    assert result.exit_code == 2
-    assert "dataset is cifar10 (40 records), cifar100 (2 records)" in result.stderr
-    assert "--where \"dataset == 'cifar10'\"" in result.stderr
-    (one,) = found(["random", "--objective", "acc", "--where", "dataset == 'cifar100'"], both)
-    assert one["dataset"] == "cifar100"
-
-
-def test_all_that_differs_is_named_at_once() -> None:
+def test_results_of_several_kinds_are_not_mixed_and_all_that_differs_is_named() -> None:
     some = [
         one | {"dataset": name, "train": {"method": how}} for one in FEW for name in "ab" for how in "xyy"
     ]
-    result = run(["random", "--objective", "acc"], some)
+    result = run("random --objective acc", some)
     assert (result.exit_code, result.stdout) == (2, "")
     assert (
         "dataset is a (120 records), b (120 records); train.method is y (160 records), x (80" in result.stderr
     )
     assert "--where \"dataset == 'a' and train.method == 'y'\"." in result.stderr
-    found(["random", "--objective", "acc", "--where", "dataset == 'a' and train.method == 'y'"], some)
+    where = "dataset == 'a' and train.method == 'y'"
+    assert found(["random", "--objective", "acc", "--where", where], some)[0]["dataset"] == "a"
 
 
 def test_an_expression_may_be_the_objective_and_less_may_be_better() -> None:
-    every = ["random", "--budget", "40", "--runs", "1", "--objective"]
-    (one,) = found([*every, "2 * acc - cost"], FEW)
+    every = "random --budget 40 --runs 1 --objective"
+    (one,) = found(f"{every} '2 * acc - cost'")
     assert one["search"]["objective"]["mean"] == max(
         2 * entry["metrics"]["acc"] - entry["metrics"]["cost"] for entry in FEW
     )
-    (low,) = found([*every, "acc:lower"], FEW)
+    (low,) = found(f"{every} acc:lower")
     assert low["search"]["objective"]["mean"] == min(entry["metrics"]["acc"] for entry in FEW)
-    assert run([*every, "acc", "--lower"], FEW).stdout == json.dumps(low, separators=(",", ":")) + "\n"
+    assert run(f"{every} acc --lower").stdout == runner.lines(low)
 
 
 def test_several_objectives_give_the_pareto_front_as_records() -> None:
-    arguments = ["random", "--objective", "acc,cost:lower", "--budget", "40", "--runs", "2"]
-    front = found(arguments, FEW, "3 architectures on the front of all runs")
+    words = "random --objective acc,cost:lower --budget 40 --runs 2"
+    front = found(words, FEW, "3 architectures on the front of all runs")
     pairs = {(entry["metrics"]["acc"], entry["metrics"]["cost"]) for entry in FEW}
     best = {one for one in pairs if not any(o != one and o[0] >= one[0] and o[1] <= one[1] for o in pairs)}
     assert {(one["metrics"]["acc"], one["metrics"]["cost"]) for one in front} == best
@@ -173,52 +156,29 @@ def test_several_objectives_give_the_pareto_front_as_records() -> None:
         assert one["search"]["hypervolume"]["mean"] == pytest.approx(1)
 
 
-def test_a_search_with_one_objective_refuses_several() -> None:
-    result = run(["local", "--objective", "acc,cost"], FEW)
-    assert result.exit_code == 2 and "rb-search local takes one objective, and there are 2" in result.stderr
-
-
 def test_what_was_found_is_looked_up_in_another_table(tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     rows = [
         record(entry["arch"]["index"], dataset="cifar100", acc=entry["metrics"]["acc"] / 2) for entry in FEW
     ]
-    other.write_text("".join(json.dumps(one) + "\n" for one in rows[:-1]))
-    arguments = [
-        "random",
-        "--objective",
-        "acc",
-        "--budget",
-        "40",
-        "--runs",
-        "4",
-        "--report-table",
-        str(other),
-    ]
-    (one,) = found(arguments, FEW)
+    other.write_text(runner.lines(*rows[:-1]))
+    (one,) = found(f"random --objective acc --budget 40 --runs 4 --report-table {other}")
     report = one["search"]["looked_up"][str(other)]
     assert report["metrics"]["acc"]["mean"] == one["search"]["objective"]["mean"] / 2
     assert report["optima"]["acc"] == max(entry["metrics"]["acc"] for entry in FEW) / 2
 
 
-def test_an_objective_that_no_record_has_is_refused_with_those_there_are() -> None:
-    result = run(["random", "--objective", "ac"], FEW)
-    assert result.exit_code == 2 and result.stdout == ""
-    assert "There is no metric or field 'ac'. Did you mean 'acc'" in result.stderr
-    assert "Metrics: acc, cost." in result.stderr
-
-
 def test_records_without_the_objective_are_left_out_and_counted() -> None:
     table = [*FEW, record(9999, cost=1.0)]
-    (one,) = found(["random", "--objective", "acc"], table, "1 values of the objective are missing")
+    (one,) = found("random --objective acc", table, "1 values of the objective are missing")
     assert one["search"]["architectures"] == 40
 
 
-def test_bad_lines_and_failed_records_are_left_out(tmp_path: Path) -> None:
+def test_bad_lines_and_failed_records_are_left_out() -> None:
     failed = json.dumps({**FEW[0], "error": {"tool": "rb-attack", "message": "no"}})
     wrong = json.dumps({"arch": {"space": "nasbench201", "index": 99999}, "metrics": {"acc": 1}})
-    text = "".join(json.dumps(one) + "\n" for one in FEW[1:]) + f"{failed}\nhello\n{wrong}\n"
-    result = run(["random", "--objective", "acc"], text)
+    text = runner.lines(*FEW[1:]) + f"{failed}\nhello\n{wrong}\n"
+    result = run("random --objective acc", text)
     assert result.exit_code == 1
     assert "rb-search: 1 failed record left out.\nrb-search: 2 bad lines left out.\n" in result.stderr
     assert "line 42 NAS-Bench-201 has no architecture with the index 99999" in result.stderr
@@ -235,10 +195,23 @@ def test_bad_lines_and_failed_records_are_left_out(tmp_path: Path) -> None:
         (["randon", "--objective", "acc"], "Unknown search 'randon'. Did you mean 'random'"),
         (["local", "--objective", "acc", "--starts", "0"], "starts of search 'local' is 0"),
         (["random", "--objective", "acc", "--table", "nowhere.jsonl"], "Cannot read nowhere.jsonl"),
+        ("local --objective acc,cost", "rb-search local takes one objective, and there are 2"),
+        ("random --objective ac", "There is no metric or field 'ac'. Did you mean 'acc'"),
+        ("random --objective ac", "Metrics: acc, cost."),
+        ("random --measure nask", "Unknown measure 'nask'"),
+        ("random --measure naswot --live cat", "Give one of them"),
+        ("random --measure naswot --objective acc", "There is no metric or field 'acc'"),
+        ("random --measure naswot some.jsonl", "Name tables to look the findings up in with --table"),
+        ("darts --live cat", "rb-search darts queries no architectures: leave out --live"),
+        ("darts --objective acc", "--objective is looked up in a table"),
+        ("darts --epochs 0", "epochs of search 'darts' is 0"),
+        ("nasi --dataset digit", "Unknown data set 'digit'"),
     ],
 )
-def test_wrong_use_is_refused_in_one_line(arguments: list[str], message: str) -> None:
-    result = run(arguments, FEW)
+def test_wrong_use_is_refused_in_one_line(arguments: str | list[str], message: str) -> None:
+    table = FEW if arguments[0] != "d" and "--measure" not in arguments else ""
+    sizes = " --budget 1 --channels 2 --cells 1 --device cpu" if "--measure" in arguments else ""
+    result = run(f"{arguments}{sizes}" if sizes else arguments, table)
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr and result.stderr.count("\n") == 1
 
@@ -248,16 +221,15 @@ def test_random_search_takes_any_list_of_architectures_and_others_say_why_not() 
         {"arch": {"space": "zoo", "name": name}, "metrics": {"acc": value}}
         for name, value in (("resnet18", 0.9), ("vgg19", 0.8))
     ]
-    (one,) = found(["random", "--objective", "acc", "--runs", "2"], zoo)
+    (one,) = found("random --objective acc --runs 2", zoo)
     assert one["arch"]["name"] == "resnet18"
-    result = run(["local", "--objective", "acc", "--charge-repeats"], zoo)
+    result = run("local --objective acc --charge-repeats", zoo)
     assert result.exit_code == 2 and "neighbours" in result.stderr
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "md", "latex"])
 def test_a_table_has_mean_spread_and_the_best_there_is(form: str) -> None:
-    arguments = ["random", "--objective", "acc", "--budget", "5", "--runs", "20", "--format", form]
-    text = run(arguments, FEW).stdout
+    text = run(f"random --objective acc --budget 5 --runs 20 --format {form}").stdout
     assert "random" in text and "spread" in text and "best there is" in text and "cost" in text
     best = max(entry["metrics"]["acc"] for entry in FEW)
     (line,) = (line for line in text.splitlines() if "best there is" in line)

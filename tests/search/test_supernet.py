@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from click.testing import CliRunner, Result
+from click.testing import Result
 from torch import nn
 
 from rbtools.execution.run import Run
@@ -17,11 +16,11 @@ from rbtools.models.cell_network import NASBench201Network
 from rbtools.models.supernet import MixedEdge, SearchCell, Supernet
 from rbtools.search import SEARCHES
 from rbtools.search.advrush import curvature
-from rbtools.search.search import main
 from rbtools.spaces import nasbench201
 from rbtools.store import Store
 from rbtools.trainer import supernet_search
-from tests.search.landscapes import record, slope
+from tests import runner
+from tests.search.landscapes import slope, table_file
 
 NAMES = ("darts", "advrush", "nasi")
 SHORT: dict[str, dict[str, Any]] = {
@@ -178,26 +177,16 @@ def test_darts_prefers_the_operation_that_helps() -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def run(*arguments: str) -> Result:
-    sizes = ["--channels", "2", "--cells", "1", "--device", "cpu"]
-    return CliRunner().invoke(main, [*arguments, *sizes])
-
-
-def tables(*names: str) -> None:
-    for place, name in enumerate(names):
-        rows = [
-            json.dumps(record(index, dataset=name, acc=slope(index) + 100 * place))
-            for index in nasbench201.unique()
-        ]
-        Path(f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+def run(words: str) -> Result:
+    return runner.run("search", f"{words} --channels 2 --cells 1 --device cpu")
 
 
 def test_a_derived_cell_is_looked_up_and_reported_on_another_table() -> None:
-    tables("one", "two")
-    arguments = ["nasi", "--steps", "2", "--batch-size", "8", "--runs", "2", "--objective", "acc"]
-    result = run(*arguments, "--table", "one.jsonl", "--report-table", "two.jsonl")
+    tables = f"--table {table_file('one.jsonl')} --report-table {table_file('two.jsonl', more=100)}"
+    words = "nasi --steps 2 --batch-size 8 --runs 2 --objective acc"
+    result = run(f"{words} {tables}")
     assert result.exit_code == 0, result.stderr
-    found = [json.loads(line) for line in result.stdout.splitlines()]
+    found = runner.records(result)
     assert [one["search"]["run"] for one in found] == [0, 1]
     for one in found:
         index = int(one["search"]["found"].removeprefix("nb201-"))
@@ -208,27 +197,11 @@ def test_a_derived_cell_is_looked_up_and_reported_on_another_table() -> None:
     assert looked_up["table"]["metrics"]["acc"]["mean"] == sum(values) / 2
     assert looked_up["two.jsonl"]["metrics"]["acc"]["mean"] == sum(values) / 2 + 100
     assert found[0]["search"]["gap"]["n"] == 2 and found[0]["search"]["searched_on"] == "digits"
-    text = run(*arguments, "--table", "one.jsonl", "--format", "csv").stdout
+    text = run(f"{words} --table one.jsonl --format csv").stdout
     assert text.startswith("runs,search,acc") and "best there is" in text
 
 
 def test_a_derived_cell_without_a_table_is_a_record_that_can_be_trained() -> None:
-    result = run("darts", "--epochs", "1", "--steps", "1", "--batch-size", "8")
-    (one,) = (json.loads(line) for line in result.stdout.splitlines())
+    one = runner.one(run("darts --epochs 1 --steps 1 --batch-size 8"))
     assert one["arch"]["channels"] == 2 and one["arch"]["name"] == one["search"]["found"]
     assert "objective" not in one["search"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["darts", "--live", "cat"], "rb-search darts queries no architectures: leave out --live"),
-        (["darts", "--objective", "acc"], "--objective is looked up in a table"),
-        (["darts", "--epochs", "0"], "epochs of search 'darts' is 0"),
-        (["nasi", "--dataset", "digit"], "Unknown data set 'digit'"),
-    ],
-)
-def test_wrong_use_of_a_supernet_is_refused_in_one_line(arguments: list[str], message: str) -> None:
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "") and message in result.stderr
-    assert result.stderr.count("\n") == 1
