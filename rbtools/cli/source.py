@@ -204,9 +204,9 @@ def stop_if_strict(strict: bool, message: str) -> None:
 def file_path(path: str) -> str:
     """The absolute path of a user's file, or a name of published weights as it is. Raises UsageError."""
     if not os.path.isfile(path):
-        from rbtools.inputs import named_weights  # --help does not need it
+        from rbtools.inputs import published_weights  # --help does not need it
 
-        if named_weights.is_name(path):
+        if published_weights.is_name(path):
             return path
         what = "is a folder" if os.path.isdir(path) else "does not exist"
         raise UsageError(f"{path} {what}. Expected a file.")

@@ -16,7 +16,7 @@ from rbtools import datasets, spaces
 from rbtools.datasets.normalization import CLASSES
 from rbtools.errors import RbError, UsageError, shown, unknown
 from rbtools.execution.run import Run
-from rbtools.inputs import named_weights, published_weights, recognition, resolve
+from rbtools.inputs import published_weights, recognition, resolve
 from rbtools.inputs.data import data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
@@ -89,11 +89,11 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
     """
     given = hints.given(run)
     source = {}
-    if named_weights.is_name(path):
-        path, arch, name = named_weights.find(path, run)
+    if published_weights.is_name(path):
+        path, arch, name = published_weights.find(path, run)
         given, source = {**arch, **given}, {"weights": name}
     elif hints.arch is None:
-        given = {**named_weights.beside(path), **given}
+        given = {**published_weights.beside(path), **given}
     data = data_of({"arch": given}, run) if with_data else None
     if data is not None and "prompts" in given:
         prompts.refuse_other_order(given["prompts_file"], data.about.class_names)
@@ -137,7 +137,7 @@ def with_file(
                 f"another network: {path} is {there.get('name')}, and the record's is {arch.get('name')}"
             )
         return {**record, **made}
-    file = named_weights.find(path, run)[0] if named_weights.is_name(path) else path
+    file = published_weights.find(path, run)[0] if published_weights.is_name(path) else path
     if (here := resolve.hash_of(file, run)) != name:
         raise OtherCheckpoint(
             f"another checkpoint: {path} is {here[:19]}..., and that of the record {str(name)[:19]}..."
@@ -247,8 +247,7 @@ def _batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
 def first_images(data: Data, count: int = FIRST) -> Tensor:
     """The first images of the data in the order of every evaluation: (N, C, H, W) in [0, 1]."""
     dataset = data.load()
-    images: Tensor = dataset.images[data.order(dataset.labels)[:count]].float().div(255)
-    return images
+    return dataset.images[data.order(dataset.labels)[:count]].float().div(255)
 
 
 def normalizations(data: Data | None) -> Pairs:
@@ -283,7 +282,11 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """
     board, colon, entry = text.partition(":")
     if colon and board in LEADERBOARDS:
-        return _of_leaderboard(board, entry, classes)
+        name, normalize, preprocessing = LEADERBOARDS.load(board)(entry, classes)
+        fields = named_arch(name)
+        if normalize:
+            fields["normalize"] = normalization(normalize)
+        return {**fields, "preprocessing": preprocessing} if preprocessing else fields
     if text.startswith("python:"):
         return own_network(text.removeprefix("python:"))
     name, _, last = text.rpartition(":")
@@ -358,16 +361,6 @@ def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
     return {**arch, field: int(value)}
 
 
-def _of_leaderboard(board: str, name: str, classes: int | None) -> dict[str, Any]:
-    text, normalize, preprocessing = LEADERBOARDS.load(board)(name, classes)
-    fields = named_arch(text)
-    if normalize:
-        fields["normalize"] = normalization(normalize)
-    if preprocessing:
-        fields["preprocessing"] = preprocessing
-    return fields
-
-
 VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields of an architecture
 SIZES = ("side", "patch")  # of a vision transformer's images and patches, in pixels
 RESIDUAL = ("fcnn", "rescnn")
@@ -385,8 +378,7 @@ def normalization(text: str) -> str | list[list[float]]:
     if word in ("none", "per-image"):
         return word
     if word in datasets.NORMALIZATIONS:
-        pair = datasets.NORMALIZATIONS[word]
-        return [list(pair.mean), list(pair.std)]
+        return [list(values) for values in datasets.NORMALIZATIONS[word]]
     parts = word.split()
     if not word or any(letter.isalpha() for letter in parts[0].replace("e", "")):
         raise unknown("normalization", word, ["none", "per-image", *datasets.NORMALIZATIONS], UsageError)
@@ -396,19 +388,15 @@ def normalization(text: str) -> str | list[list[float]]:
             " 0.49,0.48,0.45 0.25,0.24,0.26; none; per-image; or one of:"
             f" {', '.join(datasets.NORMALIZATIONS)}."
         )
-    return _checked([_floats(part) for part in parts])
-
-
-def _floats(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(
-            f"--normalize has '{text}'. Expected numbers with commas between them, such as 0.49,0.48,0.45."
-        ) from None
-
-
-def _checked(pair: list[list[float]]) -> list[list[float]]:
+    pair: list[list[float]] = []
+    for part in parts:
+        try:
+            pair.append([float(number) for number in part.split(",")])
+        except ValueError:
+            raise UsageError(
+                f"--normalize has '{part}'. Expected numbers with commas between them, such as"
+                " 0.49,0.48,0.45."
+            ) from None
     mean, std = pair
     if len(mean) != len(std):
         raise UsageError(

@@ -123,8 +123,7 @@ class MemoryData(Data):
     dataset: Any = None
 
     def load(self) -> datasets.Dataset:
-        loaded: datasets.Dataset = self.dataset
-        return loaded
+        return self.dataset
 
 
 class InMemory(dict[str, Any]):
@@ -188,7 +187,10 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
         raise RbError(
             f"The record's dataset is {name!r}. Expected a name such as digits or imagefolder:PATH."
         )
-    name = _preprocessed(name, record)
+    arch = record.get("arch")
+    wanted = arch.get("preprocessing") if isinstance(arch, dict) else None
+    if name == "imagenet" and isinstance(wanted, str):  # its network needs images scaled or cropped so
+        name = f"imagenet:{wanted}"
     split = split or run.selection.split
     if run.selection.download and (name, split, run.selection.data_dir) not in _here:
         datasets.download(
@@ -222,13 +224,6 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
     for note in data.about.notes:
         run.report.notify(note)
     return data
-
-
-def _preprocessed(name: str, record: dict[str, Any]) -> str:
-    """imagenet with the preprocessing of a network that needs images scaled or cropped differently."""
-    arch = record.get("arch")
-    wanted = arch.get("preprocessing") if isinstance(arch, dict) else None
-    return f"{name}:{wanted}" if name == "imagenet" and isinstance(wanted, str) else name
 
 
 def _absolute(name: str) -> str:

@@ -1,4 +1,7 @@
-"""Published weights of a whole search space: an architecture's file in their folder, by its index."""
+"""Published weights: by name, LIBRARY:NAME, and of a whole search space by an architecture's index.
+
+A name stands for a file and for what its library says of it.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,15 @@ from typing import Any, NamedTuple
 from rbtools import spaces
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
+from rbtools.registry import Registry, hooks
 
 # NAS-Bench-201's archive, and the topology space of NATS-Bench (the full archive; the simple one has none).
 FILES = ("{:06d}-FULL.pth", "{:06d}.pickle.pbz2")
 FOLDERS = ("NAS-Bench-201-v1_1-archive", "NAS-BENCH-201-4-v1.0-archive", "NATS-tss-v1_0-3ffb9-full")
 
 # The name of a data set in the files, by its name here.
-RUNS = {
-    "cifar10": "cifar10",
-    "cifar10-c": "cifar10",
-    "cifar100": "cifar100",
-    "cifar100-c": "cifar100",
-    "imagenet16-120": "ImageNet16-120",
-}
+RUNS = {f"{name}{end}": name for name in ("cifar10", "cifar100") for end in ("", "-c")}
+RUNS["imagenet16-120"] = "ImageNet16-120"
 
 
 class PublishedFile(NamedTuple):
@@ -61,8 +60,41 @@ def found(record: dict[str, Any], run: Run) -> PublishedFile | None:
             f"{run.selection.weights} has no weights for the architecture {index}. Expected"
             f" {' or '.join(name.format(index) for name in FILES)} in it."
         )
-    return PublishedFile(str(file.absolute()), run.selection.member or RUNS.get(_word(record, run)))
+    trained_on = str(run.selection.dataset or record.get("dataset")).partition(":")[0]
+    return PublishedFile(str(file.absolute()), run.selection.member or RUNS.get(trained_on))
 
 
-def _word(record: dict[str, Any], run: Run) -> str:
-    return str(run.selection.dataset or record.get("dataset")).partition(":")[0]
+# --- by name ---------------------------------------------------------------------------------------
+
+LIBRARIES = Registry("library of weights", {}, group="named-weights", closed=True)
+
+
+class NamedWeights(NamedTuple):
+    """A weight file with what its library says of it: `arch` has the normalisation and the preprocessing.
+
+    source: the name, with the revision or the set of weights.
+    """
+
+    path: str
+    arch: dict[str, Any]
+    source: str
+
+
+def is_name(text: str) -> bool:
+    """Whether a `--checkpoint` is a name of published weights rather than a file."""
+    return text.partition(":")[0] in LIBRARIES and ":" in text and not Path(text).is_file()
+
+
+def find(text: str, run: Run) -> NamedWeights:
+    """The weights of that name. Nothing is fetched without `run.selection.download`.
+
+    Raises RbError where the library is not installed, has no such weights, or the file is not there, and for
+    weights in another format than safetensors on the Hub.
+    """
+    library, _, name = text.partition(":")
+    return LIBRARIES.load(library)(name, run)
+
+
+def beside(path: str) -> dict[str, Any]:
+    """The architecture that a configuration beside a file describes; empty without one. Raises RbError."""
+    return {key: value for read in hooks("configurations") for key, value in read(path).items()}

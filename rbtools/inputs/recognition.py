@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
+
+# Where the architecture comes from, in words.
+SOURCES = {
+    **{"given": "as named", "weights": "by its weights", "metadata": "as it says itself"},
+    "program": "a program",
+}
 
 
 def judged(path: str, facts: dict[str, Any], run: Run) -> dict[str, Any]:
@@ -71,21 +77,19 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) 
     of = ", ".join(f"{key} {arch[key]}" for key in shown if key in arch)
     space, name = arch["space"], str(arch.get("name") or arch.get("str"))
     name = name if space in ("zoo", "nasbench201") else f"{space}:{name}"
-    source = {"given": "as named", "weights": "by its weights", "metadata": "as it says itself"}
-    source["program"] = "a program"
-    by = source.get(facts["arch_from"], f"by {facts['arch_from']}")
-    source_of_normalization = facts["normalize_from"]
-    why = (
-        "nothing tells another; --normalize can"
-        if source_of_normalization == "open"
-        else f"by {source_of_normalization}"
-    )
-    if source_of_normalization.startswith("guess: "):
-        why = f"a guess: {source_of_normalization.removeprefix('guess: ')}; --normalize can tell it"
-    file = os.path.basename(path)
+    by = SOURCES.get(facts["arch_from"], f"by {facts['arch_from']}")
+    source = facts["normalize_from"]
+    why = "nothing tells another; --normalize can" if source == "open" else f"by {source}"
+    if source.startswith("guess: "):
+        why = f"a guess: {source.removeprefix('guess: ')}; --normalize can tell it"
+    file, normalised = os.path.basename(path), "pixels as they are"
+    if facts["normalize"] is not None:
+        per_image = isinstance(facts["normalize"], str)
+        values = "" if per_image else " ".join(map(numbers, facts["normalize"]))
+        normalised = "each image normalised by itself" if per_image else f"normalised {values}"
     run.report.notify(
         f"{file} is {name}{f' ({of})' if of else ''}, {by}; {facts['classes']} classes;"
-        f" {_normalised(facts['normalize'])} ({why}).{_fit(facts)}"
+        f" {normalised} ({why}).{_fit(facts)}"
     )
     if facts.get("others") and "member" not in arch:
         run.report.notify(
@@ -119,14 +123,6 @@ def say_tie(path: str, facts: Mapping[str, Any], run: Run) -> None:
 def warn(path: str, facts: Mapping[str, Any], run: Run) -> None:
     for text in facts.get("warnings", ()):
         run.report.notify(f"warning: {os.path.basename(path)}: {text}.")
-
-
-def _normalised(pair: str | Sequence[list[float]] | None) -> str:
-    if pair is None:
-        return "pixels as they are"
-    if isinstance(pair, str):  # "per-image"
-        return "each image normalised by itself"
-    return "normalised " + " ".join(map(numbers, pair))
 
 
 def _fit(facts: Mapping[str, Any]) -> str:

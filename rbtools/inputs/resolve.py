@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -22,14 +21,11 @@ from rbtools.spaces.identity import identity
 
 def names(record: dict[str, Any], data: Data) -> dict[str, Any]:
     """Names of a record's model and data, for readers. They are in no store key."""
-    labels = {"arch": _some(record["arch"], ("name", "index", "macs")), "dataset": data.name}
-    if isinstance(record.get("train"), dict):
-        labels["train"] = _some(record["train"], ("method", "seed", "epochs"))
+    labels: dict[str, Any] = {"arch": {}, "dataset": data.name}
+    for part, wanted in (("arch", ("name", "index", "macs")), ("train", ("method", "seed", "epochs"))):
+        if isinstance(record.get(part), dict):
+            labels[part] = {name: record[part][name] for name in wanted if name in record[part]}
     return labels
-
-
-def _some(fields: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    return {name: fields[name] for name in wanted if name in fields}
 
 
 def checkpoint_name(record: dict[str, Any], run: Run) -> str:
@@ -95,8 +91,7 @@ def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torc
     from rbtools.models import checkpoint
 
     if isinstance(record, InMemory):
-        own: nn.Module = deepcopy(record.model).to(device).eval().requires_grad_(False)
-        return own
+        return deepcopy(record.model).to(device).eval().requires_grad_(False)
     name, file = checkpoint_of(record, run)
     if run.store.hash_now(file) != name:
         checkpoint_of(record, run)  # raises with the reason

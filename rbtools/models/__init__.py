@@ -18,6 +18,8 @@ from rbtools.spaces.zoo import TRACELESS
 if TYPE_CHECKING:
     from torch import nn
 
+Shape = tuple[int, int, int]  # of images: channels, height, width
+
 SPACES = Registry(
     "architecture space",
     {
@@ -39,12 +41,12 @@ RUNS_CODE = ("python",)  # spaces whose networks run the user's own code
 FAMILIES = Registry(
     "model family",
     {
-        "simplecnn": "rbtools.models.simplecnn:from_form",
-        "vgg": "rbtools.models.vgg:from_form",
-        "resnet": "rbtools.models.resnet:from_form",
-        "preactresnet": "rbtools.models.preactresnet:from_form",
-        "wideresnet": "rbtools.models.wideresnet:from_form",
-        "vit": "rbtools.models.vit:from_form",
+        "simplecnn": "rbtools.models.plain:simplecnn",
+        "vgg": "rbtools.models.plain:vgg",
+        "resnet": "rbtools.models.resnet:resnet",
+        "preactresnet": "rbtools.models.resnet:preactresnet",
+        "wideresnet": "rbtools.models.resnet:wideresnet",
+        "vit": "rbtools.models.vit:vit",
     },
 )
 
@@ -90,8 +92,7 @@ def build(
             f"The architecture {space}:{arch.get('name')} runs Python code of yours, which a record"
             " alone cannot do. If you trust it, add --allow-code."
         )
-    network: nn.Module = SPACES.load(space)(arch, classes=classes, shape=tuple(shape))
-    return network
+    return SPACES.load(space)(arch, classes=classes, shape=tuple(shape))
 
 
 def from_zoo(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
+from rbtools.models import Shape
 from rbtools.spaces.nasbench201 import CONV1, CONV3, EDGES, NONE, OPS, POOL, SKIP, ops_of
 
 
@@ -28,8 +29,7 @@ class ReLUConvBN(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.op(x)
-        return out
+        return self.op(x)
 
 
 class Zero(nn.Module):
@@ -110,8 +110,7 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.downsample(x) + self.conv_b(self.conv_a(x))
-        return out
+        return self.downsample(x) + self.conv_b(self.conv_a(x))
 
 
 class Skeleton(nn.Module):
@@ -142,8 +141,7 @@ class Skeleton(nn.Module):
         x = self.stem(images)
         for block in self.cells:
             x = block(x) if isinstance(block, ResidualBlock) else block(x, *of_cells)
-        logits: Tensor = self.classifier(self.lastact(x).mean((2, 3)))
-        return logits
+        return self.classifier(self.lastact(x).mean((2, 3)))
 
 
 class NASBench201Network(Skeleton):
@@ -180,7 +178,7 @@ class NASBench201Network(Skeleton):
         return self.logits(images)
 
 
-def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> NASBench201Network:
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> NASBench201Network:
     """Build the network of an architecture record, which has `str`, `index` or `name`, for images of
     `shape` (C, H, W).
 

@@ -16,19 +16,10 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import disambiguate, normalising, programs, recognise, statistics, weights_file
-from rbtools.models.families.base import Ambiguous, Inferred
-from rbtools.models.families.small import pooled_windows
+from rbtools.models import Shape, disambiguate, normalising, programs, recognise, statistics, weights_file
+from rbtools.models.families import Ambiguous, Inferred, pooled_windows, skeleton
 from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
-from rbtools.models.normalising import (
-    DATASET,
-    OPEN,
-    RAW,
-    ChosenNormalization,
-    NormalizationHints,
-    behind,
-    noted_per_image,
-)
+from rbtools.models.normalising import RAW, ChosenNormalization, NormalizationHints, behind, noted_per_image
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization, Preprocessed, per_channel
 from rbtools.models.read_checkpoint import Checkpoint, read
 from rbtools.models.recognise import infer
@@ -37,20 +28,7 @@ from rbtools.spaces import zoo
 from rbtools.spaces.identity import identity
 from rbtools.spaces.prompts import ZERO_SHOT
 
-__all__ = [
-    "DATASET",
-    "OPEN",
-    "RAW",
-    "Checkpoint",
-    "Inferred",
-    "NormalizationHints",
-    "infer",
-    "load",
-    "load_into",
-    "read",
-    "to_bytes",
-]
-
+Candidate = tuple[dict[str, Any], nn.Module]  # an architecture and its network
 # Spaces most of whose networks have no constants that are computed while they are built.
 WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "repo", "fcnn", "rescnn")
 # Fields of an architecture that belong to the file.
@@ -105,7 +83,7 @@ def load(
     candidates = [(arch, network)]
     others = disambiguate.variants_of(arch)[1:] if hints.known else []
 
-    def built(archs: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], nn.Module]]:
+    def built(archs: Iterable[dict[str, Any]]) -> list[Candidate]:
         return [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in archs]
 
     if not named:
@@ -139,11 +117,11 @@ def load(
 
 def _checked(
     checkpoint: Checkpoint,
-    candidates: Sequence[tuple[dict[str, Any], nn.Module]],
+    candidates: Sequence[Candidate],
     normalization: ChosenNormalization,
     facts: Mapping[str, Any],
     hints: NormalizationHints,
-    unusual: Callable[[], list[tuple[dict[str, Any], nn.Module]]],
+    unusual: Callable[[], list[Candidate]],
 ) -> tuple[dict[str, Any], nn.Module, ChosenNormalization, dict[str, Any]]:
     """The candidate (architecture, network) that fits the file's BatchNorm statistics, else the first one.
 
@@ -152,9 +130,9 @@ def _checked(
     """
     arch, network = candidates[0]
     compared = str(facts["arch_from"]).startswith(("given", "weights")) and "run" not in checkpoint.origin
-    if compared and not statistics.remembers(network):
-        _refuse_to_guess(checkpoint.path, candidates, "it has no BatchNorm statistics that decide")
     if not compared or not statistics.remembers(network):
+        if compared:
+            _refuse_to_guess(checkpoint.path, candidates, "it has no BatchNorm statistics that decide")
         return arch, network, normalization, {}
     if hints.images is None:
         fields = [field for field in disambiguate.VARIANT_FIELDS if len(candidates) > 1 and field in arch]
@@ -189,7 +167,7 @@ def _checked(
 
 def _warned_of_variant(
     checkpoint: Checkpoint,
-    candidates: Sequence[tuple[dict[str, Any], nn.Module]],
+    candidates: Sequence[Candidate],
     normalization: ChosenNormalization,
     hints: NormalizationHints,
 ) -> dict[str, Any]:
@@ -209,7 +187,7 @@ def _warned_of_variant(
     return {"warnings": [*normalization.facts.get("warnings", ()), text]}
 
 
-def _refuse_to_guess(path: Path, candidates: Sequence[tuple[dict[str, Any], nn.Module]], why: str) -> None:
+def _refuse_to_guess(path: Path, candidates: Sequence[Candidate], why: str) -> None:
     """Raise RbError where the candidates differ in a field that no convention decides."""
     if len(candidates) < 2 or candidates[0][0].get("space") != "repo":
         return
@@ -252,14 +230,13 @@ def _architecture(
 def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """The architecture in the file's metadata, checked against its weights."""
     identity(arch, f"The architecture noted in the checkpoint {checkpoint.path}")
-    for key, value in recognise.skeleton(checkpoint.state).items():
+    for key, value in skeleton(checkpoint.state).items():
         if arch.get("space") == "nasbench201" and arch.get(key, value) != value:
             raise RbError(
                 f"The checkpoint {checkpoint.path} notes an architecture with {key} {arch[key]}, and its"
                 f" weights have {key} {value}. Say which network it is with --arch."
             )
-    plain: dict[str, Any] = json.loads(json.dumps(arch))  # NumPy's numbers become Python's
-    return plain
+    return json.loads(json.dumps(arch))  # NumPy's numbers become Python's
 
 
 def _inferred_arch(
@@ -300,7 +277,7 @@ def _with_normalisation(
 def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """The sizes of the weights, for an architecture that is given without them."""
     if arch.get("space") == "nasbench201":
-        return dict(recognise.skeleton(checkpoint.state))
+        return dict(skeleton(checkpoint.state))
     if arch.get("space") in models.VARIANTS:
         return disambiguate.usual_fields(arch)
     if arch.get("space") in ("fcnn", "rescnn"):
@@ -317,7 +294,7 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
 
 
 def _network(
-    checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: tuple[int, int, int], allow: bool
+    checkpoint: Checkpoint, arch: Mapping[str, Any], classes: int, shape: Shape, allow: bool
 ) -> tuple[nn.Module, Checkpoint]:
     """The network with its weights, and the checkpoint under the names of that network."""
     if arch.get("space") in WITHOUT_CONSTANTS:

@@ -96,8 +96,7 @@ class _Recording:
     @staticmethod
     def _gradient(images: Tensor, logits: Tensor, incoming: Tensor) -> Tensor:
         # What the forward pass keeps must stay: the backward pass is replayed more than once.
-        gradient: Tensor = torch.autograd.grad(logits, images, incoming, retain_graph=True)[0]
-        return gradient
+        return torch.autograd.grad(logits, images, incoming, retain_graph=True)[0]
 
     def forward(self, images: Tensor) -> Tensor:
         """The logits of at most as many images as were recorded."""
@@ -105,8 +104,7 @@ class _Recording:
             self.images[: len(images)].copy_(images)
         self.pool.ticket += 1
         self.forward_graph.replay()
-        logits: Tensor = self.logits[: len(images)].detach().clone()
-        return logits
+        return self.logits[: len(images)].detach().clone()
 
     def backward(self, gradient: Tensor) -> Tensor:
         """The gradient with respect to the images, from that of the latest logits."""
@@ -168,8 +166,7 @@ class GraphedNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if self.stopped or not len(images):
-            logits: Tensor = self.network(images)
-            return logits
+            return self.network(images)
         differentiable = images.requires_grad and torch.is_grad_enabled()
         key = _Key(padded(len(images)), tuple(images.shape[1:]), differentiable)
         if key not in self.recordings:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rbtools import models
 from rbtools.models import statistics
 from rbtools.models.cell_network import edges_to_compute
-from rbtools.models.families.base import Ambiguous, Inferred
+from rbtools.models.families import Ambiguous, Inferred
 from rbtools.models.load_weights import load_into, meta_init
 from rbtools.models.normalising import behind
 from rbtools.spaces import zoo

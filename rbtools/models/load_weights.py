@@ -14,8 +14,9 @@ from torch.overrides import TorchFunctionMode
 from rbtools import models
 from rbtools.errors import RbError, shown
 from rbtools.models import tensor_names
+from rbtools.models.families import Ambiguous, Inferred, skeleton
 from rbtools.models.normalize import Normalized
-from rbtools.models.recognise import Ambiguous, Inferred, infer, skeleton
+from rbtools.models.recognise import infer
 
 if TYPE_CHECKING:
     from rbtools.models.read_checkpoint import Checkpoint

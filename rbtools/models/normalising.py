@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.models import statistics
+from rbtools.models import Shape, statistics
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 from rbtools.models.read_checkpoint import Checkpoint
 from rbtools.models.statistics import Known, Pair
@@ -61,7 +61,7 @@ def choose_normalization(
     arch: Mapping[str, Any],
     network: nn.Module,
     classes: int,
-    shape: tuple[int, int, int],
+    shape: Shape,
     hints: NormalizationHints,
     named: bool = False,
 ) -> ChosenNormalization:
@@ -195,7 +195,7 @@ def guessed(
 
 def _remembered(
     network: nn.Module,
-    shape: tuple[int, int, int],
+    shape: Shape,
     hints: NormalizationHints,
     known: Mapping[str, Known],
     of_classes: list[str],

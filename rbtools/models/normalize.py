@@ -25,8 +25,7 @@ class Preprocessed(nn.Module):
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
-        out: Tensor = self.network(self.inputs(images))
-        return out
+        return self.network(self.inputs(images))
 
 
 class Normalized(Preprocessed):

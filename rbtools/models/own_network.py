@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from rbtools.errors import RbError, near, shown
+from rbtools.models import Shape
 from rbtools.spaces import own_code
 
 # Parameter names of a factory for the number of classes and of image channels.
@@ -21,7 +22,7 @@ _CLASSES = ("classes", "num_classes", "n_classes")
 _CHANNELS = ("in_channels", "in_chans", "channels")
 
 
-def from_python(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """The network that the user's function `arch["name"]`, written module:factory, returns.
 
     What follows the function (:width=16) is passed to its parameters of that name. The number of classes, of
@@ -87,4 +88,4 @@ def _factory(text: str) -> Callable[..., Any]:
     if not callable(factory):
         there = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
         raise RbError(f"The module {module_name} has no function {attribute}.{near(attribute, there)}")
-    return factory  # type: ignore[no-any-return]
+    return factory

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
+from rbtools.models import Shape
 from rbtools.plain_files import opened, plain
 
 TORCHSCRIPT, EXPORT = "torchscript", "torch.export"
@@ -28,8 +29,7 @@ class Program(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.program(images)
-        return logits
+        return self.program(images)
 
 
 def kind(path: Path) -> str | None:
@@ -76,7 +76,7 @@ def load(path: Path, kind: str) -> Program:
         ) from None
 
 
-def classes_of(program: Program, shape: tuple[int, int, int], path: Path) -> int:
+def classes_of(program: Program, shape: Shape, path: Path) -> int:
     """The number of logits for images of this shape. Raises RbError where there are none."""
     try:
         with torch.no_grad():
@@ -95,7 +95,7 @@ def classes_of(program: Program, shape: tuple[int, int, int], path: Path) -> int
     return logits.shape[1]
 
 
-def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """Always raises RbError: the network exists only in the file."""
     raise RbError(
         f"The architecture checkpoint:{arch.get('name')} is a program inside its checkpoint: it can be"

@@ -41,8 +41,15 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
     the file holds results without weights.
     """
     trained = raw[str(_budget(raw))]
-    runs = {f"{key[0]}/{key[1]}": run for key, run in trained["all_results"].items() if _is_run(key, run)}
-    with_weights = {name: run for name, run in runs.items() if _has_weights(run)}
+    runs: dict[str, Mapping[str, Any]] = {}  # by data set and seed
+    for key, run in trained["all_results"].items():
+        named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
+        if named and isinstance(run, Mapping):
+            runs[f"{key[0]}/{key[1]}"] = run
+    weights = {name: run.get("net_state_dict") for name, run in runs.items()}
+    with_weights = {
+        name: runs[name] for name, state in weights.items() if isinstance(state, Mapping) and state
+    }
     if not with_weights:
         raise RbError(
             f"The file {path} has the results of {len(runs)} trainings without their weights. Download the"
@@ -58,17 +65,6 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
         "run": chosen,
         "epochs": run.get("epochs"),
     }
-
-
-def _is_run(key: object, run: object) -> bool:
-    """Whether key and value are a training run of the archives: (data set, seed) and its results."""
-    named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
-    return named and isinstance(run, Mapping)
-
-
-def _has_weights(run: Mapping[str, Any]) -> bool:
-    weights = run.get("net_state_dict")
-    return isinstance(weights, Mapping) and len(weights) > 0
 
 
 def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:

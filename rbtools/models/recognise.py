@@ -7,11 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rbtools.errors import RbError, shown
-from rbtools.models.families import FAMILIES, Ambiguous, Inferred
-from rbtools.models.families.base import State, head_of, weight
-from rbtools.models.families.nb201_family import skeleton
-
-__all__ = ["Ambiguous", "Inferred", "classes_of", "in_channels_of", "infer", "skeleton"]
+from rbtools.models.families import FAMILIES, Inferred, State, head_of, weight
 
 # Numbered linear layers: the one with the highest number gives the logits.
 COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
@@ -46,8 +42,10 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
         inferred: Inferred | None = family(state, metadata or {})
         if inferred is not None:
             return inferred
+    tops = list(dict.fromkeys(key.partition(".")[0] for key in state))
+    named = ", ".join(map(shown, tops[:8])) + (", ..." if len(tops) > 8 else "")
     raise RbError(
-        f"The checkpoint's network is not recognised: its {len(state)} tensors are {_outline(state)}."
+        f"The checkpoint's network is not recognised: its {len(state)} tensors are named {named}."
         f" Recognised are: {'; '.join(FAMILIES)}. Say which network it is with --arch: a name of"
         " rb-arch --space zoo, torchvision:NAME, timm:NAME, repo:OWNER/NAME, or python:MODULE:FUNCTION for"
         " your own."
@@ -68,8 +66,3 @@ def in_channels_of(state: State) -> int | None:
     """The number of image channels, by the usual names of a first convolution."""
     stem = next((tensor for name in STEMS if (tensor := weight(state, name, 4)) is not None), None)
     return None if stem is None else stem.shape[1]
-
-
-def _outline(state: State) -> str:
-    tops = list(dict.fromkeys(key.partition(".")[0] for key in state))
-    return "named " + ", ".join(map(shown, tops[:8])) + (", ..." if len(tops) > 8 else "")

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rbtools.models import Shape
 from rbtools.spaces import space
 from rbtools.spaces.residual import UNIT, Layers, outputs
 
@@ -31,9 +32,7 @@ class ResidualNetwork(nn.Module):
     and their sum is its scalar f. x is the image, or with `unit` the image brought to Euclidean norm 1.
     """
 
-    def __init__(
-        self, layers: Layers, width: int, *, classes: int, shape: tuple[int, int, int], unit: bool = False
-    ) -> None:
+    def __init__(self, layers: Layers, width: int, *, classes: int, shape: Shape, unit: bool = False) -> None:
         super().__init__()
         self.unit = unit
         channels, height, rest = shape
@@ -41,7 +40,12 @@ class ResidualNetwork(nn.Module):
         inputs = channels if layers[0].filter else channels * height * rest
         modules: list[nn.Module] = []
         for layer in layers:
-            modules.append(_weights(inputs, width, layer.filter))
+            size = layer.filter
+            modules.append(
+                nn.Conv2d(inputs, width, size, padding=size // 2, bias=False)
+                if size
+                else nn.Linear(inputs, width, bias=False)
+            )
             inputs = width
         self.layers = nn.ModuleList(modules)
         inputs = width * height * rest if layers[0].filter else width
@@ -62,13 +66,7 @@ class ResidualNetwork(nn.Module):
         return torch.cat([torch.zeros_like(logits), logits], dim=1) if self.binary else logits
 
 
-def _weights(inputs: int, width: int, size: int) -> nn.Module:
-    if size:
-        return nn.Conv2d(inputs, width, size, padding=size // 2, bias=False)
-    return nn.Linear(inputs, width, bias=False)
-
-
-def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> ResidualNetwork:
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> ResidualNetwork:
     """The network of a record of fcnn or rescnn. Raises RbError where it describes none."""
     residual_space: Any = space(arch["space"])
     sizes, layers = residual_space.of(arch)

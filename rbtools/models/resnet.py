@@ -1,20 +1,30 @@
-"""ResNet (He et al., CVPR 2016), named as kuangliu/pytorch-cifar names it.
+"""ResNet, pre-activation ResNet and Wide ResNet for images of any size: average pooling adapts to the image.
 
-The shortcut is a 1x1 convolution with BatchNorm (`shortcut.0`, `shortcut.1`) and the head `linear`. The stem
-for small images is a 3x3 convolution with stride 1 and without pooling; that of the paper, for 224x224 ones,
-is a 7x7 convolution with stride 2 and max-pooling; huyvnphan/PyTorch_CIFAR10 has the small convolution with
-that max-pooling. Average pooling adapts to the image, so that 64x64 and 8x8 images fit as well as 32x32 ones;
-at 32x32 it equals the fixed 4x4 pooling, which is also available for larger images (`windows`).
+ResNet (He et al., CVPR 2016) is named as kuangliu/pytorch-cifar names it: the shortcut is a 1x1 convolution
+with BatchNorm (`shortcut.0`, `shortcut.1`), the head `linear`. The stem for small images is a 3x3 convolution
+with stride 1 and without pooling; that of the paper, for 224x224 ones, a 7x7 convolution with stride 2 and
+max-pooling; huyvnphan/PyTorch_CIFAR10 has the small convolution with that max-pooling. At 32x32 the pooling
+equals the fixed 4x4 one, which is also available for larger images (`windows`).
+
+The pre-activation ResNet (He et al., ECCV 2016) is named as in locuslab/robust_overfitting. A block's
+shortcut branches off after its first BatchNorm and ReLU if it is a convolution (which has no BatchNorm of its
+own), and before them if it is the identity. In locuslab/fast_adversarial and networks derived from it, the
+convolution takes the block's input, too.
+
+Wide ResNet (Zagoruyko and Komodakis, 2016) is named as the WideResNet of TRADES and MART. Its shortcut
+convolutions (`convShortcut`) see the activated input, and identity shortcuts the input itself.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rbtools.models import Shape
 from rbtools.spaces import zoo
 
 Activation = Callable[[Tensor], Tensor]
@@ -71,6 +81,16 @@ def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential
     )
 
 
+def stage(
+    block: Callable[..., nn.Module], count: int, channels_in: int, channels: int, stride: int, *options: Any
+) -> nn.Sequential:
+    """`count` blocks, `block(channels_in, channels, stride, *options)`; the first has the stride."""
+    blocks = [block(channels_in, channels, stride, *options)]
+    inputs = channels * getattr(block, "expansion", 1)
+    blocks += [block(inputs, channels, 1, *options) for _ in range(count - 1)]
+    return nn.Sequential(*blocks)
+
+
 class ResNet(nn.Module):
     """Images (N, in_channels, H, W) -> logits (N, classes).
 
@@ -103,22 +123,18 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = nn.Identity() if stem == "cifar" else nn.MaxPool2d(3, 2, padding=1)
         channels = width
-        for stage, count in enumerate(blocks):
-            layers: list[nn.Module] = []
-            for number in range(count):
-                layers.append(block(channels, width << stage, 2 if stage and not number else 1))
-                channels = (width << stage) * block.expansion
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
+        for number, count in enumerate(blocks):
+            inner = width << number
+            setattr(self, f"layer{number + 1}", stage(block, count, channels, inner, 2 if number else 1))
+            channels = inner * block.expansion
         self.windows = windows
         self.linear = nn.Linear(channels * (windows or 1), classes)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.maxpool(self.activation(self.bn1(self.conv1(images))))
-        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = stage(x)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         pooled = x.mean((2, 3)) if self.windows is None else F.avg_pool2d(x, 4).flatten(1)
-        logits: Tensor = self.linear(pooled)
-        return logits
+        return self.linear(pooled)
 
 
 def share_activation(network: nn.Module, activation: Activation) -> None:
@@ -137,12 +153,137 @@ def set_traceless(network: nn.Module, fields: Mapping[str, Any]) -> None:
             module.eps = float(fields["eps"])
 
 
-def from_form(
-    form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
-) -> ResNet:
+def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> ResNet:
     """The zoo's ResNet of that form: ResNet-18 has 11,173,962 parameters for 32x32 images and 10 classes."""
     block = Bottleneck if form.bottleneck else BasicBlock
     windows = form.windows(fields, shape) if fields.get("pool") == "4x4" else None
     return ResNet(
         form.blocks, classes=classes, in_channels=shape[0], block=block, stem=fields["stem"], windows=windows
     )
+
+
+class PreActBlock(nn.Module):
+    """BatchNorm, ReLU, 3x3 convolution, twice: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int, shortcut: str) -> None:
+        super().__init__()
+        self.of_input = shortcut == "input"
+        self.activation: Activation = F.relu
+        self.bn1 = nn.BatchNorm2d(channels_in)
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.shortcut: nn.Sequential | None = None
+        if stride != 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels_in, channels_out, 1, stride, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.activation(self.bn1(x))
+        beside = x if self.shortcut is None else self.shortcut(x if self.of_input else active)
+        return self.conv2(self.activation(self.bn2(self.conv1(active)))) + beside
+
+
+class PreActResNet(nn.Module):
+    """Images (N, in_channels, H, W) -> logits (N, classes); four stages of blocks.
+
+    With `final_norm`, BatchNorm (`bn`) and ReLU follow the last block; kuangliu/pytorch-cifar has
+    neither. `shortcut`: what a shortcut convolution takes, "activation" or "input". Average pooling adapts to
+    the image.
+    """
+
+    layer1: nn.Sequential
+    layer2: nn.Sequential
+    layer3: nn.Sequential
+    layer4: nn.Sequential
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        *,
+        classes: int,
+        in_channels: int = 3,
+        width: int = 64,
+        final_norm: bool = True,
+        shortcut: str = "activation",
+    ) -> None:
+        super().__init__()
+        self.activation: Activation = F.relu
+        self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+        channels = width
+        for number, count in enumerate(blocks):
+            sizes = (count, channels, width << number, 2 if number else 1)
+            setattr(self, f"layer{number + 1}", stage(PreActBlock, *sizes, shortcut))
+            channels = width << number
+        self.bn = nn.BatchNorm2d(channels) if final_norm else None
+        self.linear = nn.Linear(channels, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.conv1(images)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        if self.bn is not None:
+            x = self.activation(self.bn(x))
+        return self.linear(x.mean((2, 3)))
+
+
+def preactresnet(
+    form: zoo.PreActResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape
+) -> PreActResNet:
+    """The zoo's pre-activation ResNet of that form: 11,172,170 parameters for 10 classes, with final norm."""
+    return PreActResNet(
+        form.blocks,
+        classes=classes,
+        in_channels=shape[0],
+        final_norm=form.final_norm,
+        shortcut=fields.get("shortcut", "activation"),
+    )
+
+
+class WideBlock(nn.Module):
+    """BatchNorm, ReLU, 3x3 convolution, twice: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.activation: Activation = F.relu
+        self.bn1 = nn.BatchNorm2d(channels_in)
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.convShortcut: nn.Conv2d | None = None
+        if channels_in != channels_out:
+            self.convShortcut = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.activation(self.bn1(x))
+        beside = x if self.convShortcut is None else self.convShortcut(active)
+        return self.conv2(self.activation(self.bn2(self.conv1(active)))) + beside
+
+
+class WideResNet(nn.Module):
+    """Images (N, in_channels, H, W) -> logits (N, classes).
+
+    `depth` is 6n+4 for n blocks in each of three stages, whose widths are 16, 32 and 64 times `widen`.
+    No dropout. Average pooling adapts to the image; at 32 pixels it is the fixed 8x8 one.
+    """
+
+    def __init__(self, depth: int, widen: int, *, classes: int, in_channels: int = 3) -> None:
+        super().__init__()
+        count, widths = (depth - 4) // 6, [16 * widen, 32 * widen, 64 * widen]
+        self.activation: Activation = F.relu
+        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        self.block1, self.block2, self.block3 = (
+            nn.Sequential(OrderedDict(layer=stage(WideBlock, count, *sizes)))
+            for sizes in zip((16, *widths), widths, (1, 2, 2), strict=False)
+        )
+        self.bn1 = nn.BatchNorm2d(widths[2])
+        self.fc = nn.Linear(widths[2], classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.block3(self.block2(self.block1(self.conv1(images))))
+        return self.fc(self.activation(self.bn1(x)).mean((2, 3)))
+
+
+def wideresnet(
+    form: zoo.WideResNetForm, fields: Mapping[str, Any], *, classes: int, shape: Shape
+) -> WideResNet:
+    """The zoo's Wide ResNet of that form: WRN-28-10 has 36,479,194 parameters for 10 classes."""
+    return WideResNet(form.depth, form.widen, classes=classes, in_channels=shape[0])

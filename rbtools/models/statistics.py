@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rbtools.models import Shape
 from rbtools.models.normalize import per_image
 
 Pair = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel, or one for all
@@ -44,7 +45,7 @@ class _Seen(Exception):
     """Raised to stop the forward pass after the first BatchNorm layer."""
 
 
-def synthetic(shape: tuple[int, int, int], count: int = MANY) -> Tensor:
+def synthetic(shape: Shape, count: int = MANY) -> Tensor:
     """Synthetic images (count, C, H, W) with the power spectrum of photographs (1/f)."""
     channels, height, width = shape
     generator = torch.Generator().manual_seed(0)
@@ -54,8 +55,7 @@ def synthetic(shape: tuple[int, int, int], count: int = MANY) -> Tensor:
     noise = torch.randn(count, 1, height, width, generator=generator)
     noise = noise + 0.35 * torch.randn(count, channels, height, width, generator=generator)
     images = torch.fft.irfft2(torch.fft.rfft2(noise) / frequency**1.3, s=(height, width))
-    scaled: Tensor = (0.47 + 0.25 * images / images.std()).clamp(0, 1)
-    return scaled
+    return (0.47 + 0.25 * images / images.std()).clamp(0, 1)
 
 
 def cropped(images: Tensor) -> Tensor:

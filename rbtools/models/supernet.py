@@ -27,8 +27,7 @@ class MixedEdge(nn.Module):
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         terms = [weight * op(x) for weight, op in zip(weights, self.candidates, strict=True)]
-        out: Tensor = torch.stack(terms).sum(0)
-        return out
+        return torch.stack(terms).sum(0)
 
 
 class SearchCell(nn.Module):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rbtools.models.families.base import HEAD
+from rbtools.models.families import HEAD
 
 # Synonyms: kuangliu's (advbench, MART, Rice) and torchvision's.
 SYNONYMS = (("shortcut", "downsample"), ("linear", "fc"))

@@ -8,6 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rbtools.models import Shape
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
 
@@ -38,13 +39,10 @@ class VisionTransformer(torchvision.models.VisionTransformer):
         side = self.image_size
         if tuple(images.shape[2:]) != (side, side):
             images = F.interpolate(images, (side, side), mode="bilinear", align_corners=False)
-        logits: Tensor = super().forward(images)
-        return logits
+        return super().forward(images)
 
 
-def from_form(
-    form: zoo.ViT, fields: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]
-) -> VisionTransformer:
+def vit(form: zoo.ViT, fields: Mapping[str, Any], *, classes: int, shape: Shape) -> VisionTransformer:
     """The zoo's vision transformer of that form: ViT-B has 85,806,346 parameters for 10 classes."""
     sizes = {name: int(fields[name]) for name in ("patch", "side") if name in fields}
     return VisionTransformer(form, classes=classes, in_channels=shape[0], **sizes)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rbtools.errors import RbError, unknown
+from rbtools.models import Shape
 from rbtools.spaces.own_code import Foreign
 from rbtools.spaces.prompts import ZERO_SHOT
 
@@ -28,19 +29,15 @@ def table() -> dict[str, dict[str, Any]]:
     params: [a, b] for a + b x classes. per_channel: weights of the first layer for each image channel. macs:
     by pixels a side, [a, b] likewise, for three channels. smallest: the least pixels a side. fixed: the only
     size that it accepts, or 0. auxiliary: whether it has heads used only in training. head, stem: its last
-    and first weights. digest: of its names and shapes, see `rbtools.models.families`.
+    and first weights. digest: of its names and shapes, see `rbtools.zoo.by_digest`.
     """
-    text = Path(__file__).with_name("torchvision.json").read_text("utf-8")
-    entries: dict[str, dict[str, Any]] = json.loads(text)
-    return entries
+    return json.loads(Path(__file__).with_name("torchvision.json").read_text("utf-8"))
 
 
 @cache
 def timm_table() -> dict[str, dict[str, Any]]:
     """timm's networks by the digest of names and shapes: `head`, `stem`, `names` (one per function)."""
-    text = Path(__file__).with_name("timm.json").read_text("utf-8")
-    entries: dict[str, dict[str, Any]] = json.loads(text)
-    return entries
+    return json.loads(Path(__file__).with_name("timm.json").read_text("utf-8"))
 
 
 def torchvision(name: str) -> dict[str, Any]:
@@ -65,7 +62,7 @@ def small_stem(arch: Mapping[str, Any]) -> bool:
     return stem is not None
 
 
-def refuse_small_images(about: Mapping[str, Any], shape: tuple[int, int, int]) -> None:
+def refuse_small_images(about: Mapping[str, Any], shape: Shape) -> None:
     """Raise RbError if a network cannot process images this small."""
     side = min(shape[1:])
     if not about["fixed"] and side < about["smallest"]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, shown, unknown
-from rbtools.inputs.named_weights import NamedWeights
+from rbtools.inputs.published_weights import NamedWeights
 from rbtools.lazy import torch
 from rbtools.plain_files import read_text
 from rbtools.zoo import transformers_config
@@ -33,22 +33,19 @@ _INTERPOLATIONS = ("bilinear", "bicubic")
 # --- the Hub --------------------------------------------------------------------------------------------
 
 
-def _wrong_part(repository: str) -> bool:
-    """Whether the Hub has no such names: of another beginning or end, with two marks, or too long."""
-    wrong = any(part[0] in "-." or part[-1] in "-." for part in repository.split("/"))
-    return wrong or any(marks in repository for marks in ("--", "..")) or len(repository) > 96
-
-
 def of_hub(name: str, run: Run) -> NamedWeights:
     """The weights of a repository of the Hub, ORG/NAME or ORG/NAME@REVISION."""
     match = _REPOSITORY.fullmatch(name)
-    if match is None or _wrong_part(match[1]):
+    # The Hub has no names of another beginning or end, with two marks, or longer ones.
+    parts = [] if match is None or len(match[1]) > 96 else match[1].split("/")
+    if not parts or any(part.strip("-.") != part or "--" in part or ".." in part for part in parts):
         here = os.path.exists(name) or name[:1] in "./~"
         folder = " For a file here write --checkpoint FILE." if here else ""
         raise RbError(
             f"hf:{shown(name)} names no repository of the Hub. Expected hf:ORG/NAME or hf:ORG/NAME@REVISION."
             f"{folder}"
         )
+    assert match is not None
     repository, revision = match.groups()
     arch = _configured(f"hf:{repository}", lambda file: _hub_file(repository, revision, file, run))
     path = _hub_file(repository, revision, WEIGHTS_FILE, run)

@@ -51,12 +51,12 @@ def entry(name: str, classes: int | None = None) -> tuple[str, str, str]:
         rows = fitting or rows
     if not rows and own in WITHOUT:
         raise RbError(
-            f"robustbench:{name} is {WITHOUT[own]}. Write a function that builds it and loads its"
-            f" files, and say"
-            " --arch python:MODULE:FUNCTION --allow-code."
+            f"robustbench:{name} is {WITHOUT[own]}. Write a function that builds it and loads its files,"
+            " and say --arch python:MODULE:FUNCTION --allow-code."
         )
     if not rows:
-        raise unknown("entry of RobustBench", name, [*_names(), *table()])
+        names = dict.fromkeys(key.rpartition("/")[2] for key in table())
+        raise unknown("entry of RobustBench", name, [*names, *table()])
     if len(set(rows.values())) > 1:
         listed = ", ".join(f"robustbench:{key}" for key in rows)
         raise RbError(f"robustbench:{name} means several networks. Say which: {listed}.")
@@ -66,7 +66,3 @@ def entry(name: str, classes: int | None = None) -> tuple[str, str, str]:
 def _is(key: str, name: str) -> bool:
     dataset, threat, own = key.split("/")
     return name in (own, f"{dataset}/{own}", f"{threat}/{own}", key)
-
-
-def _names() -> list[str]:
-    return list(dict.fromkeys(key.rpartition("/")[2] for key in table()))

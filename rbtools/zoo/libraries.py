@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, unknown
-from rbtools.models import Variants
+from rbtools.models import Shape, Variants
 from rbtools.zoo import external, timm_2020
-
-Shape = tuple[int, int, int]
 
 
 def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
@@ -160,8 +158,9 @@ def _timm(arch: Mapping[str, Any], **options: Any) -> nn.Module:
     except (TypeError, AssertionError) as error:
         if not sizes:
             raise
+        asked = " and ".join(f"{key}={arch[key]}" for key in ("side", "patch") if key in arch)
         raise RbError(
-            f"timm's {name} cannot be built with {_in_words(arch)}: {error}. Leave out side= and patch=, or"
+            f"timm's {name} cannot be built with {asked}: {error}. Leave out side= and patch=, or"
             " choose a vision transformer."
         ) from None
     patch = getattr(getattr(network, "patch_embed", None), "patch_size", None)
@@ -171,7 +170,3 @@ def _timm(arch: Mapping[str, Any], **options: Any) -> nn.Module:
             " Choose a patch that divides it."
         )
     return network
-
-
-def _in_words(arch: Mapping[str, Any]) -> str:
-    return " and ".join(f"{key}={arch[key]}" for key in ("side", "patch") if key in arch)

@@ -13,8 +13,8 @@ from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.models.load_weights import meta_init
+from rbtools.zoo.by_digest import digest
 from rbtools.zoo.libraries import import_timm
-from rbtools.zoo.torchvision_family import digest
 
 LARGEST = 450_000_000  # parameters
 

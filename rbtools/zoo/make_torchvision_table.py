@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rbtools.models.load_weights import meta_init
 from rbtools.models.torchvision_import import torchvision
-from rbtools.zoo import torchvision_family as family
+from rbtools.zoo import by_digest
 
 SIDES = (32, 64, 224)  # of images, in pixels; multiply-adds are tabulated for these
 NATIVE, LARGE = 224, 256
@@ -24,8 +24,7 @@ NATIVE, LARGE = 224, 256
 
 def names() -> list[str]:
     """torchvision's classification networks."""
-    listed: list[str] = torchvision.models.list_models(module=torchvision.models)
-    return listed
+    return torchvision.models.list_models(module=torchvision.models)
 
 
 def network(name: str, classes: int = 1000, **options: object) -> nn.Module:
@@ -55,7 +54,7 @@ def entry(name: str) -> dict[str, Any]:
         "auxiliary": auxiliary,
         "head": head,
         "stem": stem,
-        "digest": family.digest(state, head, stem),
+        "digest": by_digest.digest(state, head, stem),
     }
 
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, unknown
+from rbtools.models import Shape
 from rbtools.models.statistics import Known
 from rbtools.spaces import prompts
 from rbtools.zoo.libraries import resizing
@@ -109,7 +110,7 @@ def configuration(name: str) -> dict[str, Any]:
     return config
 
 
-def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """The zero-shot classifier of open_clip's model `arch["name"]` and the prompts in `arch["prompts_file"]`.
 
     Images of another size are resized to the model's. Raises RbError where open_clip is not installed or has

@@ -61,7 +61,8 @@ def in_use(
         usual = VIT_OF_TIMM
     pairs = [known[name] for name in usual if name in known]
     if space == "timm" and not named:
-        pairs = list(_pairs(_timm_configurations(str(arch["name"])), classes))
+        configurations = import_timm().models.get_arch_pretrained_cfgs(str(arch["name"])).values()
+        pairs = list(_pairs([cfg.to_dict() for cfg in configurations if cfg.has_weights], classes))
     elif space == ZERO_SHOT:
         pairs = list(getattr(network, "published", ()))  # its name does not say which weights they are
     elif space in ("timm", "repo"):
@@ -83,13 +84,6 @@ def _of_timm_training(metadata: Mapping[str, Any]) -> list[Known]:
         return []
     cfg = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
     return [] if cfg is None else list(_pairs([cfg.to_dict()], None))
-
-
-def _timm_configurations(name: str) -> list[Mapping[str, Any]]:
-    """The configurations of all weights that timm publishes for a network."""
-    timm = import_timm()
-    configurations = timm.models.get_arch_pretrained_cfgs(name).values()
-    return [cfg.to_dict() for cfg in configurations if cfg.has_weights]
 
 
 def _pairs(configurations: Sequence[Mapping[str, Any]], classes: int | None) -> Iterable[Known]:

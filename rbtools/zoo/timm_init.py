@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.inputs import named_weights
+from rbtools.inputs import published_weights
 from rbtools.models import read_checkpoint
 from rbtools.trainer.init import seeded
 from rbtools.zoo import libraries
@@ -27,7 +27,7 @@ KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
 def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) -> nn.Module:
     """timm's network with its published weights, or those of a file; the classifier is fresh."""
     try:
-        path = recipe.init_file or named_weights.find(f"timm:{arch['name']}", run).path
+        path = recipe.init_file or published_weights.find(f"timm:{arch['name']}", run).path
     except RbError as error:
         raise RbError(f"{error} Or name a file of its weights with --init timm:file=FILE.") from None
     state = read_checkpoint.read(path).state
@@ -78,8 +78,7 @@ def summed(kernel: Tensor, side: int) -> Tensor:
             f" {old} is no multiple of {side}. Choose another patch, or resample=timm."
         )
     factor = old // side
-    total: Tensor = kernel.reshape(*kernel.shape[:2], side, factor, side, factor).sum(dim=(3, 5))
-    return total
+    return kernel.reshape(*kernel.shape[:2], side, factor, side, factor).sum(dim=(3, 5))
 
 
 def interpolated(positions: Tensor, grid: tuple[int, int], prefix: int = 1) -> Tensor:

@@ -100,19 +100,15 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     kind = next((kind for kind in TABLES if any(key.startswith(f"{kind}.") for key in state)), None)
     if kind is None or not all(key.startswith((f"{kind}.", *_HEADS)) for key in state):
         return dict(state)
-    names = {key: _substituted(key.removeprefix(f"{kind}."), TABLES[kind]) for key in state}
+    names = {key: key.removeprefix(f"{kind}.") for key in state}
+    for pattern, words in TABLES[kind]:
+        names = {key: re.sub(pattern, words, name, count=1) for key, name in names.items()}
     if len(set(names.values())) < len(names):
         return dict(state)
     tensors = {names[key]: value for key, value in state.items()}
     if kind == "convnextv2":
         tensors = dict(_of_convnextv2(tensors))
     return _with_joined_attention(tensors)
-
-
-def _substituted(key: str, table: Substitutions) -> str:
-    for pattern, words in table:
-        key = re.sub(pattern, words, key, count=1)
-    return key
 
 
 def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -17,9 +17,8 @@ from rbtools.certification.linear_bounds import NetworkBounds, crown_bounds
 from rbtools.certification.network import trace
 from rbtools.errors import RbError
 from rbtools.models.cell_network import NASBench201Network
+from rbtools.models.plain import VGG, SimpleCNN
 from rbtools.models.resnet import ResNet
-from rbtools.models.simplecnn import SimpleCNN
-from rbtools.models.vgg import VGG
 from rbtools.rng.draws import Draws
 from tests.certification.networks import DrawnNetwork, drawn_images, points_in_ball
 

@@ -15,8 +15,8 @@ from rbtools.execution import ENGINES
 from rbtools.execution.executor import Executor, Finished, Job, JobFunction, run_job, run_on
 from rbtools.execution.run import Run
 from rbtools.models.normalize import Normalized
+from rbtools.models.plain import SimpleCNN
 from rbtools.models.programs import Program
-from rbtools.models.simplecnn import SimpleCNN
 from tests.runner import records, run
 
 

@@ -49,14 +49,6 @@ def golden_images(size: int, dtype: torch.dtype) -> torch.Tensor:
     return (0.5 + 0.5 * wave).reshape(2, 3, size, size).to(dtype)
 
 
-def golden_network(expected: dict) -> nn.Module:
-    arch = {"space": "nasbench201", **{key: expected[key] for key in ("str", "index", "channels", "cells")}}
-    size = expected["image"]
-    network = build(arch, classes=expected["classes"], shape=(3, size, size))
-    fill_by_formula(network)
-    return network
-
-
 def relative(found: torch.Tensor, expected: list) -> float:
     wanted = torch.tensor(expected, dtype=torch.float64)
     return ((found.double() - wanted).abs().max() / wanted.abs().max()).item()
@@ -73,39 +65,29 @@ def multiply_adds(network: NASBench201Network, size: int) -> int:
 
 
 @pytest.mark.parametrize("expected", GOLDEN["networks"], ids=lambda e: f"{e['index']}-{e['image']}")
-class TestGolden:
-    def test_counts_are_the_originals(self, expected):
-        network = golden_network(expected)
-        assert sum(p.numel() for p in network.parameters()) == expected["params"]
-        assert len(network.state_dict()) == expected["keys"]
-        assert multiply_adds(network, expected["image"]) == expected["conv_linear_macs"]
-
-    def test_eval_logits_in_float32(self, expected):
-        network = golden_network(expected).eval()
-        with torch.no_grad():
-            logits = network(golden_images(expected["image"], torch.float32))
-        assert relative(logits, expected["logits_eval"]) < 1e-4
-
-    def test_train_logits(self, expected):
-        network = golden_network(expected).double().train()
-        with torch.no_grad():
-            logits = network(golden_images(expected["image"], torch.float64))
-        bound = 1e-3 if expected["index"] in ILL_CONDITIONED_IN_TRAIN_MODE else 1e-4
-        assert relative(logits, expected["logits_train"]) < bound
-
-    def test_input_gradient(self, expected):
-        network = golden_network(expected).eval()
-        images = golden_images(expected["image"], torch.float32).requires_grad_()
-        labels = torch.tensor([3, 7]) % expected["classes"]
-        (gradient,) = torch.autograd.grad(F.cross_entropy(network(images), labels), images)
-        assert gradient.abs().sum().item() == pytest.approx(expected["input_grad_l1"], rel=1e-4)
-
-
-def test_state_dict_keys_are_the_originals():
-    expected = next(e for e in GOLDEN["networks"] if e["index"] == 13714)
-    names = "\n".join(sorted(golden_network(expected).state_dict()))
-    wanted = GOLDEN["sha256_of_state_dict_keys_13714_sorted_one_a_line"]
-    assert hashlib.sha256(names.encode()).hexdigest() == wanted
+def test_counts_logits_and_gradients_are_the_originals(expected):
+    arch = {"space": "nasbench201", **{key: expected[key] for key in ("str", "index", "channels", "cells")}}
+    size, index = expected["image"], expected["index"]
+    network = build(arch, classes=expected["classes"], shape=(3, size, size)).eval()
+    fill_by_formula(network)
+    assert sum(p.numel() for p in network.parameters()) == expected["params"]
+    assert len(network.state_dict()) == expected["keys"]
+    assert multiply_adds(network, size) == expected["conv_linear_macs"]
+    if index == 13714:
+        names = "\n".join(sorted(network.state_dict())).encode()
+        assert (
+            hashlib.sha256(names).hexdigest() == GOLDEN["sha256_of_state_dict_keys_13714_sorted_one_a_line"]
+        )
+    images = golden_images(size, torch.float32).requires_grad_()
+    logits = network(images)
+    assert relative(logits, expected["logits_eval"]) < 1e-4
+    labels = torch.tensor([3, 7]) % expected["classes"]
+    (gradient,) = torch.autograd.grad(F.cross_entropy(logits, labels), images)
+    assert gradient.abs().sum().item() == pytest.approx(expected["input_grad_l1"], rel=1e-4)
+    with torch.no_grad():
+        logits = network.double().train()(golden_images(size, torch.float64))
+    bound = 1e-3 if index in ILL_CONDITIONED_IN_TRAIN_MODE else 1e-4
+    assert relative(logits, expected["logits_train"]) < bound
 
 
 def plain_cell(cell: nn.Module, ops: tuple[int, ...], x: torch.Tensor) -> torch.Tensor:
@@ -129,7 +111,7 @@ def plain_cell(cell: nn.Module, ops: tuple[int, ...], x: torch.Tensor) -> torch.
     return nodes[3]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(ops=CELLS, train=st.booleans())
 def test_a_cell_is_its_definition(ops, train):
     network = NASBench201Network(ops, channels=4, cells=1, classes=3).double().train(train)
@@ -145,8 +127,7 @@ def test_a_cell_is_its_definition(ops, train):
 
 
 def test_only_what_the_output_needs_is_computed():
-    every = (True,) * 6
-    assert edges_to_compute((3, 3, 3, 3, 3, 3)) == every
+    assert edges_to_compute((3, 3, 3, 3, 3, 3)) == (True,) * 6
     # Zeros that would be added to something are left out, and so is a node that leads nowhere.
     assert edges_to_compute((3, 3, 3, 1, 0, 0)) == (False, False, False, True, False, False)
     # Nothing reaches the output: one edge of zeros is left.
@@ -169,7 +150,7 @@ def test_none_gives_zeros_even_for_infinite_input():
     assert torch.equal(cell(torch.full((1, 2, 3, 3), float("inf"))), torch.zeros(1, 2, 3, 3))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(ops=CELLS, channels=st.integers(1, 5), cells=st.integers(1, 3), classes=st.integers(1, 9))
 def test_costs_computed_without_torch_are_the_networks(ops, channels, cells, classes):
     with torch.device("meta"):
@@ -206,13 +187,10 @@ def test_works_with_function_transforms_tracing_and_channels_last():
         ({"str": "|none~0|+|nne~0|none~1|+|none~0|none~1|none~2|"}, "'none'"),
         ({"index": 0, "cells": 0}, "cells 0"),
         ({"index": 0, "channels": "16"}, "channels '16'"),
+        ({"index": 0, "shape": (3, 30, 30)}, "30x30"),
     ],
 )
 def test_a_record_that_describes_no_network_is_refused(arch, said):
+    shape = arch.get("shape", (3, 32, 32))
     with pytest.raises(RbError, match=said):
-        build({"space": "nasbench201", **arch}, classes=10, shape=(3, 32, 32))
-
-
-def test_image_sizes_that_cannot_be_halved_twice_are_refused():
-    with pytest.raises(RbError, match="30x30"):
-        build({"space": "nasbench201", "index": 0}, classes=10, shape=(3, 30, 30))
+        build({"space": "nasbench201", **arch}, classes=10, shape=shape)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import pickle
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -50,12 +54,12 @@ def prefixed(state, prefix):
 
 NESTINGS = {
     "bare": lambda s: s,
-    "state_dict": lambda s: {"epoch": 3, "state_dict": s},
-    "model": lambda s: {"model": s, "best_acc": torch.tensor(0.9)},
     "net": lambda s: {"net": s, "acc": 93.1, "epoch": 199},
     "model_state_dict": lambda s: {"optimizer": {"state": {0: {"b": torch.ones(2)}}}, "model_state_dict": s},
     "two deep": lambda s: {"model": {"state_dict": s}},
     "last beside best": lambda s: {"last": {"w": torch.ones(1)}, "best": s},
+    "model beside ema": lambda s: {"model": s, "model_ema": s, "best_acc": torch.tensor(0.7)},
+    "ema": lambda s: {"ema": s},
     "unusual key": lambda s: {"weights_of_epoch_7": s, "optimizer_state": {"m": torch.ones(2)}},
 }
 
@@ -65,7 +69,7 @@ PREFIXES = ("", "module.", "_orig_mod.module.", "module.model.", "net.", "1.")
 
 @pytest.mark.parametrize(
     ("nesting", "prefix"),
-    [*((nesting, "module.") for nesting in NESTINGS), *(("state_dict", prefix) for prefix in PREFIXES)],
+    [*((nesting, "module.") for nesting in NESTINGS), *(("net", prefix) for prefix in PREFIXES)],
 )
 def test_nesting_and_prefixes_are_taken_off(network, images, nesting, prefix):
     path = saved(NESTINGS[nesting](prefixed(network.state_dict(), prefix)))
@@ -121,41 +125,26 @@ def test_normalisation_in_the_file_becomes_the_first_layer(network, images, name
 def test_madrylab_files_with_an_attacker_beside_the_model(network, images):
     state = network.state_dict()
     mean, std = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(STD).view(3, 1, 1)
-    content = {
-        **prefixed(state, "module.model."),
-        **prefixed(state, "module.attacker.model."),
-        **{
-            f"module.{where}.new_{name}": value
-            for where in ("normalizer", "attacker.normalize")
-            for name, value in (("mean", mean), ("std", std))
-        },
-    }
+    content = {**prefixed(state, "module.model."), **prefixed(state, "module.attacker.model.")}
+    for where in ("normalizer", "attacker.normalize"):
+        content |= {f"module.{where}.new_mean": mean, f"module.{where}.new_std": std}
     model, _, _ = checkpoint.load(saved({"model": content}))
     assert torch.equal(model(images), Normalized(network, MEAN, STD)(images))
 
 
 def test_two_different_normalisations_are_refused(network):
-    pair = {
-        "a.mean": torch.tensor(MEAN),
-        "a.std": torch.tensor(STD),
-        "b.mean": torch.zeros(3),
-        "b.std": torch.ones(3),
-    }
+    pair = {"a.mean": torch.tensor(MEAN), "a.std": torch.tensor(STD)}
+    pair |= {"b.mean": torch.zeros(3), "b.std": torch.ones(3)}
     with pytest.raises(RbError, match="2 different normalisations"):
         checkpoint.read(saved({**pair, **network.state_dict()}))
 
 
-def test_num_batches_tracked_may_be_missing(network, images):
-    state = {key: value for key, value in network.state_dict().items() if "num_batches" not in key}
-    model, _, _ = checkpoint.load(saved(state))
-    assert torch.equal(model(images), network(images))
-
-
-def test_loading_leaves_the_random_state_alone(network):
-    path = saved(network.state_dict())
+def test_counters_may_be_missing_and_loading_leaves_the_random_state_alone(network, images):
+    path = saved({key: value for key, value in network.state_dict().items() if "num_batches" not in key})
     before = torch.random.get_rng_state()
-    checkpoint.load(path)
+    model, _, _ = checkpoint.load(path)
     assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(model(images), network(images))
 
 
 class TestRecognition:
@@ -180,13 +169,11 @@ class TestRecognition:
         path = saved(build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict())
         with pytest.raises(RbError) as error:
             checkpoint.load(path)
-        message = str(error.value)
-        assert "(2 channels, cells 2, 4 classes)" in message
-        assert "edge 0->3 has no weights" in message
-        assert "3 architectures fit" in message
-        assert "nb201-13714" in message
-        assert "--arch" in message
-        assert str(path) in message
+        for part in (
+            *("(2 channels, cells 2, 4 classes)", "edge 0->3 has no weights", "3 architectures fit"),
+            *("nb201-13714", "--arch", str(path)),
+        ):
+            assert part in str(error.value)
 
     @pytest.mark.parametrize("arch", [{"index": 13714}, {"str": WITH_SKIP}, {"name": "nb201-13714"}])
     def test_a_named_architecture_takes_its_sizes_from_the_weights(self, arch):
@@ -195,19 +182,13 @@ class TestRecognition:
         assert (found["channels"], found["cells"], facts["arch_from"]) == (2, 1, "given")
         assert len(model.cells) == 5
 
-    @pytest.mark.parametrize("note", [{"arch_str": WITH_SKIP}, {"config": {"arch": [WITH_SKIP]}}])
-    def test_a_string_in_the_metadata_settles_it(self, note):
-        path = saved(
-            {**note, "state_dict": build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict()}
-        )
-        assert checkpoint.load(path)[1]["index"] == 13714
-
-    def test_a_string_that_contradicts_the_weights_does_not(self):
-        path = saved(
-            {"arch": WITH_SKIP, "state_dict": NASBench201Network((3, 3, 3, 1, 2, 2), channels=2).state_dict()}
-        )
+    def test_a_string_in_the_metadata_settles_it_unless_it_contradicts_the_weights(self):
+        state = build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict()
+        for note in ({"arch_str": WITH_SKIP}, {"config": {"arch": [WITH_SKIP]}}):
+            assert checkpoint.load(saved({**note, "state_dict": state}))[1]["index"] == 13714
+        state = NASBench201Network((3, 3, 3, 1, 2, 2), channels=2, cells=1).state_dict()
         with pytest.raises(RbError, match="3 architectures fit"):
-            checkpoint.load(path)
+            checkpoint.load(saved({"arch": WITH_SKIP, "state_dict": state}))
 
     def test_cells_that_differ_are_refused(self):
         network = NASBench201Network((3, 2, 3, 3, 2, 3), channels=2, cells=2)
@@ -229,16 +210,10 @@ class TestMisfits:
         assert "unexpected: extra.weight;" in message
         assert "of another shape: lastact.0.weight 5, expected 8." in message
 
-    def test_many_keys_are_counted(self, network):
-        with pytest.raises(RbError, match=r"\.\.\. \(\d+ in all\)"):
+    def test_many_keys_are_counted_and_the_message_says_what_the_file_holds(self, network):
+        holds = r"holds nb201-\d+ with channels 2 and cells 2 \(4 classes, 3 image channels\)"
+        with pytest.raises(RbError, match=rf"\.\.\. \(\d+ in all\).*{holds}"):
             checkpoint.load(saved(network.state_dict()), {"space": "zoo", "name": "resnet18"})
-
-    def test_the_message_says_what_the_file_holds(self, network):
-        said = r"holds nb201-\d+ with channels 2 and cells 2 \(4 classes, 3 image channels\)"
-        with pytest.raises(RbError, match=said):
-            checkpoint.load(saved(network.state_dict()), {"space": "zoo", "name": "resnet18"})
-
-    def test_the_message_says_the_sizes_where_the_cell_is_open(self):
         path = saved(build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).state_dict())
         with pytest.raises(RbError, match="holds a NAS-Bench-201 network with channels 2 and cells 2"):
             checkpoint.load(path, arch_of(WITH_SKIP, cells=5))
@@ -265,31 +240,28 @@ class TestMisfits:
             checkpoint.load(saved(state))
 
 
-METADATA = {"arch": arch_of(WITH_SKIP), "classes": 4}
-
-
 class TestWriting:
-    def written(self, network, **given):
-        Path("w.safetensors").write_bytes(checkpoint.to_bytes(network, METADATA, **given))
-        return Path("w.safetensors")
+    METADATA: ClassVar = {"arch": arch_of(WITH_SKIP), "classes": 4}
 
     def network(self):
         return build(arch_of(WITH_SKIP), classes=4, shape=(3, 8, 8)).eval()
 
-    def test_what_is_written_loads_with_no_hint(self, images):
+    def test_a_normalised_network_is_written_bare_and_loads_with_no_hint(self, images):
         network = self.network()
-        model, arch, facts = checkpoint.load(self.written(network, mean=MEAN, std=STD))
-        assert torch.equal(model(images), Normalized(network, MEAN, STD)(images))
+        normalized = Normalized(network, MEAN, STD)
+        Path("w.safetensors").write_bytes(checkpoint.to_bytes(normalized, self.METADATA))
+        assert checkpoint.to_bytes(network, self.METADATA, MEAN, STD) == Path("w.safetensors").read_bytes()
+        model, arch, facts = checkpoint.load("w.safetensors")
+        assert torch.equal(model(images), normalized(images))
         assert arch == arch_of(WITH_SKIP)
         assert (facts["arch_from"], facts["format"]) == ("metadata", "safetensors")
         json.dumps(facts, allow_nan=False)  # the record keeps them
-        assert checkpoint.read("w.safetensors").metadata == METADATA
-
-    def test_keys_are_those_of_the_bare_network(self):
-        network = self.network()
-        read = checkpoint.read(self.written(Normalized(network, MEAN, STD)))
-        assert read.state.keys() == network.state_dict().keys()
-        torch.testing.assert_close(read.mean, torch.tensor(MEAN))
+        read = checkpoint.read("w.safetensors")
+        assert read.metadata == self.METADATA and read.state.keys() == network.state_dict().keys()
+        # Strict loading cannot see whether an edge skips or pools; the file says so.
+        other = WITH_SKIP.replace("skip_connect", "avg_pool_3x3")
+        with pytest.raises(RbError, match=r"holds the architecture .*skip_connect.*as .*avg_pool_3x3"):
+            checkpoint.load("w.safetensors", {"space": "nasbench201", "str": other})
 
     def test_equal_weights_give_equal_bytes(self):
         network = self.network()
@@ -309,83 +281,47 @@ class TestWriting:
         state = checkpoint.read("t").state
         assert torch.equal(state["0.weight"], state["1.weight"])
 
-    def test_another_cell_with_the_same_weights_is_refused(self):
-        """Strict loading cannot see whether an edge skips or pools; the file says so."""
-        path = self.written(self.network())
-        other = WITH_SKIP.replace("skip_connect", "avg_pool_3x3")
-        with pytest.raises(RbError, match=r"holds the architecture .*skip_connect.*as .*avg_pool_3x3"):
-            checkpoint.load(path, {"space": "nasbench201", "str": other})
-
 
 class Hostile:
     def __reduce__(self):
-        import os
-
         return os.system, ("touch it-ran",)
 
 
-def _html(path):
-    path.write_text(
-        "\n<!DOCTYPE html>\n<html><head><title>Google Drive - Quota exceeded</title></head></html>"
-    )
+def cut_off(path, size, **how):
+    torch.save({"w": torch.ones(4000)}, path, **how)
+    path.write_bytes(path.read_bytes()[:size])
 
 
-def _without_end(path):
-    torch.save({"w": torch.ones(4000)}, path)
-    path.write_bytes(path.read_bytes()[:9000])
-
-
-def _legacy_cut(path):
-    torch.save({"w": torch.ones(4000)}, path, _use_new_zipfile_serialization=False)
-    path.write_bytes(path.read_bytes()[:5000])
-
-
-def _safetensors_cut(path):
-    path.write_bytes(checkpoint.to_bytes(nn.Linear(9, 9), {})[:-7])
-
-
-def _zip_of_pictures(path):
-    import zipfile
-
+def zip_of_pictures(path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.jpg", b"...")
 
 
-def _pickle(path):
-    import pickle
-
-    path.write_bytes(pickle.dumps({"w": 1}))
-
-
+HTML = "\n<!DOCTYPE html>\n<html><head><title>Google Drive - Quota exceeded</title></head></html>"
+LEGACY = {"_use_new_zipfile_serialization": False}
 BAD_FILES = {
     "missing": (lambda path: None, "does not exist"),
     "folder": (lambda path: path.mkdir(), "is a folder"),
     "empty": (lambda path: path.touch(), r"is empty \(0 bytes\)"),
-    "cut zip": (_without_end, r"cut off or damaged: 9000 bytes"),
-    "cut legacy": (_legacy_cut, r"cut off or damaged \(5000 bytes"),
-    "cut safetensors": (_safetensors_cut, r"safetensors file that is cut off"),
-    "html": (_html, "is a web page, titled 'Google Drive - Quota exceeded'"),
-    "text": (
-        lambda path: path.write_text("epoch,acc\n1,0.5\n"),
-        "text file that begins with 'epoch,acc 1,0.5'",
+    "cut zip": (lambda path: cut_off(path, 9000), r"cut off or damaged: 9000 bytes"),
+    "cut legacy": (lambda path: cut_off(path, 5000, **LEGACY), r"cut off or damaged \(5000 bytes"),
+    "cut safetensors": (
+        lambda path: path.write_bytes(checkpoint.to_bytes(nn.Linear(9, 9), {})[:-7]),
+        "safetensors file that is cut off",
     ),
+    "html": (lambda path: path.write_text(HTML), "is a web page, titled 'Google Drive - Quota exceeded'"),
+    "text": (lambda path: path.write_text("epoch,acc\n1,0.5\n"), "that begins with 'epoch,acc 1,0.5'"),
     "lfs": (lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
     "gzip": (lambda path: path.write_bytes(b"\x1f\x8b\x08" + bytes(50)), "gzip archive.*unpack it"),
     "noise": (lambda path: path.write_bytes(bytes(range(200, 256)) * 9), "begins with the bytes c8 c9"),
-    "other zip": (_zip_of_pictures, r"zip archive of other files \(a.jpg\)"),
+    "other zip": (zip_of_pictures, r"zip archive of other files \(a.jpg\)"),
     "hostile": (
         lambda path: torch.save({"state_dict": {"w": torch.ones(1)}, "x": Hostile()}, path),
         "posix.system",
     ),
-    "hostile legacy": (
-        lambda path: torch.save({"x": Hostile()}, path, _use_new_zipfile_serialization=False),
-        "posix.system",
-    ),
-    "plain pickle": (_pickle, "a Python pickle"),
-    "whole module": (
-        lambda path: torch.save(nn.Linear(2, 2), path),
-        r"Python object torch\.nn\.modules\.linear\.Linear",
-    ),
+    "hostile legacy": (lambda path: torch.save({"x": Hostile()}, path, **LEGACY), "posix.system"),
+    "plain pickle": (lambda path: path.write_bytes(pickle.dumps({"w": 1})), "a Python pickle"),
+    "whole module": (lambda path: torch.save(nn.Linear(2, 2), path), r"torch\.nn\.modules\.linear\.Linear"),
     "tensor": (lambda path: torch.save(torch.ones(3), path), "holds a single tensor"),
     "list": (lambda path: torch.save([1, 2], path), "holds a list"),
     "no weights": (lambda path: torch.save({"epoch": 3, "opt": {}}, path), "it holds 'epoch', 'opt'"),
@@ -415,7 +351,7 @@ def test_the_content_decides_and_not_the_ending(network, images):
         assert torch.equal(checkpoint.load(name)[0](images), network(images))
 
 
-@pytest.mark.parametrize("kept", [8, 20, 60, 200])
+@pytest.mark.parametrize("kept", [8, 200])
 def test_a_file_cut_anywhere_is_one_sentence(network, kept):
     for data in (checkpoint.to_bytes(network, {}), saved(network.state_dict()).read_bytes()):
         Path("cut").write_bytes(data[:kept])

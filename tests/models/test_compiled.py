@@ -37,7 +37,6 @@ def takes(before: float, after: float) -> Any:
 
 
 def cells(in_a_stage: int = 1) -> nn.Module:
-    torch.manual_seed(0)
     arch = {"space": "nasbench201", "str": CELL, "channels": 4, "cells": in_a_stage}
     return models.build(arch, classes=4, shape=SHAPE).eval()
 
@@ -60,16 +59,11 @@ def test_a_copy_compiled_by_blocks_has_the_logits_and_gradients_of_the_network()
     assert fast.steps == ("folded", "channels-last", "compiled") and not said and fast.remark is None
     count = len(traced)
     assert 0 < count < 2 * 8, "cells of as many channels share a program"
-    images = torch.rand(5, *SHAPE)
-    for model in (fast.model, network):
-        images.requires_grad_(True).grad = None
-        model(images).square().sum().backward()
-        found = model(images).detach(), images.grad.clone()  # type: ignore[union-attr]
-        images.requires_grad_(False)
-        if model is fast.model:
-            first = found
-    for one, other in zip(first, found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    images = torch.rand(5, *SHAPE).requires_grad_(True)
+    logits = [model(images) for model in (fast.model, network)]
+    gradients = [torch.autograd.grad(one.square().sum(), images)[0] for one in logits]
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
     assert len(traced) == count, "another batch size compiles nothing"
 
 
@@ -101,36 +95,23 @@ def test_a_pass_is_timed_with_its_gradient_compiled_and_not() -> None:
     assert network._compiled_call_impl is None
 
 
-class Broken(nn.Module):
-    """A block that no compiler takes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Sequential(nn.Conv2d(3, 3, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.layer(images)
-        return logits
+def fails(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("no compiler here")
 
 
-def test_what_cannot_be_compiled_runs_as_it_is_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(graph: Any, inputs: Any) -> Any:
-        raise RuntimeError("no compiler here")
+def doubled(graph: Any, inputs: Any) -> Any:
+    return lambda *args: tuple(2 * output for output in graph.forward(*args))
 
-    monkeypatch.setattr(compiled, "BACKEND", fails)
-    network, said = nn.Sequential(Broken(), Broken(), nn.Flatten(), nn.Linear(432, 4)).eval(), list[str]()
-    images = torch.rand(2, *SHAPE)
+
+@pytest.mark.parametrize(
+    ("backend", "reason"), [(fails, "no compiler here"), (doubled, "compiled logits differ")]
+)
+def test_what_cannot_be_compiled_runs_as_it_is_and_says_why(
+    backend: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", backend)
+    network, said, images = cells(), list[str](), torch.rand(2, *SHAPE)
     fast = make_fast_model(network, "fp32", SHAPE, compiled=True, notify=said.append)
     assert "compiled" not in fast.steps
     torch.testing.assert_close(fast.model(images), network(images))
-    assert len(said) == 1 and "not compiled" in said[0] and "no compiler here" in said[0]
-
-
-def test_other_logits_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def doubled(graph: Any, inputs: Any) -> Any:
-        return lambda *args: tuple(2 * one for one in graph.forward(*args))
-
-    monkeypatch.setattr(compiled, "BACKEND", doubled)
-    said: list[str] = []
-    fast = make_fast_model(cells(), "fp32", SHAPE, compiled=True, notify=said.append)
-    assert "compiled" not in fast.steps and "compiled logits differ" in said[0]
+    assert len(said) == 1 and "not compiled" in said[0] and reason in said[0]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from rbtools.attacks import ATTACKS
 from rbtools.models import cuda_graphs
-from rbtools.rng.draws import Draws
 from tests import pretend_graphs
+from tests.networks import convolutional, draws_for, images_for
 from tests.pretend_graphs import PretendGraph
 
 
@@ -18,20 +22,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
     return pretend_graphs.install(monkeypatch)
 
 
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64, 5),
-    )
-
-
 def images(count: int, seed: int = 1) -> Tensor:
-    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+    return images_for(count, (1, 8, 8), seed)
 
 
 def refuse(sentence: str) -> None:
@@ -39,7 +31,7 @@ def refuse(sentence: str) -> None:
 
 
 def frozen() -> tuple[nn.Module, nn.Module]:
-    model = network().eval().requires_grad_(False)
+    model = convolutional(1, 5, width=4, norm=True).requires_grad_(False)
     return model, cuda_graphs.frozen(model, images(2), refuse)
 
 
@@ -103,7 +95,7 @@ def test_an_attack_perturbs_as_on_the_network(graphs: list[PretendGraph]) -> Non
     model, graphed = frozen()
     points, labels = images(6), torch.arange(6) % 5
     attack = ATTACKS.build("apgd-ce", eps=0.1, steps=8)
-    wanted, got = (attack(m, points, labels, Draws(0, "attack", torch.arange(6))) for m in (model, graphed))
+    wanted, got = (attack(m, points, labels, draws_for(6)) for m in (model, graphed))
     assert torch.equal(got, wanted)
     assert sum(graph.replays for graph in graphs) > 16
 
@@ -140,39 +132,32 @@ def test_memory_that_was_given_back_is_recorded_again(graphs: list[PretendGraph]
     assert len(graphs) == 4
 
 
-class _Mixes(nn.Module):
-    """An example's logits depend on the batch."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images - images.mean(0)).flatten(1)[:, :5]
+PASSES = itertools.count(1)
 
 
-class _Reads(nn.Module):
-    """Python looks at a value."""
+class Of(nn.Module):
+    """The first pixels times a factor, which a function of the images gives."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        return images.flatten(1)[:, :5] * float(images.detach().sum())
-
-
-class _Random(nn.Module):
-    """Another function in every pass."""
-
-    def __init__(self) -> None:
+    def __init__(self, factor: Callable[[Tensor], Any]) -> None:
         super().__init__()
-        self.passes = 0
+        self.factor = factor
 
     def forward(self, images: Tensor) -> Tensor:
-        self.passes += 1
-        return images.flatten(1)[:, :5] * self.passes
+        return images.flatten(1)[:, :5] * self.factor(images)
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"),
-    [(_Reads(), "not permitted when stream is capturing"), (_Random(), "differs"), (_Mixes(), "differs")],
+    ("factor", "reason"),
+    [
+        (lambda images: float(images.detach().sum()), "not permitted when stream is capturing"),
+        (lambda images: next(PASSES), "differs"),
+        (len, "differs"),  # an example's logits depend on the batch
+    ],
 )
 def test_a_network_that_cannot_be_recorded_says_why(
-    model: nn.Module, reason: str, graphs: list[PretendGraph]
+    factor: Callable[[Tensor], Any], reason: str, graphs: list[PretendGraph]
 ) -> None:
+    model = Of(factor)
     sentences: list[str] = []
     assert cuda_graphs.frozen(model, images(2), sentences.append) is model
     assert len(sentences) == 1 and "CUDA graphs are not used" in sentences[0] and reason in sentences[0]
@@ -183,7 +168,7 @@ def test_an_older_torch_records_nothing_and_says_so(
 ) -> None:
     monkeypatch.setattr(torch, "__version__", "2.6.0+cu124")
     said: list[str] = []
-    model = network()
+    model = convolutional(1, 5)
     assert cuda_graphs.frozen(model, images(2), said.append) is model and not graphs
     assert len(said) == 1 and "torch is 2.6.0+cu124, they need 2.12" in said[0]
 

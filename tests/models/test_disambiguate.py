@@ -53,13 +53,17 @@ def with_skip(images):
     return trained(SKIP, images, KNOWN["cifar10"])
 
 
+def load(images, arch=None, known=KNOWN):
+    return checkpoint.load("m.pt", arch, hints=NormalizationHints(lambda: images, known))
+
+
 def bare(model):
     return (model.network if isinstance(model, Normalized) else model).state_dict()
 
 
 def test_the_cell_and_the_normalisation_are_told_by_images_of_the_data(with_skip, images):
     torch.save({"state_dict": bare(with_skip)}, "m.pt")
-    model, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
+    model, arch, facts = load(images)
     assert arch["str"] == SKIP
     assert facts["arch_from"] == "weights and BatchNorm statistics on 64 images of the data set"
     assert facts["arch_margin"] > 1.5 and len(facts["arch_divergences"]) == 3
@@ -67,19 +71,18 @@ def test_the_cell_and_the_normalisation_are_told_by_images_of_the_data(with_skip
     torch.testing.assert_close(model(images), with_skip(images))
 
 
-@pytest.mark.parametrize("text", [SKIP, POOL])
-def test_skip_and_pooling_are_told_apart_with_the_normalisation_inside(text, images):
-    model = trained(text, images, KNOWN["kuangliu"])
+def test_skip_and_pooling_are_told_apart_with_the_normalisation_inside(images):
+    model = trained(POOL, images, KNOWN["kuangliu"])
     state = {f"1.{key}": value for key, value in bare(model).items()}
     torch.save({"0.mean": model.mean, "0.std": model.std, **state}, "m.pt")
-    found, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
-    assert (arch["str"], facts["normalize_from"]) == (text, "checkpoint")
+    found, arch, facts = load(images)
+    assert (arch["str"], facts["normalize_from"]) == (POOL, "checkpoint")
     assert torch.equal(found(images), model(images))
 
 
 def test_pixels_as_they_are_is_one_of_the_answers(images):
     torch.save(bare(trained(SKIP, images, None)), "m.pt")
-    _, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
+    _, arch, facts = load(images)
     assert (arch["str"], arch["normalize"], facts["normalize_name"]) == (SKIP, "none", "none")
     assert facts["normalize"] is None
 
@@ -87,10 +90,10 @@ def test_pixels_as_they_are_is_one_of_the_answers(images):
 def test_a_named_architecture_leaves_the_normalisation_to_be_told(with_skip, images):
     torch.save(bare(with_skip), "m.pt")
     given = {"space": "nasbench201", "str": SKIP}
-    _, _, facts = checkpoint.load("m.pt", given, hints=NormalizationHints(lambda: images, KNOWN))
+    _, _, facts = load(images, given)
     assert (facts["arch_from"], facts["normalize_name"]) == ("given", "cifar10")
     told = {**given, "normalize": [[0.5] * 3, [0.5] * 3]}
-    _, arch, facts = checkpoint.load("m.pt", told, hints=NormalizationHints(lambda: images, KNOWN))
+    _, arch, facts = load(images, told)
     assert facts["normalize_from"] == "given" and arch["normalize"] == told["normalize"]
 
 
@@ -98,7 +101,7 @@ def test_a_fresh_network_remembers_nothing(images):
     arch = {"space": "nasbench201", "str": SKIP, "channels": 4, "cells": 1}
     torch.save(build(arch, classes=4, shape=(3, 16, 16)).state_dict(), "m.pt")
     with pytest.raises(Ambiguous, match=r"3 architectures fit.*those of a fresh network") as error:
-        checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
+        load(images)
     assert {one.arch["str"] for one in error.value.candidates} >= {SKIP, POOL}
 
 
@@ -107,8 +110,7 @@ def test_of_two_normalisations_that_fit_alike_one_is_taken(images):
     torch.save(bare(trained(SKIP, images, ((0.49,) * 3, (0.25,) * 3))), "m.pt")
     known = {"dataset": 0.5, "one": 0.25 * 1.16, "other": 0.25 / 1.16}
     known = {name: ((0.1 if name == "dataset" else 0.49,) * 3, (std,) * 3) for name, std in known.items()}
-    given = {"space": "nasbench201", "str": SKIP}
-    _, arch, facts = checkpoint.load("m.pt", given, hints=NormalizationHints(lambda: images, known))
+    _, arch, facts = load(images, {"space": "nasbench201", "str": SKIP}, known)
     assert facts["normalize_from"] == "BatchNorm statistics" and facts["fit"]["fits"]
     assert facts["normalize_name"] in ("one", "other")
     assert arch["normalize"] == [list(part) for part in known[facts["normalize_name"]]]
@@ -121,14 +123,10 @@ def test_statistics_that_fit_no_candidate_decide_nothing(with_skip, images):
     state["stem.1.weight"] *= 2
     torch.save(state, "m.pt")
     with pytest.raises(Ambiguous, match="ambiguous; candidates and their divergences"):
-        checkpoint.load("m.pt", hints=NormalizationHints(lambda: images, KNOWN))
-
-
-def test_images_that_decide_nothing_leave_it_ambiguous(with_skip):
-    torch.save(bare(with_skip), "m.pt")
-    black = torch.zeros(64, 3, 16, 16)
+        load(images)
+    torch.save(bare(with_skip), "m.pt")  # and black images decide nothing
     with pytest.raises(Ambiguous, match="candidates and their divergences: nb201-"):
-        checkpoint.load("m.pt", hints=NormalizationHints(lambda: black, KNOWN))
+        load(torch.zeros(64, 3, 16, 16))
 
 
 def test_the_normalisation_of_a_network_without_batchnorm_is_asked_for(images):

@@ -27,6 +27,14 @@ from tests.zoo.test_transformers_names import filled
 
 pytestmark = pytest.mark.slow
 State = dict[str, Tensor]
+SMALL = (
+    *("deepmind/wrn-10-1", "deepmind/meansparse-wrn-10-1", "deepmind/preactresnet18"),
+    *("huang/wrn-r-d1-2-1-w16-24-16", "huang/wrn-a-d1-2-1-w16-24-16", "dai/pssilu-wrn-10-1"),
+    *("augmix/resnext-11-2x32d", "card/resnet18-w8", "card/wide-preactresnet18-x1"),
+    *("debenedetti/xcit-s12", "kuangliu/lenet", "kuangliu/pnasneta", "kuangliu/densenet-cifar"),
+    *("kuangliu/shufflenetv2-0.5", "kuangliu/efficientnetb0", "chenyaofo/resnet8"),
+    *("chenyaofo/vgg11_bn", "chenyaofo/mobilenetv2_x0_5", "huyvnphan/googlenet"),
+)
 # The smallest network of each family, and the side of its images.
 NETWORKS = {
     **dict.fromkeys("nb201 resnet18 preactresnet18 wrn-16-1 vgg11".split(), 32),
@@ -34,17 +42,7 @@ NETWORKS = {
     **dict.fromkeys(["torchvision:squeezenet1_1", "torchvision:shufflenet_v2_x0_5"], 64),
     **dict.fromkeys(["torchvision:mnasnet0_5", "repo:singh/convnext-t"], 64),
     **dict.fromkeys(["hf:ConvNextV2", "hf:ResNet", "hf:RegNet"], 64),
-    **{
-        f"repo:{name}": 32
-        for name in (
-            *("deepmind/wrn-10-1", "deepmind/meansparse-wrn-10-1", "deepmind/preactresnet18"),
-            *("huang/wrn-r-d1-2-1-w16-24-16", "huang/wrn-a-d1-2-1-w16-24-16", "dai/pssilu-wrn-10-1"),
-            *("augmix/resnext-11-2x32d", "card/resnet18-w8", "card/wide-preactresnet18-x1"),
-            *("debenedetti/xcit-s12", "kuangliu/lenet", "kuangliu/pnasneta", "kuangliu/densenet-cifar"),
-            *("kuangliu/shufflenetv2-0.5", "kuangliu/regnetx-200mf", "kuangliu/efficientnetb0"),
-            *("chenyaofo/resnet8", "chenyaofo/vgg11_bn", "chenyaofo/mobilenetv2_x0_5", "huyvnphan/googlenet"),
-        )
-    },
+    **dict.fromkeys([f"repo:{name}" for name in SMALL], 32),
 }
 CELL = {
     "space": "nasbench201",
@@ -54,8 +52,7 @@ CELL = {
 HUB = "hf:"  # networks of transformers, under its names
 BY_TIMM = ("repo:debenedetti/", "repo:singh/", "repo:microsoft/", HUB)
 ANY_DEPTH = ("repo:huang/",)  # without the last block of a stage it is the next smaller network
-LARGE = 16e6  # parameters; such networks are tried with fewer changes
-TRIES, OF_LARGE = 6, 3
+TRIES = 4  # changes of each network
 
 
 # --- changes: the file's content, and the weights that it stands for (None: it has to be refused) ---------
@@ -65,10 +62,8 @@ def reshaped(state: State, rng: random.Random) -> tuple[Any, State | None]:
     key = rng.choice([key for key, value in state.items() if value.ndim and len(value) > 1])
     value = state[key]
     half = value.flatten()[: len(value) // 2]
-    return {
-        **state,
-        key: rng.choice([value[:-1], torch.cat([value, value[:1]]), value.unsqueeze(-1), half]),
-    }, None
+    others = [value[:-1], torch.cat([value, value[:1]]), value.unsqueeze(-1), half]
+    return {**state, key: rng.choice(others)}, None
 
 
 def without_a_module(state: State, rng: random.Random) -> tuple[Any, State | None]:
@@ -126,11 +121,6 @@ def fused(state: State, rng: random.Random) -> tuple[Any, State | None]:
     return biases | rest, state if not norms else None
 
 
-def wrapped(state: State, rng: random.Random) -> tuple[Any, State | None]:
-    prefix = rng.choice(["module._orig_mod.", "_orig_mod.module.", "module.model.", "module.1._orig_mod."])
-    return {f"{prefix}{key}": value for key, value in state.items()}, state
-
-
 def in_another_language(state: State, rng: random.Random) -> tuple[Any, State | None]:
     words = {"layer": "couche", "block": "bloc", "conv": "pli", "weight": "poids", "features": "traits"}
     words |= dict.fromkeys(("fc", "linear", "classifier", "head", "logits"), "sortie")
@@ -138,36 +128,9 @@ def in_another_language(state: State, rng: random.Random) -> tuple[Any, State | 
     return {re.sub(pattern, lambda match: words[match[0]], key): v for key, v in state.items()}, None
 
 
-def with_another_tensor(state: State, rng: random.Random) -> tuple[Any, State | None]:
-    key = rng.choice(["gate.weight", "adapter.0.weight", "conv9.bias", rng.choice(list(state)) + ".extra"])
-    return {**state, key: torch.ones(3)}, None
-
-
-def parametrised(state: State, rng: random.Random) -> tuple[Any, State | None]:
-    """As torch.nn.utils.parametrizations.weight_norm saves it."""
-    key = rng.choice([key for key, value in state.items() if value.ndim > 1 and key.endswith("weight")])
-    module = key.removesuffix("weight") + "parametrizations.weight.original"
-    rest = {other: value for other, value in state.items() if other != key}
-    return rest | {f"{module}0": state[key][:, :1], f"{module}1": state[key]}, None
-
-
-def broken(state: State, rng: random.Random) -> tuple[Any, State | None]:
-    key = rng.choice([key for key, value in state.items() if value.is_floating_point() and value.ndim])
-    value = state[key].clone()
-    value.view(-1)[rng.randrange(value.numel())] = rng.choice([float("nan"), float("inf")])
-    return {**state, key: value}, None
-
-
-def shuffled(state: State, rng: random.Random) -> tuple[Any, State | None]:
-    """In another order and memory layout, without the counters of BatchNorm."""
-    keys = [key for key in state if not key.endswith("num_batches_tracked")]
-    rng.shuffle(keys)
-    return {key: state[key].mT.contiguous().mT if state[key].ndim > 1 else state[key] for key in keys}, state
-
-
 CHANGES: tuple[Callable[[State, random.Random], tuple[Any, State | None]], ...] = (
     *(reshaped, without_a_module, two_in_one_dict, two_dicts, rounded, in_whole_numbers, quantised, pruned),
-    *(fused, wrapped, in_another_language, with_another_tensor, parametrised, broken, shuffled),
+    *(fused, in_another_language),
 )
 
 
@@ -186,13 +149,9 @@ def network_of(name: str) -> nn.Module:
     arch = CELL if name == "nb201" else named_arch(name)
     network = build(arch, classes=10, shape=(3, side, side)).eval()
     with torch.no_grad():
-        for key, value in network.state_dict().items():
-            if key.endswith("running_mean"):
-                value.normal_(0, 0.1)
-            elif key.endswith("running_var"):
-                value.uniform_(0.8, 1.2)
-            elif value.ndim == 1 and value.is_floating_point():
-                value.add_(torch.randn_like(value), alpha=0.05)
+        for value in network.state_dict().values():
+            if value.ndim == 1 and value.is_floating_point():
+                value.add_(torch.rand_like(value), alpha=0.1)
     return network
 
 
@@ -236,21 +195,16 @@ def refused(name: str, content: Any, stands_for: State | None, file: Path) -> st
     return None
 
 
-def changes_of(name: str) -> list[Callable[[State, random.Random], tuple[Any, State | None]]]:
-    """A choice of the changes for each network, so that each is tried in several families."""
-    if name.startswith(BY_TIMM) and importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed")
-    count = sum(value.numel() for value in state_of(name).values())
-    return random.Random(name).sample(CHANGES, OF_LARGE if count > LARGE else TRIES)
-
-
 @pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_changed_file_gives_the_same_logits_or_is_refused(name: str, tmp_path: Path) -> None:
-    for change in changes_of(name):
+    """Each network gets a choice of the changes, so that each is tried in several families."""
+    if name.startswith(BY_TIMM) and importlib.util.find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    for change in random.Random(name).sample(CHANGES, TRIES):
         state = state_of(name)
         content, stands_for = change(state, random.Random(f"{name} {change.__name__}"))
         message = refused(name, content, stands_for, tmp_path / "m.pt")
         assert message is None or "m.pt" in message, (change.__name__, message)
-        if change in (rounded, wrapped, shuffled, pruned):
+        if change in (rounded, pruned):
             assert message is None, (change.__name__, message)

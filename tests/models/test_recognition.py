@@ -19,22 +19,9 @@ from rbtools.models.recognise import infer
 from rbtools.models.tensor_names import translation
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
-from rbtools.zoo import external, make_torchvision_table
-from rbtools.zoo import torchvision_family as listed
+from rbtools.zoo import by_digest, external, make_torchvision_table
 
-OPTIMIZER = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]}
-NESTINGS = {
-    "bare": lambda s: s,
-    "state_dict": lambda s: {"state_dict": s, "optimizer": OPTIMIZER, "epoch": 9},
-    "model_state_dict": lambda s: {"optimizer_state_dict": OPTIMIZER, "model_state_dict": s},
-    "model": lambda s: {"model": s, "model_ema": s, "best_acc": torch.tensor(0.7)},
-    "net": lambda s: {"acc": 91.5, "net": s},
-    "ema": lambda s: {"ema": s},
-    "best in state_dict": lambda s: {"state_dict": {"best": s}},
-    "last": lambda s: {"last": s, "epoch": 3},
-    "a key of one's own": lambda s: {"weights_at_epoch_7": s},
-}
-PREFIXES = ("", "module.", "model.", "net.", "_orig_mod.", "1.", "module.1.", "_orig_mod.module.model.")
+with_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 
 # What is one function with a network of the zoo is named after that.
 IN_ZOO = {
@@ -46,35 +33,20 @@ IN_ZOO = {
 }
 
 
-def prefixed(state, prefix):
-    return {prefix + key: value for key, value in state.items()}
-
-
 def hollow_network(found):
     with meta_init():
         return models.build(found.arch, classes=found.classes, shape=(found.in_channels, 224, 224))
 
 
-def unpacked(raw):
-    weights = unpack.unwrapped(raw, "model.pt", {}).weights
-    state = dict(weights)
-    assert unpack.take_normalisation(state, "model.pt", {}) == (None, None)
-    unpack.strip(state)
-    return state
-
-
 @pytest.mark.parametrize("name", external.table())
-def test_every_torchvision_network_under_every_nesting_and_prefix(name):
+def test_every_torchvision_network_is_recognised_unless_a_tensor_has_another_shape(name):
     state = make_torchvision_table.network(name, 7).state_dict()
-    for prefix in PREFIXES:
-        assert unpacked({"state_dict": prefixed(state, prefix)}) == state
-    for nesting in NESTINGS.values():
-        assert unpacked(nesting(prefixed(state, "module."))) == state
+    wrapped = {f"module.{key}": value for key, value in state.items()}
+    assert unpack.take_normalisation(wrapped, "model.pt", {}) == (None, None)
+    assert unpack.strip(wrapped) == "module." and wrapped == state
     arch = {"space": "zoo", **IN_ZOO[name]} if name in IN_ZOO else {"space": "torchvision", "name": name}
-    assert infer(state) == Inferred(arch, 7, 3)
     without = {key: value for key, value in state.items() if not key.endswith("num_batches_tracked")}
     assert infer(without) == Inferred(arch, 7, 3)
-    # One tensor of another shape, and it is no network of the list.
     key = next(key for key, value in state.items() if value.ndim == 1 and value.numel() > 7)
     other = {**state, key: torch.empty(3, device="meta")}
     with pytest.raises(RbError, match=rf"not recognised|of another shape: {re.escape(key)} 3, expected"):
@@ -95,9 +67,8 @@ def test_networks_of_torchvision_that_classify_no_images_are_refused(name):
     options = {"weights_backbone": None} if "segmentation" in module or "detection" in module else {}
     with meta_init():
         state = torchvision.models.get_model(name, weights=None, **options).state_dict()
-    for prefix in ("", "module.", "model."):
-        with pytest.raises(RbError, match=r"not recognised: its \d+ tensors are named .* with --arch"):
-            infer(unpacked({"state_dict": prefixed(state, prefix)}))
+    with pytest.raises(RbError, match=r"not recognised: its \d+ tensors are named .* with --arch"):
+        infer(state)
 
 
 def test_the_table_has_every_network_of_torchvision_once():
@@ -115,12 +86,12 @@ def test_the_table_is_what_the_survey_finds(name):
     assert sum(p.numel() for p in network.parameters()) == base + 12 * each
     for side, (fixed, per_class) in about["macs"].items():
         assert make_torchvision_table._macs(network, int(side)) == fixed + 12 * per_class
-    assert listed.digest(network.state_dict(), about["head"], about["stem"]) == about["digest"]
+    assert by_digest.digest(network.state_dict(), about["head"], about["stem"]) == about["digest"]
     assert make_torchvision_table._takes(network, about["smallest"])
     assert not make_torchvision_table._takes(network, about["smallest"] - 1)
 
 
-PUBLISHED = ["alexnet", "densenet121", "mobilenet_v2", "resnext50_32x4d", "vit_h_14", "wide_resnet50_2"]
+PUBLISHED = ["alexnet", "mobilenet_v2", "vit_h_14"]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -132,21 +103,18 @@ def test_counts_are_those_that_torchvision_publishes(name):
     assert any(arch["macs"] / 1e9 == pytest.approx(meta["_ops"], rel=1e-3) for meta in weights)
 
 
-SMALL = ["squeezenet1_1", "mnasnet0_5", "googlenet"]
-
-
 @pytest.mark.filterwarnings("ignore:The default weight initialization")
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["squeezenet1_1", "googlenet"])
 def test_a_file_of_a_small_one_computes_what_torchvision_computes(name):
     theirs = torchvision.models.get_model(name, num_classes=4).eval()
-    torch.save({"state_dict": prefixed(theirs.state_dict(), "module.")}, "m.pt")
+    torch.save(theirs.state_dict(), "m.pt")
     ours, arch, facts = checkpoint.load("m.pt")
     assert (arch, facts["classes"]) == ({"space": "torchvision", "name": name}, 4)
     images = torch.rand(1, 3, 64, 64)
     assert torch.equal(ours(images), theirs(images))
 
 
-def test_torchvision_networks_with_another_number_of_channels():
+def test_torchvision_networks_for_other_images():
     arch = {"space": "torchvision", "name": "squeezenet1_1"}
     network = models.build(arch, classes=3, shape=(1, 64, 64))
     counted = external.Torchvision().describe(arch, 3, (1, 64, 64))
@@ -154,9 +122,6 @@ def test_torchvision_networks_with_another_number_of_channels():
     assert "macs" not in counted
     assert infer(network.state_dict()) == Inferred(arch, 3, 1)
     assert network.eval()(torch.rand(1, 1, 64, 64)).shape == (1, 3)
-
-
-def test_images_that_a_torchvision_network_cannot_take():
     with pytest.raises(RbError, match="alexnet takes images from 63 pixels a side on, and these have 32x32"):
         models.build({"space": "torchvision", "name": "alexnet"}, classes=3, shape=(3, 32, 32))
     with meta_init():
@@ -176,13 +141,12 @@ def zoo_state(name, classes=7, channels=3, **fields):
     return network.state_dict()
 
 
-@pytest.mark.parametrize("name", [*zoo.FORMS, "wrn-16-1", "wrn-70-16"])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_the_zoo_is_recognised_from_its_own_names(name, channels):
-    found = infer(zoo_state(name, channels=channels))
+@pytest.mark.parametrize("name", [*zoo.FORMS, "wrn-16-1"])
+def test_the_zoo_is_recognised_from_its_own_names(name):
+    found = infer(zoo_state(name, channels=1))
     stem = {"stem": "cifar"} if re.match(r"resnet\d", name) else {}
     same = {"deit-s": "vit-s"}.get(name, name)  # one network, two recipes
-    assert found == Inferred({"space": "zoo", "name": same, **stem}, 7, channels)
+    assert found == Inferred({"space": "zoo", "name": same, **stem}, 7, 1)
 
 
 def timm_names(state):
@@ -201,12 +165,9 @@ def timm_names(state):
         (".mlp.0.", ".mlp.fc1."),
         (".mlp.3.", ".mlp.fc2."),
     )
-    found = {}
-    for key, value in state.items():
-        for ours, theirs in words:
-            key = key.replace(ours, theirs)
-        found[key] = value
-    return found
+    for ours, theirs in words:
+        state = {key.replace(ours, theirs): value for key, value in state.items()}
+    return state
 
 
 def torchvision_names(state):
@@ -226,11 +187,9 @@ def nested_head(state):
 
 
 NAMINGS = {
-    "resnet18 as torchvision": ("resnet18", torchvision_names),
     "resnet50 as torchvision": ("resnet50", torchvision_names),
     "resnet18 with a new head": ("resnet18", nested_head),
     "wrn as MART": ("wrn-34-10", mart_names),
-    "vit as timm": ("vit-b", timm_names),
     "deit": ("deit-ti", timm_names),
 }
 
@@ -245,9 +204,8 @@ def test_other_names_for_the_same_network(case):
     assert {new[key]: value for key, value in renamed(state).items() if key in new} == state
 
 
+@with_timm
 def test_timms_own_names():
-    if importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed")
     network = models.build({"space": "timm", "name": "deit_tiny_patch16_224"}, classes=6, shape=(3, 32, 32))
     network.eval()
     torch.save(network.state_dict(), "deit.pt")
@@ -257,9 +215,8 @@ def test_timms_own_names():
     torch.testing.assert_close(ours(images), network(images))
 
 
+@with_timm
 def test_a_resnet_with_squeeze_and_excitation_is_timms_and_no_plain_one():
-    if importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed")
     with meta_init():
         network = models.build({"space": "timm", "name": "seresnet50"}, classes=6, shape=(3, 32, 32))
     inferred = infer(dict(network.state_dict()))
@@ -272,20 +229,17 @@ def test_timm_is_asked_for_by_name_where_it_is_missing(monkeypatch):
         models.build({"space": "timm", "name": "resnet18"}, classes=2, shape=(3, 32, 32))
 
 
-def without(state, *starts):
-    return {key: value for key, value in state.items() if not key.startswith(starts)}
-
-
-def deit():
-    return timm_names(zoo_state("deit-ti"))
+def without(state, start):
+    return {key: value for key, value in state.items() if not key.startswith(start)}
 
 
 EMPTY = torch.empty(2)
 NEAR_MISSES = {
     "a resnet without bn1": lambda: without(zoo_state("resnet18"), "bn1"),
     "a resnet of another depth": lambda: without(zoo_state("resnet18"), "layer3.1."),
-    "a distilled deit": lambda: {**deit(), "head_dist.weight": EMPTY, "dist_token": EMPTY},
-    "a transformer with layer scale": lambda: {**deit(), "blocks.0.ls1.gamma": EMPTY},
+    "a transformer with layer scale": lambda: (
+        timm_names(zoo_state("deit-ti")) | {"blocks.0.ls1.gamma": EMPTY}
+    ),
     "a vgg of other widths": lambda: {k: v[:8] for k, v in zoo_state("vgg11").items() if v.ndim},
     "a language model": lambda: {"embed.weight": torch.empty(9, 2), "lm_head.weight": torch.empty(9, 2)},
 }
@@ -297,7 +251,6 @@ def test_near_misses_are_not_recognised_and_the_message_says_what_is(case):
     with pytest.raises(RbError, match="not recognised") as error:
         infer(state)
     assert all(family in str(error.value) for family in FAMILIES)
-    assert "--arch" in str(error.value)
 
 
 def test_a_resnet_with_a_stem_of_another_size_is_named():
@@ -306,11 +259,9 @@ def test_a_resnet_with_a_stem_of_another_size_is_named():
         infer(state)
 
 
-def test_a_seven_by_seven_stem_is_the_form_for_large_images(tmp_path):
-    torch.save(
-        models.build({"space": "zoo", "name": "resnet18"}, classes=3, shape=(3, 224, 224)).state_dict(),
-        "m.pt",
-    )
+def test_a_seven_by_seven_stem_is_the_form_for_large_images():
+    network = models.build({"space": "zoo", "name": "resnet18"}, classes=3, shape=(3, 224, 224))
+    torch.save(network.state_dict(), "m.pt")
     _, arch, facts = checkpoint.load("m.pt")
     assert arch == {"space": "zoo", "name": "resnet18", "stem": "imagenet"}
     assert facts["shape"] == [3, 224, 224]
@@ -322,7 +273,7 @@ def test_a_seven_by_seven_stem_is_the_form_for_large_images(tmp_path):
 
 def test_a_network_of_timm_is_recognised_by_its_digest_and_asked_about_where_several_have_it(monkeypatch):
     state = {"first.weight": torch.zeros(4, 3, 3, 3), "last.weight": torch.zeros(7, 4)}
-    key = listed.digest(state, "last.weight", "first.weight")
+    key = by_digest.digest(state, "last.weight", "first.weight")
     row = {"head": "last.weight", "stem": "first.weight"}
     monkeypatch.setattr(external, "timm_table", lambda: {key: {**row, "names": ["one"]}})
     assert infer(state) == Inferred({"space": "timm", "name": "one"}, 7, 3)

@@ -1,20 +1,26 @@
-"""The zoo's networks: the counts that are listed, and the functions of those who published them."""
+"""The zoo's networks: listed counts, the functions of those who published them, and what builds them."""
 
 from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from rbtools import models
+from rbtools.errors import RbError
+from rbtools.inputs.checkpoints import named_arch
+from rbtools.models import checkpoint, disambiguate, torchvision_import
 from rbtools.models.load_weights import meta_init
-from rbtools.models.tensor_names import translation
+from rbtools.models.normalize import Normalized
+from rbtools.models.resnet import ResNet
+from rbtools.models.tensor_names import translated, translation
 from rbtools.models.torchvision_import import torchvision
 from rbtools.spaces import zoo
-
-SHAPES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "tiny": (3, 64, 64), "large": (3, 224, 224)}
 
 
 def built(name, classes=10, shape=(3, 32, 32)):
@@ -23,16 +29,15 @@ def built(name, classes=10, shape=(3, 32, 32)):
     return network.to("meta").eval()
 
 
+SIZES = {"mnist": (1, 28, 28), "large": (3, 224, 224)}
 BIG = ("resnet34", "resnet101", "resnet152", "vit-b", "vit-l")  # deeper or wider, but built alike
-COUNTED = [(name, size) for name in zoo.FORMS for size in ("mnist", "large") if name not in BIG]
-COUNTED += [(name, "cifar") for name in ("resnet34", "resnet18", "vgg19", "wrn-16-1")]
-COUNTED += [(name, "tiny") for name in ("resnet18", "simplecnn", "wrn-16-1")]
+COUNTED = [(name, SIZES[size]) for name in zoo.FORMS for size in SIZES if name not in BIG]
+COUNTED += [("resnet34", (3, 32, 32)), ("wrn-16-1", (3, 32, 32)), ("simplecnn", (3, 64, 64))]
 
 
-@pytest.mark.parametrize(("name", "size"), COUNTED)
-def test_what_is_listed_is_what_is_built(name, size):
+@pytest.mark.parametrize(("name", "shape"), COUNTED)
+def test_what_is_listed_is_what_is_built(name, shape):
     """Parameters exactly; multiply-adds as torch counts them in a forward pass."""
-    shape = SHAPES[size]
     network = built(name, 7, shape)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel is not counted
@@ -79,6 +84,7 @@ def test_vgg_computes_torchvisions_features():
     theirs = filled(vgg.make_layers(vgg.cfgs["A"], batch_norm=True))
     ours = zoo_network("vgg11")
     ours.features.load_state_dict(theirs.state_dict())
+    assert ours.features(torch.rand(2, 3, 28, 28)).shape[2:] == (1, 1)  # pooled up: 14, 7, 4, 2, 1
     for side in (32, 64):
         images = torch.rand(2, 3, side, side)
         torch.testing.assert_close(ours(images), ours.classifier(theirs(images).mean((2, 3))))
@@ -106,34 +112,22 @@ def preactivation_block(state, x, stride, shortcut):
 
 
 @pytest.mark.parametrize(
-    ("name", "blocks", "shortcut", "pool", "final"),
+    ("name", "block", "stages", "shortcut", "pool", "final"),
     [
-        ("preactresnet18", [f"layer{i}.{j}" for i in range(1, 5) for j in range(2)], "shortcut.0", 4, "bn"),
-        (
-            "preactresnet18-kuangliu",
-            [f"layer{i}.{j}" for i in range(1, 5) for j in range(2)],
-            "shortcut.0",
-            4,
-            None,
-        ),
-        (
-            "wrn-16-2",
-            [f"block{i}.layer.{j}" for i in range(1, 4) for j in range(2)],
-            "convShortcut",
-            8,
-            "bn1",
-        ),
+        ("preactresnet18", "layer{}.{}", 4, "shortcut.0", 4, "bn"),
+        ("preactresnet18-kuangliu", "layer{}.{}", 4, "shortcut.0", 4, None),
+        ("wrn-16-2", "block{}.layer.{}", 3, "convShortcut", 8, "bn1"),
     ],
 )
-def test_preactivation_networks_compute_the_published_function(name, blocks, shortcut, pool, final):
+def test_preactivation_networks_compute_the_published_function(name, block, stages, shortcut, pool, final):
     network = filled(zoo_network(name))
     state = network.state_dict()
     images = torch.rand(2, 3, 32, 32)
     x = F.conv2d(images, state["conv1.weight"], padding=1)
-    for place in blocks:
-        own = {key.removeprefix(f"{place}."): v for key, v in state.items() if key.startswith(f"{place}.")}
-        stage, number = place.lstrip("layerbock").split(".")[0], place.split(".")[-1]
-        x = preactivation_block(own, x, 2 if stage != "1" and number == "0" else 1, f"{shortcut}.weight")
+    for stage, number in itertools.product(range(1, stages + 1), range(2)):
+        start = block.format(stage, number) + "."
+        tensors = {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
+        x = preactivation_block(tensors, x, 2 if stage > 1 and not number else 1, f"{shortcut}.weight")
     if final:
         keys = ("running_mean", "running_var", "weight", "bias")
         x = F.relu(F.batch_norm(x, *(state[f"{final}.{key}"] for key in keys)))
@@ -167,12 +161,119 @@ def test_a_transformer_is_torchvisions_behind_a_resize():
     torch.testing.assert_close(ours(resized), theirs(resized))
 
 
-def test_average_pooling_is_the_same_as_a_fixed_one_at_its_size():
-    """28 pixels pool to 14, 7, 4, 2, 1: the last stages see one value where kuangliu's would see none."""
-    network = filled(zoo_network("vgg11", shape=(1, 28, 28)))
-    sizes = []
-    for module in network.features:
-        if isinstance(module, nn.MaxPool2d):
-            module.register_forward_hook(lambda _m, _i, output: sizes.append(output.shape[-1]))
-    network(torch.rand(1, 1, 28, 28))
-    assert sizes == [14, 7, 4, 2, 1]
+# --- ResNets for small images ---------------------------------------------------------------------
+
+
+def test_computes_what_torchvisions_blocks_compute():
+    """torchvision's ResNet with the CIFAR stem in place of its own, and the weights translated."""
+    ours = ResNet((2, 1, 3, 1), classes=7)
+    theirs = torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [2, 1, 3, 1], num_classes=7)
+    theirs.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    theirs.maxpool = torch.nn.Identity()
+    wanted = ours.state_dict()
+    ours.load_state_dict({translated(key, wanted): value for key, value in theirs.state_dict().items()})
+    images = torch.rand(2, 3, 16, 16)
+    for mode in (False, True):
+        torch.testing.assert_close(ours.train(mode)(images), theirs.train(mode)(images))
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "side", "expected"),
+    [("resnet34", 200, 64, 21_686_792), ("resnet18", 50, 224, 12_423_282), ("resnet18", 10, 32, 11_173_962)],
+)
+def test_with_windows_of_4x4_parameters_are_those_of_prbenchs_code(name, classes, side, expected):
+    arch = {"space": "zoo", "name": name, "stem": "cifar", "pool": "4x4"}
+    with torch.device("meta"):
+        network = models.build(arch, classes=classes, shape=(3, side, side))
+    assert sum(p.numel() for p in network.parameters()) == expected
+    assert zoo.costs(arch, classes, (3, side, side))[0] == expected
+
+
+def test_windows_of_4x4_are_inputs_of_their_own():
+    network = ResNet((1, 1, 1, 1), classes=5, width=4, windows=4).eval()
+    features = []
+    network.layer4.register_forward_hook(lambda module, inputs, output: features.append(output))
+    logits = network(torch.rand(2, 3, 64, 64))
+    means = features[0].reshape(2, 32, 2, 4, 2, 4).mean((3, 5)).flatten(1)
+    torch.testing.assert_close(logits, network.linear(means))
+
+
+def test_a_file_with_the_larger_linear_layer_is_recognised():
+    arch = {"space": "zoo", "name": "resnet18", "stem": "cifar", "pool": "4x4"}
+    network = models.build(arch, classes=3, shape=(3, 64, 64)).eval()
+    torch.save(network.state_dict(), "m.pt")
+    for named in (None, {"space": "zoo", "name": "resnet18"}):
+        model, known, facts = checkpoint.load("m.pt", named)
+        assert known == arch and facts["shape"] == [3, 64, 64]
+        images = torch.rand(2, 3, 64, 64)
+        torch.testing.assert_close(model(images), network(images))
+    assert named_arch("resnet18:stem=cifar:pool=4x4") == arch
+    assert disambiguate.label(arch) == "resnet18:stem=cifar:pool=4x4"
+
+
+def test_images_without_a_window_of_4x4_and_other_pools_are_refused():
+    with pytest.raises(RbError, match=r"no window of 4x4 left of images of 16x16 pixels\."):
+        zoo.costs({"name": "resnet18", "pool": "4x4"}, 10, (3, 16, 16))
+    with pytest.raises(RbError, match=r"no pool '2x2'\. Choose from: global, 4x4\."):
+        named_arch("resnet18:pool=2x2")
+
+
+# --- building from records, and the first layer ---------------------------------------------------
+
+
+def test_importing_the_registry_does_not_import_torch():
+    code = "import sys, rbtools.models; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_initial_weights_follow_torchs_seed():
+    arch = {"space": "nasbench201", "index": 0, "channels": 2, "cells": 1}
+    first, second = (
+        torch.manual_seed(3) and models.build(arch, classes=10, shape=(3, 32, 32)).state_dict()
+        for _ in range(2)
+    )
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize(
+    ("arch", "said"),
+    [
+        ({}, "has no space"),
+        ({"space": "nasbench21"}, "Did you mean 'nasbench201'"),
+        ({"space": "zoo", "name": "resnet81"}, "Did you mean 'resnet18'"),
+        ({"space": "zoo"}, "no model"),
+    ],
+)
+def test_unknown_architectures_name_the_near_misses(arch, said):
+    with pytest.raises(RbError, match=said):
+        models.build(arch, classes=10, shape=(3, 32, 32))
+
+
+def test_normalisation_is_the_first_layer():
+    images = torch.rand(4, 3, 5, 5)
+    mean, std = [0.4914, 0.4822, 0.4465], [0.2471, 0.2435, 0.2616]
+    model = Normalized(torch.nn.Identity(), mean, std)
+    for channel in range(3):
+        expected = (images[:, channel] - mean[channel]) / std[channel]
+        torch.testing.assert_close(model(images)[:, channel], expected)
+    assert {name for name, _ in model.named_buffers()} == {"mean", "std"}
+    shaped = torch.tensor(mean).view(1, 3, 1, 1)
+    assert torch.equal(Normalized(torch.nn.Identity(), shaped, std)(images), model(images))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"),
+    [([0.5] * 3, [0.2, 0.0, 0.2]), ([float("nan")], [1.0]), ([0.5], [-1.0]), ([0.5] * 3, [1.0])],
+)
+def test_numbers_that_cannot_normalise_are_refused(mean, std):
+    with pytest.raises(RbError, match="mean"):
+        Normalized(torch.nn.Identity(), mean, std)
+
+
+def test_torchvision_imports_and_what_is_declared_is_what_was_missing():
+    has_operators = torchvision_import.torchvision.extension._has_ops()
+    assert bool(torchvision_import._declared) == (not has_operators)
+    assert torchvision_import.declare_missing_operators() == []
+    flip = torchvision_import.torchvision.transforms.RandomHorizontalFlip(p=1.0)
+    image = torch.arange(6).view(1, 2, 3)
+    assert torch.equal(flip(image), image.flip(-1))

@@ -55,10 +55,9 @@ def test_the_head_is_the_mean_of_the_prompts_and_is_computed_once() -> None:
     assert set(network.state_dict()) == set(clip.state_dict())
 
 
+@pytest.mark.skipif(importlib.util.find_spec("open_clip") is None, reason="open_clip is not installed")
 @torch.no_grad()
 def test_a_model_of_open_clip_gives_its_logits(tmp_path: Path) -> None:
-    if importlib.util.find_spec("open_clip") is None:
-        pytest.skip("open_clip is not installed")
     open_clip = import_open_clip()
     name = "ViT-S-32-alt"
     theirs = open_clip.create_model(name, pretrained=None, load_weights=False).eval()
@@ -108,13 +107,9 @@ WHOLE = [["a cat.", "one cat"], ["a dog.", "one dog"]]
 READ = {
     "lines": ("cat\n\ndog\na {}.\none {}\n", WHOLE),
     "templates first": ("{}\ncat\ndog", [["cat"], ["dog"]]),
-    "names alone": ("cat\ndog", [["cat"], ["dog"]]),
     "a JSON list": ('["cat", "dog"]', [["cat"], ["dog"]]),
     "JSON": ('{"classes": ["cat", "dog"], "templates": ["a {}.", "one {}"]}', WHOLE),
-    "prompts of a class": (
-        '{"classes": [["x", "y"], "dog"], "templates": ["a {}."]}',
-        [["x", "y"], ["a dog."]],
-    ),
+    "prompts of a class": ('{"classes": [["x"], "dog"], "templates": ["a {}."]}', [["x"], ["a dog."]]),
 }
 
 
@@ -127,12 +122,8 @@ def test_a_file_of_prompts_is_read(case: str, tmp_path: Path) -> None:
 REFUSED = {
     "another number": ("cat\ndog\nowl", "has 3 classes, and the data set has 2"),
     "an object of others": ('{"cat": 0}', "JSON of another layout"),
-    "numbers": ("[1, 2]", "JSON of another layout"),
     "a class without prompts": ('[[], "dog"]', "JSON of another layout"),
-    "a template without its blank": (
-        '{"classes": ["a", "b"], "templates": ["c"]}',
-        "template 'c' without {}",
-    ),
+    "a template without its blank": ('{"classes": ["a"], "templates": ["c"]}', "template 'c' without {}"),
     "damaged": ('["cat"', "begins as JSON and is none"),
     "nested without end": ("[" * 100_000, "begins as JSON and is none"),
 }

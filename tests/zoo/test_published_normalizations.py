@@ -26,10 +26,8 @@ VIT = {"space": "zoo", "name": "vit-b"}
 PUBLISHED = "guess: the published configuration"
 
 
-def needs_timm() -> None:
-    """timm is not imported here: it fails where torchvision's operators are missing, unless rbtools does."""
-    if importlib.util.find_spec("timm") is None:
-        pytest.skip("timm is not installed")
+# timm is not imported here: it fails where torchvision's operators are missing, unless rbtools does.
+with_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 
 
 class Published(nn.Linear):
@@ -83,24 +81,20 @@ def test_a_network_of_ones_own_code_takes_pixels_as_they_are() -> None:
     assert normalised_as({"space": "python", "name": "mine:make"}).arch == {"normalize": "none"}
 
 
+@with_timm
 def test_what_timm_publishes_for_all_weights_of_a_network_decides() -> None:
-    needs_timm()
     agreed = normalised_as({"space": "timm", "name": "convnext_tiny"})
     assert agreed.arch == {"normalize": [list(values) for values in KNOWN["imagenet"]]}
     with pytest.raises(RbError, match="--normalize half or --normalize none"):
         normalised_as({"space": "timm", "name": "mixer_b16_224"})
 
 
+@with_timm
 @pytest.mark.parametrize(
     ("model", "expected"),
-    [
-        ("vit_base_patch16_224", HALF),
-        ("vit_base_patch16_224.sam_in1k", HALF),
-        ("deit_base_patch16_224", KNOWN["imagenet"]),
-    ],
+    [("vit_base_patch16_224.sam_in1k", HALF), ("deit_base_patch16_224", KNOWN["imagenet"])],
 )
 def test_the_options_of_timms_training_script_decide(model: str, expected: Any) -> None:
-    needs_timm()
     options = {"model": model, "mean": None, "std": None, "interpolation": "", "crop_pct": None}
     chosen = normalised_as(VIT, metadata={"args": options})
     assert chosen.arch == {"normalize": [list(values) for values in expected]}

@@ -2,56 +2,45 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
+from rbtools.datasets.normalization import CLASSES
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import build, checkpoint, statistics
+from rbtools.models import build, checkpoint
 from rbtools.models.checkpoint import NormalizationHints
 from rbtools.models.load_weights import meta_init
-from rbtools.models.normalising import behind
 from rbtools.models.recognise import infer
 from rbtools.zoo import repositories
 from rbtools.zoo.repositories.peng import PengResNet
+from tests.calibrated import HALF, KNOWN, SIDE, hints, made, photographs, waves
 
 # The first four logits of the first image and the first two of the second, with weights by formula, as the
 # authors' code gives them. The networks are smaller than the published ones where the family has sizes.
 GOLDEN: dict[str, tuple[list[float], list[float]]] = {
     "deepmind/wrn-10-2": ([1379.96, 9.56179, -1380.98, 168.765], [1408.52, 10.9179]),
     "deepmind/wrn-10-1:activation=relu": ([53.0243, 38.4972, -0.346812, -38.9714], [59.7496, 43.262]),
-    "deepmind/preactresnet18": (
-        [25682500000.0, 25605200000.0, 23827300000.0, 20466800000.0],
-        [31501500000.0, 31425300000.0],
-    ),
+    "deepmind/preactresnet18": ([2.56825e10, 2.56052e10, 2.38273e10, 2.04668e10], [3.15015e10, 3.14253e10]),
     "deepmind/meansparse-wrn-10-2": ([1077.4, 2.02334, -1077.45, 137.108], [1110.65, -3.99855]),
     "huang/wrn-r-d1-2-1-w32-64-32": ([-47220.3, 57574.5, -58438.5, 49669.0], [-46429.9, 56577.1]),
     "huang/wrn-a-d1-2-1-w32-32-48": ([7602.51, 17170.3, -27367.7, 14332.5], [7643.7, 16942.2]),
     "dai/pssilu-wrn-10-2": ([-1098.38, -2615.06, 1435.78, 2429.57], [-983.079, -2312.12]),
     "augmix/resnext-11-2x32d": ([-603.965, -207.753, 242.78, 629.911], [-605.532, -208.316]),
-    "card/resnet18-w16": (
-        [1203120000.0, -1484710000.0, -1011400000.0, 1615310000.0],
-        [1193990000.0, -1458940000.0],
-    ),
+    "card/resnet18-w16": ([1.20312e9, -1.48471e9, -1.0114e9, 1.61531e9], [1.19399e9, -1.45894e9]),
     "card/wide-preactresnet18-x1": (
-        [-44264200000.0, -44140400000.0, -41084700000.0, -35300200000.0],
-        [-43363500000.0, -43282500000.0],
+        [-4.42642e10, -4.41404e10, -4.10847e10, -3.53002e10],
+        [-4.33635e10, -4.32825e10],
     ),
-    "kuangliu/dpn26": ([980140000.0, 920765000.0, 753986000.0, 499257000.0], [813778000.0, 764730000.0]),
-    "kuangliu/googlenet": ([-238251.0, 1819550.0, 3401960.0, 4095560.0], [-262796.0, 1637740.0]),
+    "kuangliu/dpn26": ([9.8014e8, 9.20765e8, 7.53986e8, 4.99257e8], [8.13778e8, 7.6473e8]),
+    "kuangliu/googlenet": ([-238251.0, 1.81955e6, 3.40196e6, 4.09556e6], [-262796.0, 1.63774e6]),
     "kuangliu/lenet": ([-0.568254, 0.0391552, 0.439799, -1.00876], [-0.569784, 0.0376808]),
     "kuangliu/mobilenet": ([-10009.1, -5170.28, 1019.38, 6942.75], [-3928.74, -2030.73]),
-    "kuangliu/resnext29-32x4d": (
-        [6492860000.0, 5961950000.0, 3873390000.0, 772856000.0],
-        [7303940000.0, 6707810000.0],
-    ),
+    "kuangliu/resnext29-32x4d": ([6.49286e9, 5.96195e9, 3.87339e9, 7.72856e8], [7.30394e9, 6.70781e9]),
     "kuangliu/regnety-400mf": ([19184.0, 49284.8, -198.067, -49361.3], [8573.54, 17218.2]),
     "kuangliu/mobilenetv2": ([-25615.8, 24729.7, -13875.2, -2573.07], [-24382.5, 23537.2]),
     "kuangliu/efficientnetb0": ([-1.26584, -1.69531, 2.71265, -1.93272], [-1.26584, -1.69531]),
@@ -61,10 +50,7 @@ GOLDEN: dict[str, tuple[list[float], list[float]]] = {
     "kuangliu/pnasnetb": ([-465210.0, -435172.0, 521403.0, 367844.0], [-575338.0, -529386.0]),
     "kuangliu/dla": ([1.18345e16, 6.65541e15, 1.03432e15, -4.65547e15], [1.17599e16, 6.61418e15]),
     "kuangliu/simpledla": ([4.04471e15, 2.251e15, 3.07785e14, -1.65587e15], [4.28144e15, 2.38304e15]),
-    "chenyaofo/resnet20": (
-        [3850210000.0, 6630540000.0, 5219030000.0, 508035000.0],
-        [3721270000.0, 6403890000.0],
-    ),
+    "chenyaofo/resnet20": ([3.85021e9, 6.63054e9, 5.21903e9, 5.08035e8], [3.72127e9, 6.40389e9]),
     "chenyaofo/mobilenetv2_x0_5": ([3.51804, -0.316394, -2.84393, 4.5991], [3.51806, -0.316308]),
     "chenyaofo/repvgg_a0": ([-2.51252e16, 2.02069e15, 2.18984e16, -3.69899e16], [-2.39579e16, 1.90681e15]),
     "huyvnphan/densenet121": ([-2.2625e9, -7.03198e8, 1.03982e9, 2.51117e9], [-2.18969e9, -6.80593e8]),
@@ -88,12 +74,6 @@ def filled(network: nn.Module) -> nn.Module:
             base = 0.5 if key.endswith("running_var") else 1.0 if key.endswith("weight") else 0.0
             value.copy_(wave.view(value.shape) * 0.2 + base)
     return network.eval()
-
-
-def waves(side: int = 32) -> Tensor:
-    sizes = (torch.arange(size, dtype=torch.float64) for size in (2, 3, side, side))
-    n, c, h, w = torch.meshgrid(*sizes, indexing="ij")
-    return (0.5 + 0.3 * torch.sin(n + 2 * c + 0.4 * h) + 0.2 * torch.cos(0.9 * w * (n + 1) + c)).float()
 
 
 def named(name: str) -> dict[str, Any]:
@@ -125,12 +105,9 @@ def test_peng_et_als_network_computes_what_its_authors_code_computes() -> None:
     torch.testing.assert_close(logits[1, :2], torch.tensor([-0.957001, -0.295945]), rtol=5e-4, atol=5e-4)
 
 
-BY_TIMM = ("debenedetti/", "singh/", "microsoft/")
-
-
 @pytest.mark.parametrize("name", [name for _, family in repositories.families() for name in family.EXAMPLES])
 def test_an_example_is_recognised_by_its_names_and_shapes(name: str) -> None:
-    if name.startswith(BY_TIMM) and importlib.util.find_spec("timm") is None:
+    if name.startswith(("debenedetti/", "singh/", "microsoft/")) and not find_spec("timm"):
         pytest.skip("timm is not installed")
     with meta_init():
         network = network_of(name, 7, (1, 32, 32))
@@ -139,18 +116,18 @@ def test_an_example_is_recognised_by_its_names_and_shapes(name: str) -> None:
     assert (inferred.classes, inferred.in_channels) == (7, 1)
 
 
-def test_the_strides_of_a_mobilenet_are_measured(images: Tensor) -> None:
+def test_the_strides_of_a_mobilenet_are_measured() -> None:
     name = "chenyaofo/mobilenetv2_x0_5"
-    network = saved(f"{name}:stem=imagenet", images[:HALF])
-    model, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
+    network = saved(f"{name}:stem=imagenet")
+    model, arch, facts = load()
     assert (arch["name"], arch["stem"]) == (name, "imagenet") and facts["fit"]["margin"] > 3
     with torch.no_grad():
-        torch.testing.assert_close(model(images[:2]), network(images[:2]))
+        torch.testing.assert_close(model(waves(SIDE)), network(waves(SIDE)))
 
 
-def test_a_lenet_without_batchnorm_is_asked_about(images: Tensor) -> None:
+def test_a_lenet_without_batchnorm_is_asked_about() -> None:
     torch.save(network_of("kuangliu/lenet").state_dict(), "m.pt")
-    known = NormalizationHints(lambda: images, {"dataset": KNOWN["cifar10"], **KNOWN}, CLASSES)
+    known = NormalizationHints(photographs, {"dataset": KNOWN["cifar10"], **KNOWN}, CLASSES)
     with pytest.raises(RbError, match="--normalize kuangliu or --normalize none"):
         checkpoint.load("m.pt", shape=(3, 32, 32), hints=known)
     named = {"space": "repo", "name": "kuangliu/lenet"}  # by name it is the repository's
@@ -168,86 +145,61 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are() -> None:
 
 # --- what leaves no trace in names and shapes -----------------------------------------------------
 
-SIDE, HALF = 16, 48
-KNOWN = {
-    "none": None,
-    **{name: (pair.mean, pair.std) for name, pair in NORMALIZATIONS.items() if len(pair.mean) == 3},
-}
 OPEN = ("deepmind/wrn-10-1", "huang/wrn-r-d1-1-1-w16-24-16", "huang/wrn-a-d1-1-1-w16-24-16")
 
 
-@pytest.fixture(scope="module")
-def images() -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    fine = torch.rand(2 * HALF, 3, SIDE, SIDE, generator=generator)
-    return 0.75 * statistics.synthetic((3, SIDE, SIDE), 2 * HALF) + 0.25 * fine
-
-
-def saved(name: str, images: Tensor, normalize: object = None) -> nn.Module:
-    """The network, whose BatchNorm layers have seen the images, in the file m.pt."""
-    torch.manual_seed(0)
-    network = network_of(name, 10, (3, SIDE, SIDE))
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.momentum = None
-    with torch.no_grad():
-        behind(network, normalize).train()(images)
+def saved(name: str, normalize: object = None) -> nn.Module:
+    """The calibrated network, in the file m.pt."""
+    network = made(f"repo:{name}", normalize)
     torch.save({"state_dict": {f"module.{key}": v for key, v in network.state_dict().items()}}, "m.pt")
-    return behind(network.eval(), normalize)
+    return network
 
 
-def hints(images: Tensor) -> NormalizationHints:
-    return NormalizationHints(lambda: images, KNOWN, CLASSES)
+def load(arch: dict[str, Any] | None = None, seen: NormalizationHints | None = None) -> tuple[Any, Any, Any]:
+    return checkpoint.load("m.pt", arch, shape=(3, SIDE, SIDE), hints=seen or hints())
 
 
-@pytest.mark.parametrize("name", OPEN)
-@pytest.mark.parametrize("activation", ["silu", "relu"])
-def test_the_activation_is_measured(name: str, activation: str, images: Tensor) -> None:
-    network = saved(f"{name}:activation={activation}", images[:HALF])
-    model, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
+@pytest.mark.parametrize(("name", "activation"), list(zip(OPEN, ("silu", "silu", "relu"), strict=True)))
+def test_the_activation_is_measured(name: str, activation: str) -> None:
+    network = saved(f"{name}:activation={activation}")
+    model, arch, facts = load()
     assert (arch["name"], arch["activation"], arch["normalize"]) == (name, activation, "none")
     assert facts["fit"]["fits"] and facts["fit"]["margin"] > 3
-    torch.testing.assert_close(model(images[:2]), network(images[:2]))
+    torch.testing.assert_close(model(waves(SIDE)), network(waves(SIDE)))
 
 
-@pytest.mark.parametrize("named", ["silu", "relu"])
-def test_a_named_activation_that_the_statistics_contradict_is_warned_of(named: str, images: Tensor) -> None:
-    saved("deepmind/wrn-10-1:activation=silu", images[:HALF])
-    arch = named_arch(f"repo:deepmind/wrn-10-1:activation={named}")
-    _, arch, facts = checkpoint.load("m.pt", arch, shape=(3, SIDE, SIDE), hints=hints(images[HALF:]))
-    assert arch["activation"] == named
-    warned = any(
-        "Try --arch repo:deepmind/wrn-10-1:activation=silu" in text for text in facts.get("warnings", ())
-    )
-    assert warned == (named == "relu")
+def test_a_named_activation_that_the_statistics_contradict_is_warned_of() -> None:
+    saved("deepmind/wrn-10-1:activation=silu")
+    for named in ("silu", "relu"):
+        _, arch, facts = load(named_arch(f"repo:deepmind/wrn-10-1:activation={named}"))
+        assert arch["activation"] == named and ("warnings" in facts) == (named == "relu")
+    assert "Try --arch repo:deepmind/wrn-10-1:activation=silu" in facts["warnings"][0]
 
 
 @torch.no_grad()
-def test_an_activation_that_nothing_decides_is_asked_for(images: Tensor) -> None:
-    network = saved("deepmind/wrn-10-1", images[:HALF])
+def test_an_activation_that_nothing_decides_is_asked_for() -> None:
+    saved("deepmind/wrn-10-1")
     asked = r"several networks, and {}.*--arch repo:deepmind/wrn-10-1:activation=silu or --arch repo.*=relu"
     flat = torch.full((16, 3, SIDE, SIDE), 0.5)
     with pytest.raises(RbError, match=asked.format("the images have no contrast")):
-        checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(flat))
+        load(seen=hints(flat))
     stripes = (torch.arange(SIDE) % 2).expand(20, 3, SIDE, SIDE).float()
     with pytest.raises(RbError, match=asked.format("its BatchNorm statistics do not decide on these images")):
-        checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=hints(stripes))
+        load(seen=hints(stripes))
     fresh = network_of("deepmind/wrn-10-1")
     torch.save(fresh.state_dict(), "m.pt")
     with pytest.raises(RbError, match=asked.format("it has no BatchNorm statistics")):
-        checkpoint.load("m.pt", shape=(3, 32, 32), hints=hints(images))
+        checkpoint.load("m.pt", shape=(3, 32, 32), hints=hints())
     named = named_arch("repo:deepmind/wrn-10-1:activation=relu")
-    _, arch, _ = checkpoint.load("m.pt", named, shape=(3, 32, 32), hints=hints(images))
+    _, arch, _ = checkpoint.load("m.pt", named, shape=(3, 32, 32), hints=hints())
     assert arch["activation"] == "relu"
-    del network
 
 
-def test_the_authors_normalisation_is_taken_among_those_that_fit_alike(images: Tensor) -> None:
+def test_the_authors_normalisation_is_taken_among_those_that_fit_alike() -> None:
     pair = [list(values) for values in ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))]
-    saved("deepmind/wrn-10-1", images[:HALF], pair)
+    saved("deepmind/wrn-10-1", pair)
     known = {"dataset": KNOWN["cifar10"], **KNOWN}
-    told = NormalizationHints(lambda: images[HALF:], known, CLASSES)
-    _, arch, facts = checkpoint.load("m.pt", shape=(3, SIDE, SIDE), hints=told)
+    _, arch, facts = load(seen=NormalizationHints(lambda: photographs()[HALF:], known, CLASSES))
     assert arch["normalize"] == pair and facts["normalize_name"] == "published"
 
 
@@ -258,77 +210,3 @@ def test_the_scores_of_edge_popup_are_left_out() -> None:
     torch.save(state, "m.pt")
     model, _, _ = checkpoint.load("m.pt", shape=(3, 32, 32))
     torch.testing.assert_close(model(waves()), network.eval()(waves()))
-
-
-# --- damaged files --------------------------------------------------------------------------------
-
-
-def without_a_block(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    block = max((key.rpartition(".")[0] for key in state if key.count(".") > 2), default="")
-    return {key: value for key, value in state.items() if not block or not key.startswith(block)}
-
-
-def reshaped(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    key = [key for key, value in state.items() if value.ndim == 4][-2]
-    return {**state, key: state[key][:-1]}
-
-
-def in_another_language(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {re.sub("^", "couche_", key): value for key, value in state.items()}
-
-
-def two(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{model}.{key}": value for key, value in state.items() for model in ("first", "second")}
-
-
-def fused(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    norms = {key.removesuffix("running_mean") for key in state if key.endswith("running_mean")}
-    return {key: value for key, value in state.items() if not key.startswith(tuple(norms))}
-
-
-def quantised(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    wide = {key: value for key, value in state.items() if value.ndim == 4}
-    return state | {
-        key: torch.quantize_per_tensor(value.detach(), 0.01, 0, torch.qint8) for key, value in wide.items()
-    }
-
-
-DAMAGE = (without_a_block, reshaped, in_another_language, two, fused, quantised)
-SMALL = (
-    *OPEN,
-    "dai/pssilu-wrn-10-1",
-    "augmix/resnext-11-2x32d",
-    "card/resnet18-w8",
-    "chenyaofo/resnet8",
-)
-
-
-@pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", SMALL)
-def test_a_damaged_state_dict_is_refused(name: str, damage: object) -> None:
-    damaged = damage(dict(network_of(name).state_dict()))  # type: ignore[operator]
-    torch.save(damaged, "m.pt")
-    with pytest.raises(RbError) as error:
-        checkpoint.load("m.pt", shape=(3, 32, 32))
-    assert "m.pt" in str(error.value) and len(str(error.value)) < 3000
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_the_prefixes_of_dataparallel_around_compile_are_taken_off(name: str) -> None:
-    network = network_of(name)
-    torch.save({f"module._orig_mod.{key}": v for key, v in network.state_dict().items()}, "m.pt")
-    _, arch, _ = checkpoint.load("m.pt", shape=(3, 32, 32))
-    assert (arch["space"], arch["name"]) == ("repo", name)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_half_precision_is_evaluated_as_it_is(name: str) -> None:
-    network = filled(network_of(name))
-    torch.save({key: value.half() for key, value in network.state_dict().items()}, "m.pt")
-    arch = named_arch(f"repo:{name}")
-    model, _, _ = checkpoint.load(Path("m.pt"), {**named(name), **arch}, shape=(3, 32, 32))
-    with torch.no_grad():
-        expected, logits = network(waves()), model(waves())
-    assert logits.dtype == torch.float32
-    assert float((logits - expected).abs().max() / expected.abs().max()) < 0.02

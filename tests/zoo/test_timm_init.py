@@ -160,16 +160,16 @@ def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor
     torch.save({key: value for key, value in state.items() if "blocks.3." not in key}, short)
     with pytest.raises(RbError, match=r"no blocks\.3\.norm1\.weight, which timm's test_vit has"):
         trained(of_file(short))
-    wide = {**state, "norm.weight": torch.ones(65)}
-    torch.save(wide, short)
+    torch.save({**state, "norm.weight": torch.ones(65)}, short)
     with pytest.raises(RbError, match=r"do not fit timm's test_vit: .*norm\.weight"):
         trained(of_file(short))
-    with pytest.raises(RbError, match="16 is no multiple of 3"):
-        trained(of_file(file, resample="prbench"), {**ARCH, "side": 9, "patch": 3})
-    with pytest.raises(RbError, match="8 pixels does not divide into patches of 3"):
-        trained(of_file(file), {**ARCH, "patch": 3})
-    with pytest.raises(RbError, match="resnet18 cannot be built with side=8"):
-        trained(of_file(file), {"space": "timm", "name": "resnet18", "side": 8})
+    for message, resample, arch in (
+        ("16 is no multiple of 3", "prbench", {**ARCH, "side": 9, "patch": 3}),
+        ("8 pixels does not divide into patches of 3", "timm", {**ARCH, "patch": 3}),
+        ("resnet18 cannot be built with side=8", "timm", {"space": "timm", "name": "resnet18", "side": 8}),
+    ):
+        with pytest.raises(RbError, match=message):
+            trained(of_file(file, resample=resample), arch)
     torch.save(timm.create_model("test_resnet").state_dict(), short)
     with pytest.raises(RbError, match="resample=prbench of --init is for vision transformers"):
         trained(of_file(short, resample="prbench"), {"space": "timm", "name": "test_resnet"})
@@ -178,14 +178,7 @@ def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor
 
 
 @pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("vit_base_patch16_224", 85_152_010),
-        ("vit_large_patch16_224", 302_439_434),
-        ("deit_tiny_patch16_224", 5_362_762),
-        ("deit_small_patch16_224", 21_342_346),
-        ("vit_small_patch16_224_2020", 47_338_762),
-    ],
+    ("name", "params"), [("deit_tiny_patch16_224", 5_362_762), ("vit_small_patch16_224_2020", 47_338_762)]
 )
 def test_transformers_at_32_pixels_have_the_sizes_of_prbenchs(name: str, params: int) -> None:
     """65 tokens of patches of 4 pixels; the counts are those of wellzline/PRBenchmark's networks."""

@@ -3,10 +3,15 @@
 A family is one file here and one line in `REPOSITORIES`. Its module has
 
     NAMES               a regular expression for all its names
-    infer(state)        the network of a bare state dict, or None: `Inferred`
+    EXAMPLES            some of them
+    infer(state)        the network of a bare state dict, or None: `Seen`
     build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
     variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
     unusual_variants(name)  more of them, which are tried where the others fit badly; may be absent
+    TELLS, HEADS, STEMS     in place of `infer` or besides, for examples recognised by all names and shapes
+
+TELLS maps the beginning of a NAME to a tensor that only networks of such names have: others are not built.
+The weights of the last layer and of the first convolution are the first of HEADS and of STEMS that are there.
 
 A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use; and
 `other_normalizations`, {number of classes: [...]}, those of others who publish the same tensors.
@@ -18,15 +23,14 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from rbtools.errors import RbError, near
-from rbtools.models import Variants
-
-if TYPE_CHECKING:
-    from rbtools.models.families.base import Inferred, State
+from rbtools.models import Shape, Variants, tensor_names
+from rbtools.models.families import Inferred, Seen, State, weight
+from rbtools.models.load_weights import OPTIONAL, meta_init
 
 REPOSITORIES = {
     "google-deepmind and DM-Improves-AT (init_conv, layer, batchnorm, logits)": "deepmind",
@@ -57,13 +61,45 @@ def families() -> Iterator[tuple[str, ModuleType]]:
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """The network of a public repository that these tensors are of, with the usual one of its variants."""
     for _, family in families():
-        inferred: Inferred | None = family.infer(state)
-        if inferred is not None:
-            return inferred
+        seen: Seen | None = _by_shapes(family, state) if hasattr(family, "TELLS") else None
+        if seen is None and hasattr(family, "infer"):
+            seen = family.infer(state)
+        if seen is not None:
+            name, head, stem = seen
+            usual = next(iter(_variants(family, name)), {})
+            return Inferred({"space": "repo", "name": name, **usual}, len(head), stem.shape[1])
     return None
 
 
-def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, int]) -> nn.Module:
+def _by_shapes(family: ModuleType, state: State) -> Seen | None:
+    """The first example whose network has exactly the tensors of the state."""
+    head = next((tensor for name in family.HEADS if (tensor := weight(state, name, 2)) is not None), None)
+    stem = next((tensor for name in family.STEMS if (tensor := weight(state, name, 4)) is not None), None)
+    if head is None or stem is None:
+        return None
+    for name in family.EXAMPLES:
+        own = name.partition("/")[2]
+        tell = next((tensor for start, tensor in family.TELLS.items() if own.startswith(start)), None)
+        if tell not in state:
+            continue
+        with meta_init():
+            match = re.fullmatch(family.NAMES, name)
+            network = family.build(match, {}, len(head), (stem.shape[1], 32, 32))
+        if _same(state, network.state_dict()):
+            return name, head, stem
+    return None
+
+
+def _same(state: State, wanted: State) -> bool:
+    """Whether all names and shapes agree, up to synonyms and to what a network has for training alone."""
+    new = tensor_names.translation(state, wanted)
+    found = {new[key]: value.shape for key, value in state.items() if key in new}
+    expected = {key: value.shape for key, value in wanted.items()}
+    shapes = ({k: v for k, v in part.items() if not k.endswith(OPTIONAL)} for part in (found, expected))
+    return next(shapes) == next(shapes)
+
+
+def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
     """Build the network called `arch["name"]`. Raises RbError for an unknown name or variant."""
     name = str(arch.get("name"))
     match, family = _family(name)
@@ -74,8 +110,7 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: tuple[int, int, i
         if arch.get(field, known[0]) not in known:
             raise RbError(f"repo:{name} has no {field} {arch[field]!r}. Choose from: {', '.join(known)}.")
     usual = variants[0] if variants else {}
-    network: nn.Module = family.build(match, {**usual, **arch}, classes, shape)
-    return network
+    return family.build(match, {**usual, **arch}, classes, shape)
 
 
 def variants_of(arch: Mapping[str, Any]) -> Variants:

@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.resnet import stage
 
 NAMES = r"augmix/resnext-(?P<depth>\d+)-(?P<groups>\d+)x(?P<width>\d+)d"
 EXAMPLES = ("augmix/resnext-29-4x32d",)
@@ -22,7 +24,9 @@ HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 class AugMixBottleneck(nn.Module):
     """1x1, grouped 3x3 and 1x1 convolutions beside a shortcut."""
 
-    def __init__(self, channels_in: int, planes: int, groups: int, width: int, stride: int) -> None:
+    expansion = 4
+
+    def __init__(self, channels_in: int, planes: int, stride: int, groups: int, width: int) -> None:
         super().__init__()
         inner, channels = planes * width // 64 * groups, 4 * planes
         self.conv_reduce = nn.Conv2d(channels_in, inner, 1, bias=False)
@@ -53,38 +57,32 @@ class AugMixResNeXt(nn.Module):
         self.conv_1_3x3 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
         self.bn_1 = nn.BatchNorm2d(64)
         channels = 64
-        for stage, planes in enumerate((64, 128, 256), 1):
-            layers: list[nn.Module] = []
-            for number in range((depth - 2) // 9):
-                stride = 2 if stage > 1 and not number else 1
-                layers.append(AugMixBottleneck(channels, planes, groups, width, stride))
-                channels = 4 * planes
-            setattr(self, f"stage_{stage}", nn.Sequential(*layers))
+        for number, planes in enumerate((64, 128, 256), 1):
+            sizes = ((depth - 2) // 9, channels, planes, 2 if number > 1 else 1)
+            setattr(self, f"stage_{number}", stage(AugMixBottleneck, *sizes, groups, width))
+            channels = 4 * planes
         self.classifier = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         x = F.relu(self.bn_1(self.conv_1_3x3(images)))
-        for stage in (1, 2, 3):
-            x = getattr(self, f"stage_{stage}")(x)
-        logits: Tensor = self.classifier(x.mean((2, 3)))
-        return logits
+        for number in (1, 2, 3):
+            x = getattr(self, f"stage_{number}")(x)
+        return self.classifier(x.mean((2, 3)))
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     sizes = (int(match[name]) for name in ("depth", "groups", "width"))
     return AugMixResNeXt(*sizes, classes=classes, in_channels=shape[0])
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """A ResNeXt by the shape of its first grouped convolution."""
     stem, head = weight(state, "conv_1_3x3.weight", 4), weight(state, "classifier.weight", 2)
     grouped = weight(state, "stage_1.0.conv_conv.weight", 4)
     if stem is None or head is None or grouped is None:
         return None
     count = len(numbered(state, r"stage_1\.(\d+)()\.conv_conv\.weight"))
-    groups, width = divmod(len(grouped), grouped.shape[1])[0], grouped.shape[1]
-    name = f"augmix/resnext-{9 * count + 2}-{groups}x{width}d"
-    return Inferred({"space": "repo", "name": name}, len(head), stem.shape[1])
+    width = grouped.shape[1]
+    name = f"augmix/resnext-{9 * count + 2}-{len(grouped) // width}x{width}d"
+    return name, head, stem

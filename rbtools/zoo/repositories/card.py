@@ -7,6 +7,7 @@ as numbers; the scores of edge-popup beside them are left out, as the authors' c
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -14,8 +15,9 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
-from rbtools.models.resnet import ResNet
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.resnet import ResNet, stage
 
 NAMES = r"card/(resnet18-w(?P<width>\d+)|wide-preactresnet18-x(?P<widen>\d+))"
 EXAMPLES = ("card/resnet18-w128", "card/wide-preactresnet18-x2")
@@ -50,8 +52,7 @@ class CardBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.bn1(x))
-        out: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active)))) + self.shortcut(active)
-        return out
+        return self.conv2(F.relu(self.bn2(self.conv1(active)))) + self.shortcut(active)
 
 
 class CardWidePreActResNet(nn.Module):
@@ -63,49 +64,42 @@ class CardWidePreActResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
         channels = 64
-        for stage, width in enumerate((64, *(size * (widen + 1) for size in (64, 128, 256))), 1):
-            first = CardBlock(channels, width, 1 if stage == 1 else 2)
-            setattr(self, f"layer{stage}", nn.Sequential(first, CardBlock(width, width, 1)))
+        for number, width in enumerate((64, *(size * (widen + 1) for size in (64, 128, 256))), 1):
+            setattr(self, f"layer{number}", stage(CardBlock, 2, channels, width, 1 if number == 1 else 2))
             channels = width
         self.bn1 = nn.BatchNorm2d(channels, affine=False)
         self.fc = nn.Conv2d(channels, classes, 1, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.conv1(images)
-        for stage in (1, 2, 3, 4):
-            x = getattr(self, f"layer{stage}")(x)
+        for number in (1, 2, 3, 4):
+            x = getattr(self, f"layer{number}")(x)
         x = F.relu(self.bn1(x)).mean((2, 3), keepdim=True)
-        logits: Tensor = self.fc(x).flatten(1)
-        return logits
+        return self.fc(x).flatten(1)
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     if match["widen"]:
         return CardWidePreActResNet(int(match["widen"]), classes=classes, in_channels=shape[0])
     return CardResNet((2, 2, 2, 2), classes=classes, in_channels=shape[0], width=int(match["width"]))
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """A ResNet-18 behind a 3x3 stem that is not 64 wide, or the binary network by its head."""
     stem, deep = weight(state, "conv1.weight", 4), weight(state, "layer4.1.conv2.weight", 4)
     if stem is None or deep is None or stem.shape[-1] != 3 or "layer1.2.conv1.weight" in state:
         return None
-    arch: dict[str, Any] = {"space": "repo"}
     head, last = weight(state, "fc.weight", 4), weight(state, "fc.weight", 2)
     if head is not None and "layer1.0.bn1.running_mean" in state:
-        arch["name"] = f"card/wide-preactresnet18-x{len(deep) // 256 - 1}"
-        return Inferred(arch, len(head), stem.shape[1])
+        return f"card/wide-preactresnet18-x{len(deep) // 256 - 1}", head, stem
     last = weight(state, "linear.weight", 2) if last is None else last
     plain = "layer1.0.conv3.weight" not in state and "layer2.0.bn1.running_mean" in state
     blocks = sorted(set(numbered(state, r"layer(\d)\.(\d+)\.conv2\.weight")))
-    if blocks != [(stage, number) for stage in (1, 2, 3, 4) for number in (0, 1)] or not plain:
+    if blocks != list(itertools.product((1, 2, 3, 4), (0, 1))) or not plain:
         return None
     if last is None or "bn1.running_mean" not in state or len(stem) * 8 != len(deep):
         return None
     if len(state["layer2.0.bn1.running_mean"]) != 2 * len(stem) or "layer1.0.fc1.weight" in state:
         return None
-    arch["name"] = f"card/resnet18-w{len(stem)}"
-    return Inferred(arch, len(last), stem.shape[1])
+    return f"card/resnet18-w{len(stem)}", last, stem

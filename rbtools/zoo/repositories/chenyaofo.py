@@ -13,16 +13,15 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
-from rbtools.models.resnet import BasicBlock
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.resnet import BasicBlock, stage
 from rbtools.zoo import libraries
-from rbtools.zoo.repositories import by_shapes
 
 MOBILE = {"mobilenetv2_x0_5": 0.5, "mobilenetv2_x0_75": 0.75, "mobilenetv2_x1_4": 1.4}
 REPVGG = {  # channels of the stages; the stem has at most 64
@@ -30,10 +29,9 @@ REPVGG = {  # channels of the stages; the stem has at most 64
     "repvgg_a1": (64, 128, 256, 1280),
     "repvgg_a2": (96, 192, 384, 1408),
 }
-BY_SHAPES = tuple(f"chenyaofo/{name}" for name in (*MOBILE, *REPVGG))
 NAMES = rf"chenyaofo/(resnet(?P<depth>\d+)|vgg(?P<vgg>11|13|16|19)_bn|{'|'.join((*MOBILE, *REPVGG))})"
-EXAMPLES = ("chenyaofo/resnet20", "chenyaofo/vgg16_bn", *BY_SHAPES)
-STEMS = ("cifar", "imagenet")
+EXAMPLES = tuple(f"chenyaofo/{name}" for name in ("resnet20", "vgg16_bn", *MOBILE, *REPVGG))
+FORMS = ("cifar", "imagenet")
 WITH_STEMS = tuple(f"chenyaofo/{name}" for name in (*MOBILE, "repvgg_a2"))
 CONVOLUTIONS = {"11": (1, 1, 2, 2, 2), "13": (2, 2, 2, 2, 2), "16": (2, 2, 3, 3, 3), "19": (2, 2, 4, 4, 4)}
 
@@ -45,21 +43,15 @@ class CifarResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        channels = 16
-        for stage in (1, 2, 3):
-            width = 8 << stage
-            first = BasicBlock(channels, width, 1 if stage == 1 else 2)
-            rest = (BasicBlock(width, width, 1) for _ in range(count - 1))
-            setattr(self, f"layer{stage}", nn.Sequential(first, *rest))
-            channels = width
+        for number, sizes in enumerate(((16, 16, 1), (16, 32, 2), (32, 64, 2)), 1):
+            setattr(self, f"layer{number}", stage(BasicBlock, count, *sizes))
         self.fc = nn.Linear(64, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(images)))
-        for stage in (1, 2, 3):
-            x = getattr(self, f"layer{stage}")(x)
-        logits: Tensor = self.fc(x.mean((2, 3)))
-        return logits
+        for number in (1, 2, 3):
+            x = getattr(self, f"layer{number}")(x)
+        return self.fc(x.mean((2, 3)))
 
 
 class ThreeLayerVGG(nn.Module):
@@ -81,8 +73,7 @@ class ThreeLayerVGG(nn.Module):
         self.classifier = nn.Sequential(*first, *second, nn.Linear(hidden, classes))
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
-        return logits
+        return self.classifier(self.features(images).mean((2, 3)))
 
 
 class RepVGGBlock(nn.Module):
@@ -112,33 +103,28 @@ class RepVGG(nn.Module):
 
     def __init__(self, widths: Sequence[int], *, classes: int, in_channels: int, first_stride: int) -> None:
         super().__init__()
-        before = min(64, widths[0])
-        self.stage0 = RepVGGBlock(in_channels, before, first_stride)
-        strides = (first_stride, 2, 2, 2)
-        for stage, (count, width, stride) in enumerate(zip((2, 4, 14, 1), widths, strides, strict=True), 1):
-            rest = (RepVGGBlock(width, width, 1) for _ in range(count - 1))
-            setattr(self, f"stage{stage}", nn.Sequential(RepVGGBlock(before, width, stride), *rest))
-            before = width
-        self.linear = nn.Linear(before, classes)
+        first = min(64, widths[0])
+        self.stage0 = RepVGGBlock(in_channels, first, first_stride)
+        stages = zip((2, 4, 14, 1), (first, *widths), widths, (first_stride, 2, 2, 2), strict=False)
+        for number, sizes in enumerate(stages, 1):
+            setattr(self, f"stage{number}", stage(RepVGGBlock, *sizes))
+        self.linear = nn.Linear(widths[-1], classes)
 
     def forward(self, images: Tensor) -> Tensor:
         x = images
-        for stage in range(5):
-            x = getattr(self, f"stage{stage}")(x)
-        logits: Tensor = self.linear(x.mean((2, 3)))
-        return logits
+        for number in range(5):
+            x = getattr(self, f"stage{number}")(x)
+        return self.linear(x.mean((2, 3)))
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
     """Strides leave no trace in names and shapes."""
-    return tuple({"stem": stem} for stem in STEMS) if name in WITH_STEMS else ()
+    return tuple({"stem": stem} for stem in FORMS) if name in WITH_STEMS else ()
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
-    name, small = match[0].partition("/")[2], fields.get("stem", STEMS[0]) == STEMS[0]
+    name, small = match[0].partition("/")[2], fields.get("stem", FORMS[0]) == FORMS[0]
     if name in REPVGG:
         stride = 1 if small else 2
         return RepVGG(REPVGG[name], classes=classes, in_channels=shape[0], first_stride=stride)
@@ -155,36 +141,24 @@ def build(
     return CifarResNet((int(match["depth"]) - 2) // 6, classes=classes, in_channels=shape[0])
 
 
-# Tensors that only networks of a name have, by what the name begins with.
 TELLS = {"mobilenetv2": "features.18.0.weight", "repvgg": "stage3.13.rbr_dense.conv.weight"}
+HEADS = ("classifier.1.weight", "linear.weight")
+STEMS = ("features.0.0.weight", "stage0.rbr_dense.conv.weight")
 
 
-def infer(state: State) -> Inferred | None:
-    """A ResNet of three stages from 16 channels on, a VGG with three linear layers of 512, or the network of
-    these names and shapes.
-    """
-    heads, stems = (
-        ("classifier.1.weight", "linear.weight"),
-        ("features.0.0.weight", "stage0.rbr_dense.conv.weight"),
-    )
-    inferred = by_shapes.infer(state, BY_SHAPES, TELLS, build, heads=heads, stems=stems)
-    if inferred is not None:
-        usual = next(iter(variants(inferred.arch["name"])), {})
-        return replace(inferred, arch={**inferred.arch, **usual})
+def infer(state: State) -> Seen | None:
+    """A ResNet of three stages from 16 channels on, or a VGG with three linear layers of 512."""
     stem, head = weight(state, "features.0.weight", 4), weight(state, "classifier.6.weight", 2)
     if stem is not None and head is not None and head.shape[1] == 512 and "features.1.running_mean" in state:
         total = sum(value.ndim == 4 for value in state.values())
         name = next((name for name, convolutions in CONVOLUTIONS.items() if sum(convolutions) == total), None)
-        arch = {"space": "repo", "name": f"chenyaofo/vgg{name}_bn"}
-        return None if name is None else Inferred(arch, len(head), stem.shape[1])
+        return None if name is None else (f"chenyaofo/vgg{name}_bn", head, stem)
     stem, head = weight(state, "conv1.weight", 4), weight(state, "fc.weight", 2)
     if stem is None or head is None or len(stem) != 16 or "layer4.0.conv1.weight" in state:
         return None
     places = numbered(state, r"layer(\d)\.(\d+)\.conv2\.weight")
-    counts = {sum(stage == wanted for stage, _ in places) for wanted in (1, 2, 3)}
+    counts = {sum(place == wanted for place, _ in places) for wanted in (1, 2, 3)}
     convolved = any(f"layer2.0.{name}.0.weight" in state for name in ("downsample", "shortcut"))
     if len(counts) != 1 or 0 in counts or not convolved:
         return None
-    return Inferred(
-        {"space": "repo", "name": f"chenyaofo/resnet{6 * counts.pop() + 2}"}, len(head), stem.shape[1]
-    )
+    return f"chenyaofo/resnet{6 * counts.pop() + 2}", head, stem

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, weight
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, weight
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"singh/(?P<body>convnext-[tsbl]|vit-[sb])"
@@ -60,13 +61,10 @@ class ConvStem(nn.Module):
         self.stem = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
-        x: Tensor = self.stem(images)
-        return x
+        return self.stem(images)
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """timm's network with another stem."""
     body, channels, strides = BODIES[match["body"]]
     network: Any = import_timm().create_model(body, num_classes=classes, in_chans=shape[0])
@@ -75,11 +73,10 @@ def build(
     else:
         network.patch_embed.proj = ConvStem(shape[0], channels, strides, network.embed_dim)
     network.normalizations = {1000: IMAGENET if match["body"] == "vit-s" else None}
-    result: nn.Module = network
-    return result
+    return network
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """One of the six, by the widths and blocks of its body."""
     convnext = "stem.stem.0.weight" in state
     stem = weight(state, f"{'stem' if convnext else 'patch_embed.proj'}.stem.0.weight", 4)
@@ -87,11 +84,7 @@ def infer(state: State) -> Inferred | None:
     if stem is None or head is None:
         return None
     body = _convnext(state, head.shape[1]) if convnext else {384: "vit-s", 768: "vit-b"}.get(head.shape[1])
-    return (
-        None
-        if body is None
-        else Inferred({"space": "repo", "name": f"singh/{body}"}, len(head), stem.shape[1])
-    )
+    return None if body is None else (f"singh/{body}", head, stem)
 
 
 def _convnext(state: State, width: int) -> str | None:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
-from rbtools.models.resnet import share_activation
-from rbtools.models.wideresnet import WideResNet
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.resnet import WideResNet, share_activation
 
 NAMES = r"dai/pssilu-wrn-(?P<depth>\d+)-(?P<widen>\d+)"
 EXAMPLES = ("dai/pssilu-wrn-28-10",)
@@ -35,21 +35,18 @@ class ShiftedSiLU(nn.Module):
 
 
 # There are no variants: the activation is in the file.
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The Wide ResNet with one activation module for the whole network."""
     network = WideResNet(int(match["depth"]), int(match["widen"]), classes=classes, in_channels=shape[0])
     share_activation(network, ShiftedSiLU())
     return network
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """A Wide ResNet in TRADES' names with parameters of an activation."""
     stem, head = weight(state, "conv1.weight", 4), weight(state, "fc.weight", 2)
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if stem is None or head is None or first is None or "block1.layer.0.activation.alpha" not in state:
         return None
     count = len(numbered(state, r"block1\.layer\.(\d+)()\.conv1\.weight"))
-    arch = {"space": "repo", "name": f"dai/pssilu-wrn-{6 * count + 4}-{len(first) // 16}"}
-    return Inferred(arch, len(head), stem.shape[1])
+    return f"dai/pssilu-wrn-{6 * count + 4}-{len(first) // 16}", head, stem

@@ -10,6 +10,7 @@ puts a layer before every activation and behind every block.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
-from rbtools.models.resnet import ACTIVATIONS
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.resnet import ACTIVATIONS, stage
 
 NAMES = (
     r"deepmind/(meansparse-)?(wrn-(?P<depth>\d+)-(?P<widen>\d+)|preactresnet(?P<blocks>18|34)|ra-wrn-70-16)"
@@ -106,24 +108,7 @@ class DeepMindBlock(nn.Module):
         beside = x if self.shortcut is None else self.shortcut(active)
         out = self.conv_0(same_padding(active, self.stride))
         out = self.se(self.conv_1(self.activation(self.meansparse_1(self.batchnorm_1(out)))))
-        result: Tensor = self.meansparse_2(beside + out)
-        return result
-
-
-class DeepMindStage(nn.Module):
-    """`count` blocks; the first has the stride."""
-
-    def __init__(
-        self, count: int, channels_in: int, channels: int, stride: int, activation: str, *options: bool
-    ) -> None:
-        super().__init__()
-        first = DeepMindBlock(channels_in, channels, stride, activation, *options)
-        rest = [DeepMindBlock(channels, channels, 1, activation, *options) for _ in range(count - 1)]
-        self.block = nn.Sequential(first, *rest)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.block(x)
-        return out
+        return self.meansparse_2(beside + out)
 
 
 class DeepMindWideResNet(nn.Module):
@@ -148,9 +133,10 @@ class DeepMindWideResNet(nn.Module):
         super().__init__()
         self.activation = ACTIVATIONS[activation]
         self.init_conv = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
+        options = (activation, squeeze, meansparse)
         stages = zip(blocks, widths[:-1], widths[1:], (1, 2, 2), strict=True)
         self.layer = nn.Sequential(
-            *(DeepMindStage(*sizes, activation, squeeze, meansparse) for sizes in stages)
+            *(nn.Sequential(OrderedDict(block=stage(DeepMindBlock, *sizes, *options))) for sizes in stages)
         )
         self.batchnorm = nn.BatchNorm2d(widths[-1])
         self.meansparse_end = _sparse(widths[-1], meansparse)
@@ -159,8 +145,7 @@ class DeepMindWideResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.layer(self.init_conv(images))
         x = self.activation(self.meansparse_end(self.batchnorm(x)))
-        logits: Tensor = self.logits(x.mean((2, 3)))
-        return logits
+        return self.logits(x.mean((2, 3)))
 
 
 class DeepMindPreActBlock(nn.Module):
@@ -181,8 +166,7 @@ class DeepMindPreActBlock(nn.Module):
         beside = x if self.shortcut is None else self.shortcut(same_padding(x, self.stride))
         active = self.activation(self.batchnorm_0(x))
         out = self.conv_2d_1(same_padding(active, self.stride))
-        result: Tensor = self.conv_2d_2(self.activation(self.batchnorm_1(out))) + beside
-        return result
+        return self.conv_2d_2(self.activation(self.batchnorm_1(out))) + beside
 
 
 class DeepMindPreActResNet(nn.Module):
@@ -195,22 +179,18 @@ class DeepMindPreActResNet(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.conv_2d = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
         channels = 64
-        for stage, count in enumerate(blocks):
-            layers: list[nn.Module] = []
-            for number in range(count):
-                stride = 2 if stage and not number else 1
-                layers.append(DeepMindPreActBlock(channels, 64 << stage, stride, activation))
-                channels = 64 << stage
-            setattr(self, f"layer_{stage}", nn.Sequential(*layers))
+        for number, count in enumerate(blocks):
+            sizes = (count, channels, 64 << number, 2 if number else 1)
+            setattr(self, f"layer_{number}", stage(DeepMindPreActBlock, *sizes, activation))
+            channels = 64 << number
         self.batchnorm = nn.BatchNorm2d(channels)
         self.logits = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.conv_2d(images)
-        for stage in range(4):
-            x = getattr(self, f"layer_{stage}")(x)
-        logits: Tensor = self.logits(self.activation(self.batchnorm(x)).mean((2, 3)))
-        return logits
+        for number in range(4):
+            x = getattr(self, f"layer_{number}")(x)
+        return self.logits(self.activation(self.batchnorm(x)).mean((2, 3)))
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
@@ -223,33 +203,21 @@ def unusual_variants(name: str) -> list[dict[str, str]]:
     return [{"activation": "gelu"}]
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name: WRN-28-10 has 36,479,194 parameters for 10 classes."""
-    activation = str(fields["activation"])
+    ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
     if match["blocks"]:
-        return DeepMindPreActResNet(
-            BLOCKS[match["blocks"]], classes=classes, in_channels=shape[0], activation=activation
-        )
-    squeeze = match["depth"] is None
-    blocks, widths = RA_WRN if squeeze else _sizes(int(match["depth"]), int(match["widen"]))
-    return DeepMindWideResNet(
-        blocks,
-        widths,
-        classes=classes,
-        in_channels=shape[0],
-        activation=activation,
-        squeeze=squeeze,
-        meansparse=match[1] is not None,
-    )
+        return DeepMindPreActResNet(BLOCKS[match["blocks"]], **ends)
+    squeeze, meansparse = match["depth"] is None, match[1] is not None
+    sizes = RA_WRN if squeeze else _sizes(int(match["depth"]), int(match["widen"]))
+    return DeepMindWideResNet(*sizes, **ends, squeeze=squeeze, meansparse=meansparse)
 
 
 def _sizes(depth: int, widen: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return ((depth - 4) // 6,) * 3, (16, 16 * widen, 32 * widen, 64 * widen)
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """A network whose sizes are those of a name."""
     head = weight(state, "logits.weight", 2)
     if head is None or "batchnorm.running_mean" not in state:
@@ -257,20 +225,18 @@ def infer(state: State) -> Inferred | None:
     stem = weight(state, "conv_2d.weight", 4)
     name = _preact_name(state) if stem is not None else _wide_name(state)
     stem = weight(state, "init_conv.weight", 4) if stem is None else stem
-    if name is None or stem is None:
-        return None
-    return Inferred({"space": "repo", "name": name, **variants(name)[0]}, len(head), stem.shape[1])
+    return None if name is None or stem is None else (name, head, stem)
 
 
 def _preact_name(state: State) -> str | None:
     places = numbered(state, r"layer_(\d)\.(\d+)\.conv_2d_2\.weight")
-    blocks = tuple(sum(stage == wanted for stage, _ in places) for wanted in range(4))
+    blocks = tuple(sum(place == wanted for place, _ in places) for wanted in range(4))
     return next((f"deepmind/preactresnet{name}" for name, one in BLOCKS.items() if one == blocks), None)
 
 
 def _wide_name(state: State) -> str | None:
     places = numbered(state, r"layer\.(\d)\.block\.(\d+)\.conv_1\.weight")
-    blocks = tuple(sum(stage == wanted for stage, _ in places) for wanted in range(3))
+    blocks = tuple(sum(place == wanted for place, _ in places) for wanted in range(3))
     kernels = [weight(state, "init_conv.weight", 4)]
     kernels += [weight(state, f"layer.{stage}.block.0.conv_1.weight", 4) for stage in range(3)]
     widths = tuple(0 if kernel is None else len(kernel) for kernel in kernels)

@@ -8,13 +8,15 @@ and form a has a shortcut convolution wherever the stride is 2.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, numbered, weight
+from rbtools.models.resnet import ACTIVATIONS, stage
 
 NAMES = r"huang/wrn-(?P<form>[ra])-d(\d+)-(\d+)-(\d+)-w(\d+)-(\d+)-(\d+)"
 EXAMPLES = ("huang/wrn-r-d5-5-5-w320-640-512", "huang/wrn-a-d27-28-13-w160-448-384")
@@ -23,7 +25,7 @@ NORMALIZATIONS: dict[str, dict[int, Any]] = {
     "r": {},
     "a": {10: ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))},
 }
-ACTIVATIONS = {"relu": F.relu, "silu": F.silu}
+ORDER = ("relu", "silu")
 
 
 class HuangBlock(nn.Module):
@@ -51,21 +53,6 @@ class HuangBlock(nn.Module):
         return out + (x if convolution is None else convolution(active))
 
 
-class HuangStage(nn.Module):
-    """`count` blocks; the first has the stride."""
-
-    def __init__(self, count: int, channels_in: int, channels: int, stride: int, *options: str) -> None:
-        super().__init__()
-        first = HuangBlock(channels_in, channels, stride, *options)
-        self.layer = nn.Sequential(
-            first, *(HuangBlock(channels, channels, 1, *options) for _ in range(count - 1))
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layer(x)
-        return out
-
-
 class HuangWideResNet(nn.Module):
     """Images (N, in_channels, H, W) -> logits (N, classes)."""
 
@@ -83,19 +70,21 @@ class HuangWideResNet(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.stem_conv = nn.Conv2d(in_channels, STEM, 3, padding=1, bias=False)
         stages = zip(blocks, (STEM, *widths[:-1]), widths, (1, 2, 2), strict=True)
-        self.blocks = nn.ModuleList(HuangStage(*sizes, form, activation) for sizes in stages)
+        self.blocks = nn.Sequential(
+            *(
+                nn.Sequential(OrderedDict(layer=stage(HuangBlock, *sizes, form, activation)))
+                for sizes in stages
+            )
+        )
         setattr(self, _last_norm(form), nn.BatchNorm2d(widths[-1]))
         self.form = form
         self.fc = nn.Linear(widths[-1], classes)
         self.normalizations: dict[int, Any] = NORMALIZATIONS[form]
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.stem_conv(images)
-        for stage in self.blocks:
-            x = stage(x)
+        x = self.blocks(self.stem_conv(images))
         x = self.activation(getattr(self, _last_norm(self.form))(x))
-        logits: Tensor = self.fc(x.mean((2, 3)))
-        return logits
+        return self.fc(x.mean((2, 3)))
 
 
 def _last_norm(form: str) -> str:
@@ -104,36 +93,28 @@ def _last_norm(form: str) -> str:
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
     """The activation does not show in names and shapes; form a is published with SiLU."""
-    order = sorted(ACTIVATIONS, reverse="-a-" in name)
+    order = reversed(ORDER) if "-a-" in name else ORDER
     return tuple({"activation": activation} for activation in order)
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     sizes = [int(number) for number in match.groups()[1:]]
-    return HuangWideResNet(
-        match["form"],
-        sizes[:3],
-        sizes[3:],
-        classes=classes,
-        in_channels=shape[0],
-        activation=str(fields["activation"]),
-    )
+    ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}
+    return HuangWideResNet(match["form"], sizes[:3], sizes[3:], **ends)
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """A network with three stages and this stem."""
     stem, head = weight(state, "stem_conv.weight", 4), weight(state, "fc.weight", 2)
-    kernels = [weight(state, f"blocks.{stage}.layer.0.conv2.weight", 4) for stage in range(3)]
+    kernels = [weight(state, f"blocks.{number}.layer.0.conv2.weight", 4) for number in range(3)]
     form = next((form for form in "ra" if f"{_last_norm(form)}.running_mean" in state), None)
     if stem is None or head is None or form is None or len(stem) != STEM:
         return None
     places = numbered(state, r"blocks\.(\d)\.layer\.(\d+)\.conv2\.weight")
-    blocks = [sum(stage == wanted for stage, _ in places) for wanted in range(3)]
+    blocks = [sum(place == wanted for place, _ in places) for wanted in range(3)]
     widths = [len(kernel) for kernel in kernels if kernel is not None]
     if len(widths) != 3:
         return None
     name = f"huang/wrn-{form}-d{'-'.join(map(str, blocks))}-w{'-'.join(map(str, widths))}"
-    return Inferred({"space": "repo", "name": name, **variants(name)[0]}, len(head), stem.shape[1])
+    return name, head, stem

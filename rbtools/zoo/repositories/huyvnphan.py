@@ -12,8 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from rbtools.models.families.base import Inferred, State
-from rbtools.zoo.repositories import by_shapes
+from rbtools.models import Shape
 from rbtools.zoo.repositories.chenyaofo import CONVOLUTIONS, ThreeLayerVGG
 
 DENSE = ("densenet121", "densenet161", "densenet169")
@@ -31,9 +30,7 @@ EXAMPLES = tuple(
 NAMES = "|".join(EXAMPLES)
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     name = match[0].partition("/")[2]
     if name.startswith("vgg"):
@@ -60,22 +57,11 @@ def build(
     return network
 
 
-# Tensors that only networks of a name have, by what the name begins with.
 TELLS = {
     "vgg": "classifier.6.weight",
     "densenet": "features.conv0.weight",
     "googlenet": "inception3a.branch1.conv.weight",
     "inception": "Mixed_7c.branch1x1.conv.weight",
 }
-
-
-def infer(state: State) -> Inferred | None:
-    """The network with exactly these names and shapes."""
-    heads = ("classifier.6.weight", "classifier.weight", "fc.weight")
-    stems = (
-        "features.0.weight",
-        "features.conv0.weight",
-        "conv1.conv.weight",
-        "Conv2d_1a_3x3.conv.weight",
-    )
-    return by_shapes.infer(state, EXAMPLES, TELLS, build, heads=heads, stems=stems)
+HEADS = ("classifier.6.weight", "classifier.weight", "fc.weight")
+STEMS = ("features.0.weight", "features.conv0.weight", "conv1.conv.weight", "Conv2d_1a_3x3.conv.weight")

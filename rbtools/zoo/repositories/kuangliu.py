@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State
-from rbtools.zoo.repositories import by_shapes
+from rbtools.models import Shape
 
 DENSE = {
     "121": ((6, 12, 24, 16), 32),
@@ -97,8 +96,7 @@ class CifarDenseNet(nn.Module):
         x = self.conv1(images)
         for stage in (1, 2, 3):
             x = getattr(self, f"trans{stage}")(getattr(self, f"dense{stage}")(x))
-        logits: Tensor = self.linear(F.relu(self.bn(self.get_submodule("dense4")(x))).mean((2, 3)))
-        return logits
+        return self.linear(F.relu(self.bn(self.get_submodule("dense4")(x))).mean((2, 3)))
 
 
 class SqueezedPreActBlock(nn.Module):
@@ -117,8 +115,7 @@ class SqueezedPreActBlock(nn.Module):
         beside = x if self.shortcut is None else self.shortcut(active)
         out = self.conv2(F.relu(self.bn2(self.conv1(active))))
         scale = torch.sigmoid(self.fc2(F.relu(self.fc1(out.mean((2, 3), keepdim=True)))))
-        result: Tensor = out * scale + beside
-        return result
+        return out * scale + beside
 
 
 class DualPathBlock(nn.Module):
@@ -218,8 +215,7 @@ class StagedNetwork(nn.Module):
             x = getattr(self, name)(x)
         if self.conv2 is not None and self.bn2 is not None:
             x = self.activation(self.bn2(self.conv2(x)))
-        logits: Tensor = self.linear(x.mean((2, 3)))
-        return logits
+        return self.linear(x.mean((2, 3)))
 
 
 class CifarInception(nn.Module):
@@ -274,8 +270,7 @@ class CifarGoogLeNet(nn.Module):
         for name in INCEPTIONS:
             x = F.max_pool2d(x, 3, 2, 1) if name in ("a4", "a5") else x
             x = getattr(self, name)(x)
-        logits: Tensor = self.linear(x.mean((2, 3)))
-        return logits
+        return self.linear(x.mean((2, 3)))
 
 
 class CifarLeNet(nn.Module):
@@ -296,13 +291,10 @@ class CifarLeNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = F.max_pool2d(F.relu(self.conv1(images)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2).flatten(1)
-        logits: Tensor = self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
-        return logits
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     name, ends = match[0].partition("/")[2], (classes, shape[0])
     if name.startswith("densenet"):
@@ -362,7 +354,6 @@ def _staged(name: str, ends: tuple[int, int]) -> StagedNetwork:
     return StagedNetwork(1, 64, stages, before, *ends)
 
 
-# Tensors that only networks of a name have, by what the name begins with.
 TELLS = {
     "densenet": "dense1.0.conv1.weight",
     "dpn": "layer1.0.shortcut.1.running_mean",
@@ -373,9 +364,4 @@ TELLS = {
     "mobilenet": "layers.12.conv2.weight",
     "senet": "layer1.0.fc2.bias",
 }
-
-
-def infer(state: State) -> Inferred | None:
-    """The network with exactly these names and shapes."""
-    heads, stems = ("linear.weight", "fc3.weight"), ("conv1.weight", "pre_layers.0.weight")
-    return by_shapes.infer(state, EXAMPLES, TELLS, build, heads=heads, stems=stems)
+HEADS, STEMS = ("linear.weight", "fc3.weight"), ("conv1.weight", "pre_layers.0.weight")

@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State
+from rbtools.models import Shape
 from rbtools.models.resnet import BasicBlock
-from rbtools.zoo.repositories import by_shapes
 from rbtools.zoo.repositories.kuangliu import ExcitedChannels, StagedNetwork, _conv, _shortcut
 
 # Expansion, channels, blocks, stride of the first one, kernel.
@@ -81,8 +80,7 @@ class InvertedBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = self.activation(self.bn1(self.conv1(x))) if self.expands else x
         out = self.bn3(self.conv3(self.se(self.activation(self.bn2(self.conv2(out))))))
-        result: Tensor = out + self.shortcut(x) if self.adds else out
-        return result
+        return out + self.shortcut(x) if self.adds else out
 
 
 class GroupShuffleBlock(nn.Module):
@@ -151,8 +149,7 @@ class DepthwiseNorm(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.bn1(self.conv1(x))
-        return out
+        return self.bn1(self.conv1(x))
 
 
 class PoolingCell(nn.Module):
@@ -213,8 +210,7 @@ class AggregationTree(nn.Module):
         for name in [*self.levels, "left_node", "right_node"]:
             x = getattr(self, name)(x)
             nodes.append(x)
-        joined: Tensor = self.root(nodes)
-        return joined
+        return self.root(nodes)
 
 
 class BinaryTree(nn.Module):
@@ -232,8 +228,7 @@ class BinaryTree(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         left = self.left_tree(x)
-        joined: Tensor = self.root([left, self.right_tree(left)])
-        return joined
+        return self.root([left, self.right_tree(left)])
 
 
 class AggregationNetwork(nn.Module):
@@ -252,13 +247,10 @@ class AggregationNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.layer2(self.layer1(self.base(images)))
         x = self.layer6(self.layer5(self.layer4(self.layer3(x))))
-        logits: Tensor = self.linear(x.mean((2, 3)))
-        return logits
+        return self.linear(x.mean((2, 3)))
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     name, ends = match[0].partition("/")[2], (classes, shape[0])
     if name in ("dla", "simpledla"):
@@ -314,7 +306,6 @@ def _cells(width: int, wide: bool) -> dict[str, nn.Module | list[nn.Module]]:
     return stages
 
 
-# Tensors that only networks of a name have, by what the name begins with.
 TELLS = {
     "mobilenetv2": "layers.0.shortcut.0.weight",
     "efficientnet": "layers.0.se.se1.weight",
@@ -324,9 +315,4 @@ TELLS = {
     "dla": "layer4.level_1.root.conv.weight",
     "simpledla": "layer4.left_tree.root.conv.weight",
 }
-
-
-def infer(state: State) -> Inferred | None:
-    """The network with exactly these names and shapes."""
-    heads, stems = ("linear.weight",), ("conv1.weight", "base.0.weight")
-    return by_shapes.infer(state, EXAMPLES, TELLS, build, heads=heads, stems=stems)
+HEADS, STEMS = ("linear.weight",), ("conv1.weight", "base.0.weight")

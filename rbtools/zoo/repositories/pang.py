@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError
-from rbtools.models.families.base import State, numbered, weight
-from rbtools.models.wideresnet import WideResNet
+from rbtools.models import Shape
+from rbtools.models.families import State, numbered, weight
+from rbtools.models.resnet import WideResNet
 
 NAMES = r"pang/wrn-(?P<depth>\d+)-(?P<widen>\d+)"
 EXAMPLES = ()
@@ -36,9 +37,7 @@ class CosineWideResNet(WideResNet):
         return F.linear(features, F.normalize(self.fc.weight))
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     return CosineWideResNet(int(match["depth"]), int(match["widen"]), classes=classes, in_channels=shape[0])
 
@@ -48,12 +47,10 @@ def infer(state: State) -> None:
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if first is None or "fc.weight" not in state or "fc.bias" in state or len(first) % 16:
         return
-    name = (
-        f"{6 * len(numbered(state, r'block1[.]layer[.]([0-9]+)()[.]conv1[.]weight')) + 4}-{len(first) // 16}"
-    )
+    count = len(numbered(state, r"block1\.layer\.(\d+)()\.conv1\.weight"))
+    name = f"{6 * count + 4}-{len(first) // 16}"
     raise RbError(
         f"The checkpoint is a Wide ResNet {name} whose last layer has no bias. Either its logits are"
-        f" cosines (Pang"
-        f" et al. 2020), then say --arch repo:pang/wrn-{name}, or that layer is linear, then say --arch"
-        " python:MODULE:FUNCTION with a function of yours that builds it."
+        f" cosines (Pang et al. 2020), then say --arch repo:pang/wrn-{name}, or that layer is linear, then"
+        " say --arch python:MODULE:FUNCTION with a function of yours that builds it."
     )

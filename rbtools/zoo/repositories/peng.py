@@ -10,15 +10,13 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from rbtools.models.families.base import Inferred, State
+from rbtools.models import Shape
 from rbtools.models.resnet import ACTIVATIONS
-from rbtools.zoo.repositories import by_shapes
-from rbtools.zoo.repositories.deepmind import SqueezeExcite, variants
+from rbtools.zoo.repositories.deepmind import SqueezeExcite, variants  # noqa: F401
 
 NAMES = r"peng/ra-wrn-101-2"
 EXAMPLES = ("peng/ra-wrn-101-2",)
@@ -26,7 +24,6 @@ BLOCKS, WIDTHS = (7, 11, 18, 1), (96, 512, 1024, 2016, 4032)  # of a stage; widt
 GROUPS = 2
 NARROW, SQUEEZE = 0.25, 0.25  # a block's inner channels by its output's; squeezed ones by its input's
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-TELL = "stages.stage1.stage1-block0.F.a.0.weight"
 
 
 class Activation(nn.Module):
@@ -37,8 +34,7 @@ class Activation(nn.Module):
         self.function = ACTIVATIONS[name]
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.function(x)
-        return out
+        return self.function(x)
 
 
 class PengBlock(nn.Module):
@@ -63,8 +59,7 @@ class PengBlock(nn.Module):
         self.activation = Activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.activation(self.F(x) + (x if self.proj is None else self.proj(x)))
-        return out
+        return self.activation(self.F(x) + (x if self.proj is None else self.proj(x)))
 
 
 class PengResNet(nn.Module):
@@ -91,20 +86,14 @@ class PengResNet(nn.Module):
         self.fc = nn.Linear(widths[-1], classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.fc(self.stages(self.stem(images)).mean((2, 3)))
-        return logits
+        return self.fc(self.stages(self.stem(images)).mean((2, 3)))
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name."""
     activation = str(fields.get("activation", "silu"))
     return PengResNet(BLOCKS, WIDTHS, classes=classes, in_channels=shape[0], activation=activation)
 
 
-def infer(state: State) -> Inferred | None:
-    """The network, where all names and shapes are its."""
-    stems = ("stem.stem.stem.0.weight",)
-    inferred = by_shapes.infer(state, EXAMPLES, {"": TELL}, build, heads=("fc.weight",), stems=stems)
-    return inferred and replace(inferred, arch={**inferred.arch, **variants(EXAMPLES[0])[0]})
+TELLS = {"": "stages.stage1.stage1-block0.F.a.0.weight"}
+HEADS, STEMS = ("fc.weight",), ("stem.stem.stem.0.weight",)

@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, numbered, weight
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"(?P<owner>microsoft|xu)/swin-(?P<size>[tsbl])(?P<window>-window14)?"
@@ -30,9 +31,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 # There are no variants: the epsilon of LayerNorm changes only the sixth digit of the logits.
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """timm's class with the sizes of a name, for 224x224 images."""
     width, heads, blocks = SIZES[match["size"]]
     epsilon = 1e-6 if match["owner"] == "xu" else 1e-5
@@ -47,19 +46,15 @@ def build(
     )
     pairs: list[Any] = [IMAGENET, None] if match["owner"] == "microsoft" else [None, IMAGENET]
     network.normalizations, network.other_normalizations = {1000: pairs[0]}, {1000: pairs[1:]}
-    result: nn.Module = network
-    return result
+    return network
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """A Swin transformer in Microsoft's names, or timm's."""
-    stem, table = (
-        weight(state, "patch_embed.proj.weight", 4),
-        "layers.0.blocks.0.attn.relative_position_bias_table",
-    )
+    stem = weight(state, "patch_embed.proj.weight", 4)
     head = weight(state, "head.weight", 2)
     head = weight(state, "head.fc.weight", 2) if head is None else head
-    bias = weight(state, table, 2)
+    bias = weight(state, "layers.0.blocks.0.attn.relative_position_bias_table", 2)
     if stem is None or head is None or bias is None or "patch_embed.norm.weight" not in state:
         return None
     places = numbered(state, r"layers\.(\d)\.blocks\.(\d+)\.norm1\.weight")
@@ -67,6 +62,4 @@ def infer(state: State) -> Inferred | None:
     sizes = (len(stem), blocks)
     size = next((size for size, (width, _, deep) in SIZES.items() if (width, deep) == sizes), None)
     window = {169: "", 729: "-window14"}.get(len(bias))
-    if size is None or window is None:
-        return None
-    return Inferred({"space": "repo", "name": f"microsoft/swin-{size}{window}"}, len(head), stem.shape[1])
+    return None if size is None or window is None else (f"microsoft/swin-{size}{window}", head, stem)

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from rbtools.models.families.base import Inferred, State, numbered, weight
+from rbtools.models import Shape
+from rbtools.models.families import Seen, State, numbered, weight
 from rbtools.zoo.libraries import import_timm
 
 NAMES = r"debenedetti/xcit-(?P<size>[sml])12"
@@ -32,9 +33,7 @@ def variants(name: str) -> tuple[dict[str, str], ...]:
     return ({"stem": "imagenet"}, {"stem": "cifar"})
 
 
-def build(
-    match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: tuple[int, int, int]
-) -> nn.Module:
+def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """timm's class with the sizes of a name."""
     width, heads = SIZES[match["size"]]
     network: Any = import_timm().models.xcit.Xcit(
@@ -52,11 +51,10 @@ def build(
             network.patch_embed.proj[place][0].stride = (1, 1)
         network.patch_embed.patch_size = 4
     network.normalizations = NORMALIZATIONS
-    result: nn.Module = network
-    return result
+    return network
 
 
-def infer(state: State) -> Inferred | None:
+def infer(state: State) -> Seen | None:
     """An XCiT of these sizes with patches of 16 pixels, made by four convolutions."""
     stem, head = weight(state, "patch_embed.proj.0.0.weight", 4), weight(state, "head.weight", 2)
     heads = weight(state, "blocks.0.attn.temperature", 3)
@@ -64,7 +62,4 @@ def infer(state: State) -> Inferred | None:
         return None
     depth = len(numbered(state, r"blocks\.(\d+)()\.attn\.temperature"))
     size = next((size for size, sizes in SIZES.items() if sizes == (head.shape[1], len(heads))), None)
-    if size is None or depth != DEPTH:
-        return None
-    name = f"debenedetti/xcit-{size}12"
-    return Inferred({"space": "repo", "name": name, **variants(name)[0]}, len(head), stem.shape[1])
+    return None if size is None or depth != DEPTH else (f"debenedetti/xcit-{size}12", head, stem)
