@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import shlex
+import signal
 import subprocess
 import sys
 import time
