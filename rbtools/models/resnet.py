@@ -19,13 +19,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.models import Shape
 from rbtools.spaces import zoo
+
+if TYPE_CHECKING:
+    from rbtools.models import Shape
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu}
