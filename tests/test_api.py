@@ -279,10 +279,10 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
     assert scored == written("score", line, some)
     assert rbtools.score(some, weights={"acc": 1, "pgd20.8": "2:higher"}, within=["dataset"]) == scored
     assert rbtools.rank(scored, top=3) == written("rank", ["--top", "3"], scored)
-    line = ["--by", "mean(acc, pgd20.8):lower", "--group", "train.method", "--where", "acc > 0.3"]
-    assert rbtools.rank(some, "mean(acc, pgd20.8):lower", group="train.method", where="acc > 0.3") == written(
-        "rank", line, some
-    )
+    line = ["--by", "mean(acc, pgd20.8):lower", "--aggregate", "by:train.method", "--where", "acc > 0.3"]
+    assert rbtools.rank(
+        some, "mean(acc, pgd20.8):lower", aggregate="by:train.method", where="acc > 0.3"
+    ) == written("rank", line, some)
     line = ["--kind", "kendall", "--rows", "acc", "--bootstrap", "20", "--seed", "3"]
     assert rbtools.corr(some, kind="kendall", rows="acc", bootstrap=20, seed=3) == written("corr", line, some)
     sets = {"ours": some, "theirs": some}

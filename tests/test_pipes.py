@@ -30,7 +30,7 @@ def imported_by(line: list[str], text: str = "") -> set[str]:
         "import sys, atexit\n"
         "atexit.register(lambda: open('modules', 'w').write(' '.join(sys.modules)))\n"
         f"sys.argv = {line!r}\n"
-        f"from rbtools.commands.{line[0][3:]} import main\n"
+        f"from {TOOLS[line[0][3:]].partition(':')[0]} import main\n"
         "main()\n"
     )
     subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True, timeout=300)
