@@ -70,7 +70,9 @@ def run_in(folder: str, **options: Any) -> Run:
 
 def timeless(record: Record) -> Record:
     """A record without its times."""
-    entries = [{k: v for k, v in entry.items() if k != "seconds"} for entry in record["evals"]]
+    entries = [
+        {k: v for k, v in entry.items() if k not in ("seconds", "command")} for entry in record["evals"]
+    ]
     return {**record, "evals": entries}
 
 

@@ -309,7 +309,7 @@ def run_of(folder: str, **own: Any) -> Run:
 
 
 def timeless(record: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in entry.items() if k != "seconds"} for entry in record["evals"]]
+    return [{k: v for k, v in entry.items() if k not in ("seconds", "command")} for entry in record["evals"]]
 
 
 def test_two_workers_share_the_measures_of_one_record(trained: dict[str, dict[str, Any]]) -> None:
