@@ -54,7 +54,10 @@ def test_the_wheel_has_the_version_of_the_source_and_all_commands(wheel: Path) -
 
     assert wheel.name.startswith(f"rbtools-{rbtools.__version__}-")
     archive = zipfile.ZipFile(wheel)
-    (scripts,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+    (scripts,) = (name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    assert {
+        f"rbtools/{room}/entry_points.txt" for room in ("papers", "zoo", "plots", "pages", "search")
+    } <= set(archive.namelist())
     told = re.findall(r"^(rb-[\w-]+) *=", archive.read(scripts).decode(), re.M)
     assert {f"{name}.1" for name in told} == {path.name for path in (ROOT / "man").glob("rb-*.1")}
 
