@@ -86,13 +86,14 @@ def records(alone: Path) -> list[dict[str, Any]]:
 
 
 def steady(output: bytes) -> list[dict[str, Any]]:
-    """Records of an output, without what tells of times; every line has to be one."""
+    """Records of an output, without times and command lines; every line has to be one."""
     return [without_times(json.loads(line)) for line in output.splitlines()]
 
 
 def without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: without_times(one) for key, one in value.items() if not key.startswith("seconds")}
+        kept = (key for key in value if not key.startswith("seconds") and key != "command")
+        return {key: without_times(value[key]) for key in kept}
     if isinstance(value, list):
         timed = [one for one in value if isinstance(one, dict) and one.get("metric") == "seconds_per_epoch"]
         return [without_times(one) for one in value if one not in timed]
