@@ -277,6 +277,6 @@ def parse_yaml(text: str) -> Any:
 
     try:
         # `load` as `safe_load` calls it.
-        return yaml.load(text, Loader)
+        return yaml.load(text, Loader)  # safe: Loader is a SafeLoader
     except (ValueError, OverflowError) as error:  # an endless number, an invalid date
         raise yaml.YAMLError(str(error)) from None
