@@ -20,7 +20,7 @@ LARGEST_SETTINGS = 1 << 20  # bytes of a file of settings
 
 
 class NoPlainFile(OSError):
-    """A folder, a pipe, a device, or a link where none is followed."""
+    """The path is a folder, a pipe, a device, or a link that must not be followed."""
 
     def __init__(self, path: str | os.PathLike[str], number: int = errno.EINVAL) -> None:
         why = os.strerror(number) if number == errno.EISDIR else "it is no plain file"
@@ -28,13 +28,13 @@ class NoPlainFile(OSError):
 
 
 def plain(path: Path) -> Path:
-    """The path of a plain file, for a library to open. Raises OSError, also for what is none."""
+    """The path of a plain file, for a library to open. Raises OSError, also if it is no plain file."""
     _check(os.stat(path).st_mode, path)
     return path
 
 
 def is_plain(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a plain file, and no link to one."""
+    """Whether the path is a plain file; a link to a plain file is not."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):
@@ -44,8 +44,8 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
 def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     """A descriptor of a plain file, for reading.
 
-    follow: whether a link to a plain file is one; in a store none is. Raises OSError, NoPlainFile for what is
-    no plain file.
+    follow: whether a link to a plain file is opened; in a store it is not. Raises OSError, and NoPlainFile if
+    the path is no plain file.
     """
     if not follow and os.path.islink(path):
         raise NoPlainFile(path)
@@ -60,7 +60,7 @@ def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 
 
 def opened(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A stream of a plain file. Raises OSError, also for what is no plain file."""
+    """A stream of a plain file. Raises OSError, also if it is no plain file."""
     return open(open_plain(path), "rb")
 
 

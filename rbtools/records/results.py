@@ -25,7 +25,7 @@ def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an entry that decides whether another one answers the same question."""
+    """The part of an entry that decides whether another entry is comparable with it."""
     return {name: value for name, value in entry.items() if schema.role(name) == "protocol"}
 
 
@@ -34,7 +34,7 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
 
     A metric of that name with the same protocol is replaced. With another protocol it is an error that shows
     the difference, unless `replace`. A metric whose value is None is removed from `metrics`. The checksums of
-    other entries stay as they are, so that one that was edited remains visible.
+    other entries stay as they are, so that an edited entry remains visible.
     """
     name = entry["metric"]
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))

@@ -1,14 +1,14 @@
 """The fields of a record: one table each for the record, its `train` section and an entry of `evals`.
 
-From these tables derive: whether two entries answer the same question (`results.protocol`), the fields of
+From these tables derive: whether two entries are comparable (`results.protocol`), the fields of
 merged records, of means over corruptions and of generalisation errors, what the leaderboard page stores once
 for many records, and the lists in rb-record(5) and rb-entry(5).
 
 A result, a cost or a label is named in two places: here, and where it is produced. A protocol field that
 does not follow from the fields of the result's key is added to the key, too (`Output.key_fields`), else the
-store gives entries without it. Earlier records and stores lack a new one, and an entry that differs in it is
-refused (`results.refuse`) and cannot be compared (rb-verify): leave it out of key and entry at the value that
-all earlier results have, as `registry.param` does for an `optional` option.
+store gives entries without it. Earlier records and stores lack a new protocol field. Entries that differ in
+it are refused (`results.refuse`) and not compared (rb-verify). So leave the field out of key and entry at the
+value of all earlier results, as `registry.param` does for an `optional` option.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Role = Literal["protocol", "result", "cost", "label"]
 class Field(NamedTuple):
     """One field, its role, and its line in rb-record(5) or rb-entry(5).
 
-    role: `protocol` decides whether two results answer the same question (in a record and in `train`: whether
+    role: `protocol` decides whether two results are comparable (in a record and in `train`: whether
     two records are of the same model); `result` is the outcome, `cost` the time and work; a `label` is any
     other field. For a field of an entry, group is its heading in rb-entry(5), and page says how the
     leaderboard page stores it: `shared` once for all records with the same value, `own` with each record, and

@@ -18,7 +18,7 @@ SHAPE, CLASSES = (3, 32, 32), 10
 """The shape of images and number of classes for costs where no data set is named."""
 
 LISTED = 100_000  # from larger spaces a sample is drawn without listing them
-TRIES = 20_000  # the most architectures drawn for one that satisfies the condition
+TRIES = 20_000  # the most draws for each architecture that is requested
 
 
 def records(
