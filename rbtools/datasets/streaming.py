@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNKNOWN_MEMORY = 4 * 2**30
-_AHEAD = 2  # batches that are read before they are indexed, at most
+_AHEAD = 2  # the most batches that are read before they are indexed
 
 
 class Streamed:
@@ -61,7 +61,7 @@ class Streamed:
     def prefetch(self, index: Sequence[int] | np.ndarray | Tensor) -> None:
         """Begin to read the images of the next batch in a thread, while a GPU computes on this one."""
         if self.device.type != "cuda":
-            return  # the CPU has no core to spare
+            return  # on the CPU no core is free for that
         ids = self._ids(index)
         self._pool = self._pool or ThreadPoolExecutor(1)
         while len(self._read_ahead) >= _AHEAD:

@@ -33,8 +33,8 @@ def cgroup_cores(root: str = "/") -> float | None:
     """The processor time that the control groups of this process allow it, in cores; None without a limit.
 
     The least quota of its groups and of those above them, in version 2 (`cpu.max`) and 1
-    (`cpu.cfs_quota_us`). In a container whose own group is mounted at the top, the path of the group is not
-    there, and the top is read. `root` stands for the folder that has `proc` and `sys`. See the kernel's
+    (`cpu.cfs_quota_us`). In a container whose own group is mounted at the top, the path of the group does not
+    exist, and the top is read. `root` is the folder that contains `proc` and `sys`. See the kernel's
     admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
     """
     quotas = []
