@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-SHOWN = 24  # kinds in one line
+SHOWN = 24  # the most kinds in one line
 
 
 class ConversionReport:
@@ -42,7 +42,7 @@ class ConversionReport:
         yield from map(_sentence, self.notes.items())
 
     def losses(self, name: str) -> Iterator[str]:
-        """Finished sentences on what a file of this format has no place for."""
+        """Finished sentences on contents that this format cannot express."""
         for group, kinds in self.lost.items():
             listed = ", ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:SHOWN])
             more = f" and {len(kinds) - SHOWN} more" if len(kinds) > SHOWN else ""
