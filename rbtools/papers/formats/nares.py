@@ -21,7 +21,7 @@ from rbtools.formats.rows import MetricValues, PublishedRow
 from rbtools.records import metric_name, texts
 from rbtools.registry import param
 
-SMALLEST = 100_000  # range of the parameters and multiply-adds of a network
+SMALLEST = 100_000  # the least number of parameters or multiply-adds of a network
 PARTS = ("D1", "W1", "D2", "W2", "D3", "W3")
 EPS = 8 / 255
 _PGD = {"attack": "pgd", "norm": "linf", "eps": EPS, "steps": 20}
