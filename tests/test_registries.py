@@ -1,4 +1,5 @@
-"""Everything that is registered, on a two-layer model and 8x8 images: what each promises by being there."""
+"""Everything that is registered, on a two-layer model and 8x8 images: the properties that every entry must
+have."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def network(seed: int = 0) -> nn.Sequential:
 
 
 def labels_of(model: nn.Module, images: Tensor) -> Tensor:
-    """What the model says: every image is right, so that there is something to attack."""
+    """The model's predictions as labels: every image is classified correctly, so that it is attacked."""
     with torch.no_grad():
         predicted: Tensor = model(images).argmax(1)
     return predicted
@@ -101,7 +102,7 @@ def test_every_field_is_an_option_with_help(registered: registry.Registry, name:
     cls = registered.load(name)
     settable = registry.options(cls)
     others = {field.name for field in dataclasses.fields(cls)} - {field.name for field in settable}
-    # Set by --eps of rb-attack, and by the network that a bound is of.
+    # Set by --eps of rb-attack, and by the network of a bound.
     assert others <= {"eps", "unit", "kappa"}
     shown = {str(option.name): option for option in method_options([cls])}
     assert list(shown) == [field.name for field in settable]

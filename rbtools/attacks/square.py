@@ -37,7 +37,7 @@ HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, of 10,000, after which the share of pixels in a square is halved (section 4 of the paper)."""
 _AT_ONCE = 64  # queries whose random words are drawn together
 _WORDS = 5  # words per query: two corners, and the signs of the channels
-_BLOCK = 8 * _AT_ONCE  # queries that an image may be ahead of another
+_BLOCK = 8 * _AT_ONCE  # the most queries by which an image may be ahead of another
 _MOST_SQUARES = 1 << 15  # squares in an image; with more, few are drawn twice
 _ORDER = {"l2": 2, "l1": 1}
 _DECAY = {"l2": 2, "l1": 4}  # how fast a bump falls with the distance from its centre

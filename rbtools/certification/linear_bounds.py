@@ -111,7 +111,7 @@ class NetworkBounds:
     def _bounded(self, number: int, coefficients: Tensor, *, both: bool) -> tuple[Tensor, Tensor]:
         pending = {number: coefficients}
         constant = torch.zeros(coefficients.shape[:2], dtype=torch.float64, device=coefficients.device)
-        gap = torch.zeros_like(constant)  # from the constant of the lower bounds to that of the upper ones
+        gap = torch.zeros_like(constant)  # the upper bounds' constant minus the lower bounds' one
         for at in range(number, -1, -1):
             here = pending.pop(at, None)
             if here is None:

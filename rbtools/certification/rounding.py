@@ -15,7 +15,7 @@ way. So k counts the products of both directions, and one perturbation covers bo
 from __future__ import annotations
 
 UNIT = 2.0**-24
-SAFETY = 1.02  # for terms of second order
+SAFETY = 1.02  # factor for terms of second order
 UNDERFLOW = 1e-30  # covers products that are rounded to zero or to subnormal numbers
 _ROUNDINGS = 24  # operations around a sum: a bias, BatchNorm after it, a sum over the operations that use it
 # Images of a ball are rounded to float32 themselves, and so are the sums of squares that decide whether an
@@ -25,5 +25,6 @@ OF_DISTANCE = 1e-6
 
 
 def gamma(forward: int, backward: int) -> float:
-    """The relative error of sums of so many products, in both directions, and of the operations around."""
+    """The relative error of sums with these numbers of products in the two directions, and of the operations
+    around them."""
     return SAFETY * (forward + backward + _ROUNDINGS) * UNIT

@@ -29,7 +29,7 @@ Entry = Mapping[str, Any]
 FIELD = "verify"
 _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields that are results
 _OF_ALL = ("ge", "measure")  # tools whose results a part of the images cannot check
-CHECKLIST = "obfuscation.failed"  # of rb-attack check
+CHECKLIST = "obfuscation.failed"  # the metric of rb-attack check
 _OPTIONS = (
     "store",
     "data_dir",

@@ -72,7 +72,8 @@ class Streamed:
         return torch.arange(len(self))[index.cpu() if isinstance(index, torch.Tensor) else index]
 
     def _read(self, ids: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-        """The images (n, C, H, W) on the device, and the end of their copy if it may be under way."""
+        """The images (n, C, H, W) on the device, and the event at the end of their copy, if it may be
+        unfinished."""
         on_gpu = self.device.type == "cuda"
         out = _empty((ids.numel(), *self.shape[1:]), pinned=on_gpu)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())
@@ -102,8 +103,8 @@ def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed
 
 
 def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """Images of an evaluation, each of which is used once: a GPU gets those of a batch when they are indexed,
-    while it works on the batch before, and keeps its memory for the batch."""
+    """Images of an evaluation, each of which is used once: they are copied to a GPU batch by batch, during
+    the work on the batch before, to save its memory."""
     if isinstance(pixels, Streamed) or device.type != "cuda":
         return pixels.to(device)
     return Streamed(tuple(pixels.shape), lambda ids, out: _gather(pixels, ids, out), device)
@@ -121,7 +122,7 @@ def _empty(shape: Sequence[int], *, pinned: bool) -> Tensor:
 
 
 def _copy(pinned: Tensor, device: torch.device) -> tuple[Tensor, torch.cuda.Event]:
-    """The tensor on a GPU, and the end of the copy."""
+    """The tensor on a GPU, and the event at the end of the copy."""
     stream, end = _copy_stream(device), torch.cuda.Event()
     with torch.cuda.stream(stream):
         moved = pinned.to(device, non_blocking=True)

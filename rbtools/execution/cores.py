@@ -20,8 +20,8 @@ _PAUSE_SECONDS = 0.02
 
 
 def count() -> int:
-    """How many cores this process may use: those of its affinity, and no more than its cgroups give it time
-    for. One at least."""
+    """How many cores this process may use: those of its affinity, limited by the processor time of its
+    cgroups; at least one."""
     affine = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
     limit = cgroup_cores()
@@ -126,7 +126,7 @@ def _folder(store: Path) -> Path | None:
 def _taken(locks: contextlib.ExitStack, path: Path) -> bool:
     """Try to add the lock of a file to `locks`; whether that succeeded.
 
-    On failure nothing is added: the wait for a core may take hours.
+    On failure the file is closed, because a process may retry for hours.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:

@@ -173,7 +173,7 @@ def _work(functions: Sequence[JobFunction], run: Run, connection: Connection, nu
     except SystemExit as end:
         status = int(end.code or 0)
     # Without torch's shutdown, which takes seconds on a busy machine.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of the fork server, which ends at the same time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the fork server sends it too, and ends at the same time
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

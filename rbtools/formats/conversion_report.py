@@ -62,7 +62,7 @@ def _sentence(item: tuple[str, list[Any]]) -> str:
 
 
 def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: ConversionReport) -> None:
-    """Report the contents of a record that the record read back from the file lacks."""
+    """Report the contents of a record that are lost when it is written and read back."""
     metrics = again.get("metrics") or {}
     for name, value in (record.get("metrics") or {}).items():
         if metrics.get(name) != value:

@@ -23,9 +23,9 @@ Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # images (N, C, H, W) i
 
 # A normalisation is as good as the best one if its divergence is at most (factor times the best, plus a
 # constant); EQUAL: indistinguishable on these images, SAME: equal to about four digits, WIDELY: cropped
-# images may change the order. With weights by chance and statistics of 500 photographs of CIFAR-10, 64 others
-# give the right one 0.001, that of CIFAR-100 0.004 more, ImageNet's 0.015, each image's own 0.02, and pixels
-# as they are 0.9.
+# images may change the order. Example: random weights with the statistics of 500 photographs of CIFAR-10. On
+# 64 other photographs the right normalisation has a divergence of 0.001; CIFAR-100's has 0.004 more,
+# ImageNet's 0.015, per-image standardisation 0.02, and unchanged pixels 0.9.
 EQUAL, SAME, WIDELY = (1.25, 0.003), (1.01, 0.0005), (5.0, 0.05)
 NEAR_STD, NEAR_MEAN = 1.3, 0.1  # confusing normalisations this similar does no harm
 CLOSE_STD, CLOSE_MEAN = 1.05, 0.02  # images distinguish these only by chance: CIFAR-10's and CINIC-10's
@@ -158,7 +158,8 @@ def _moments(model: nn.Module, images: Tensor, *, first: bool) -> list[_Moments]
 
 
 class Tie(NamedTuple):
-    """Normalisations that fit alike, the chosen one first: their divergences on that many `images`."""
+    """Normalisations that fit equally well, the chosen one first, with their divergences on `images`
+    images."""
 
     divergences: dict[str, float]
     images: int
@@ -185,10 +186,9 @@ def normalisation(
     """Which of the `known` normalisations (None: pixels as they are) a network was trained with.
 
     It is the one with the least divergence at the first BatchNorm layer, which depends on little but the
-    image. Of indistinguishable ones the `preferred` come first. Those of them that are near each other are
-    compared again on `more` images, if given; of those that are still indistinguishable the earlier name is
-    taken: `known` has those that are published most first. None where the network has no stored statistics,
-    and where nothing fits.
+    image. Among indistinguishable ones the `preferred` come first. If near ones remain, they are compared
+    again on `more` images, if given; then the first in `known` is taken, whose order is by the number of
+    publications. None where the network has no stored statistics, and where nothing fits.
     """
     if not known or not remembers(network):
         return None

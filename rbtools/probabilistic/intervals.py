@@ -124,7 +124,7 @@ def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
     """
     factors = np.append(1 - values / bound, 1.0)
     shapes = np.append(counts, 1.0)
-    low, high = -30.0, 30.0  # of the logit of the saddle point, which is below 1 / the largest factor
+    low, high = -30.0, 30.0  # limits for the logit of the saddle point, which is below 1 / the largest factor
     for _ in range(22):
         saddle = 1 / (1 + math.exp(-(low + high) / 2))
         slopes = factors / (1 - saddle * factors)

@@ -65,7 +65,7 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
     """Like `add`, but a metric that is already there under another protocol stays as it is.
 
     A result of more examples under an otherwise equal protocol replaces the old one: clean accuracy on fifty
-    images is replaced by that on all, so that it is on the same images as the latest attack. The same result
+    images is replaced by the one on all images, which the latest attack also used. The same result
     without the details of the old one (--detail) changes nothing.
     """
     for old in record.get("evals", []):

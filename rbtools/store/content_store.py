@@ -62,7 +62,7 @@ class Store:
         self.damaged: list[Path] = []
         self.trouble: str | None = None
         self._checked = False
-        self._own: set[tuple[str, str]] = set()  # with `force`: what was written here
+        self._own: set[tuple[str, str]] = set()  # with `force`: the files that this object has written
 
     def result(self, key: str) -> Any | None:
         """The finished result of that key, or None."""

@@ -59,7 +59,7 @@ def claim(path: Path) -> Lease | None:
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(token)
-        except OSError:  # a full disk: an empty lease without a holder would block others
+        except OSError:  # the disk may be full: remove the empty lease, or it would block others
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
