@@ -19,8 +19,8 @@ class Smooth:
     """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates for any
     network, by sampling.
 
-    They certify the smoothed classifier, not the network itself, which attacks evaluate. The smoothed
-    classifier gives the network's most frequent class under Gaussian noise of standard deviation --sigma, or
+    They are not for the network itself, which attacks evaluate, but for the smoothed classifier. It gives the
+    network's most frequent class under Gaussian noise of standard deviation --sigma, or
     abstains. The network does best if it was trained on this noise: rb-train --method corruption --noise
     gaussian --sigma 0.25. Some copies select the class, others bound its probability, each certificate with
     an error probability of --alpha. Copies are classified by the network itself in float32; rounding in noise

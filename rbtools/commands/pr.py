@@ -42,7 +42,7 @@ class PROptions:
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(
         "at-least",
-        "at-least: an image passes with a PR of 1 - rho or more (PRBench's text); above: with a PR above that"
+        "An image passes if its PR is 1 - rho or more: at-least (text), or if it is more than 1 - rho: above"
         " (PRBench's code, advbench).",
         choices=("at-least", "above"),
     )

@@ -50,7 +50,8 @@ class MeasureItem(NamedTuple):
 
     @property
     def statistics(self) -> dict[str, str]:
-        """The BatchNorm statistics, left out without a choice and for running ones on trained weights."""
+        """The BatchNorm statistics for the entry: None if the measure has no choice, or for running ones on
+        trained weights."""
         usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
         return {} if usual else {"batchnorm": self.batchnorm}
 
@@ -222,7 +223,7 @@ def _shared(item: MeasureItem) -> tuple[Any, ...]:
 def _tiles(
     items: Sequence[MeasureItem], places: Sequence[int], piece: int | None = None
 ) -> list[MeasureTile]:
-    """The tiles of items that share their batches, batch by batch: batches, or pieces of so many examples."""
+    """The tiles of items with equal batches, in order: whole batches, or pieces of `piece` examples."""
     first = items[places[0]]
     n, size = (first.n, first.size[1]) if first.measure.data else (1, 1)
     step = min(piece or size, size)

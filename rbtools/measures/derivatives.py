@@ -60,7 +60,8 @@ def flat(weights: Weights) -> Tensor:
 
 
 def logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
-    """The logits (N, K) of images (N, C, H, W) as a function of weights; others are the model's."""
+    """The logits (N, K) of images (N, C, H, W) as a function of some weights; the other weights are the
+    model's."""
     fixed = weights_of(model)
     return lambda weights: torch.func.functional_call(model, {**fixed, **weights}, (images,))
 
@@ -164,7 +165,7 @@ class WeightHessian:
         return {name: part.view(value.shape) for (name, value), part in parts}
 
     def _product(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
-        """The product with the Hessian of a chunk; kept where there is only one chunk."""
+        """The product with the Hessian of a chunk; cached if there is only one chunk."""
         if self._only is not None:
             return self._only
         # Reverse over reverse: on a CPU half the time of forward over reverse, which computes the gradient

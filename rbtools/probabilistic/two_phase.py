@@ -44,8 +44,8 @@ class Stratum(NamedTuple):
 
 
 class TwoPhaseEstimate(NamedTuple):
-    """robust: the estimated number of the n images that stand; interval: of that number, at the confidence of
-    the call; `exact`: whether all survivors were sampled."""
+    """robust: the estimated number of unbroken images among the n; interval: of that number, at the
+    confidence of the call; `exact`: whether all survivors were sampled."""
 
     robust: float
     interval: tuple[float, float]
@@ -99,8 +99,8 @@ def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEsti
     The ends of the interval are posterior quantiles of the result of sampling all survivors. Strata have
     independent priors: Beta(1/2, 1/2) for the lower end, Beta(0, 1/2) for the upper one, so that a stratum
     without a break may have none. A stratum without a sampled image, in a sample of fewer images than strata,
-    counts by the share of all sampled ones that broke, and in the interval may have lost none or all. Raises
-    ValueError if there are survivors and none was sampled.
+    counts by the share of all sampled images that broke; for the interval it may have lost none or all of its
+    images. Raises ValueError if there are survivors and none was sampled.
     """
     survivors, seen = sum(part.size for part in parts), sum(part.broken for part in parts)
     sampled = sum(part.sampled for part in parts)

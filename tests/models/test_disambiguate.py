@@ -43,7 +43,7 @@ def trained(text, images, pair, steps=15):
         optimizer.zero_grad()
         F.cross_entropy(model(images[part]), labels[part]).backward()
         optimizer.step()
-    with torch.no_grad():  # small weights change little, as in the last epochs of a schedule that ends at 0
+    with torch.no_grad():  # the weights stay constant, as in the last epochs of a schedule that ends at 0
         for _ in range(90):
             model(images)
     return model.eval()

@@ -37,7 +37,7 @@ def slope(index: int) -> float:
 
 
 def needle(index: int) -> float:
-    """Noise, and one best cell without better neighbours around it."""
+    """Noise, and one best cell whose neighbours are no better than others."""
     return 100.0 if index == nasbench201.index_by_ops()[BEST] else Random(f"needle {index}").random()
 
 
