@@ -250,9 +250,13 @@ class PaperRun:
         made = self.tables.get(item.table)
         maker = item.maker or f"{self.maker(item)} makes it."
         nothing = f"{self.records(item.of)} has nothing of it. {maker}"
+        stem = number.replace(" ", "")
+        if isinstance(made, side.Excerpt):
+            (self.folder / f"{stem}.md").write_text(made.text())
+            (self.folder / f"{stem}.tex").write_text(made.latex())
+            return Made(stem, {}, {}, f"<pre>{html.escape(made.lines)}</pre>")
         if made is None or not made.rows():
             return Made("", {}, {"": nothing})
-        stem = number.replace(" ", "")
         built = made.beside()
         for ending, text in (("md", render.to_markdown(built)), ("tex", render.to_latex(built))):
             head = render.heading(made.title, "latex" if ending == "tex" else ending)
@@ -265,7 +269,7 @@ class PaperRun:
         """Read the records, and make their tables and claims."""
         module = importlib.import_module(f"rbtools.papers.reproduce_{self.paper.records.replace('-', '_')}")
         records = self.read()
-        self.tables: dict[str, side.PaperTable] = {}
+        self.tables: dict[str, side.PaperTable | side.Excerpt] = {}
         self.claims: list[side.Claim] = []
         self.theory = side.theory(records)
         if not records:

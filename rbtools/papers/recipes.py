@@ -254,10 +254,10 @@ def nas_bench_201_robustness(s: Setting) -> str:
             s.at(f"{trained} 6 --val 0 --jobs {s.jobs}", "cat", f"{trained} 1"),
             f"rb-attack fgsm {fgsm} --detail {weights}",
             f"rb-attack pgd {near} --steps 40 --step-size '0.0333333*eps' --iterate last --detail {weights}",
-            f"rb-attack apgd-ce {near} {s.at('--steps 50', '', '--steps 3')} {weights}",
-            f"rb-attack square {near} {s.at('--queries 300', '', '--queries 5')} {weights}",
+            f"rb-attack apgd-ce {near} {s.at('--steps 50', '', '--steps 3')} --detail {weights}",
+            f"rb-attack square {near} {s.at('--queries 300', '', '--queries 5')} --detail {weights}",
             f"rb-corrupt {corrupted} --detail" if corrupted else "cat",
-            f"rb-measure jacobian,hessian --split test --on both {measured} {weights}",
+            f"rb-measure jacobian,hessian --split train,test --on both {measured} {weights}",
         ]
     )
 
@@ -283,7 +283,7 @@ def wci(s: Setting) -> str:
     )
     radius = " ".join(eps.split()[:2])
     bound = s.at(f"{radius} --batch-size 128", "--preset rice2020", f"{radius} --batch-size 8 --probes 2")
-    regularizers = s.at("none cutout mixup l2", "none cutout mixup l2", "l2")
+    regularizers = s.at("none cutout mixup l2", "none cutout mixup l2", "none l2")
     trained = f"{archs} | rb-train {how} --regularize $how"
     return f"{{ for how in {regularizers}; do {trained}; done; }} | rb-measure bound --paper wci {bound}"
 

@@ -8,9 +8,13 @@ of 16/255 stands for the paper's 1/255.
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
-from rbtools.papers import reproduce_search
+from rbtools.formats import FORMATS, ConversionReport, Unit
+from rbtools.papers import printed, reproduce_search
 from rbtools.papers import sidebyside as side
 from rbtools.records import metric_name
 
@@ -19,7 +23,7 @@ COLUMNS = ("clean", "FGSM", "PGD", "APGD", "Square", "CIFAR-10-C")
 # Spearman between columns of the dataset at eps 8, as NAS-RobBench-201's table 1 has them.
 CORRELATIONS = {"clean, PGD 8": 0.322, "clean, FGSM 8": 0.891, "PGD 8, FGSM 8": 0.487}
 # Mean accuracy under attacks of the worst and the best network of 18 kernel parameters (section 4.3), and of
-# networks of one number of parameters (abstract). The mean here is over attacks and distances below 255.
+# networks of one number of parameters (abstract). The mean is over all attacks and distances.
 SPREADS = {"18 kernel parameters": (0.21, 0.40), "one number of parameters": (0.20, 0.41)}
 ATTACKS = ("fgsm", "pgd40", "apgd-ce", "square")
 # An architecture of the published files, at full scale: clean, and PGD at 1.
@@ -53,12 +57,8 @@ def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, f
 
 
 def under_attack(record: dict[str, Any]) -> float | None:
-    """The mean accuracy under the paper's attacks at all distances but 255."""
-    values = [
-        value
-        for name, value in record["metrics"].items()
-        if name.partition(".")[0] in ATTACKS and not name.endswith(".255")
-    ]
+    """The mean accuracy under the paper's attacks at all distances."""
+    values = [value for name, value in record["metrics"].items() if name.partition(".")[0] in ATTACKS]
     return sum(values) / len(values) if values else None
 
 
@@ -125,16 +125,17 @@ def _gap(high: float | None, low: float | None) -> float | None:
     return None if high is None or low is None else high - low
 
 
-def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """Table 1, the claims with numbers, correlations of these columns that another paper gives, and one known
-    architecture."""
+def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable | side.Excerpt]:
+    """Table 1, the excerpts of figures 10 to 12, the claims with numbers, correlations of these columns that
+    another paper gives, and one known architecture."""
     rows = networks(records, scale)
     listed = list(rows.values())
     correlations = {pair: {"Spearman": side.correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
     published = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
     ranges = {name: {"lowest": low, "highest": high} for name, (low, high) in SPREADS.items()}
-    made = {
+    made: dict[str, side.PaperTable | side.Excerpt] = {
         "table 1": searches(records, scale),
+        **excerpts(side.of_first_set(records)),
         "spreads": side.PaperTable(
             "Mean accuracy under attack (section 4.3, abstract)",
             ranges,
@@ -155,6 +156,61 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
         mine = {f"#{number}": rows.get(f"nb201-{number}", {})}
         made["known"] = side.PaperTable("One architecture", {f"#{number}": known}, mine, ("clean", "PGD"))
     return made
+
+
+def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.Excerpt]:
+    """What figures 10 to 12 show of the files of the data set, from the files that rb-convert writes of the
+    record with the lowest number."""
+    if not records:
+        return {name: side.PaperTable(name, {}, {}, ()) for name in ("figure 10", "figure 11", "figure 12")}
+    written = FORMATS.build("jung2023")
+    first = Unit("", written.unit(min(records, key=lambda record: int(record["arch"]["index"]))))
+    documents = written.documents([first], ConversionReport())
+    files = {one.path.rpartition("/")[2]: json.loads(b"".join(one.content)) for one in documents}
+    meta = files["meta.json"]
+    shown = {**meta, "ids": {index: meta["ids"][index] for index in ("21", "1832")}}
+    made: dict[str, side.PaperTable | side.Excerpt] = {
+        "figure 10": side.Excerpt("Excerpt of meta.json", _json(shown)),
+        "figure 11": _accuracies(files),
+    }
+    if "clean_confidence.json" in files:
+        shown = _without_numbers(files["clean_confidence.json"])
+        made["figure 12"] = side.Excerpt("Excerpt of clean_confidence.json", _json(shown))
+    return made
+
+
+def _accuracies(files: Mapping[str, Any]) -> side.PaperTable:
+    """Figure 11: clean accuracy and accuracy under PGD of one architecture."""
+    ours: dict[str, dict[str, float | None]] = {}
+    distances = [f"PGD {distance:g}" for distance in files["meta.json"]["epsilons"].get("pgd@Linf", ())]
+    for name, key, columns in (("clean", "clean", ["clean"]), ("pgd@Linf", "pgd@Linf", distances)):
+        for of_set in files.get(f"{name}_accuracy.json", {}).values():
+            for index, value in of_set[key]["accuracy"].items():
+                values = value if isinstance(value, list) else [value]
+                ours.setdefault(f"#{index}", {}).update(zip(columns, values, strict=True))
+    paper = printed.read("jung2023-figure-11")
+    columns = list(dict.fromkeys([*paper["#0"], *(column for row in ours.values() for column in row)]))
+    return side.PaperTable(
+        "Excerpts of clean_accuracy.json and pgd_accuracy.json",
+        paper,
+        ours,
+        columns,
+        lambda column, value: f"{value:.3f}",
+    )
+
+
+def _without_numbers(value: Any) -> Any:
+    """A value of JSON with one mark for the numbers of each list, as the paper shows it."""
+    if isinstance(value, dict):
+        return {key: _without_numbers(one) for key, one in value.items()}
+    return f"[{_without_numbers(value[0])}]" if isinstance(value, list) and value else "…"
+
+
+def _json(value: Any) -> str:
+    """JSON with a line for each field: lists are on one line, and marks have no quotes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    return re.sub(r'"(\[*…\]*)"', r"\1", text)
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:

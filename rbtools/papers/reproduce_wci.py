@@ -71,6 +71,16 @@ def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
     return rows
 
 
+def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records with what regularised them as one text, `none` among them, by which figures choose."""
+    shown = []
+    for record in records:
+        train = record["train"]
+        name = "+".join(train["config"].get("regularize", [])) or "none"
+        shown.append({**record, "train": {**train, "config": {**train["config"], "regularize": name}}})
+    return shown
+
+
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
     """The paper prints no values."""
     return {}

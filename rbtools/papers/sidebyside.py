@@ -135,6 +135,21 @@ class PaperTable(NamedTuple):
         return Table([Heading("", False), *names], rows, [])
 
 
+class Excerpt(NamedTuple):
+    """What a paper shows of a file, of ours."""
+
+    title: str
+    lines: str
+
+    def text(self) -> str:
+        """Markdown."""
+        return f"{self.title}\n\n```\n{self.lines}\n```\n"
+
+    def latex(self) -> str:
+        """The lines as they are, for LaTeX."""
+        return f"\\begin{{verbatim}}\n{self.lines}\n\\end{{verbatim}}\n"
+
+
 def above(words: str, higher: float | None, lower: float | None, by: float = 0.0) -> Claim:
     """The claim that one value is above another, by so much at least."""
     if higher is None or lower is None:

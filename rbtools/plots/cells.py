@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rbtools.errors import RbError
 from rbtools.plots import layout, record_values, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
-from rbtools.records import metric_name
+from rbtools.records import expr, metric_name
 from rbtools.registry import param
 from rbtools.spaces import nasbench201
 
@@ -45,15 +45,16 @@ class CellsPlot(Drawing):
     """Cells of NAS-Bench-201: the operations on each edge of the best, or single cells as graphs.
 
     One record is drawn as a graph, several as a count of operations. Edges of a graph that lie on no path
-    from input to output are pale.
+    from input to output are pale. With several expressions in --by the best of each is a graph, with its edit
+    distances (edges that differ) to the others below it.
     """
 
     name: ClassVar[str] = "cells"
 
     by: str | None = param(
         None,
-        "Metric or expression that decides which are the best.  [default: score, else the metric evaluated"
-        " last; none is needed without --top]",
+        "Metric or expression that decides which are the best, or several with commas.  [default: score, else"
+        " the metric evaluated last; none is needed without --top]",
         metavar="EXPR",
     )
     top: int | None = param(None, "Number of best cells.  [default: all]", check="positive")
@@ -65,7 +66,16 @@ class CellsPlot(Drawing):
     )
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
-        chosen, which = self._best([record for record in records if record_values.cell(record) is not None])
+        cells = [record for record in records if record_values.cell(record) is not None]
+        several = expr.items(self.by or "")
+        if len(several) > 1:
+            if self.top is not None or self.view not in (None, "graph"):
+                raise RbError(
+                    "--by has several expressions, and the best of each is drawn as a graph. Leave --top and"
+                    " --view out, or name one."
+                )
+            return _best_of_each(figure, [self._best(cells, by, 1)[0][0] for by in several], several)
+        chosen, which = self._best(cells, self.by, self.top)
         if self.view == "graph" or (self.view is None and len(chosen) == 1):
             return _graphs(figure, chosen)
         if self.view == "grid":
@@ -74,19 +84,19 @@ class CellsPlot(Drawing):
             return _network(figure, chosen[0], self.width)
         return self._operations(figure, chosen, which)
 
-    def _best(self, cells: list[Record]) -> tuple[list[Record], str]:
+    def _best(self, cells: list[Record], by: str | None, top: int | None) -> tuple[list[Record], str]:
         if not cells:
             raise RbError(
                 "No record is of NAS-Bench-201. The cells of other spaces cannot be drawn: expected"
                 " arch.space nasbench201."
             )
-        if self.top is None and self.by is None:
+        if top is None and by is None:
             return cells, words.counted(len(cells), "cell")
-        by = self.by or metric_name.default_rank_key(cells)
+        by = by or metric_name.default_rank_key(cells)
         pairs = zip(record_values.column(cells, by, "--by"), cells, strict=True)
         known = [(value, record) for value, record in pairs if value is not None]
         known.sort(key=lambda pair: pair[0], reverse=metric_name.higher_is_better(by))
-        best = [record for _, record in known[: self.top]]
+        best = [record for _, record in known[:top]]
         of = f" of {len(known):,}" if len(best) < len(known) else ""
         return best, f"{words.counted(len(best), 'cell')}{of}, best by {words.tidy(by)}"
 
@@ -156,28 +166,47 @@ def _write_shares(axes: Axes, share: Sequence[float], low: Sequence[float], colo
             axes.text(edge, start + part / 2, text, ha="center", va="center", size=size, color=ink)
 
 
-def _graphs(figure: Figure, cells: Sequence[Record]) -> Painted:
-    """Each cell as a graph, an arrow for each edge."""
+def _best_of_each(figure: Figure, cells: Sequence[Record], by: Sequence[str]) -> Painted:
+    """The best cell by each expression, with its edit distances to the others."""
+    ops = [nasbench201.ops_of(record["arch"]) for record in cells]
+    numbers = [nasbench201.index_by_ops()[cell] for cell in ops]
+    titles = [f"#{number}, best by {words.tidy(text)}" for number, text in zip(numbers, by, strict=True)]
+    below = []
+    for place, cell in enumerate(ops):
+        others = [(numbers[at], other) for at, other in enumerate(ops) if at != place]
+        apart = [f"{nasbench201.edit_distance(cell, other)} to #{number}" for number, other in others]
+        below.append(f"edit distance {', '.join(apart)}")
+    return _graphs(figure, cells, titles, below)
+
+
+def _graphs(
+    figure: Figure, cells: Sequence[Record], titles: Sequence[str] = (), below: Sequence[str] = ()
+) -> Painted:
+    """Each cell as a graph, an arrow for each edge, with a title above and a text below it."""
     if len(cells) > MOST_GRAPHS:
         raise RbError(
             f"There are {len(cells)} cells to draw as graphs, and {MOST_GRAPHS} fit. Choose with --top"
             f" {MOST_GRAPHS} or --where."
         )
     grid = layout.grid(figure, len(cells), least=2.6, side=0.1)
-    names = words.tags(cells)
-    for axes, record, name in zip(grid.axes, cells, names, strict=True):
+    names = titles or words.tags(cells)
+    lines = 0
+    for place, (axes, record) in enumerate(zip(grid.axes, cells, strict=True)):
         _graph(axes, nasbench201.ops_of(record["arch"]))
-        if len(cells) > 1:
-            axes.set_title(name, size=style.SMALL)
+        title = layout.wrapped(names[place], grid.width - 0.2, style.SMALL) if len(cells) > 1 else []
+        under = layout.wrapped(below[place], grid.width - 0.2, style.SMALL) if below else []
+        axes.set_title("\n".join(title), size=style.SMALL)
+        axes.text(0.5, 0, "\n".join(under), transform=axes.transAxes, size=style.SMALL, ha="center", va="top")
+        lines = max(lines, len(title) + len(under))
     from matplotlib.lines import Line2D
 
     entries = [
         (Line2D([], [], color=colour, linewidth=2, linestyle=_stroke(op)), words_)
         for op, (words_, colour) in enumerate(OP_LOOKS)
     ]
-    each = 0.48 * grid.width
-    title = names[0] if len(cells) == 1 else words.counted(len(cells), "cell")
-    return Painted(title, grid.rows * (each + 0.25 * (len(cells) > 1)), entries)
+    each = 0.48 * grid.width + lines * layout.line_height(style.SMALL) + 0.12 * (lines > 0)
+    heading = names[0] if len(cells) == 1 else words.counted(len(cells), "cell")
+    return Painted(heading, grid.rows * each, entries)
 
 
 def _stroke(op: int) -> Any:

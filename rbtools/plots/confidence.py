@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 
 MOST_PANELS, MOST_NAMED = 9, 10
+_FAR = 10  # a last distance so many times the one before it (255 after 8) has a place as any other
+# The panels of --view class, and what lies along their axes.
+SCHEMES = {"label": "true class", "argmax": "predicted class", "prediction": "prediction"}
 Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of the records
 
 
@@ -26,10 +29,12 @@ Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of t
 class Confidence(Drawing):
     """Confidences of evaluations that were made with --detail: medians over records, and their middle 80 %.
 
-    Over the distance: the mean of the largest probability, of correct and of wrong predictions. By class, for
+    Over the distance: the mean of the largest probability, of correct and of wrong predictions. By
+    prediction: these two against each other, a point for each distance, which stands above it. By class, for
     each evaluation of --metric (without it the last): the probability of the true class over its images
-    (label), and that of the predicted class over the images predicted as it (argmax). By label, over the
-    distance: the mean probability of every class over the images of one class (--class).
+    (label), that of the predicted class over the images predicted as it (argmax), and the largest one of
+    correct and of wrong predictions (prediction). By label, over the distance: the mean probability of every
+    class over the images of one class (--class).
     """
 
     name: ClassVar[str] = "confidence"
@@ -39,8 +44,9 @@ class Confidence(Drawing):
     )
     view: str = param(
         "distance",
-        "Correct against wrong over the distance, by class, or of the images of one class over the distance.",
-        choices=("distance", "class", "label"),
+        "Correct and wrong over the distance, correct against wrong, by class, or of the images of one class"
+        " over the distance.",
+        choices=("distance", "prediction", "class", "label"),
     )
     image_class: int = param(
         0, "With --view label: the class of the images, from 0.", name="class", check="non-negative"
@@ -52,6 +58,8 @@ class Confidence(Drawing):
 
     def _drawn(self, axes: Axes, steps: Steps) -> list[tuple[Artist, str]]:
         """The lines of one attack or corruption."""
+        if self.view == "prediction":
+            return _against(axes, steps)
         if self.view == "label":
             return _labels(axes, steps, self.image_class)
         return [_line(axes, steps, place, number) for number, place in enumerate(("correct", "wrong"))]
@@ -70,9 +78,13 @@ class Confidence(Drawing):
         _refuse_many(list(families))
         grid = layout.grid(figure, len(families), least=1.25 if self.width < 4 else 1.9, share="all")
         entries: list[tuple[Artist, str]] = []
+        places = _places({0.0, *(value for names in families.values() for value, _ in names)})
         for axes, (family, names) in zip(grid.axes, families.items(), strict=True):
             steps = [(0.0, clean)] if clean and "corrupt" not in family else []
             steps += [(value, by_metric[name]) for value, name in sorted(names)]
+            if places and self.view != "prediction":
+                steps = [(places[value], rows) for value, rows in steps]
+                axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
             entries = self._drawn(axes, steps)
             axes.set_title("\n".join(layout.wrapped(family, grid.width, style.SMALL)), size=style.SMALL)
             axes.set_ylim(0, 1.03)
@@ -84,6 +96,14 @@ class Confidence(Drawing):
         )
         count = max(map(len, by_metric.values()))
         of = f" of images of class {self.image_class}" if self.view == "label" else ""
+        if self.view == "prediction":
+            return Painted(
+                f"Confidence, {words.counted(count)}; beside each point {'; '.join(over)}",
+                grid.rows * (each + 0.42),
+                entries,
+                "mean largest probability where correct",
+                "mean largest probability where wrong",
+            )
         return Painted(
             f"Confidence{of}, {words.counted(count)}",
             grid.rows * (each + 0.42),
@@ -94,22 +114,33 @@ class Confidence(Drawing):
 
     def _by_class(self, figure: Figure, by_metric: details.Details) -> Painted:
         names = list(by_metric) if self.metric is not None else list(by_metric)[-1:]
-        _refuse_many(names)
-        grid = layout.grid(figure, len(names), least=2.6, share="all")
-        entries: list[tuple[Artist, str]] = []
-        for axes, name in zip(grid.axes, names, strict=True):
-            entries = _classes(axes, name, by_metric[name], grid.width)
-            if len(names) > 1:
-                axes.set_title(name, size=style.SMALL)
+        panels = [(name, scheme) for name in names for scheme in SCHEMES]
+        _refuse_many([f"{name} {scheme}" for name, scheme in panels])
+        grid = layout.grid(figure, len(panels), least=1.9, share="y")
+        for axes, (name, scheme) in zip(grid.axes, panels, strict=True):
+            if scheme == "prediction":
+                _predictions(axes, by_metric[name], grid.width)
+            else:
+                _classes(axes, name, scheme, by_metric[name], grid.width)
+            axes.set_xlabel(SCHEMES[scheme], size=style.SMALL)
+            axes.set_title(scheme if len(names) == 1 else f"{name}: {scheme}", size=style.SMALL)
         each = max(1.6, min(2.6, 0.55 * grid.width))
         which = f"Confidence: {words.setting(names[0])}" if len(names) == 1 else "Confidence by class"
         return Painted(
             f"{which}, {words.counted(max(len(by_metric[name]) for name in names))}",
-            grid.rows * (each + 0.42),
-            entries,
-            "class",
+            grid.rows * (each + 0.55),
+            [],
+            "",
             "mean probability",
         )
+
+
+def _places(distances: set[float]) -> dict[float, float]:
+    """Distance -> its place on an axis with equal steps; empty where the distances themselves are legible."""
+    ordered = sorted(distances)
+    if len(ordered) < 3 or ordered[-1] < _FAR * ordered[-2]:
+        return {}
+    return {value: float(place) for place, value in enumerate(ordered)}
 
 
 def _refuse_many(names: Sequence[str]) -> None:
@@ -167,7 +198,29 @@ def _line(axes: Axes, steps: Steps, place: str, number: int) -> tuple[Artist, st
     return line, f"where {place}"
 
 
-def _classes(axes: Axes, name: str, rows: Sequence[dict[str, Any]], width: float) -> list[tuple[Artist, str]]:
+def _against(axes: Axes, steps: Steps) -> list[tuple[Artist, str]]:
+    """The mean largest probability of wrong predictions over that of correct ones, a point a distance:
+    medians over the records that have both, and their middle 80 %."""
+    points, names = [], []
+    for distance, rows in steps:
+        both = [row["confidence"]["prediction"] for row in rows]
+        both = [pair for pair in both if all(pair)]
+        if not both:
+            continue
+        (low_x, low_y), (x, y), (high_x, high_y) = np.quantile(both, (0.1, 0.5, 0.9), axis=0)
+        axes.plot([low_x, high_x], [y, y], color=style.BLUE, alpha=0.3, linewidth=1)
+        axes.plot([x, x], [low_y, high_y], color=style.BLUE, alpha=0.3, linewidth=1)
+        points.append((float(x), float(y)))
+        names.append("clean" if distance == 0 else f"{distance:g}")
+    if points:
+        axes.plot(*zip(*points, strict=True), color=style.BLUE, marker="o", markersize=3.5, linewidth=0.8)
+        layout.write_names(axes, points, names)
+    axes.set_xlim(0, 1.03)
+    return []
+
+
+def _classes(axes: Axes, name: str, scheme: str, rows: Sequence[dict[str, Any]], width: float) -> None:
+    """The probability of each class over the images of it (label), or over those predicted as it (argmax)."""
     shapes = {len(row["confidence"].get("label") or ()) for row in rows}
     if len(shapes) > 1 or shapes == {0}:
         raise RbError(
@@ -175,21 +228,28 @@ def _classes(axes: Axes, name: str, rows: Sequence[dict[str, Any]], width: float
             " Choose records with --where."
         )
     classes = shapes.pop()
-    entries: list[tuple[Artist, str]] = []
-    for number, scheme in enumerate(("label", "argmax")):
-        diagonal = np.array([np.diag(np.array(row["confidence"][scheme])) for row in rows])
-        counts = np.array([row.get("images", {}).get(scheme, [1] * classes) for row in rows])
-        diagonal = np.where(counts > 0, diagonal, np.nan)
-        places = np.arange(classes) + (number - 0.5) * 0.3
-        known = ~np.isnan(diagonal).all(0)
-        low, middle, high = np.nanquantile(diagonal[:, known], (0.1, 0.5, 0.9), axis=0)
-        colour = (style.BLUE, style.VERMILLION)[number]
-        axes.vlines(places[known], low, high, color=colour, linewidth=1, alpha=0.5)
-        (dots,) = axes.plot(
-            places[known], middle, linestyle="", marker=style.MARKERS[number], color=colour, markersize=3.5
-        )
-        entries.append((dots, ("of the true class (label)", "of the predicted class (argmax)")[number]))
+    diagonal = np.array([np.diag(np.array(row["confidence"][scheme])) for row in rows])
+    counts = np.array([row.get("images", {}).get(scheme, [1] * classes) for row in rows])
+    diagonal = np.where(counts > 0, diagonal, np.nan)
+    _spread(axes, list(diagonal.T), style.BLUE if scheme == "label" else style.VERMILLION)
     layout.name_x(axes, [str(number) for number in range(classes)], width - 0.2)
     axes.set_xlim(-0.6, classes - 0.4)
+
+
+def _predictions(axes: Axes, rows: Sequence[dict[str, Any]], width: float) -> None:
+    """The largest probability of correct and of wrong predictions, over the records that have such."""
+    pairs = np.array([[value or np.nan for value in row["confidence"]["prediction"]] for row in rows])
+    _spread(axes, list(pairs.T), style.GREEN)
+    layout.name_x(axes, ["correct", "wrong"], width - 0.2)
+    axes.set_xlim(-0.6, 1.6)
+
+
+def _spread(axes: Axes, columns: Sequence[np.ndarray], colour: str) -> None:
+    """At 0, 1 ... the median of each column and its middle 80 %; NaN is left out."""
+    for place, column in enumerate(columns):
+        known = column[~np.isnan(column)]
+        if len(known):
+            low, middle, high = np.quantile(known, (0.1, 0.5, 0.9))
+            axes.vlines(place, low, high, color=colour, linewidth=1, alpha=0.5)
+            axes.plot(place, middle, linestyle="", marker="o", color=colour, markersize=3.5)
     axes.set_ylim(0, 1.03)
-    return entries

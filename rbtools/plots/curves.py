@@ -48,10 +48,11 @@ Curves = dict[str, dict[int, list[Point]]]  # panel -> place of the record -> po
 
 
 class Panel(NamedTuple):
-    """The lines of a panel, and their facet; `certified` has lower bounds of some of the lines."""
+    """The lines of a panel, their facet and quantity; `certified` has lower bounds of some of the lines."""
 
     title: str
     facet: str
+    quantity: str
     lines: dict[int, list[Point]]
     two_axes: bool
     certified: dict[int, list[Point]]
@@ -126,7 +127,7 @@ class CurvesPlot(Drawing):
             entries |= _unknown(axes, panel, lines) if panel.certified else {}
             if beside:
                 others = [other for other in beside if other.facet == panel.facet]
-                self._beside(axes, others, lines, grid.width)
+                entries |= self._beside(axes, others, lines, grid.width)
             if self.over in ("epoch", "severity"):
                 low, high = axes.get_xlim()
                 if high - low < 1:  # ticks at fractions of a single epoch
@@ -152,20 +153,32 @@ class CurvesPlot(Drawing):
                     heading = key if key and plain else ", ".join(filter(None, (key, title)))
                     lower = certified.get(title, {}) if len(inside) <= MOST_LINES else {}
                     lower = {place: lower[place] for place in inside if place in lower}
-                    panels.append(Panel(heading, key, inside, self.right is not None, lower))
+                    panels.append(Panel(heading, key, title, inside, self.right is not None, lower))
         return panels
 
-    def _beside(self, axes: Axes, panels: Sequence[Panel], lines: Lines, width: float) -> None:
-        """Draw the metrics of --right on an axis of their own."""
+    def _beside(self, axes: Axes, panels: Sequence[Panel], lines: Lines, width: float) -> dict[str, Artist]:
+        """Draw the metrics of --right on an axis of their own, several in dashes that the legend names."""
         right = axes if self.same_scale else axes.twinx()
-        for panel in panels:
-            _lines(right, panel, lines, dashes=style.DASHES[1])
+        entries: dict[str, Artist] = {}
+        several = len({panel.quantity for panel in panels}) > 1
+        for number, panel in enumerate(panels):
+            look = {
+                "color": style.COLOURS[1 + number % (len(style.COLOURS) - 1)],
+                "linestyle": style.DASHES[1 + number % (len(style.DASHES) - 1)],
+            }
+            _lines(right, panel, lines, look)
+            if several:
+                alone = len(panel.lines) == 1
+                shown = look if alone else {**look, "color": style.GREY}
+                (entries[panel.quantity.replace("_", " ")],) = right.plot([], [], **shown)
         if self.same_scale:
-            return
+            return entries
         right.grid(visible=False)
         right.spines["right"].set_visible(True)
-        label = f"{(self.right or '').replace('_', ' ')} (dashed)"
-        right.set_ylabel("\n".join(layout.wrapped(label, 0.6 * width, style.SMALL)), size=style.SMALL)
+        named = "dashed lines" if several else f"{panels[0].quantity if panels else self.right} (dashed)"
+        label = layout.wrapped(named.replace("_", " "), 0.6 * width, style.SMALL)
+        right.set_ylabel("\n".join(label), size=style.SMALL)
+        return entries
 
     def _share(self, panels: Sequence[Panel]) -> layout.Share:
         """Which axes are alike: the horizontal ones only where every panel fills half of them.
@@ -286,10 +299,11 @@ def _looks(records: Sequence[Record], keys: Sequence[str], panels: Sequence[Pane
     return Lines(shown, names, [looks[kind] for kind in zip(parts, names, strict=True)])
 
 
-def _lines(axes: Axes, panel: Panel, lines: Lines, dashes: style.Dashes | None = None) -> dict[str, Artist]:
+def _lines(axes: Axes, panel: Panel, lines: Lines, beside: dict[str, Any] | None = None) -> dict[str, Artist]:
     """A line for each record, in the same look in every panel; the entries of the legend.
 
-    Where dashes tell the two axes of a panel apart, lines on the left have none, those on the right `dashes`.
+    Where dashes tell the two axes of a panel apart, lines on the left have none, those on the right the
+    dashes of `beside`, and its colour where they are of one record.
     """
     entries: dict[str, Artist] = {}
     kinds = list(dict.fromkeys(lines.names))
@@ -298,9 +312,9 @@ def _lines(axes: Axes, panel: Panel, lines: Lines, dashes: style.Dashes | None =
         if not points:
             continue
         if panel.two_axes:
-            look["linestyle"] = dashes or "-"
+            look["linestyle"] = "-" if beside is None else beside["linestyle"]
             if len(panel.lines) == 1:
-                look["color"] = style.VERMILLION if dashes else style.BLUE
+                look["color"] = style.BLUE if beside is None else beside["color"]
         marker = style.marker(name, kinds.index(name)) if len(points) <= _MARKED else ""
         (line,) = axes.plot(
             [point.x for point in points], [point.y for point in points], marker=marker, markersize=3, **look
