@@ -199,9 +199,10 @@ class CurvesPlot(Drawing):
 
     def _label(self, records: Sequence[Record], metric: str | None) -> str:
         if self.over == "epoch":
-            if self.right is None or metric is None:
+            one = metric is not None and len(expr.items(metric)) == 1 and not expr.is_glob(metric)
+            if metric is None or (self.right is None and not one):
                 return "value"
-            beside = f"; dashed: {self.right}" if self.same_scale else ""
+            beside = f"; dashed: {self.right}" if self.right is not None and self.same_scale else ""
             return f"{metric}{beside}".replace("_", " ")
         names = list(self._wanted(metric_name.names(records), metric))
         return words.axis(names if len(names) > 1 else names * 2)  # the kind of panel, not the single one

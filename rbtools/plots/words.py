@@ -138,7 +138,13 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return text[:half] + ELLIPSIS + text[len(text) - half :]
 
 
-_PARTS = (("arch", "name"), ("dataset",), ("train", "method"), ("train", "seed"))
+_PARTS = (
+    ("arch", "name"),
+    ("dataset",),
+    ("train", "method"),
+    ("train", "config", "regularize"),
+    ("train", "seed"),
+)
 
 
 def _parts(record: Record) -> list[str | None]:
@@ -147,6 +153,9 @@ def _parts(record: Record) -> list[str | None]:
         value: Any = record
         for step in path:
             value = value.get(step) if isinstance(value, dict) else None
+        if path[-1] == "regularize" and isinstance(record.get("train"), dict):
+            value = "+".join(map(str, value)) if isinstance(value, list) else value
+            value = value or "none"
         parts.append(None if value is None else tidy(value))
     return parts
 
@@ -164,7 +173,7 @@ def _differ(rows: Sequence[Sequence[str | None]], apart: Iterable[Sequence[int]]
 def differing(
     records: Sequence[Record], apart: Iterable[Sequence[int]] | None = None
 ) -> list[tuple[str | None, ...]]:
-    """For each record, those of name, data set, method and seed that differ among the records.
+    """For each record, those of name, data set, method, regularisation and seed that differ among them.
 
     apart: parts of the records that are not compared with each other, by place.
     """
@@ -174,11 +183,10 @@ def differing(
 
 
 def tags(records: Sequence[Record], apart: Sequence[Sequence[int]] | None = None) -> list[str]:
-    """A short name for each record, made of name, data set, method and seed if they differ; see
-    `differing`."""
+    """A short name for each record, made of what differs of those in `_PARTS`; see `differing`."""
     rows = [_parts(record) for record in records]
     differ = _differ(rows, apart) or [0]
-    words = ("", "", "", "seed ")
+    words = ("", "", "", "", "seed ")
     named = [
         " ".join(words[place] + str(row[place]) for place in differ if row[place] is not None) or "unnamed"
         for row in rows

@@ -136,6 +136,31 @@ def test_a_grid_has_a_row_for_each_cell_with_its_number() -> None:
     ]
 
 
+def test_the_best_by_each_of_several_metrics_stands_with_its_edit_distances() -> None:
+    # The second has a 3x3 convolution for the 1x1 of edge 5, the third also none for the 3x3 of edge 2.
+    ops = nasbench201.ops_of({"index": 13714})
+    other = nasbench201.index_by_ops()[(*ops[:4], 3, ops[5])]
+    third = nasbench201.index_by_ops()[(ops[0], 0, *ops[2:4], 3, ops[5])]
+    cells = [
+        {
+            "arch": nasbench201.arch(index),
+            "metrics": dict(zip(("acc", "fgsm.8", "pgd40.8"), values, strict=True)),
+        }
+        for index, values in ((13714, (0.9, 0.1, 0.1)), (other, (0.5, 0.8, 0.2)), (third, (0.4, 0.3, 0.7)))
+    ]
+    figure = drawn("cells", cells, by="acc,fgsm.8,mean(pgd40.*)")
+    titles = [axes.get_title().replace("\n", " ") for axes in figure.axes]
+    assert titles == [
+        "#13714, best by acc",
+        f"#{other}, best by fgsm.8",
+        f"#{third}, best by mean(pgd40.*)",
+    ]
+    below = [axes.texts[-1].get_text().replace("\n", " ") for axes in figure.axes]
+    assert below[0] == f"edit distance 1 to #{other}, 2 to #{third}"
+    with pytest.raises(RbError, match="Leave --top and --view out"):
+        drawn("cells", cells, by="acc,fgsm.8", top=2)
+
+
 def test_the_network_around_a_cell_has_its_widths() -> None:
     figure = drawn("cells", [{"arch": nasbench201.arch(9, channels=8, cells=1)}], view="network")
     texts = " ".join(" ".join(text.get_text() for text in figure.axes[0].texts).split())
@@ -191,6 +216,30 @@ def test_a_second_axis_has_its_own_scale_and_dashes() -> None:
     figure = drawn("curves", [record], over="epoch", metric="wci", right="gap", same_scale=True)
     (axes,) = figure.axes
     assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
+
+
+def test_several_metrics_on_the_second_axis_have_dashes_of_their_own() -> None:
+    history = {"wci": [2.0, 3.0], "loss_gap": [0.1, 0.2], "error_gap": [0.3, 0.1]}
+    record = {"arch": {"name": "x"}, "train": {"method": "pgd", "history": history}}
+    figure = drawn("curves", [record], over="epoch", metric="wci", right="loss_gap,error_gap")
+    left, right = figure.axes
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["loss gap", "error gap"]
+    looks = [(line.get_color(), line.get_linestyle()) for line in right.lines if len(line.get_xdata())]
+    assert len({left.lines[0].get_color(), *(colour for colour, _ in looks)}) == 3
+    assert len(set(looks)) == 2 and "-" not in dict(looks).values()
+
+
+def test_lines_of_one_metric_are_named_by_what_regularised_them() -> None:
+    some = [
+        {
+            "arch": {"name": "x"},
+            "train": {"method": "pgd", "config": config, "history": {"wci": [1.0, 2.0]}},
+        }
+        for config in ({}, {"regularize": ["cutout"]}, {"regularize": "l2"})
+    ]
+    figure = drawn("curves", some, over="epoch", metric="wci")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none", "cutout", "l2"]
+    assert len(figure.axes) == 1 and figure.get_supylabel() == "wci"
 
 
 def test_means_have_their_deviations() -> None:
@@ -252,3 +301,24 @@ def test_the_confidence_of_a_label_is_that_of_its_images() -> None:
     assert lines["class 0"].get_ydata().tolist() == [0.0, 0.7]
     with pytest.raises(RbError, match=r"--class is 2\. The classes are 0 to 1\."):
         drawn("confidence", [record], view="label", image_class=2)
+
+
+def test_confidences_of_predictions_have_a_panel_and_a_point_for_each_distance() -> None:
+    def detailed(name: str, correct: float, wrong: float | None) -> dict[str, Any]:
+        matrix = [[0.9, 0.1], [0.2, 0.8]]
+        confidence = {"prediction": [correct, wrong], "label": matrix, "argmax": [[0.7, 0.3], [0.5, 0.5]]}
+        return {"metric": name, "value": 0.5, "detail": {"confidence": confidence}}
+
+    evals = [detailed("acc", 0.95, None), detailed("fgsm.1", 0.9, 0.6), detailed("fgsm.255", 0.4, 0.7)]
+    record = {"arch": {"name": "x"}, "metrics": {"acc": 1, "fgsm.1": 0.3, "fgsm.255": 0.1}, "evals": evals}
+    panels = drawn("confidence", [record], view="class", metric="fgsm.1").axes
+    assert [axes.get_title() for axes in panels] == ["label", "argmax", "prediction"]
+    heights = [[line.get_ydata()[0] for line in axes.lines] for axes in panels]
+    assert heights == [[0.9, 0.8], [0.7, 0.5], [0.9, 0.6]]
+    axes = drawn("confidence", [record], view="prediction").axes[0]
+    assert axes.lines[-1].get_xydata().tolist() == [[0.9, 0.6], [0.4, 0.7]]
+    assert [text.get_text() for text in axes.texts] == ["1", "255"]
+    # 255 after 1 would leave no room for the others: the distances have equal steps.
+    over = drawn("confidence", [record], view="label").axes[0]
+    assert over.lines[0].get_xdata().tolist() == [0, 1, 2]
+    assert [tick.get_text() for tick in over.get_xticklabels()] == ["0", "1", "255"]
