@@ -1,0 +1,237 @@
+"""Items of the robustness dataset and of the index: what they show, on records of twelve networks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rbtools.cli import tools
+from rbtools.papers import figures_of_papers, printed, reproduce_search
+from rbtools.papers import reproduce_nas_bench_201_robustness as jung
+from rbtools.papers import reproduce_wci as wci
+from rbtools.papers.recipes import RECIPES, Setting
+from rbtools.spaces import nasbench201
+from tests.runner import lines
+
+ITEMS = {name: figures_of_papers.PAPERS[name].items for name in ("robustness-dataset", "wci")}
+DISTANCES = {"fgsm": (1, 8, 255), "pgd40": (1, 8), "apgd-ce": (1, 8), "square": (1, 8)}
+SETS = ("cifar10", "cifar100", "imagenet16-120")
+MEAN = "mean(fgsm.*,pgd40.*,apgd-ce.*,square.*)"
+
+
+def record(place: int, index: int, dataset: str = "cifar10") -> dict[str, Any]:
+    """Clean accuracy rises with the place, accuracy under attacks falls, that under corruptions is highest
+    at the third."""
+    metrics = {"acc": 0.5 + 0.03 * place}
+    for attack, distances in DISTANCES.items():
+        metrics |= {f"{attack}.{eps}": 0.45 - 0.02 * place - 0.001 * min(eps, 9) for eps in distances}
+    for severity in (3, 4):
+        metrics |= {f"corrupt.{one}.{severity}": 0.5 - 0.04 * abs(place - 2) for one in ("fog", "snow")}
+    for on in ("init", "trained"):
+        for split in ("train", "test"):
+            metrics[f"jacobian.{on}.{split}"] = metrics[f"hessian.{on}.{split}.weight.lmax"] = 1.0 * place
+    matrix = [[0.8, 0.2], [0.3, 0.7]]
+    detail = {
+        "confidence": {"prediction": [0.9, 0.6], "label": matrix, "argmax": matrix},
+        "confusion": [[8, 2], [3, 7]],
+    }
+    evals = [
+        {"metric": name, "value": value}
+        | ({"detail": detail} if name == "acc" or name.startswith(("fgsm", "pgd")) else {})
+        for name, value in metrics.items()
+    ]
+    arch = nasbench201.arch(index)
+    return {"schema": 1, "arch": arch, "dataset": dataset, "metrics": metrics, "evals": evals}
+
+
+EIGHTEEN = [i for i in nasbench201.unique() if nasbench201.live_kernel_params(nasbench201.cells()[i]) == 18]
+NEIGHBOURS = [nasbench201.classes()[index] for index in nasbench201.neighbours(13714)]
+INDICES = list(dict.fromkeys([*EIGHTEEN[:4], *NEIGHBOURS[:6], 0, 13714]))
+RECORDS = [record(place, index, dataset) for dataset in SETS for place, index in enumerate(INDICES)]
+
+
+def run_of(name: str, records: list[dict[str, Any]]) -> figures_of_papers.PaperRun:
+    run = figures_of_papers.PaperRun(name, "full", Path("made"), 6.5)
+    (run.folder / "records.jsonl").write_text(lines(*records))
+    return run
+
+
+def drawn(number: str, letter: str = "") -> Any:
+    """The matplotlib figure of an item's panel on the records."""
+    run = run_of("robustness-dataset", RECORDS)
+    figure = figures_of_papers.figure_of(run.commands(run.paper.items[number], "fig")[letter])
+    assert not isinstance(figure, str), figure
+    return figure
+
+
+def texts(figure: Any) -> str:
+    """All texts of a figure, on one line."""
+    from matplotlib.text import Text
+
+    return " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_item_says_what_the_paper_has_and_what_differs(name: str) -> None:
+    assert [number for number, item in ITEMS[name].items() if not (item.axes and item.verdict)] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "letter", "x", "y"),
+    [
+        ("figure 27", "left", "clean accuracy", MEAN),
+        ("figure 27", "right", "clean accuracy", "mean(corrupt.*)"),
+        ("figure 28", "", "live_kernel_params", MEAN),
+        ("figure 30", "top", "clean accuracy", MEAN),
+        ("figure 30", "bottom", "clean accuracy", "mean(corrupt.*)"),
+    ],
+)
+def test_scattered_networks_have_the_axes_of_the_paper(number: str, letter: str, x: str, y: str) -> None:
+    axes = drawn(number, letter).axes[0]
+    assert axes.get_xlabel().startswith(x) and axes.get_ylabel().replace("\n", "") == y
+
+
+def test_marked_networks_are_those_of_18_parameters_and_the_neighbours() -> None:
+    assert "live_kernel_params == 18 (4)" in texts(drawn("figure 28"))
+    shown = texts(drawn("figure 30", "top"))
+    assert "nb201-13714" in shown and "instead" in shown
+
+
+def test_the_best_twenty_are_of_18_parameters_and_in_the_order_of_their_mean() -> None:
+    for letter, first in (("top", EIGHTEEN[0]), ("bottom", EIGHTEEN[2])):
+        rows = [tick.get_text() for tick in drawn("figure 29", letter).axes[0].get_yticklabels()]
+        assert rows[0] == f"#{first}" and set(rows) == {f"#{index}" for index in EIGHTEEN[:4]}
+
+
+def test_the_best_cells_are_best_by_clean_by_robust_and_by_corrupted_accuracy() -> None:
+    shown = texts(drawn("figure 26"))
+    for index, by in ((13714, "acc"), (INDICES[0], "mean(fgsm.*"), (INDICES[2], "mean(corrupt.*)")):
+        assert f"#{index}, best by {by}" in shown
+    assert shown.count("edit distance") == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "dataset", "metrics"),
+    [
+        ("figure 2", "cifar10", "fgsm.*,pgd40.*,apgd-ce.*,square.*"),
+        ("figure 5", "cifar10", "acc,corrupt.*.3"),
+        ("figure 19", "cifar100", "fgsm.*,pgd40.*,apgd-ce.*,square.*"),
+        ("figure 20", "imagenet16-120", "fgsm.*,pgd40.*,apgd-ce.*,square.*"),
+        ("figure 21", "cifar10", "corrupt.*"),
+        ("figure 22", "cifar100", "corrupt.*"),
+        ("figure 24", "imagenet16-120", "acc,fgsm.*,pgd40.*,apgd-ce.*,square.*"),
+        ("figure 25", "cifar100", "acc,corrupt.*.4"),
+    ],
+)
+def test_figures_are_of_the_data_set_and_the_metrics_of_the_paper(
+    number: str, dataset: str, metrics: str
+) -> None:
+    run = figures_of_papers.PaperRun("robustness-dataset", "full", Path("made"), 6.5)
+    (line,) = run.commands(run.paper.items[number], "fig").values()
+    assert f"--metric '{metrics}'" in line and f"dataset == '{dataset}'" in line
+
+
+def test_jacobian_and_hessian_of_both_splits_stand_over_attacks_and_over_corruptions() -> None:
+    for letter, first in (("top", "fgsm.1"), ("bottom", "corrupt.fog.3")):
+        axes = drawn("figure 6", letter).axes[0]
+        rows = [tick.get_text() for tick in axes.get_yticklabels()]
+        assert len(rows) == 8 and sum("train" in row.replace("trained", "") for row in rows) == 4
+        assert axes.get_xticklabels()[0].get_text() == first
+
+
+def test_one_heatmap_has_all_accuracies_of_the_three_data_sets() -> None:
+    run = run_of("robustness-dataset", RECORDS)
+    (line,) = run.commands(run.paper.items["figure 17"], "fig").values()
+    _, *arguments = shlex.split(line.split(" | ")[0])
+    shown = CliRunner().invoke(tools.tool("corr").command, arguments).stdout.splitlines()
+    rows = {json.loads(pair)["row"] for pair in shown}
+    assert len(rows) == 3 * (1 + sum(map(len, DISTANCES.values())))
+    assert {row.partition(":")[0] for row in rows} == set(SETS)
+
+
+def test_confidences_have_three_panels_and_fgsm_alone() -> None:
+    assert [axes.get_title() for axes in drawn("figure 13").axes] == ["label", "argmax", "prediction"]
+    assert [axes.get_title() for axes in drawn("figure 14").axes] == ["fgsm"]
+    (axes,) = drawn("figure 15").axes
+    assert (axes.get_title(), [text.get_text() for text in axes.texts]) == ("fgsm", ["1", "8", "255"])
+
+
+def test_excerpts_of_files_are_of_those_that_rb_convert_writes() -> None:
+    found = jung.excerpts(RECORDS[: len(INDICES)])
+    meta = json.loads(found["figure 10"].lines)
+    assert meta["ids"]["1832"]["isomorph"] == "309" and list(meta["ids"]) == ["21", "1832"]
+    assert meta["epsilons"]["fgsm@Linf"] == [1, 8, 255] and meta["epsilons"]["pgd@Linf"] == [1, 8]
+    accuracies = found["figure 11"]
+    assert accuracies.published["#0"]["PGD 1"] == 0.295
+    assert accuracies.ours["#0"] == {
+        "clean": pytest.approx(0.5 + 0.03 * INDICES.index(0)),
+        "PGD 1": pytest.approx(0.449 - 0.02 * INDICES.index(0)),
+        "PGD 8": pytest.approx(0.442 - 0.02 * INDICES.index(0)),
+    }
+    assert '"label": [[…]]' in found["figure 12"].text() and '"prediction": […]' in found["figure 12"].latex()
+    run = run_of("robustness-dataset", RECORDS)
+    run.tables = found
+    made = run.table("figure 10", run.paper.items["figure 10"])
+    assert made.file == "figure10" and "<pre>" in made.html and not made.missing
+    assert Path("made/robustness-dataset/figure10.md").read_text() == found["figure 10"].text()
+
+
+def test_printed_searches_of_table_1_agree_with_what_the_paper_says_of_them() -> None:
+    rows = printed.read("jung2023-table-1")
+    assert reproduce_search.published(reproduce_search.JUNG)["LS on FGSM"]["PGD"] == pytest.approx(0.4827)
+    for column in ("FGSM", "PGD", "APGD"):
+        # The search on FGSM finds more under every attack with gradients, local search the most.
+        for name in ("BANANAS", "LS", "RS", "RE"):
+            assert rows[f"{name} on FGSM"][column] > rows[f"{name} on clean"][column]
+        found = {name: row[column] for name, row in rows.items() if name.endswith("on FGSM")}
+        assert max(found, key=lambda name: found[name]) == "LS on FGSM"
+    for column, best in rows["best there is"].items():
+        assert all(row[column] <= best for row in rows.values())
+
+
+def test_the_recipe_keeps_details_of_all_attacks_and_measures_on_both_splits() -> None:
+    for scale in ("mini", "full"):
+        line = RECIPES["nas-bench-201-robustness"](Setting(scale))
+        attacks = [part for part in line.split(" | ") if part.startswith("rb-attack")]
+        assert len(attacks) == 4 and all("--detail" in part for part in attacks)
+        assert "--split train,test" in line
+    assert sum(",255 " in part for part in attacks) == 1  # FGSM's, as section 3.2 and the published files
+
+
+def curves_of(letter: str, scale: str = "full") -> Any:
+    names = ("train_robust_loss", "test_robust_loss", "train_robust_error", "test_robust_error")
+    gaps = ("robust_loss_gap", "robust_error_gap")
+    records = [
+        {
+            "arch": {"name": "preactresnet18"},
+            "dataset": dataset,
+            "train": {
+                "method": "pgd",
+                "config": {"regularize": how} if how else {},
+                "history": {name: [0.5, 0.4] for name in ("wci", *names, *gaps)},
+            },
+        }
+        for dataset in ("cifar10", "cifar100")
+        for how in ([], ["cutout"], ["mixup"], ["l2"])
+    ]
+    run = run_of("wci", wci.plain(records))
+    return figures_of_papers.figure_of(run.commands(run.paper.items["figure 1"], "fig")[letter])
+
+
+def test_the_index_stands_beside_losses_and_errors_and_beside_gaps_and_under_four_regularisations() -> None:
+    for letter, beside in (("a", 4), ("b", 2)):
+        figure = curves_of(letter)
+        left, right = figure.axes
+        assert figure.get_supylabel() == "wci" and len(left.lines) == 1
+        assert sum(len(line.get_xdata()) > 0 for line in right.lines) == beside
+    for letter, dataset in (("c", "cifar10"), ("d", "cifar100")):
+        figure = curves_of(letter)
+        (axes,) = figure.axes
+        assert len(axes.lines) == 4 and dataset in figure.get_suptitle()
+        names = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert names == ["none", "cutout", "mixup", "l2"]
