@@ -138,7 +138,7 @@ _rbtools_value() {
     "rb-plot heatmap --kind") choices="spearman kendall" ;;
     "rb-store export --kind"|"rb-store ls --kind") choices="training tracking evaluation" ;;
     "rb-plot ranks --view") choices="shared own changes" ;;
-    "rb-plot confidence --view") choices="distance class label" ;;
+    "rb-plot confidence --view") choices="distance prediction class label" ;;
     "rb-plot cells --view") choices="operations graph grid network" ;;
     *" --space") choices="nasbench201 zoo torchvision fcnn rescnn" ;;
     *" --dataset") choices="digits mnist svhn cifar10 cifar100 cinic10 tinyimagenet imagenet imagenet50 imagenet16-120 cifar10-c cifar100-c imagefolder: npz: parquet:" ;;

@@ -11,9 +11,11 @@ from __future__ import annotations
 import html
 import importlib
 import json
+import os
 import re
 import shlex
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -90,7 +92,10 @@ def execute(command: str) -> str:
     """Run a command line, one tool in this process and a pipe in a shell; return its standard error."""
     if " | " in command:
         line = ["bash", "-o", "pipefail", "-c", command]
-        return subprocess.run(line, capture_output=True, text=True).stderr
+        # The tools of this installation, also where its folder is not on the path.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        env = {**os.environ, "PATH": path}
+        return subprocess.run(line, capture_output=True, text=True, env=env).stderr
     tool, *arguments = shlex.split(command)
     main = tools.tool(tool.removeprefix("rb-")).command
     return CliRunner().invoke(main, arguments, prog_name=tool).stderr
