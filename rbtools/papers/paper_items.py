@@ -391,7 +391,7 @@ ROBUSTNESS_DATASET = Paper(
             "Kendall's rank correlation of Jacobian and Hessian, of fresh and of trained networks, on"
             " training and test images, with accuracies under attacks (above) and under corruptions (below).",
             {
-                place: "rb-plot heatmap --kind kendall --rows 'jacobian.*,hessian.*.weight.lmax'"
+                place: "rb-plot heatmap --kind kendall --rows 'jacobian.*,hessian.*weight.lmax'"
                 f" --cols '{metrics}' {{one_set}} {{to}}"
                 for place, metrics in (("top", _ATTACKS), ("bottom", "corrupt.*.3"))
             },

@@ -230,17 +230,18 @@ def nas_bench_201_robustness(s: Setting) -> str:
     trained: the published weights are evaluated, under the published corruptions, which ImageNet16-120 has
     none of.
     """
-    small = "--cells 1 --channels 8"
+    small = f"--cells 1 --channels {s.at('8', '', '4')}"
     weights = s.at("", f"--checkpoint '{s.weights}'", "")
-    eighteen = f"rb-arch --unique --where 'live_kernel_params == 18' --sample 5 --seed 1 {small}"
-    near = f"rb-arch --unique --where 'distance(13714) == 1' --sample 3 --seed 2 {small}"
-    mini = f"{_DARTS} {_robbench_sample(s)}; {eighteen}; rb-arch --index 13714 {small}; {near}"
+    eighteen = f"rb-arch --unique --where 'live_kernel_params == 18' --sample {s.at('5', '', '1')} --seed 1"
+    near = f"rb-arch --unique --where 'distance(13714) == 1' --sample {s.at('3', '', '1')} --seed 2"
+    some = f"{eighteen} {small}; rb-arch --index 13714 {small}; {near} {small}"
+    mini = f"{_DARTS} {_robbench_sample(s)}; {some}"
     full = (
         "for classes in 10 100; do rb-arch --unique --dataset cifar$classes | rb-corrupt all --detail"
         f" --severity 1-5 --from '{s.data}/CIFAR-'$classes-C {weights}; done;"
         " rb-arch --unique --dataset imagenet16-120"
     )
-    archs = s.at(mini, full, "rb-arch --unique --sample 3 --seed 2 --cells 1 --channels 4")
+    archs = s.at(mini, full, some)
     trained = "rb-train --method erm --epochs"
     near = s.at("--eps 2,4,8,16,32 --n 200", "--eps 0.1,0.5,1,2,3,4,8", "--eps 4,8,32 --n 40")
     fgsm = s.at(near, "--eps 0.1,0.5,1,2,3,4,5,6,7,8,255", near)

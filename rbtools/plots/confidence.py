@@ -87,7 +87,8 @@ class Confidence(Drawing):
                 axes.set_xticks(list(places.values()), [f"{value:g}" for value in places])
             entries = self._drawn(axes, steps)
             axes.set_title("\n".join(layout.wrapped(family, grid.width, style.SMALL)), size=style.SMALL)
-            axes.set_ylim(0, 1.03)
+            if self.view != "prediction":
+                axes.set_ylim(0, 1.03)
         each = max(1.35, min(2.6, 0.62 * grid.width))
         over = dict.fromkeys(
             words.AXES[words.axis_of(parts)]
@@ -215,7 +216,6 @@ def _against(axes: Axes, steps: Steps) -> list[tuple[Artist, str]]:
     if points:
         axes.plot(*zip(*points, strict=True), color=style.BLUE, marker="o", markersize=3.5, linewidth=0.8)
         layout.write_names(axes, points, names)
-    axes.set_xlim(0, 1.03)
     return []
 
 

@@ -138,8 +138,10 @@ def _families(names: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def _family(name: str) -> str:
-    parts = words.with_number(name)
-    return words.tidy(name) if parts is None else parts.family
+    """A metric without its number; of rb-corr's SET:NAME with the set, but for one that has no number."""
+    of_set, colon, metric = name.rpartition(":")
+    parts = words.with_number(metric)
+    return words.tidy(metric if parts is None else f"{of_set}{colon}{parts.family}")
 
 
 def _name(axes: Axes, names: Sequence[str], cell: float, most: float, which: str) -> float:

@@ -34,7 +34,9 @@ def record(place: int, index: int, dataset: str = "cifar10") -> dict[str, Any]:
         metrics |= {f"corrupt.{one}.{severity}": 0.5 - 0.04 * abs(place - 2) for one in ("fog", "snow")}
     for on in ("init", "trained"):
         for split in ("train", "test"):
-            metrics[f"jacobian.{on}.{split}"] = metrics[f"hessian.{on}.{split}.weight.lmax"] = 1.0 * place
+            metrics[f"jacobian.{on}.{split}"] = 1.0 * place
+    for measured in ("init.train.", "init.test.", "trained.test.", ""):  # as rb-measure names them
+        metrics[f"hessian.{measured}weight.lmax"] = metrics[f"hessian.{measured}weight.trace"] = 1.0 * place
     matrix = [[0.8, 0.2], [0.3, 0.7]]
     detail = {
         "confidence": {"prediction": [0.9, 0.6], "label": matrix, "argmax": matrix},
@@ -140,7 +142,8 @@ def test_jacobian_and_hessian_of_both_splits_stand_over_attacks_and_over_corrupt
     for letter, first in (("top", "fgsm.1"), ("bottom", "corrupt.fog.3")):
         axes = drawn("figure 6", letter).axes[0]
         rows = [tick.get_text() for tick in axes.get_yticklabels()]
-        assert len(rows) == 8 and sum("train" in row.replace("trained", "") for row in rows) == 4
+        assert len(rows) == 8 and sum("jacobian" in row for row in rows) == 4
+        assert "hessian.weight.lmax" in rows
         assert axes.get_xticklabels()[0].get_text() == first
 
 

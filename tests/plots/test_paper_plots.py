@@ -167,6 +167,18 @@ def test_the_network_around_a_cell_has_its_widths() -> None:
     assert "1 × cell 8 channels residual /2 16 channels 1 × cell 16 channels residual /2 32 channels" in texts
 
 
+def test_runs_of_one_family_in_joined_sets_are_named_with_their_set() -> None:
+    names = [f"{dataset}:{one}" for one in ("acc", "fgsm") for dataset in ("a", "b", "c")]
+    names = [*names[:3], *(f"{name}.{eps}" for name in names[3:] for eps in range(1, 25))]
+    pairs = [
+        {"tool": "rb-corr", "kind": "kendall", "row": row, "col": col, "value": 0.5, "n": 9}
+        for row in names
+        for col in names
+    ]
+    axes = drawn("heatmap", pairs, kind="kendall").axes[0]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["acc", "a:fgsm", "b:fgsm", "c:fgsm"]
+
+
 # --- curves ---------------------------------------------------------------------------------------
 
 
