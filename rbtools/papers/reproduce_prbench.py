@@ -106,9 +106,11 @@ def metrics(scale: str, dataset: object = None) -> dict[str, str]:
     elif dataset == "mnist":
         eps, radii = "76.5", ("0.3", "0.35", "0.4", "0.45")
     ten, twenty = ("1", "2") if scale == "tiny" else ("10", "20")
+    # Below full scale AutoAttack is some of its attacks, and the metric has their names.
+    aa = {"full": "aa", "mini": "ensemble-apgd-ce-apgd-t", "tiny": "ensemble-apgd-ce"}[scale]
     at = dict(zip(RADII, radii, strict=True))
     named = {"Acc": "acc", "PGD10": f"pgd{ten}.{eps}", "PGD20": f"pgd{twenty}.{eps}"}
-    named |= {"CW20": f"cw{twenty}.{eps}", "AA": f"aa.{eps}", "GE PGD20": f"ge.pgd{twenty}.{eps}"}
+    named |= {"CW20": f"cw{twenty}.{eps}", "AA": f"{aa}.{eps}", "GE PGD20": f"ge.pgd{twenty}.{eps}"}
     named |= {f"ProbAcc .{rho}": f"probacc.uniform.{radii[0]}.0.{rho}" for rho in ("1", "05", "01")}
     named |= {name: f"pr.uniform.{radius}" for name, radius in at.items()}
     named |= {f"GE {name}": f"ge.pr-all.uniform.{radius}" for name, radius in at.items()}
@@ -153,9 +155,14 @@ def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, fl
 
 
 def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records that figures show: one of each method and noise, none with the filter."""
-    names = {*PAPER.values(), *WITH_NOISES}
-    return [record for record in records if row(record) in names]
+    """The records that figures show, none with the filter; other noise in training is part of the method."""
+    found = [record for record in records if row(record) in {*PAPER.values(), *WITH_NOISES}]
+    for at_place, record in enumerate(found):
+        if row(record) in ("Corr_G", "Corr_L"):
+            train = record["train"]
+            method = f"{train['method']} {train['config']['noise']}"
+            found[at_place] = {**record, "train": {**train, "method": method}}
+    return found
 
 
 def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
