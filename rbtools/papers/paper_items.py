@@ -298,7 +298,7 @@ PRBENCH = Paper(
             lacks=_METHODS,
             axes="rows: ERM, Corr_U, Corr_G, Corr_L, PGD; columns: Acc, PR at 4 radii of each of three"
             " noises, GE of PR at .03 of each noise",
-            verdict="as in the paper, with a row for each noise; accuracy is in table 9",
+            verdict="as in the paper, with a row for each noise in place of columns",
         ),
         "table 6": Item(
             "Networks.",
