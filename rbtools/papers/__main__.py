@@ -86,7 +86,7 @@ def report(name: str, scale: str, records: Path) -> None:
 @click.option("--weights", default=None, help="NAS-Bench-201's weights.  [default: nas-bench-201 in --data]")
 @click.option("--jobs", default=2, help="Trainings, or figures, at once.")
 @click.option("--dataset", default="", help="Images of yours for reproduce-wci: imagefolder:PATH.")
-@click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 and 11, with spaces.")
+@click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 to 11, with spaces.")
 @click.option("--vits", default=None, help="Networks of timm for PRBench's table 8, with commas.")
 @click.option("--vit-s", default=None, help="The file of the weights of PRBench's ViT-S.")
 @click.option(
