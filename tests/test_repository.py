@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import itertools
-import os
 import re
 import shutil
 import socket
@@ -69,11 +68,6 @@ def test_nothing_of_one_machine_is_tracked(pattern: re.Pattern[str]) -> None:
 @pytest.mark.parametrize("text", ["cd /wo" + "rk/main", "open('/tm" + "p/x')", '"/ro' + 'ot/.cache"'])
 def test_path_of_a_machine_is_recognised(text: str) -> None:
     assert MACHINE_PATHS.search(text)
-
-
-@pytest.mark.parametrize("text", ["frame/work/x", "../tm" + "p/x", "$HOME/x", "photos/test", "~/opt/x"])
-def test_other_paths_are_not(text: str) -> None:
-    assert not MACHINE_PATHS.search(text)
 
 
 # --- versions -------------------------------------------------------------------------------------
@@ -168,17 +162,6 @@ def test_network_is_refused() -> None:
         socket.create_connection(("192.0.2.1", 80), timeout=0.1)
     with pytest.raises(AssertionError, match="never download"):
         socket.getaddrinfo("example.invalid", 80)
-
-
-def test_this_machine_is_not() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        socket.create_connection(server.getsockname(), timeout=5).close()
-
-
-def test_home_store_and_folder_are_the_tests_own(tmp_path: Path) -> None:
-    assert Path.cwd() == tmp_path
-    assert Path(os.environ["RB_STORE"]).parent == tmp_path
-    assert Path.home().name.startswith("home")
 
 
 def test_ctrl_c_is_noticed_though_the_tests_run_in_the_background() -> None:

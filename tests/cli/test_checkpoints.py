@@ -134,37 +134,6 @@ def test_what_was_recognised_is_found_again_without_torch(bare: str, data: str) 
     assert "sanity" in entry(json.loads(again.stdout), "acc")
 
 
-def test_batchnorm_tells_the_normalisation_that_the_file_does_not(
-    trained_network: Normalized, data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.save(trained_network.network.state_dict(), "bare.pt")
-    monkeypatch.setitem(datasets.NORMALIZATIONS, "mine", datasets.normalization.Normalization(MEAN, STD))
-    record = one(attack("--checkpoint", "bare.pt", "--dataset", data))
-    told = record["recognised"]
-    assert (told["normalize_from"], told["normalize_name"]) == ("BatchNorm statistics", "mine")
-    assert record["arch"]["normalize"] == [list(MEAN), list(STD)]
-    assert record["metrics"]["acc"] > 0.95
-
-
-def test_two_near_normalisations_are_said_with_the_accuracy_of_each(
-    trained_network: Normalized, data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.save(trained_network.network.state_dict(), "bare.pt")
-    near = tuple(value + 0.01 for value in MEAN)
-    for name, mean in (("mine", MEAN), ("near", near)):
-        pair = datasets.normalization.Normalization(mean, STD)
-        monkeypatch.setitem(datasets.NORMALIZATIONS, name, pair)
-    result = attack("--checkpoint", "bare.pt", "--dataset", data)
-    record = one(result)
-    tie = record["recognised"]["normalize_tie"]
-    assert record["recognised"]["normalize_name"] == "mine" and tie["acc"].keys() == {"mine", "near"}
-    assert tie["acc"]["mine"] == record["metrics"]["acc"] and tie["images"] == tie["acc_images"] == 80
-    (line,) = (line for line in result.stderr.splitlines() if "near each other" in line)
-    assert "on 80 images" in line and "mine is taken, it " in line
-    for name, accuracy in tie["acc"].items():
-        assert f"{name} (divergence {tie['divergences'][name]:g}, clean accuracy {accuracy:.4f})" in line
-
-
 def digits_network(pair: Any) -> str:
     """A linear network for digits: without BatchNorm, nothing in it tells a normalisation."""
     Path("linear.py").write_text(
@@ -559,12 +528,6 @@ def test_what_usually_goes_wrong_is_warned_of(forward: str, message: str) -> Non
     assert result.stderr.startswith(f"rb-attack: warning: linear:make: {message}")
 
 
-def test_a_sound_network_is_not_warned_of() -> None:
-    for forward in ("return self.layer(x.flatten(1))", "return self.layer(x.flatten(1)).log_softmax(1)"):
-        warnings, result = warnings_of(forward)
-        assert not warnings and "warning" not in result.stderr
-
-
 def test_a_network_that_bfloat16_does_not_suit_is_searched_as_it_is() -> None:
     forward = "return self.layer(x.flatten(1) @ torch.eye(64))"
     _, result = warnings_of(forward, "--precision", "bf16", "--eps", "8")
@@ -661,22 +624,6 @@ def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Norm
     assert one(result)["recognised"]["nesting"] == ["best"]
     named = attack("--checkpoint", "two.pt", "--dataset", data, "--member", "last")
     assert one(named)["metrics"] and "several sets" not in named.stderr
-
-
-def test_near_chance_another_order_of_the_classes_is_named(
-    trained_network: Normalized, images: tuple[torch.Tensor, torch.Tensor]
-) -> None:
-    Path("own.safetensors").write_bytes(checkpoint.to_bytes(trained_network, {}))
-    for number, (pixels, label) in enumerate(zip(*images, strict=True)):
-        folder = Path("photos/test") / "dcba"[int(label)]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{number:03}.png")
-    where = ["--checkpoint", "own.safetensors", "--dataset", "imagefolder:photos"]
-    result = attack(*where)
-    assert one(result)["metrics"]["acc"] < 0.1
-    assert 'try class-map=FILE of --dataset with a file of {"a": 3, "b": 2, "c": 1, "d": 0}' in result.stderr
-    Path("map.json").write_text('{"a": 3, "b": 2, "c": 1, "d": 0}')
-    assert one(attack(*where, "--class-map", "map.json"))["metrics"]["acc"] > 0.95
 
 
 def test_the_look_is_the_same_from_workers(bare: str, data: str) -> None:
@@ -800,21 +747,3 @@ def test_data_that_do_not_fit_are_one_sentence_before_the_evaluation(case: str, 
         result = CliRunner().invoke(tool, [*more, *words, "--device", "cpu"])
         assert result.exit_code == 1 and said in records(result)[0]["error"]["message"]
         assert "clean accuracy" not in result.stderr
-
-
-def test_a_network_that_gives_no_logits_is_said(own_code: str) -> None:
-    Path("tuple.py").write_text(
-        "from torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.layer = nn.Linear(64, 10)\n"
-        "    def forward(self, images):\n"
-        "        logits = self.layer(images.flatten(1))\n"
-        "        return images, logits\n"
-        "def make(): return Net()\n"
-    )
-    torch.save({"layer.weight": torch.ones(10, 64), "layer.bias": torch.ones(10)}, "t.pt")
-    result = attack("--checkpoint", "t.pt", "--arch", "python:tuple:make", "--allow-code")
-    assert result.exit_code == 1
-    assert "The model gives tuple for 128 images of 10 classes. Expected logits" in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -156,18 +155,6 @@ def test_marks_that_roff_knows_come_out_as_they_went_in() -> None:
     assert [line.strip() for line in plain.splitlines() if line.strip()][2:-1] == odd
 
 
-def test_man_page_says_whether_the_tool_waits_for_all_records() -> None:
-    waiting = {path for path in MAN_PAGES if "This tool needs all records" in GENERATED[path]}
-    assert waiting == {"man/rb-score.1", "man/rb-search.1", "man/rb-rank.1", "man/rb-corr.1", "man/rb-plot.1"}
-
-
-def test_man_page_explains_expressions_where_one_is_asked_for() -> None:
-    for name in ("rb-arch", "rb-rank", "rb-plot"):
-        text = GENERATED[f"man/{name}.1"]
-        assert ".SH EXPRESSIONS" in text and "\\fBGlobs\\fR" in text
-    assert ".SH EXPRESSIONS" not in GENERATED["man/rb-train.1"]
-
-
 # --- completions ----------------------------------------------------------------------------------
 
 CASES = {
@@ -231,31 +218,6 @@ def test_bash_completes() -> None:
     assert done.stderr == ""
     found = [line.split() for line in done.stdout.splitlines()]
     assert dict(zip(CASES, found, strict=True)) == CASES
-
-
-@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
-@pytest.mark.usefixtures("_files_of_a_user")
-@pytest.mark.parametrize(
-    ("line", "first"),
-    [
-        ("rb-attack ", "aa"),
-        ("rb-attack pgd --iter", "--iterate"),
-        ("rb-attack pgd --norm ", "l2"),
-        ("rb-attack pgd --checkpoint mod", "model.pt"),
-        ("rb-attack fgsm --iter", ""),
-        ("rb-ge attack pgd --iterate ", "any"),
-        ("rb-corrupt contrast,br", "contrast,brightness"),
-        ("rb-corrupt contrast,brightness --sev", "--severity"),
-        ("rb-train --method erm,tr", "erm,trades"),
-        ("rb-arch ", "model.pt"),  # with --from-checkpoint
-        ("rb-arch --sample ", ""),
-    ],
-)
-def test_fish_completes(line: str, first: str) -> None:
-    script = f"source '{ROOT / 'completions/rbtools.fish'}'; complete -C {json.dumps(line)}"
-    done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, timeout=300)
-    assert done.stderr == ""
-    assert (done.stdout.split() or [""])[0] == first
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")

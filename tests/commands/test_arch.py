@@ -144,13 +144,10 @@ def test_where_comes_before_sample() -> None:
     ("where", "message"),
     [
         ("kernel_params", "--where: Expression 'kernel_params' is a number, not a condition."),
-        ("kernel_params =", "--where: Expression 'kernel_params ^=' does not parse"),
         (
             "kernl_params == 1",
             "--where: There is no metric or field 'kernl_params'. Did you mean 'kernel_params'",
         ),
-        ("str < 3", "--where: Expression 'str ^< 3' has no value"),
-        ("__import__('os')", "--where: Expression '^__import__('os')' does not parse"),
     ],
 )
 def test_where_that_cannot_be_asked(where: str, message: str) -> None:

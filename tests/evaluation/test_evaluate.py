@@ -563,23 +563,6 @@ def test_as_names_one_result(record: Record, run: Run) -> None:
         run_task(record, pgd(8, 16), run.changed(n=5, name_as="mine"))
 
 
-def test_unknown_fields_pass(record: Record, run: Run) -> None:
-    result = run_task(record, AccuracyTask(), run.changed(n=5))
-    assert result["mine"] == {"kept": [1, 2]}
-    assert {key: result[key] for key in record if key not in ("metrics", "evals", "checksums")} == {
-        key: record[key] for key in record if key not in ("metrics", "evals", "checksums")
-    }
-
-
-def test_an_unknown_data_set_or_split_names_those_there_are(record: Record, run: Run) -> None:
-    with pytest.raises(RbError, match=r"Unknown data set 'digit'. Did you mean 'digits'"):
-        run_task({**record, "dataset": "digit"}, AccuracyTask(), run)
-    with pytest.raises(RbError, match=r"no split 'tset'. Did you mean 'test'"):
-        run_task(record, AccuracyTask(), run.changed(split="tset"))
-    with pytest.raises(RbError, match=r"dataset is 5. Expected a name such as digits"):
-        run_task({**record, "dataset": 5}, AccuracyTask(), run)
-
-
 def test_another_split_stands_in_the_name_and_another_data_set_in_the_entry(
     record: Record, run: Run, photos: Path
 ) -> None:
@@ -644,16 +627,6 @@ def test_a_checkpoint_damaged_in_the_store_is_found_by_its_hash(record: Record, 
     path.write_bytes(bytes(data))
     with pytest.raises(RbError, match=r"is damaged: its content does not fit its name. Train it again"):
         run_task(record, AccuracyTask(), run)
-
-
-def test_a_checkpoint_of_another_architecture_says_which_keys(record: Record, run: Run) -> None:
-    record["arch"] = {"space": "zoo", "name": "resnet18"}
-    with pytest.raises(RbError) as wrong:
-        run_task(record, AccuracyTask(), run)
-    message = str(wrong.value)
-    assert "does not fit ResNet" in message and "Keys missing: conv1.weight" in message
-    assert "unexpected: cells.0.layers.0.op.1.weight" in message
-    assert "The file holds nb201-2136 with channels 4 and cells 1" in message
 
 
 # --- a store that cannot be written, or is damaged -----------------------------------------------
