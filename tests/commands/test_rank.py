@@ -51,7 +51,7 @@ def out(words: list[str], given: list[Record]) -> str:
 
 
 def ranked(words: list[str], given: list[Record]) -> list[Record]:
-    return ranked(words, given)
+    return [json.loads(line) for line in out(words, given).splitlines()]
 
 
 def places(words: list[str], given: list[Record]) -> list[tuple[int | None, str]]:

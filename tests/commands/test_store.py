@@ -96,12 +96,6 @@ def test_ls_lists_what_is_asked_for(options: list[str], count: int, attacked: di
     assert len(lines(result)) == count
 
 
-def test_ls_takes_the_beginning_of_a_key(attacked: dict[str, Record]) -> None:
-    wanted = lines(run("ls"))[2]
-    assert lines(run("ls", wanted["stored"]["key"][:16])) == [wanted]
-    assert run("ls", wanted["stored"]["key"], "--where", "acc > 2").stdout == ""
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -219,14 +213,6 @@ def test_verify_names_what_is_damaged_and_delete_lets_it_be_had_again(attacked: 
 
 
 # --- gc -------------------------------------------------------------------------------------------
-
-
-def test_gc_says_that_there_is_nothing_to_do(attacked: dict[str, Record]) -> None:
-    before = sorted(Path("rb-store").rglob("*"))
-    result = run("gc")
-    assert lines(result) == [{"schema": 1, "kind": "total", "files": 0, "bytes": 0}]
-    assert result.stderr == "rb-store: 0 bytes in 0 files freed.\n"
-    assert sorted(Path("rb-store").rglob("*")) == before
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(attacked: dict[str, Record]) -> None:
