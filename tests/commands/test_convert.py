@@ -45,12 +45,6 @@ def board() -> str:
     return "board.json"
 
 
-def test_a_file_becomes_records(board: str) -> None:
-    result = run("prbench", board)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert [record["train"]["method"] for record in records(result)] == ["pgd", "trades"]
-
-
 def test_standard_input_is_read_where_no_file_is_named(board: str) -> None:
     text = Path(board).read_text()
     assert (
@@ -126,19 +120,6 @@ def test_a_row_that_is_none_becomes_an_error_record_between_the_others() -> None
     assert second["error"]["message"].startswith('board.json: row 2: The row\'s "dataset" is missing')
     assert second["error"]["text"] == '{"model":"x"}' and third["error"]["text"] == "7"
     assert result.stderr.count("\n") == 2 and result.stderr.count("rb-convert: error: board.json: row ") == 2
-
-
-def test_nan_is_one_line_for_all_and_status_1() -> None:
-    Path("board.json").write_text(
-        json.dumps([ROW | {"acc": float("nan")}, ROW | {"acc": float("nan"), "method": "x"}])
-    )
-    result = run("prbench", "board.json")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "rb-convert: error: a number is NaN, which JSON does not have; the metric is left out, and its entry"
-        " in evals says why (2 times, first in board.json: row 1: acc is NaN).\n"
-    )
-    assert [record["metrics"] for record in records(result)] == [{"aa.8": 0.4634}] * 2
 
 
 def test_strict_stops_at_the_first_bad_row() -> None:

@@ -81,16 +81,6 @@ def test_rows_and_columns_take_globs_expressions_and_fields() -> None:
     }
 
 
-def test_where() -> None:
-    found = lines(["--metric", "acc", "--where", "acc > 0.55 and arch.index != 9"], FOUR)
-    assert [one["n"] for one in found] == [3]
-
-
-def test_several_files_without_on_are_one_stream() -> None:
-    files = [write("a.jsonl", FOUR[:2]), write("b.jsonl", FOUR[2:])]
-    assert pairs([*files, "--kind", "kendall"])["acc", "pgd"] == 0.0
-
-
 def test_bootstrap_tells_interval_draws_and_seed() -> None:
     (line,) = lines(["--rows", "acc", "--cols", "pgd", "--bootstrap", "99", "--seed", "5"], FOUR)
     low, high = line["ci95"]
@@ -201,21 +191,6 @@ def test_formats() -> None:
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
-
-
-def test_a_constant_metric_has_no_correlation_and_is_named() -> None:
-    some = [{**one, "metrics": {**one["metrics"], "flat": 1}} for one in FOUR]
-    result = run(["--rows", "acc", "--cols", "flat"], some)
-    assert json.loads(result.stdout) == {
-        "tool": "rb-corr",
-        "kind": "spearman",
-        "row": "acc",
-        "col": "flat",
-        "value": None,
-        "n": 4,
-        "reason": "flat: fewer than two distinct values",
-    }
-    assert result.stderr == ("rb-corr: warning: fewer than two distinct values, so no correlation: flat.\n")
 
 
 @pytest.mark.parametrize(

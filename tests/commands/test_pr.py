@@ -161,20 +161,7 @@ def test_a_curve_begins_at_radius_zero(known: dict[str, Record]) -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_the_record_defines_the_noise(noise: str, norm: str, trained: dict[str, Record]) -> None:
     gamma = "0.2" if norm == "linf" else "2"  # an L2 radius may be above 1
-    chosen = [
-        "--noise",
-        noise,
-        "--norm",
-        norm,
-        "--gamma",
-        gamma,
-        "--samples",
-        "3",
-        "--n",
-        "5",
-        "--rho",
-        "0.5",
-    ]
+    chosen = f"--noise {noise} --norm {norm} --gamma {gamma} --samples 3 --n 5".split()
     record = one(run([*chosen, "--rho", "0.5", "--no-clip"], trained["erm"]))
     stem = f"{noise}.{'l2.' if norm == 'l2' else ''}{gamma}"
     told = entry(record, f"pr.{stem}")

@@ -72,12 +72,6 @@ def test_two_evaluations_of_a_checkpoint_are_scored_as_one() -> None:
     assert scores == [1.0, 0.5, 0.0] and apart.stderr == ""
 
 
-def test_a_metric_that_is_not_what_its_entry_says_is_said() -> None:
-    evals = [{"metric": "acc", "value": 0.5}]
-    result = run(["--metric", "acc"], [line({"acc": 0.75}, evals=evals), line({"acc": 0.25})])
-    assert result.exit_code == 0 and "a is inconsistent: acc is 0.75 in metrics, but 0.5" in result.stderr
-
-
 def test_a_scored_record_as_it_is_written() -> None:
     result = run(["--metric", "acc,pgd20.8"], [line(one, mine=[1]) for one in THREE])
     assert result.stdout.splitlines()[1] == (
@@ -89,10 +83,6 @@ def test_a_scored_record_as_it_is_written() -> None:
         '"ranges":{"acc":[0.625,0.875],"pgd20.8":[0.125,0.625]}}],'
         '"checksums":{"score":"3963b2b707f2622f"}}'
     )
-
-
-def test_the_mean_of_scaled_metrics() -> None:
-    assert scores(["--metric", "acc", "--metric", "pgd20.8"], *THREE) == [0.5, 0.75, 0.25]
 
 
 def test_equal_values_are_half() -> None:
@@ -228,21 +218,6 @@ def test_verbose_says_what_was_scored_by() -> None:
 # --- expressions, groups, presets, files of weights -----------------------------------------------
 
 
-def test_expressions_and_fields_are_metrics_too() -> None:
-    some = [{"acc": 1, "pgd20.4": 0.5, "pgd20.8": 0.25}, {"acc": 1, "pgd20.4": 0.25, "pgd20.8": 0.0}]
-    found = scored(
-        ["--metric", "mean(pgd20.4, pgd20.8):3, pgd20.4 - pgd20.8:lower"], *some, {**some[1], "pgd20.8": 0.25}
-    )
-    assert [one["metrics"]["score"] for one in found] == [0.75, 0.0, 0.625]
-    assert [term["metric"] for term in found[0]["evals"][0]["terms"]] == [
-        "mean(pgd20.4, pgd20.8)",
-        "pgd20.4 - pgd20.8",
-    ]
-    sizes = [json.dumps({"arch": {"params": count}, "metrics": {}}) for count in (7, 9)]
-    result = run(["--metric", "arch.params"], sizes)
-    assert [json.loads(text)["metrics"]["score"] for text in result.stdout.splitlines()] == [1.0, 0.0]
-
-
 def on(dataset: str, name: str, **metrics: float) -> str:
     return json.dumps({"arch": {"name": name}, "dataset": dataset, "metrics": metrics})
 
@@ -375,11 +350,6 @@ def test_add_stores_the_value_of_an_expression() -> None:
         '"evals":[{"tool":"rb-score","metric":"adv.mean","value":0.5,"expression":"mean(pgd20.*, acc)"}],'
         '"checksums":{"adv.mean":"4ff28fc5fb920283"}}\n'
     )
-
-
-def test_what_was_added_can_be_scored_by() -> None:
-    found = scored(["--add", "x=acc + pgd20.8", "--metric", "x"], *THREE)
-    assert [one["metrics"]["score"] for one in found] == [0, 1, 0]
 
 
 def test_a_value_that_cannot_be_calculated_has_a_reason() -> None:
