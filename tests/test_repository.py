@@ -70,9 +70,6 @@ def test_path_of_a_machine_is_recognised(text: str) -> None:
     assert MACHINE_PATHS.search(text)
 
 
-# --- versions -------------------------------------------------------------------------------------
-
-
 def test_the_citation_names_this_version() -> None:
     import yaml
 
@@ -132,9 +129,6 @@ def test_installed_version_is_that_of_the_source() -> None:
     assert installed == rbtools.__version__
 
 
-# --- commands -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_command_is_the_main_of_its_module(script: str) -> None:
     name = script.removeprefix("rb-").replace("-", "_")
@@ -152,9 +146,6 @@ def test_command_has_its_test_file(script: str) -> None:
 @pytest.mark.skipif(not (ROOT / "man").is_dir(), reason="man pages are not written yet (make docs)")
 def test_command_has_its_man_page(script: str) -> None:
     assert (ROOT / "man" / f"{script}.1").is_file()
-
-
-# --- the surroundings of a test (tests/conftest.py) -----------------------------------------------
 
 
 def test_network_is_refused() -> None:

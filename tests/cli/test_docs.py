@@ -29,9 +29,6 @@ def options(page: tools.Page) -> list[click.Option]:
     return [param for param in page.command.get_params(page.context) if isinstance(param, click.Option)]
 
 
-# --- the files in the repository ------------------------------------------------------------------
-
-
 def test_the_files_are_what_the_commands_say_and_none_is_left_of_a_tool_that_is_gone() -> None:
     found = {
         f"{folder}/{path.name}": path
@@ -47,9 +44,6 @@ def test_files_are_written_below_a_folder_of_choice() -> None:
     docs.main("elsewhere")
     written = {str(path.relative_to("elsewhere")) for path in Path("elsewhere").rglob("*.*")}
     assert written | {"completions/_rbtools"} == set(GENERATED)
-
-
-# --- words for people -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tool", tools.TOOLS)
@@ -70,9 +64,6 @@ def test_help_is_of_finished_sentences_without_python(tool: str) -> None:
         if " --" in name or "\b" not in text:
             assert sentence.endswith((".", ":")), f"the help of {name} ends in '{sentence[-20:]}'"
         assert not re.search(r"`|\bNone\b|\bTrue\b|\bFalse\b|\w=\"", text), f"{name}: {text}"
-
-
-# --- man pages ------------------------------------------------------------------------------------
 
 
 def rendered(path: str) -> str:
@@ -154,8 +145,6 @@ def test_marks_that_roff_knows_come_out_as_they_went_in() -> None:
     plain = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
     assert [line.strip() for line in plain.splitlines() if line.strip()][2:-1] == odd
 
-
-# --- completions ----------------------------------------------------------------------------------
 
 CASES = {
     ("rb-attack", ""): [*ATTACKS, "none", "preset", "check", "curve", "transfer"],

@@ -40,9 +40,6 @@ def refused(*arguments: str) -> str:
     return result.stderr[len(start) : -len(end)]
 
 
-# --- which, and in which order --------------------------------------------------------------------
-
-
 def test_one_record_as_it_is_written() -> None:
     assert run("--index", "13714").stdout == (
         '{"schema":1,"arch":{"space":"nasbench201","name":"nb201-13714","index":13714,'
@@ -110,9 +107,6 @@ def test_a_sample_of_a_space_too_large_to_list() -> None:
     assert "warning: --sample 1 found 0 among" in result.stderr
 
 
-# --- --where --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("where", "holds"),
     [
@@ -157,9 +151,6 @@ def test_where_that_nothing_meets() -> None:
         )
 
 
-# --- --sample -------------------------------------------------------------------------------------
-
-
 def test_a_sample_is_the_same_on_every_machine() -> None:
     assert indices("--sample", "4") == [126, 13507, 13585, 14529]
     assert indices("--sample", "4", "--seed", "1") == [6708, 7388, 7874, 11406]
@@ -185,9 +176,6 @@ def test_a_sample_of_more_than_there_are_is_all_with_a_warning() -> None:
     )
 
 
-# --- what they are counted for --------------------------------------------------------------------
-
-
 def test_the_skeleton_has_the_width_and_depth_asked_for() -> None:
     (one,) = archs("--index", "13714", "--cells", "1", "--channels", "8")
     assert (one["cells"], one["channels"]) == (1, 8)
@@ -204,9 +192,6 @@ def test_digits_are_one_channel_of_8x8() -> None:
     # A sixteenth of the area everywhere; stem and classifier counted by themselves.
     inner = 153272960 - 3 * 9 * 16 * 32 * 32 - 64 * 10
     assert record["arch"]["macs"] == inner // 16 + 9 * 16 * 8 * 8 + 64 * 10
-
-
-# --- what goes wrong ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

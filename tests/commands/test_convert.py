@@ -88,9 +88,6 @@ def test_what_is_not_expressed_is_listed_once_for_each_kind() -> None:
     ]
 
 
-# --- what goes wrong --------------------------------------------------------------------------------
-
-
 def test_a_cut_file_gives_the_rows_before_and_says_where_it_ends(board: str) -> None:
     text = Path(board).read_text()
     Path("cut.json").write_text(text[:-20])

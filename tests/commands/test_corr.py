@@ -47,9 +47,6 @@ def pairs(arguments: list[str], records: list[Record] | None = None) -> dict[tup
     return {(one["row"], one["col"]): one["value"] for one in lines(arguments, records)}
 
 
-# --- one stream -----------------------------------------------------------------------------------
-
-
 def test_a_pair_as_it_is_written() -> None:
     result = run(["--rows", "acc", "--cols", "pgd"], FOUR)
     assert result.stdout == (
@@ -85,9 +82,6 @@ def test_bootstrap_tells_interval_draws_and_seed() -> None:
     (line,) = lines(["--rows", "acc", "--cols", "pgd", "--bootstrap", "99", "--seed", "5"], FOUR)
     low, high = line["ci95"]
     assert -1 <= low <= 0.2 <= high <= 1 and (line["bootstrap"], line["seed"]) == (99, 5)
-
-
-# --- result sets ----------------------------------------------------------------------------------
 
 
 def test_two_files_joined_by_a_field() -> None:
@@ -173,9 +167,6 @@ def test_data_sets_that_are_mixed_are_named() -> None:
     )
 
 
-# --- formats --------------------------------------------------------------------------------------
-
-
 def test_formats() -> None:
     assert run(["--format", "csv"], FOUR).stdout == ("spearman,acc,pgd\nacc,1.0,0.2\npgd,0.2,1.0\n")
     assert run(["--format", "md"], FOUR).stdout == (
@@ -188,9 +179,6 @@ def test_formats() -> None:
         "pgd",
     ]
     assert "acc & 1.0000 & 0.2000 \\\\\n" in run(["--format", "latex"], FOUR).stdout
-
-
-# --- what goes wrong ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
