@@ -279,13 +279,6 @@ def test_another_seed_is_other_work_only_where_there_is_chance(
 # --- attacks ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["pgd", "aa"])
-def test_at_distance_0_the_accuracy_is_the_clean_one(name: str, record: Record, run: Run) -> None:
-    method = ATTACKS.build(name)
-    result = run_task(record, AttackTask(method, (0.0,)), run.changed(n=50))
-    assert result["metrics"][f"{method.stem}.0"] == result["metrics"]["acc"]
-
-
 def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: Run) -> None:
     method = ATTACKS.build("cw-l2", steps=5, searches=2)
     result = run_task(record, AttackTask(method, (0.5, 8.0)), run.changed(n=20))
