@@ -52,7 +52,7 @@ _LIBRARIES = {
 }
 _NUMBERS = {"records", "scoring", "store", "rng"}
 
-# From the ground floor up.
+# In the order of the floors, the lowest first.
 TABLE: dict[str, set[str]] = {
     "rng": set(),
     "records": set(),

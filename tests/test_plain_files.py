@@ -50,7 +50,7 @@ def guarded() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limit)
 
 
-# What reads a path that a record, a folder of others or an option names.
+# Functions that read a path from a record, an untrusted folder or an option.
 READERS: dict[str, Callable[[str], Any]] = {
     "npz": lambda path: datasets.load(f"npz:{path}", "test"),
     "the hash of npz": lambda path: datasets.fingerprint(f"npz:{path}", "test"),
@@ -100,7 +100,7 @@ def test_a_folder_of_results_with_a_pipe_in_it() -> None:
 
 
 def test_a_record_that_names_a_device_does_not_end_the_run() -> None:
-    """The others come out, and the record itself with its error."""
+    """The other records are written, and the record itself with its error."""
     from rbtools.commands import measure
 
     arch = {"space": "zoo", "name": "simplecnn"}

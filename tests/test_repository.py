@@ -1,4 +1,4 @@
-"""What holds for the whole repository: nothing of one machine, nothing said twice, nothing missing."""
+"""Rules for the whole repository: no paths of one machine, no duplicated facts, no missing files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rbtools.cli import tools
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # the test environment brings it in for Python 3.10
+else:  # the test environment installs it for Python 3.10
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,4 +1,4 @@
-"""A hostile file for each way into rbtools (the table of docs/trust.md): a sentence each, in little time.
+"""A hostile file for each input of rbtools (the table of docs/trust.md): each gives an error message quickly.
 
 Pickles have tests of their own, in tests/unpickle.
 """
@@ -338,7 +338,7 @@ def test_published_results_that_are_no_json(text: bytes) -> None:
 
 # --- nothing else ---------------------------------------------------------------------------------
 
-# Readers that make whatever a file says, and the places that may call them, with the reason.
+# Unsafe readers, and the modules that may call them, with the reason.
 RUNS = {
     "pickle.loads": {"rbtools/execution/ray_executor.py"},  # sent by the same user's other process
     "pickle.load": set(),

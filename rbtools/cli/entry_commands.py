@@ -16,18 +16,18 @@ from rbtools.records import metric_name
 Entry = Mapping[str, Any]
 PR = ("noise", "norm", "clip", "samples", "denominator")
 RARE = ("noise", "norm", "clip", "truncate", "particles", "moves", "runs", "floor")
-KERNELS = ("clean", "robust", "twice", "joint")  # of ntk; each computes those before it too
+KERNELS = ("clean", "robust", "twice", "joint")  # ntk's numbers; computing one also computes those before it
 _MEASURED = ("on", "split", "batches", "batch_size", "batchnorm", "seed")
 _PIXELS = ("cw-l2", "ddn")  # attacks whose distances are on [0, 1] whatever their entry says
 _NO_HASH = "Chosen images were evaluated (--n LIST), of which the record has only a hash."
 
 
 class Unsayable(Exception):
-    """Why an entry does not say how it was measured."""
+    """The reason why an entry does not determine its measurement."""
 
 
 class EntryCommand(NamedTuple):
-    """A command of rb-TOOL, its settings, and those of which one run takes a list."""
+    """A command of rb-TOOL: its settings, and those for which one run accepts a list."""
 
     words: tuple[str, ...]
     settings: tuple[str, ...] = ()
@@ -42,8 +42,8 @@ def commands(
 ) -> list[list[str]]:
     """The commands that measure these entries (by metric); those that differ only in a list are one.
 
-    lenient: for which entries the tools' defaults stand for what they do not say. Raises Unsayable for the
-    first entry that does not say how it was measured.
+    lenient: the entries whose missing settings are the tools' defaults. Raises Unsayable for the first entry
+    that does not determine its measurement.
     """
     steps = [command(entry, entries, lenient(entry)) for entry in entries.values()]
     merged: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, dict[str, None]]] = {}
@@ -60,9 +60,8 @@ def commands(
 
 
 def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -> EntryCommand | None:
-    """The command of one entry; None where it comes along with another of `entries`, or is a measure's.
-
-    lenient: what the entry does not say is the tool's default, as of published numbers. Raises Unsayable.
+    """The command of one entry; None if another command of `entries` also gives it, or if it is a measure's.
+    lenient: missing settings are the tool's defaults, as for published numbers. Raises Unsayable.
     """
     name = str(entry["metric"])
     if _is_measure(entry) or ("measure" not in entry and _comes_along(name, entry, entries)):
@@ -97,7 +96,7 @@ def number(value: float) -> str:
 def distance(value: float, norm: str = "linf") -> str:
     """A distance of [0, 1] as on the command line: L-infinity in 1/255, others unchanged.
 
-    One below 0.1/255 is written so, since the tools refuse 0.031 for having two readings.
+    One below 0.1/255 is written as a fraction, since the tools refuse 0.031 as ambiguous.
     """
     if norm != "linf":
         return number(value)
@@ -115,7 +114,7 @@ def radius(value: float) -> str:
 def option(name: str, value: object, norm: str = "linf", of: type | None = None) -> list[str]:
     """`--step-size=2`, `--nesterov`, nothing for None. of: the registered class whose option it is.
 
-    Raises Unsayable for what is no plain value.
+    Raises Unsayable for other than plain values.
     """
     flag = name.replace("_", "-")
     if value is None:
@@ -155,7 +154,7 @@ def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
         return True
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
-    if parts.is_ge:  # rb-ge pr gives PR over all images and over those that are right without noise
+    if parts.is_ge:  # rb-ge pr gives PR over all images and over those classified correctly without noise
         return parts.stem == "pr-all" and parts._replace(stem="pr").build() in entries
     if parts.is_gap:  # rb-ge loss attack gives that of the loss and that of the error
         of_loss = {"error": "loss", "error_gap": "loss_gap"}
@@ -198,7 +197,7 @@ def _described(name: str, entry: Entry, entries: Mapping[str, Entry], lenient: b
         step = step.adding(*option("precision", entry["precision"]))
     both = parts.is_ge and parts.stem == "pr" and parts._replace(stem="pr-all").build() in entries
     if "gamma" in entry and "particles" not in entry and not both:
-        # The default of rb-ge is both, that of rb-pr the images that are right without noise.
+        # The default of rb-ge is both, that of rb-pr the images classified correctly without noise.
         wanted = entry.get("denominator")
         step = step.adding(*(option("denominator", wanted) if difference or wanted != "correct" else []))
     tool = ("ge", "loss") if parts.is_gap else ("ge",) if difference else ()
@@ -260,7 +259,7 @@ def _attack(attack: str, entry: Entry, eps: float, norm: str) -> EntryCommand:
         distances = [distance(value, norm) for value in entry["ladder"] if is_number(value)] + distances
         words.append("--ladder")
     about = entry.get("two_phase")
-    if isinstance(about, dict):  # it was estimated from a sample
+    if isinstance(about, dict):  # a value estimated from a sample
         sampled, goal = about.get("sampled"), about.get("goal")
         size = "all" if sampled == about.get("survivors") else sampled
         steps = f":steps={about['screen_steps']}" if "screen_steps" in about else ""
@@ -342,7 +341,7 @@ def _attack_named(name: metric_name.MetricName) -> EntryCommand | None:
         if name.stem.startswith(attack) and (steps.isdigit() or not steps):
             settings = {key: value for key, value in (("steps", steps), ("norm", name.norm)) if value}
             if settings.keys() <= {registry.public_name(field) for field in _fields(ATTACKS.load(attack))}:
-                small = not name.norm and 0 < float(name.number) < 0.1  # which alone would have two readings
+                small = not name.norm and 0 < float(name.number) < 0.1  # a number alone would be ambiguous
                 eps = f"{name.number}/255" if small else name.number
                 words = tuple(f"--{key}={value}" for key, value in settings.items())
                 return EntryCommand(("attack", attack), words, {"eps": [eps]})
@@ -353,7 +352,8 @@ def _attack_named(name: metric_name.MetricName) -> EntryCommand | None:
 
 
 def _is_measure(entry: Entry) -> bool:
-    """Whether a measure's entry says all that rb-measure asks for; a bound's inputs may have been given."""
+    """Whether a measure's entry has all settings that rb-measure needs; a bound may have had further inputs
+    on the command line."""
     return entry.get("measure") in MEASURES and entry["measure"] != "bound"
 
 
@@ -402,7 +402,7 @@ def _perturbed(entry: Entry) -> tuple[str, ...]:
 
 
 def _asked(entries: Sequence[Entry]) -> list[str]:
-    """The measure's own options: what the entries state, and what the names of their numbers ask for."""
+    """The measure's own options: from the entries, and from the names of their numbers."""
     measure = entries[0]["measure"]
     of = MEASURES.load(measure)
     own = [registry.public_name(field) for field in _fields(of)]

@@ -1,4 +1,4 @@
-"""Measures a record's entries again, by the commands that they describe, in this process, and compares."""
+"""Measure a record's entries again, by the commands that they describe, in this process, and compare."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from rbtools.scoring import minmax, published_difference, remeasured
 Record = dict[str, Any]
 Entry = Mapping[str, Any]
 FIELD = "verify"
-_APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
-_OF_ALL = ("ge", "measure")  # tools whose results no part of the images tells
-CHECKLIST = "obfuscation.failed"  # of rb-attack check
+_APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields that are results
+_OF_ALL = ("ge", "measure")  # tools whose results a part of the images cannot check
+CHECKLIST = "obfuscation.failed"  # the metric of rb-attack check
 _OPTIONS = (
     "store",
     "data_dir",
@@ -207,7 +207,7 @@ class _Measurement:
         self.record, self.entries, self.job = record, entries, job
         self.assumed = [] if "checkpoint" in came else [f"checkpoint {job.file}"]
         self.bare = {name: value for name, value in record.items() if name not in _APART}
-        self.parts: dict[str, int] = {}  # the claim's images, of which a random part was measured, by metric
+        self.parts: dict[str, int] = {}  # by metric: the claim's images, a random part of which was measured
         self.measured: dict[str, Entry] = {}
         self.failed: dict[str, str] = {}
 
@@ -224,7 +224,7 @@ class _Measurement:
         sayable = [entry for entry in sayable if not _sources(entry)]
         clean = [entry for entry in sayable if metric_name.without_split(entry["metric"]) == "acc"]
         for entry in clean:
-            if "indices" not in entry:  # else it may come along with a difference
+            if "indices" not in entry:  # otherwise a difference may measure it too
                 self._run(_clean(entry), [entry])
         context = {entry["metric"]: entry for entry in (*sayable, *self._clean_entries())}
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
@@ -301,7 +301,7 @@ class _Measurement:
         return [entry for entry in entries if metric_name.without_split(entry["metric"]) == "acc"]
 
     def _sayable(self) -> tuple[list[Entry], dict[str, Record]]:
-        """The entries that say how they were measured, and the verdicts on the others."""
+        """The entries that determine their measurement, and the verdicts on the others."""
         sayable, verdicts = [], {}
         for entry in self.entries:
             if _is_checklist(entry):
@@ -328,7 +328,7 @@ class _Measurement:
         return sayable, verdicts
 
     def _run(self, command: _Command, entries: Sequence[Entry]) -> None:
-        """Run a command; its results, or its error, are those of the entries that it gives."""
+        """Run a command, and assign its results, or its error, to the entries that it measures."""
         part = None
         try:
             part = self._images(command)
@@ -356,7 +356,8 @@ class _Measurement:
         return sorted(self.job.draws(self.record, "images").sample(order, wanted)), len(order)
 
     def _results(self, command: _Command, store: str | None = None) -> Record:
-        """What a command gives. `store`: a folder for the results of several, in place of the run's store."""
+        """The results of a command. `store`: a folder for the results of several commands, in place of the
+        run's store."""
         run, record = self.job.run, self.bare
         options = run.options(_OPTIONS)
         if store is not None:
@@ -391,7 +392,7 @@ class _Measurement:
         return alike[0] if len(alike) == 1 else None
 
     def _published(self, entry: Entry, measured: Entry) -> Record:
-        """The verdict on a published number, which says only a part of how it was measured."""
+        """The verdict on a published number, which names only some of its settings."""
         if words := published_difference.difference(measured, entry):
             return _unknown(entry, f"it was measured differently: {words}")
         verdict = remeasured.published(entry, measured, self.parts.get(measured["metric"]))
@@ -400,7 +401,7 @@ class _Measurement:
 
 
 def _is_checklist(entry: Entry) -> bool:
-    """Whether it is the number of failing tests, with what they were measured by."""
+    """Whether it is the number of failing tests, with the entries of these tests."""
     named = metric_name.without_split(entry["metric"]) == CHECKLIST
     return named and is_number(entry.get("eps")) and type(entry.get("n")) is int
 

@@ -43,14 +43,15 @@ class LocalExecutor(Executor):
 
     def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
         super().__init__(functions, run)
-        self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()  # and which try it is
+        # and the number of the try
+        self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._starting = threading.Lock()
         self._server: ForkServer | None = None
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> LocalExecutor:
-        with contextlib.suppress(Exception):  # the first job tries again, and says what is wrong
+        with contextlib.suppress(Exception):  # the first job tries again, and reports the error
             self._server = self._started_server()
         for number in range(self.capacity):
             self._threads.append(threading.Thread(target=self._serve, args=(number,), daemon=True))
@@ -66,7 +67,7 @@ class LocalExecutor(Executor):
         self._jobs.put((job, 1))
 
     def __exit__(self, *error: object) -> None:
-        with self._starting:  # from here on no server starts that nobody would end
+        with self._starting:  # from here on no server is started, since nothing would end it
             self._ending.set()
         for _thread in self._threads:
             self._jobs.put(None)
@@ -82,7 +83,7 @@ class LocalExecutor(Executor):
                 worker = worker or self._start(number)
                 if worker is None:
                     return
-            except Exception as error:  # no process, no memory, no file handle: the job fails
+            except Exception as error:  # no process, memory or file handle is left: the job fails
                 problem = f"No worker process could be started: {error}. Use fewer --jobs."
                 self.post(Finished(job.place, JobReport(problem=problem)))
                 continue
@@ -172,7 +173,7 @@ def _work(functions: Sequence[JobFunction], run: Run, connection: Connection, nu
     except SystemExit as end:
         status = int(end.code or 0)
     # Without torch's shutdown, which takes seconds on a busy machine.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of the fork server, which ends at the same time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the fork server sends it too, and ends at the same time
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

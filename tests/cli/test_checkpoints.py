@@ -61,7 +61,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.2)
 
 @pytest.fixture(scope="module")
 def images() -> tuple[torch.Tensor, torch.Tensor]:
-    """Images (80, 3, 16, 16) uint8 of four classes, told by where they are bright."""
+    """Images (80, 3, 16, 16) uint8 of four classes, which differ in the position of a bright quarter."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(80) % CLASSES
     pixels = torch.rand(80, 3, SIDE, SIDE, generator=generator) * 0.5
@@ -411,7 +411,7 @@ def test_code_runs_only_where_the_command_line_says_so(own_code: str) -> None:
     refused = attack("--n", "20", given=asked)
     assert refused.exit_code == 1 and "alone cannot do" in refused.stderr
     assert not Path("it-ran").exists()
-    # The prefix is the network's own: nothing is taken off that it wants.
+    # The prefix belongs to the network's own names, so it is not removed.
     assert one(attack("--n", "20", "--allow-code", given=asked))["metrics"]["acc"] >= 0
     with open("mine.py", "a") as module:
         module.write("# other code\n")
@@ -471,8 +471,8 @@ def test_a_program_with_a_normaliser_takes_pixels_as_they_are() -> None:
 
 
 def remembering(images: torch.Tensor, scale: float = 1.0) -> None:
-    """The small form of a shufflenet with weights by chance, whose BatchNorm layers remember the images; with
-    another scale, of what its stages give.
+    """The small form of a shufflenet with random weights and the BatchNorm statistics of the images. With
+    another scale the outputs of its stages are multiplied by it.
     """
     torch.manual_seed(0)
     arch = {"space": "torchvision", "name": "shufflenet_v2_x0_5", "stem": "cifar"}
@@ -521,7 +521,7 @@ def test_a_network_that_fits_none_is_refused_or_warned_of(
 
 
 def warnings_of(forward: str, *words: str) -> tuple[list[str], Result]:
-    """What is warned of for a network of this forward pass over `self.layer`, a trained linear one."""
+    """The warnings for a network with this forward pass around `self.layer`, a trained linear layer."""
     file = digits_network(None)
     forget()
     shutil.rmtree("__pycache__", ignore_errors=True)
@@ -594,8 +594,8 @@ def make():
 
 
 def quadrants(normaliser: str = "", first: str = "", near: int = 2) -> list[str]:
-    """The words that evaluate that network: all right on pixels that the mean is taken off, else those of the
-    places before `near`."""
+    """The arguments that evaluate that network. With the right mean it is correct on all images, else only on
+    those whose class is below `near`."""
     Path("mine.py").write_text(QUADRANTS.format(normaliser=normaliser, first=first, near=near))
     torch.save({"scale": torch.ones(1)}, "mine.pt")
     return ["--checkpoint", "mine.pt", "--arch", "python:mine:make", "--allow-code"]
@@ -617,13 +617,13 @@ def test_near_chance_the_normalisation_that_would_do_is_named(data: str) -> None
 
 def test_a_guessed_normalisation_is_compared_with_the_others_on_the_first_images(data: str) -> None:
     result = attack(*quadrants(), "--dataset", data)
-    assert one(result)["metrics"]["acc"] == 0.5  # so it is not near chance
+    assert one(result)["metrics"]["acc"] == 0.5  # so the accuracy is not near chance
     said = (
         "another is better than clean accuracy 0.5000: try --normalize cifar10, with which it is 1.0000 on 80"
     )
     assert said in result.stderr
     assert any(said in text for text in entry(one(result), "acc")["sanity"]["warnings"])
-    for normalize, acc in (("none", 0.5), ("cifar10", 1.0)):  # it is taken, and warned of where it is worse
+    for normalize, acc in (("none", 0.5), ("cifar10", 1.0)):  # it is used, with a warning if it is worse
         named = attack(*quadrants(), "--dataset", data, "--normalize", normalize, "--store", "other")
         assert one(named)["metrics"]["acc"] == acc
         assert (f"its normalisation is named by you, and {said}" in named.stderr) == (acc < 1)

@@ -1,4 +1,5 @@
-"""How commands are made of registered things: their options, their help, and what a slip is answered with."""
+"""How commands are made of registered things: their options, their help, and the messages for typing
+errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rb-arch: which architectures come, in which order, counted for which images; and what goes wrong."""
+"""rb-arch: the listed architectures, their order, the images of their counts; and errors."""
 
 from __future__ import annotations
 

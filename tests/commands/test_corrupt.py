@@ -1,4 +1,4 @@
-"""rb-corrupt at the command line: lists of corruptions and severities, and what they add up to."""
+"""rb-corrupt at the command line: lists of corruptions and severities, and their means."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_an_archive_is_enough_where_the_clean_images_are_not(
     model = models.build({"space": "zoo", "name": "simplecnn"}, classes=10, shape=(3, 32, 32))
     torch.save(model.state_dict(), "model.pt")
     named = ["--checkpoint", "model.pt", "--arch", "simplecnn", "--dataset", "cifar10"]
-    named += ["--normalize", "none"]  # which a file without BatchNorm does not show
+    named += ["--normalize", "none"]  # a file without BatchNorm does not show its normalisation
     result = run([chosen, "--from", "CIFAR-10-C", "--store", "none", *named])
     record = one(result)
     assert "the clean images of cifar10 are missing: no clean accuracy" in result.stderr

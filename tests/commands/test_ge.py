@@ -86,7 +86,7 @@ def test_a_difference_can_be_named(trained: dict[str, Record]) -> None:
 
 
 def test_what_the_record_has_of_one_split_is_not_computed_again(trained: dict[str, Record]) -> None:
-    """Also where the store knows nothing of it."""
+    """Also without results in the store."""
     chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "4"]
     some = ["--n", "40", "--device", "cpu"]
 
@@ -112,7 +112,7 @@ def test_what_the_record_has_of_one_split_is_not_computed_again(trained: dict[st
         # With another number of test images it is another evaluation.
         _, computed = gap(evaluated, "--n", "30", "--n-train", "60", "--device", "cpu", "--force")
         assert computed == 2
-        # And the other way round: what is known is the training side.
+        # The other way round: the training side is stored.
         evals = [entry for entry in full["evals"] if entry["metric"].startswith("train.")]
         metrics = {name: value for name, value in full["metrics"].items() if name.startswith("train.")}
         again, computed = gap({**trained["erm"], "evals": evals, "metrics": metrics}, *SOME)

@@ -32,7 +32,7 @@ def test_results_say_what_was_counted(known: dict[str, Record]) -> None:
     assert record["mine"] == {"kept": [1, 2]}
     right = round(record["metrics"]["acc"] * 50)
     pr, passed = entry(record, "pr.uniform.0.3"), entry(record, "probacc.uniform.0.3.0.2")
-    assert pr["n"] == passed["n"] == right < 50  # images that are right without noise
+    assert pr["n"] == passed["n"] == right < 50  # images classified correctly without noise
     assert pr["value"] * 10 * right == pytest.approx(round(pr["value"] * 10 * right))
     assert passed["value"] * right == pytest.approx(round(passed["value"] * right))
     assert 0.3 < pr["value"] < 1
@@ -50,7 +50,7 @@ def test_more_noise_costs_more_and_more_tolerance_less(known: dict[str, Record])
     assert by_radius == sorted(by_radius, reverse=True) and by_radius[0] > by_radius[2]
     by_rho = [metrics[f"probacc.uniform.0.45.{rho}"] for rho in ("0", "0.1", "0.5")]
     assert by_rho == sorted(by_rho) and by_rho[0] < by_rho[2]
-    # All copies right in a share p0 of the images, half of them in p2: PR lies in between.
+    # In a share p0 of the images all copies are correct, in a share p2 half of them: PR is between both.
     assert by_rho[0] <= by_radius[2] <= by_rho[2] + 0.5 * (1 - by_rho[2])
 
 
@@ -135,7 +135,7 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     assert entry(record, "probacc.uniform.0.1.0.05")["undecided"] >= 0
     assert "note" not in run([*chosen, "29", "--rho", "0.1"], known["erm"]).stderr
     assert "note" not in run([*chosen, "20", "--rho", "0.1", "--confidence", "0.8"], known["erm"]).stderr
-    assert "note" not in run([*chosen, "3"]).stderr  # no record, nothing to note
+    assert "note" not in run([*chosen, "3"]).stderr  # without a record there is no note
     for option in ("--sampling=adaptive", "--sampling=fixed:decided"):
         refused = run([*chosen, "298", "--rho", "0.01", option], known["erm"])
         assert refused.exit_code == 2 and refused.stdout == ""
@@ -196,7 +196,8 @@ def test_advbench_counts_every_image(known: dict[str, Record]) -> None:
     strict = one(run([*chosen, "--passes", "above"], known["erm"]))
     other = run(chosen, strict)
     assert other.exit_code == 1 and "'PR > 1 - rho' there and 'PR >= 1 - rho' here" in other.stderr
-    both = one(run(chosen, theirs))["metrics"]  # names of their own: neither replaces the other
+    # the metrics have different names, so neither replaces the other
+    both = one(run(chosen, theirs))["metrics"]
     assert both[name.format("")] == default["metrics"][name.format("")]
     assert both[name.format("-all")] == theirs["metrics"][name.format("-all")]
 

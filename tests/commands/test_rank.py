@@ -830,7 +830,8 @@ def test_merging_results_of_other_numbers_of_images_is_said() -> None:
         assert words in run(["--by", "acc", *more], parts).stderr
     alike = [parts[0], {**of_images("a", pgd20_8=200), **same}]
     assert "numbers of images" not in run(["--by", "acc"], alike).stderr
-    twice = [of_images("a", acc=200, pgd20_8=50)] * 2  # each was mixed before
+    # the columns of each are already of different numbers of images
+    twice = [of_images("a", acc=200, pgd20_8=50)] * 2
     assert "numbers of images" not in run(["--by", "acc"], twice).stderr
 
 

@@ -1,4 +1,4 @@
-"""rb-store at the command line: what it lists goes on in a pipe, what it clears up can be had again."""
+"""rb-store at the command line: listed records continue in a pipe, removed files can be computed again."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def on_terminal(*arguments: str) -> str:
     try:
         while data := os.read(ours, 65536):
             shown += data
-    except OSError:  # how Linux says that nobody has the other end
+    except OSError:  # Linux's error when the other end is closed
         pass
     os.close(ours)
     return shown.decode()

@@ -1,4 +1,4 @@
-"""rb-train at the command line: fanning out, failing, being found, interrupted and left alone."""
+"""rb-train at the command line: several methods and seeds, failures, stored trainings, interruptions."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def states() -> list[Path]:
 
 
 def kept_seconds(state: Path) -> list[float]:
-    """How long the epochs took whose end a kept state holds."""
+    """The times of the epochs in a stored state."""
     import io
 
     import torch
@@ -352,7 +352,7 @@ def test_a_training_whose_reader_is_gone_stops_within_an_epoch() -> None:
         timeout=300,
     )
     assert done.stdout == failed + "141 0\n" and done.stderr == ""
-    (state,) = states()  # what was trained is kept, so that it can go on
+    (state,) = states()  # the state is stored, so that the training can resume
     assert 1 <= len(kept_seconds(state)) < 1000
 
 
@@ -369,6 +369,7 @@ def test_a_run_that_finds_everything_imports_no_torch() -> None:
         [sys.executable, "-c", code], input=LINE, capture_output=True, text=True, timeout=300
     )
     record = json.loads(again.stdout)
-    assert record["train"].pop("command") == shlex.join(["rb-train", *FAST])  # what Python calls has none
+    # a call from Python has no command line
+    assert record["train"].pop("command") == shlex.join(["rb-train", *FAST])
     assert record == json.loads(first.stdout) and again.stderr.endswith("0 computed, 1 found in the store.\n")
     assert not {"torch", "numpy", "sklearn"} & set(Path("modules").read_text().split())

@@ -1,4 +1,4 @@
-"""rb-verify: true claims match, false ones differ, on all images and on some; what cannot be told says so."""
+"""rb-verify: true claims match, false ones differ, on all images and on some; undecidable ones say so."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measured(known: dict[str, Record]) -> Record:
 
 
 def claimed(record: Record, metric: str, more: int) -> Record:
-    """The record with so many more images in a claim, and all else made to fit."""
+    """The record with `more` images added to a claim, and consistent other fields."""
     record = copy.deepcopy(record)
     for entry in record["evals"]:
         if entry["metric"] == metric:

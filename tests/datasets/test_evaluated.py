@@ -1,4 +1,4 @@
-"""Data sets at the command line: subsets, downloads, streams, and bad data told before anything runs."""
+"""Data sets at the command line: subsets, downloads, streams, and bad data reported before any work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def colour(tmp_path_factory):
 
 
 def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
-    """What is found for an example is what is found for it in the whole split, random starts included."""
+    """An example's result in a subset equals its result in the whole split, random starts included."""
     record = trained["erm"]
     options = ("pgd", "--eps", 16, "--steps", 2, "--device", "cpu")
     parts = {"odd": range(1, 355, 2), "even": range(0, 355, 2)}

@@ -1,4 +1,4 @@
-"""Downloads, from a server on this very machine: kept only where they are what was published."""
+"""Downloads from a server on this machine: only published content is kept."""
 
 from __future__ import annotations
 
@@ -183,7 +183,8 @@ def test_cifar_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatch):
 
 
 def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_path, monkeypatch):
-    """By several at once, as the stages of a pipe ask for it; what killed ones left goes away."""
+    """Several processes download at once, like the stages of a pipe; partial files of killed ones are
+    removed."""
     made, home = archives.cinic10(tmp_path / "made", each=1), tmp_path / "sets"
     home.mkdir()
     packed = archives.tar(home / "CINIC-10.tar.gz", tmp_path / "made/CINIC-10", inside=".")

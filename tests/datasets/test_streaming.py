@@ -1,4 +1,4 @@
-"""Images larger than memory: equal to the tensor of all of them, and never all there."""
+"""Images larger than memory: equal to the tensor of all, but never all in memory."""
 
 from __future__ import annotations
 

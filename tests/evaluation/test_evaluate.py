@@ -1,4 +1,4 @@
-"""Evaluations: what a number means, what is computed again, what goes wrong and what is said then."""
+"""Evaluations: the meaning of numbers, reuse of stored results, errors and their messages."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def pgd(*eps: float, **params: Any) -> AttackTask:
 
 
 def found(record: Record) -> dict[str, Any]:
-    """What a record says, without what it cost to find out."""
+    """A record without its cost fields."""
     costs = ("seconds", "device", "passes", "prepared")
     entries = [{k: v for k, v in entry.items() if k not in costs} for entry in record["evals"]]
     return {"metrics": record["metrics"], "evals": entries}
@@ -190,7 +190,7 @@ def test_a_further_distance_costs_that_distance_alone(record: Record, run: Run, 
     added = seen.since(before)
     before = seen.images
     alone = run_task(record, pgd(32), keeping_nothing(n=40))
-    # Both meet the clean images once: the attack needs to know which of them stand.
+    # Both classify the clean images once: the attack needs the correctly classified ones.
     assert added == seen.since(before)
     assert both["metrics"]["pgd3.32"] == alone["metrics"]["pgd3.32"]
 
@@ -373,7 +373,7 @@ def test_an_attack_that_returns_no_numbers_or_another_shape_is_no_success(
 def test_a_clean_error_counts_as_broken_and_is_not_attacked(record: Record, run: Run, seen: Seen) -> None:
     result = run_task(record, AttackTask(Liar(), (1e-6,)), run)
     assert result["metrics"]["liar.0.000255"] == result["metrics"]["acc"] < 1
-    # Every image once, and those that stood once more for the verdict.
+    # Every image once, and the unbroken ones once more for the final check.
     assert seen.images == TEST_IMAGES + round(result["metrics"]["acc"] * TEST_IMAGES)
 
 
@@ -467,7 +467,7 @@ def test_ge_without_a_value_on_one_side_says_which(
     known = {image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
 
     class Memory(nn.Module):
-        """Knows the test images by heart, and nothing else."""
+        """Classifies only the test images correctly."""
 
         def forward(self, images: Tensor) -> Tensor:
             classes = [known.get(image.numpy().tobytes(), 10) for image in images]
@@ -528,7 +528,7 @@ ASKED = {
 def test_another_protocol_is_refused_before_the_work(
     name: str, difference: bool, record: Record, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the same is not: what an entry will say is known, to the field, before there is an outcome."""
+    """The same protocol is accepted: all protocol fields of an entry are known before there is an outcome."""
     run = run.changed(n=6)
     first, second = (_from(question, record, run) for question in ASKED[name])
 
@@ -552,7 +552,7 @@ def test_another_protocol_is_refused_before_the_work(
 
 
 def _from(question: Any, record: Record, run: Run) -> Any:
-    """The question; a transfer from the record's own model."""
+    """The task; a transfer from the record's own model."""
     if isinstance(question, TransferTask):
         return dataclasses.replace(question, source=json.dumps(record), context=run)
     return question

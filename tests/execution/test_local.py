@@ -1,7 +1,7 @@
 """Worker processes under everything that happens to processes: killed, interrupted, orphaned, unread.
 
 The tool of these tests is a real one as far as the command line, the loop and the workers go; its work
-sleeps, talks or dies as the record says, so that it takes no torch.
+sleeps, prints or dies as the record says, so that it needs no torch.
 """
 
 from __future__ import annotations
@@ -259,6 +259,6 @@ def test_it_can_end_though_its_input_does_not(start: Start, tmp_path: Path) -> N
     assert process.stdin and process.stderr
     process.stdin.write(b"no record\n")
     process.stdin.flush()
-    assert process.wait(PATIENCE) == 1  # and not killed by SIGABRT, as a thread is still reading
+    assert process.wait(PATIENCE) == 1  # and not by SIGABRT, although a thread is still reading
     assert b"Fatal" not in process.stderr.read()
     process.communicate()

@@ -1,4 +1,4 @@
-"""A part of a store as one archive: all of it arrives, and nothing else gets in."""
+"""A part of a store as one archive: all of its files are imported, and no others."""
 
 from __future__ import annotations
 

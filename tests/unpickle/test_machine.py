@@ -1,4 +1,4 @@
-"""Pickles made to harm: refused by name, and in time and memory that the file's own size bounds."""
+"""Hostile pickles: refused with the object's name, in time and memory bounded by the file's size."""
 
 from __future__ import annotations
 
