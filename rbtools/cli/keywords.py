@@ -151,7 +151,8 @@ def as_typed(value: object) -> str:
     folder = getattr(value, "folder", None)  # a store
     if folder is not None:
         return str(folder)
-    assert isinstance(value, Iterable)
+    if not isinstance(value, Iterable):
+        return str(value)
     items = [as_typed(item) for item in value]
     nested = any(not isinstance(item, (str, int, float)) for item in value)
     return (" " if nested else ",").join(items)

@@ -9,11 +9,10 @@ import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rbtools.cli import entry_commands, keywords
-from rbtools.cli.entry_commands import Unsayable, distance, is_number
+from rbtools.cli.entry_commands import EntryCommand, Unsayable, distance, is_number
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
 from rbtools.execution.executor import JobFunction
@@ -21,7 +20,7 @@ from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
-from rbtools.records import consistency, dumps, expr, metric_name
+from rbtools.records import consistency, expr, metric_name
 from rbtools.scoring import minmax, published_difference, remeasured
 
 Record = dict[str, Any]
@@ -184,22 +183,6 @@ def _expression(record: Record, entry: Entry) -> Record:
     return remeasured.judged(entry, {**entry, "value": value})
 
 
-class _Command(NamedTuple):
-    """A command line after `rb-`, as words."""
-
-    words: list[str]
-
-    def value(self, name: str) -> str | None:
-        """The value of `--NAME=VALUE`."""
-        return next((word.partition("=")[2] for word in self.words if word.startswith(f"--{name}=")), None)
-
-    def on(self, images: Sequence[int]) -> _Command:
-        """The command on chosen images."""
-        words = [word for word in self.words if not word.startswith("--n=")]
-        listed = ",".join(map(str, images)) if len(images) > 1 else f"{images[0]}-{images[0]}"
-        return _Command([*words, "--n", listed])
-
-
 class _Measurement:
     """The measurement of a record's entries. `came`: the record before it was given a file."""
 
@@ -227,29 +210,31 @@ class _Measurement:
             if "indices" not in entry:  # else it may come along with a difference
                 self._run(_clean(entry), [entry])
         context = {entry["metric"]: entry for entry in (*sayable, *self._clean_entries())}
-        with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
-            others = {} if len(clean) == len(sayable) else context
-            for words in entry_commands.commands(others, consistency.is_published):
-                self._run(_Command(self._with_sources(words, folder)), sayable)
+        others = {} if len(clean) == len(sayable) else context
+        for command in entry_commands.commands(others, consistency.is_published):
+            if "from_" in command.options:
+                options = {**command.options, "from_": self._source(command.options["from_"])}
+                command = command._replace(options=options)
+            self._run(command, sayable)
         for entry in [*sayable, *screened, *checked]:
             verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
 
     def _checklist(self, entry: Entry) -> None:
         """Measure the five tests of rb-attack check, by the settings of the attacks that they compare."""
-        words = self._check(entry)
+        command = self._check(entry)
+        assert command is not None
         try:
-            result = self._results(_Command(words))
+            result = self._results(command)
         except RbError as wrong:
             self.failed[entry["metric"]] = str(wrong)
             return
         self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
 
-    def _check(self, entry: Entry) -> list[str]:
-        """The command of a checklist; empty where the record lacks an attack that it compared."""
+    def _check(self, entry: Entry) -> EntryCommand | None:
+        """The command of a checklist; None where the record lacks an attack that it compared."""
         about = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
-        words = ["attack", "check", f"--eps={distance(float(entry['eps']))}", f"--n={about['n']}"]
-        words += [f"--split={about['split']}", f"--seed={about['seed']}"]
+        options = {**about, "eps": distance(float(entry["eps"]))}
         for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
             values = [
                 one[option]
@@ -258,9 +243,9 @@ class _Measurement:
                 if all(one.get(name) == value for name, value in about.items())
             ]
             if not values:
-                return []
-            words.append(f"--{option}={values[0]}")
-        return words
+                return None
+            options[option] = values[0]
+        return EntryCommand(("attack", "check"), options)
 
     def _screened(self, entry: Entry) -> None:
         """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
@@ -269,31 +254,26 @@ class _Measurement:
         images = {name: entry[name] for name in ("n", "split", "precision") if name in entry}
         sources = [{**images, **source} for source in _sources(entry)]
         try:
-            lines = entry_commands.commands({str(source["metric"]): source for source in sources})
-            lines += entry_commands.commands({entry["metric"]: entry})
+            commands = entry_commands.commands({str(source["metric"]): source for source in sources})
+            commands += entry_commands.commands({entry["metric"]: entry})
         except (Unsayable, KeyError):
             self.failed[entry["metric"]] = "the entry does not say how the attacks of its screen ran"
             return
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
             try:
-                for words in lines:
-                    result = self._results(_Command(words), store=folder)
+                for command in commands:
+                    result = self._results(command, store=folder)
             except RbError as wrong:
                 self.failed[entry["metric"]] = str(wrong)
                 return
         self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
 
-    def _with_sources(self, words: list[str], folder: str) -> list[str]:
-        """The command with a file of the attacked model in place of its checkpoint's name."""
-        if words[:2] != ["attack", "transfer"]:
-            return words
-        place = words.index("--from") + 1
-        name = words[place]
+    def _source(self, name: str) -> Record:
+        """The attacked model whose checkpoint has that name."""
+        if name == self.record.get("checkpoint"):
+            return self.bare
         models = [entry["source_model"] for entry in self.entries if entry.get("source") == name]
-        model = self.bare if name == self.record.get("checkpoint") else {**models[0], "checkpoint": name}
-        file = Path(folder, "source.jsonl")
-        file.write_bytes(dumps(model) + b"\n")
-        return [*words[:place], str(file), *words[place + 1 :]]
+        return {**models[0], "checkpoint": name}
 
     def _clean_entries(self) -> list[Entry]:
         """Clean accuracies, which say how many images rb-pr was given."""
@@ -327,12 +307,12 @@ class _Measurement:
                 sayable.append(entry)
         return sayable, verdicts
 
-    def _run(self, command: _Command, entries: Sequence[Entry]) -> None:
+    def _run(self, command: EntryCommand, entries: Sequence[Entry]) -> None:
         """Run a command; its results, or its error, are those of the entries that it gives."""
         part = None
         try:
             part = self._images(command)
-            result = self._results(command if part is None else command.on(part[0]))
+            result = self._results(command if part is None else command.adding(n=part[0]))
         except RbError as wrong:
             for entry in entries:
                 self.failed.setdefault(entry["metric"], str(wrong))
@@ -343,29 +323,30 @@ class _Measurement:
                 if part is not None:
                     self.parts[entry["metric"]] = part[1]
 
-    def _images(self, command: _Command) -> tuple[list[int], int] | None:
+    def _images(self, command: EntryCommand) -> tuple[list[int], int] | None:
         """The random part of the command's images with their number; None for all of them."""
         wanted = self.job.n
-        if wanted is None or command.words[0] in _OF_ALL or command.value("two-phase"):
+        if wanted is None or command.words[0] in _OF_ALL or "two_phase" in command.options:
             return None
-        inputs = resolve_inputs(self.bare, self.job.run, command.value("split") or "test")
-        asked = command.value("n")
-        order = inputs.data.order(inputs.data.load().labels)[: None if asked is None else int(asked)].tolist()
+        inputs = resolve_inputs(self.bare, self.job.run, command.options.get("split", "test"))
+        n = command.options.get("n")
+        order = inputs.data.order(inputs.data.load().labels)[: None if n is None else int(n)].tolist()
         if wanted >= len(order):
             return None
         return sorted(self.job.draws(self.record, "images").sample(order, wanted)), len(order)
 
-    def _results(self, command: _Command, store: str | None = None) -> Record:
+    def _results(self, command: EntryCommand, store: str | None = None) -> Record:
         """What a command gives. `store`: a folder for the results of several, in place of the run's store."""
         run, record = self.job.run, self.bare
         options = run.options(_OPTIONS)
         if store is not None:
             _, path = checkpoint_of(record, run)
             record, options = {**record, "checkpoint_file": str(path)}, {**options, "store": store}
-        tool, *words = command.words
+        lists = dict(command.lists)
+        tool, *words = (*command.words, *([",".join(lists.pop(""))] if "" in lists else []))
+        options = {**options, **command.options, **lists, "force": store is None}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            options = {**options, "force": store is None}
             (result,) = keywords.call(tool, words, options, MemoryStreams([record]))
         return {**result}
 
@@ -412,7 +393,7 @@ def _sources(entry: Entry) -> list[Entry]:
     return [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
 
 
-def _clean(entry: Entry) -> _Command:
+def _clean(entry: Entry) -> EntryCommand:
     """The command of a clean accuracy."""
-    words = ["attack", "none", f"--split={entry.get('split', 'test')}"]
-    return _Command([*words, *([f"--n={entry['n']}"] if "n" in entry else [])])
+    options = {"split": entry.get("split", "test"), "n": entry.get("n")}
+    return EntryCommand(("attack", "none"), options)
