@@ -83,7 +83,14 @@ class _Main:
         """Run the command, after the notices about old words in its line."""
         for notice in ctx.meta.pop(OLD_WORDS, ()):
             streams.of_command().terminal(ctx.command_path.split()[0], False, False, None).warn(notice)
-        _refuse_odd(self.get_params(ctx), ctx)
+        for param in self.get_params(ctx):  # JSON cannot hold NaN, infinity, integers beyond 64 bits
+            value = ctx.params.get(param.name or "")
+            if isinstance(value, int) and abs(value) > registry.MOST:
+                raise click.BadParameter(
+                    f"{value} is too large. Expected {registry.MOST} at most.", ctx, param
+                )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise click.BadParameter(f"{value} is no finite number.", ctx, param)
         return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
@@ -107,17 +114,6 @@ def _need_allow_code(names: Sequence[str], args: Sequence[str], ctx: click.Conte
         raise click.UsageError(
             f"{own} is a program, which would run. If you trust it, add --allow-code.", ctx
         )
-
-
-def _refuse_odd(params: list[click.Parameter], ctx: click.Context) -> None:
-    """Refuse numbers that JSON cannot hold in records and store keys: NaN, infinity, integers beyond 64
-    bits."""
-    for param in params:
-        value = ctx.params.get(param.name or "")
-        if isinstance(value, int) and abs(value) > registry.MOST:
-            raise click.BadParameter(f"{value} is too large. Expected {registry.MOST} at most.", ctx, param)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise click.BadParameter(f"{value} is no finite number.", ctx, param)
 
 
 class Command(_Main, click.Command):

@@ -225,7 +225,18 @@ def _evaluation(entry: Entry, lenient: bool) -> EntryCommand | None:
         lists = {"eps": [distance(eps, norm)]} if is_number(eps) else {}
         return EntryCommand(("attack", "curve"), _present(entry, "norm", "queries"), lists)
     if isinstance(entry.get("noise"), str) and is_number(entry.get("gamma")):
-        return _noise(entry)
+        lists = {"gamma": [entry["gamma"]]}
+        if "particles" in entry:  # splitting
+            keys = ",".join(f"{name}={entry[name]}" for name in RARE[4:] if name in entry)
+            return EntryCommand(("pr",), {"sampling": f"rare:{keys}", **_present(entry, *RARE[:4])}, lists)
+        options = _present(entry, *(name for name in PR if name != "denominator"), "truncate")
+        if str(entry.get("criterion", "")).startswith("PR > "):
+            options["passes"] = "above"
+        if stopping := str(entry.get("stopping", "")):
+            options |= {"sampling": "adaptive"} if stopping.startswith("sequential") else {"only": "probacc"}
+        if is_number(entry.get("rho")):
+            lists["rho"] = [entry["rho"]]
+        return EntryCommand(("pr",), options, lists)
     if isinstance(certificate, str) and certificate in CERTIFIERS and is_number(eps):
         options = _settings(CERTIFIERS.load(certificate), entry)
         options |= {"adaptive": True} if "stopping" in entry else {}
@@ -259,21 +270,6 @@ def is_transfer(entry: Entry) -> bool:
     """Whether another model was attacked: `source` is its checkpoint."""
     parts = metric_name.parse(str(entry.get("metric")))
     return "transfer" in parts.prefixes and isinstance(entry.get("source"), str)
-
-
-def _noise(entry: Entry) -> EntryCommand:
-    lists = {"gamma": [entry["gamma"]]}
-    if "particles" in entry:  # splitting
-        keys = ",".join(f"{name}={entry[name]}" for name in RARE[4:] if name in entry)
-        return EntryCommand(("pr",), {"sampling": f"rare:{keys}", **_present(entry, *RARE[:4])}, lists)
-    options = _present(entry, *(name for name in PR if name != "denominator"), "truncate")
-    if str(entry.get("criterion", "")).startswith("PR > "):
-        options["passes"] = "above"
-    if stopping := str(entry.get("stopping", "")):
-        options |= {"sampling": "adaptive"} if stopping.startswith("sequential") else {"only": "probacc"}
-    if is_number(entry.get("rho")):
-        lists["rho"] = [entry["rho"]]
-    return EntryCommand(("pr",), options, lists)
 
 
 def _corruption(entry: Entry, lenient: bool) -> EntryCommand | None:

@@ -126,7 +126,9 @@ def _tokens(name: str, option: click.Option | None, value: object, streams: Memo
     if isinstance(value, Mapping) and option.multiple:
         streams.files |= value
         value = list(value)
-    elif _holds_records(value):
+    elif isinstance(value, Mapping) or (
+        isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
+    ):
         streams.files[name] = value
         value = name
     if name == "n" and isinstance(value, Iterable) and not isinstance(value, str):
@@ -134,12 +136,6 @@ def _tokens(name: str, option: click.Option | None, value: object, streams: Memo
     if option.multiple and isinstance(value, Iterable) and not isinstance(value, str):
         return [f"{flag}={as_typed(item)}" for item in value]
     return [f"{flag}={as_typed(value)}"]
-
-
-def _holds_records(value: object) -> bool:
-    return isinstance(value, Mapping) or (
-        isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
-    )
 
 
 def as_typed(value: object) -> str:
