@@ -135,8 +135,7 @@ class Composite:
         for number, dataset in enumerate(self._variants):
             other = self._preset.on.get(dataset, {}).get(name)
             if other is not None:
-                theirs = self._columns.column(other)
-                pairs = zip(column, theirs, self._variant, strict=True)
+                pairs = zip(column, self._columns.column(other), self._variant, strict=True)
                 column = array("d", [new if v == number else old for old, new, v in pairs])
         return column
 

@@ -181,8 +181,7 @@ def start(
     """The training of a run, from its stored state if there is one that fits, else from the beginning."""
 
     def anew() -> tuple[TrainSetup, TrainState]:
-        model = init.network(task, run)
-        return begin(task, model, run.settings, run.report, device)
+        return begin(task, init.network(task, run), run.settings, run.report, device)
 
     setup, state = anew()
     if stored is None:
