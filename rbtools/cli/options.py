@@ -209,6 +209,10 @@ eps_option = click.option(
     help="Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
 )
 
+detail_option = click.option(
+    "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
+)
+
 _log_option = click.option(
     "--log", metavar="FILE", default=None, help="Append events to FILE, one JSON object per line."
 )

@@ -196,10 +196,17 @@ class _Measurement:
 
     def verdicts(self) -> dict[str, Record]:
         """The verdict on each entry."""
-        sayable, verdicts = self._sayable()
+        reasons = {entry["metric"]: self._unsayable(entry) for entry in self.entries}
+        verdicts = {
+            entry["metric"]: _unknown(entry, reason)
+            for entry in self.entries
+            if (reason := reasons[entry["metric"]]) is not None
+        }
+        sayable = [entry for entry in self.entries if entry["metric"] not in verdicts]
         checked = [entry for entry in sayable if _is_checklist(entry)]
         for entry in checked:
-            self._checklist(entry)
+            if (command := self._check(entry)) is not None:
+                self._run_alone([command], entry)
         sayable = [entry for entry in sayable if not _is_checklist(entry)]
         screened = [entry for entry in sayable if _sources(entry)]
         for entry in screened:
@@ -220,19 +227,18 @@ class _Measurement:
             verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
 
-    def _checklist(self, entry: Entry) -> None:
-        """Measure the five tests of rb-attack check, by the settings of the attacks that they compare."""
-        command = self._check(entry)
-        assert command is not None
+    def _run_alone(self, commands: list[EntryCommand], entry: Entry, store: str | None = None) -> None:
+        """Run commands, of which the last one measures this entry."""
         try:
-            result = self._results(command)
+            result = [self._results(command, store) for command in commands][-1]
         except RbError as wrong:
             self.failed[entry["metric"]] = str(wrong)
-            return
-        self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
+        else:
+            same = [one for one in result["evals"] if one["metric"] == entry["metric"]]
+            self.measured |= {one["metric"]: one for one in same}
 
     def _check(self, entry: Entry) -> EntryCommand | None:
-        """The command of a checklist; None where the record lacks an attack that it compared."""
+        """rb-attack check for a checklist; None where the record lacks an attack that it compared."""
         about = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
         options = {**about, "eps": distance(float(entry["eps"]))}
         for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
@@ -260,13 +266,7 @@ class _Measurement:
             self.failed[entry["metric"]] = "the entry does not say how the attacks of its screen ran"
             return
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
-            try:
-                for command in commands:
-                    result = self._results(command, store=folder)
-            except RbError as wrong:
-                self.failed[entry["metric"]] = str(wrong)
-                return
-        self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
+            self._run_alone(commands, entry, folder)
 
     def _source(self, name: str) -> Record:
         """The attacked model whose checkpoint has that name."""
@@ -280,32 +280,19 @@ class _Measurement:
         entries = self.record.get("evals") or ()
         return [entry for entry in entries if metric_name.without_split(entry["metric"]) == "acc"]
 
-    def _sayable(self) -> tuple[list[Entry], dict[str, Record]]:
-        """The entries that say how they were measured, and the verdicts on the others."""
-        sayable, verdicts = [], {}
-        for entry in self.entries:
-            if _is_checklist(entry):
-                if self._check(entry):
-                    sayable.append(entry)
-                else:
-                    verdicts[entry["metric"]] = _unknown(entry, "the record lacks attacks that it compared")
-                continue
-            published = consistency.is_published(entry)
-            context = {one["metric"]: one for one in (entry, *self._clean_entries())}
-            try:
-                entry_commands.command(entry, context, lenient=published)
-            except Unsayable as wrong:
-                verdicts[entry["metric"]] = _unknown(entry, str(wrong))
-                continue
-            known = "source_model" in entry or entry.get("source") == self.record.get("checkpoint")
-            if entry_commands.is_transfer(entry) and not known:
-                verdicts[entry["metric"]] = _unknown(
-                    entry,
-                    "the record does not have the attacked model, which rb-attack transfer names with --from",
-                )
-            else:
-                sayable.append(entry)
-        return sayable, verdicts
+    def _unsayable(self, entry: Entry) -> str | None:
+        """Why the entry cannot be measured again; None where it can."""
+        if _is_checklist(entry):
+            return None if self._check(entry) else "the record lacks attacks that it compared"
+        context = {one["metric"]: one for one in (entry, *self._clean_entries())}
+        try:
+            entry_commands.command(entry, context, lenient=consistency.is_published(entry))
+        except Unsayable as wrong:
+            return str(wrong)
+        of_source = "source_model" in entry or entry.get("source") == self.record.get("checkpoint")
+        if entry_commands.is_transfer(entry) and not of_source:
+            return "the record does not have the attacked model, which rb-attack transfer names with --from"
+        return None
 
     def _run(self, command: EntryCommand, entries: Sequence[Entry]) -> None:
         """Run a command; its results, or its error, are those of the entries that it gives."""

@@ -12,6 +12,7 @@ import click
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter, Stop
+from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, dumps, expr
@@ -58,7 +59,7 @@ class SelectedResults:
 
     def __init__(self, store: Store, choice: StoreSelection, screen: shared.Terminal) -> None:
         self.store, self.choice, self.screen = store, choice, screen
-        self.condition = None if choice.where is None else _condition(choice.where)
+        self.condition = None if choice.where is None else compiled(choice.where, "--where")
         self.matching = self.damaged = self.seen = self.absent = 0
 
     def records(self) -> Iterator[listing.ListedResult]:
@@ -131,13 +132,6 @@ class SelectedResults:
     def status(self) -> int:
         """The exit status: a damaged result is a failure."""
         return shared.FAILED if self.damaged else shared.DONE
-
-
-def _condition(text: str) -> expr.Expression:
-    try:
-        return expr.compile(text)
-    except RbError as wrong:
-        raise UsageError(f"--where: {wrong}") from None
 
 
 store_option = options.bundle("store", lambda store: Store(store), options.store_option)

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rbtools.errors import UsageError, unknown
-from rbtools.registry import gathered
-
 
 @dataclass(frozen=True)
 class MeasurePreset:
@@ -16,12 +13,3 @@ class MeasurePreset:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
-
-
-def named(name: str) -> MeasurePreset:
-    """The preset of that name. Raises UsageError for an unknown name."""
-    presets, aliases = gathered("measure-presets"), gathered("preset-aliases")
-    preset: MeasurePreset | None = presets.get(aliases.get(name, name))
-    if preset is None:
-        raise unknown("preset", name, [*presets, *aliases], UsageError)
-    return preset
