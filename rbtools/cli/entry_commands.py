@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
@@ -12,6 +12,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.records import metric_name
+from rbtools.records.results import is_number
 
 Entry = Mapping[str, Any]
 PR = ("noise", "norm", "clip", "samples", "denominator")
@@ -82,10 +83,6 @@ def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -
 # --- settings as options ---------------------------------------------------------------------------------
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def number(value: float) -> str:
     """The shortest text that reads as this number."""
     short = f"{value:g}"
@@ -130,8 +127,8 @@ def _settings(of: type, entry: Entry, norm: str = "linf") -> dict[str, Any]:
 
 def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
     """Whether a result is computed along with another one, or by no tool of the pipe."""
-    parts, plain = metric_name.parse(name), metric_name.without_split(name)
-    if name in ("score", "seconds_per_epoch") or plain == "acc":
+    parts, unsplit = metric_name.parse(name), metric_name.without_split(name)
+    if name in ("score", "seconds_per_epoch") or unsplit == "acc":
         return True
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
@@ -141,11 +138,11 @@ def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
         of_loss = {"error": "loss", "error_gap": "loss_gap"}
         other = parts._replace(prefixes=tuple(of_loss.get(word, word) for word in parts.prefixes))
         return other != parts and other.build() in entries
-    former = metric_name.parse(plain)
+    former = metric_name.parse(unsplit)
     former = former._replace(prefixes=tuple(f"{word}_gap" for word in former.prefixes))
-    if metric_name.gap_name(plain) in entries or (former.is_gap and former.build() in entries):
+    if metric_name.gap_name(unsplit) in entries or (former.is_gap and former.build() in entries):
         return True
-    return metric_name.ge_name(plain) in entries and (name != plain or entry.get("tool") == "rb-ge")
+    return metric_name.ge_name(unsplit) in entries and (name != unsplit or entry.get("tool") == "rb-ge")
 
 
 def _beside(entry: Entry, other: Entry) -> bool:
@@ -162,27 +159,26 @@ def _described(name: str, entry: Entry, entries: Mapping[str, Entry], lenient: b
         return None
     parts = metric_name.parse(name)
     difference = parts.is_gap or parts.is_ge
+    options: dict[str, Any] = {"seed": entry.get("seed")}
     if not difference and entry.get("split") not in (None, "test"):
-        step = step.adding(split=entry["split"])
+        options["split"] = entry["split"]
     if entry.get("split") in (None, "test") and "indices" in entry and not lenient:
         raise Unsayable(_NO_HASH)
     counts = _counts(entry, entries)
     if counts is None and not lenient:
         raise Unsayable("The record does not say how many images rb-pr was given.")
     flags = ("n", "n_train") if parts.is_gap else ("n_train", "n") if difference else ("n",)
-    for flag, count in zip(flags, counts or (), strict=False):
-        step = step.adding(**{flag: count})
-    step = step.adding(seed=entry.get("seed"))
+    options |= dict(zip(flags, counts or (), strict=False))
     searched = "certificate" not in entry and not is_transfer(entry) and ("eps" in entry or "gamma" in entry)
     if entry.get("precision") in ("fp32", "bf16") and searched:
-        step = step.adding(precision=entry["precision"])
+        options["precision"] = entry["precision"]
     both = parts.is_ge and parts.stem == "pr" and parts._replace(stem="pr-all").build() in entries
     if "gamma" in entry and "particles" not in entry and not both:
         # The default of rb-ge is both, that of rb-pr the images that are right without noise.
-        wanted = entry.get("denominator")
-        step = step.adding(denominator=wanted if difference or wanted != "correct" else None)
+        denominator = entry.get("denominator")
+        options["denominator"] = denominator if difference or denominator != "correct" else None
     tool = ("ge", "loss") if parts.is_gap else ("ge",) if difference else ()
-    return step._replace(words=(*tool, *step.words))
+    return step._replace(words=(*tool, *step.words)).adding(**options)
 
 
 def _is_partial(entry: Entry) -> bool:

@@ -25,10 +25,7 @@ _OF_CHECKPOINT = frozenset({"arch", "normalize", "prompts"})
 
 
 def call(
-    tool: str | click.Command,
-    words: Sequence[str],
-    options: Mapping[str, Any],
-    streams: MemoryStreams,
+    tool: str | click.Command, words: Sequence[str], options: Mapping[str, Any], streams: MemoryStreams
 ) -> list[Record]:
     """Run a command and return the records that it writes. Raises RbError if it fails.
 

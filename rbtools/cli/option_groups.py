@@ -23,21 +23,11 @@ class OptionGroup(NamedTuple):
 GROUPS = (
     OptionGroup("Model", ("checkpoint", "arch", "normalize"), ("allow-code",)),
     OptionGroup("Data", ("dataset", "split", "n"), ("data-dir", "download")),
+    OptionGroup("Running", ("device", "jobs", "seed"), ("batch", "precision", "prepare", "threads", "shard")),
     OptionGroup(
-        "Running",
-        ("device", "jobs", "seed"),
-        ("batch", "precision", "prepare", "threads", "shard"),
+        "Records and store", ("store", "dry-run"), ("as", "in-place", "errors", "allow-empty", "force")
     ),
-    OptionGroup(
-        "Records and store",
-        ("store", "dry-run"),
-        ("as", "in-place", "errors", "allow-empty", "force"),
-    ),
-    OptionGroup(
-        "Messages and help",
-        ("quiet", "verbose", "help", "help-all"),
-        ("log", "config", "version"),
-    ),
+    OptionGroup("Messages and help", ("quiet", "verbose", "help", "help-all"), ("log", "config", "version")),
 )
 _GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.more)}
 

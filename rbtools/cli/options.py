@@ -193,13 +193,7 @@ weights_parts = (
     click.option("--member", cls=Part, part_of="checkpoint", metavar="NAME", now="--checkpoint FILE#MEMBER"),
 )
 source_options = bundle(
-    "source",
-    record_source,
-    *_stream_options,
-    checkpoint_option,
-    arch_option,
-    prompts_part,
-    normalize_option,
+    "source", record_source, *_stream_options, checkpoint_option, arch_option, prompts_part, normalize_option
 )
 
 eps_option = click.option(
@@ -219,10 +213,7 @@ _log_option = click.option(
 _word_options = (
     click.option("--quiet", "-q", is_flag=True, help="Print only warnings and errors on stderr."),
     click.option(
-        "--verbose",
-        "-v",
-        is_flag=True,
-        help="Print more on stderr, such as the seconds of each stage.",
+        "--verbose", "-v", is_flag=True, help="Print more on stderr, such as the seconds of each stage."
     ),
     click.option(
         "--config",
@@ -512,10 +503,5 @@ config.SHARED |= _long_options(
 ) - {"as", "member", "normalize", "replace", "weights"}
 
 image_options = bundle(
-    "work",
-    build_context.alone,
-    _seed_option,
-    *_data_options,
-    _split_option,
-    *_message_options,
+    "work", build_context.alone, _seed_option, *_data_options, _split_option, *_message_options
 )

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rbtools.records.metric_name import heading_pieces
+from rbtools.records.results import is_number
 from rbtools.scoring import remeasured, table
 
 _GAP = 2  # spaces between columns
@@ -198,7 +199,7 @@ def model_table(record: Mapping[str, Any], width: int) -> str:
 def _model_row(
     name: str, value: object, entry: Mapping[str, Any], spread: table.Spread
 ) -> list[table.TableCell]:
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    number = value if is_number(value) else str(value)
     n, split = entry.get("n"), entry.get("split")
     return [
         table.TableCell(name),
@@ -268,6 +269,5 @@ def _verdict_row(name: str, verdict: Mapping[str, Any]) -> list[table.TableCell]
         if key == "test" and isinstance(value, str):
             cells.append(table.TableCell(re.split("[,;:]", value)[0]))  # its name; the rest is in the record
             continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        cells.append(table.TableCell(value if number else None))
+        cells.append(table.TableCell(value if is_number(value) else None))
     return cells

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rbtools.cli import entry_commands, keywords
-from rbtools.cli.entry_commands import EntryCommand, Unsayable, distance, is_number
+from rbtools.cli.entry_commands import EntryCommand, Unsayable, distance
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
 from rbtools.execution.executor import JobFunction
@@ -21,6 +21,7 @@ from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
 from rbtools.records import consistency, expr, metric_name
+from rbtools.records.results import is_number
 from rbtools.scoring import minmax, published_difference, remeasured
 
 Record = dict[str, Any]

@@ -245,10 +245,7 @@ def check(
 
 @shared.command()
 @click.option(
-    "--norm",
-    type=click.Choice(["linf", "l2", "l1"]),
-    default="linf",
-    help="The norm of the distances.",
+    "--norm", type=click.Choice(["linf", "l2", "l1"]), default="linf", help="The norm of the distances."
 )
 @click.option(
     "--queries",

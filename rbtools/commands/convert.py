@@ -175,11 +175,7 @@ class _Writing:
     """Converts records to published files."""
 
     def __init__(
-        self,
-        chosen: Format,
-        report: ConversionReport,
-        screen: shared.Terminal,
-        source: shared.RecordSource,
+        self, chosen: Format, report: ConversionReport, screen: shared.Terminal, source: shared.RecordSource
     ) -> None:
         self.format, self.report, self.screen, self.source = chosen, report, screen, source
 

@@ -44,9 +44,7 @@ class MeasureOptions:
     split: str | None = param(None, "train, test or both.  [default: the measure's own]", metavar="LIST")
     batches: int | None = param(None, "Number of batches.  [default: the measure's own]", bounds="[1, inf)")
     batch_size: int | None = param(
-        None,
-        "Images of a batch.  [default: the measure's own]",
-        bounds="[1, inf)",
+        None, "Images of a batch.  [default: the measure's own]", bounds="[1, inf)"
     )
     init_seed: int = param(
         0,

@@ -236,9 +236,7 @@ def _deleted(path: str, screen: shared.Terminal) -> bool:
 
 @shared.command()
 @click.option(
-    "--keep-metrics",
-    is_flag=True,
-    help="Remove all but results: checkpoints and unfinished trainings, too.",
+    "--keep-metrics", is_flag=True, help="Remove all but results: checkpoints and unfinished trainings, too."
 )
 @click.option("--dry-run", is_flag=True, help="Only report what would be removed.")
 @store_option
@@ -282,11 +280,7 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
 @store_option
 @options.screen_options
 def export(
-    file: str,
-    choice: StoreSelection,
-    no_checkpoints: bool,
-    store: Store,
-    screen: shared.Terminal,
+    file: str, choice: StoreSelection, no_checkpoints: bool, store: Store, screen: shared.Terminal
 ) -> int:
     """Write results to one archive.
 

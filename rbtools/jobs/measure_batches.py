@@ -137,8 +137,7 @@ class Measuring:
             return
         results = {tile: computed.get(tile) or _stored(store.state(name)) for tile, name in names.items()}
         yield from _joined(
-            items,
-            {tile: known or self._computed(tile, items[tile.place]) for tile, known in results.items()},
+            items, {tile: known or self._computed(tile, items[tile.place]) for tile, known in results.items()}
         )
         for name in names.values():
             store.drop_state(name)

@@ -155,11 +155,7 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> d
 def _is_whole(entry: dict[str, Any]) -> bool:
     """Whether an entry of the record has the fields of a difference: value, seconds and finite intervals."""
     names = [*filter(schema.is_interval, entry)]
-    if not names or not all(map(_is_number, (entry.get("value"), entry.get("seconds")))):
+    if not names or not all(map(results.is_number, (entry.get("value"), entry.get("seconds")))):
         return False
     ends = [entry[name] for name in names]
-    return all(isinstance(two, list) and len(two) == 2 and all(map(_is_number, two)) for two in ends)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return all(isinstance(two, list) and len(two) == 2 and all(map(results.is_number, two)) for two in ends)

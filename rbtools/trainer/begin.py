@@ -123,11 +123,7 @@ def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any
 
 
 def begin(
-    task: TrainingTask,
-    model: nn.Module,
-    settings: Settings,
-    report: Report,
-    device: torch.device,
+    task: TrainingTask, model: nn.Module, settings: Settings, report: Report, device: torch.device
 ) -> tuple[TrainSetup, TrainState]:
     """A training of `model`, which is moved to the device, before its first epoch. Raises RbError."""
     method, recipe = task.method, task.recipe

@@ -125,11 +125,7 @@ class StepNetworks:
 
 
 def of(
-    model: nn.Module,
-    task: TrainingTask,
-    method: Method[Any],
-    report: Report,
-    device: torch.device,
+    model: nn.Module, task: TrainingTask, method: Method[Any], report: Report, device: torch.device
 ) -> StepNetworks:
     """The networks of the steps of a model on a device. `method`: with its filter."""
     passes, half = Passes(model), task.precision == "bf16"

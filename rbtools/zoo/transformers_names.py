@@ -109,12 +109,12 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if kind == "convnextv2":
         tensors = dict(_of_convnextv2(tensors))
     for query in [name for name in tensors if _QUERY in name]:
-        names = [query.replace(_QUERY, word) for word in (_QUERY, _KEY, _VALUE)]
-        parts: list[Any] = [tensors.get(name) for name in names]
+        keys = [query.replace(_QUERY, word) for word in (_QUERY, _KEY, _VALUE)]
+        parts: list[Any] = [tensors.get(key) for key in keys]
         if all(part is not None and part.ndim and part.shape == parts[0].shape for part in parts):
             tensors[query.replace(_QUERY, ".attn.qkv.")] = torch.cat(parts)
-            for name in names:
-                del tensors[name]
+            for key in keys:
+                del tensors[key]
     return tensors
 
 
