@@ -81,20 +81,20 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
     set), then intervals of metrics, then details.
     """
     titles = [heading.title for heading in built.headings]
-    every, own = range(len(titles)), titles.index(key, fixed)
+    every, key_place = range(len(titles)), titles.index(key, fixed)
     short = [_column(built, place, measured=False) for place in every]
     full = [_column(built, place, measured=True) for place in every]
     if sum(column.width + _GAP for column in full) <= width + _GAP:
         return full, []
-    details = [place for place in every if place > own and table.is_detail(titles[place])]
-    metrics = [place for place in every if place > own and place not in details]
-    chosen = {place: short[place] for place in (*range(fixed), own)}
+    details = [place for place in every if place > key_place and table.is_detail(titles[place])]
+    metrics = [place for place in every if place > key_place and place not in details]
+    chosen = {place: short[place] for place in (*range(fixed), key_place)}
     free = width + _GAP - sum(column.width + _GAP for column in chosen.values())
-    about = range(fixed, own)
+    about = range(fixed, key_place)
     shared = [place for place in about if len(built.rows) > 1 and len(set(short[place].cells)) == 1]
     apart = [place for place in about if place not in shared]
     wishes = [(place, short[place]) for place in [*apart, *metrics, *shared]]
-    wishes += [(place, full[place]) for place in [own, *metrics]]
+    wishes += [(place, full[place]) for place in [key_place, *metrics]]
     wishes += [(place, short[place]) for place in details]
     for place, column in wishes:
         more = column.width - chosen[place].width if place in chosen else column.width + _GAP

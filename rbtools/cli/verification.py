@@ -155,11 +155,11 @@ def _score(record: Record, entry: Entry) -> Record:
     if not isinstance(terms, list) or not isinstance(ranges, Mapping):
         return _unknown(entry, "the entry lacks the ranges of its terms, by which a score is scaled")
     try:
-        known = [minmax.Term(term["metric"], term["weight"], term["higher"]) for term in terms]
+        score_terms = [minmax.Term(term["metric"], term["weight"], term["higher"]) for term in terms]
         metrics = record.get("metrics") or {}
-        values = [_value(term.metric, {**record, "metrics": metrics}) for term in known]
-        ends = [ranges[term.metric] for term in known]
-        score = minmax.rescored(values, known, ends, str(entry.get("missing")))
+        values = [_value(term.metric, {**record, "metrics": metrics}) for term in score_terms]
+        ends = [ranges[term.metric] for term in score_terms]
+        score = minmax.rescored(values, score_terms, ends, str(entry.get("missing")))
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         return _unknown(entry, "the entry's terms and ranges do not fit together")
     return remeasured.judged(entry, {**entry, "value": score})

@@ -288,9 +288,3 @@ def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dic
         return DERIVED.get(record.get("search", {}).get("algorithm", ""))
 
     return found | side.means(side.of_first_set(records), row, columns)
-
-
-def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables and claims."""
-    texts = [table.text() for table in tables(records, scale).values()]
-    return "\n".join([*texts, side.told(claims(records, scale))])
