@@ -17,7 +17,7 @@ from rbtools.datasets.normalization import CLASSES
 from rbtools.errors import RbError, UsageError, shown, unknown
 from rbtools.execution.run import Run
 from rbtools.inputs import published_weights, recognition, resolve
-from rbtools.inputs.data import data_of, of_data
+from rbtools.inputs.data import Data, data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
 from rbtools.registry import Registry
@@ -29,7 +29,6 @@ from rbtools.store import canonical, digest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.inputs.data import Data
 
 VERSION = 4
 # LEADERBOARD:NAME is an entry of it: `(name, classes) -> (--arch, --normalize, preprocessing)`, as typed.

@@ -24,7 +24,7 @@ from rbtools.trainer import (
 )
 from rbtools.trainer.division import GradientBuckets
 from rbtools.trainer.optim import batches, drawn_step, schedule
-from rbtools.trainer.recipe import held_out
+from rbtools.trainer.recipe import Recipe, held_out
 from rbtools.trainer.state import TrainState, allocate_carried
 from rbtools.trainer.step import loss_of
 from rbtools.training.chen_lee import ChenLee
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
     from rbtools.report import Report
     from rbtools.settings import Settings
-    from rbtools.trainer.recipe import Recipe
     from rbtools.trainer.train_model import TrainingTask
     from rbtools.training.base import Method
 

@@ -11,11 +11,10 @@ from torch import nn
 
 from rbtools.errors import RbError
 from rbtools.trainer import distributed
-from rbtools.training.base import Loss, mode
+from rbtools.training.base import Loss, Method, mode
 
 if TYPE_CHECKING:
     from rbtools.trainer.recipe import Recipe
-    from rbtools.training.base import Method
 
 ComputeLoss = Callable[..., Loss]
 

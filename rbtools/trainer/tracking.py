@@ -18,7 +18,7 @@ from rbtools.rng.draws import Draws
 from rbtools.trainer import validation
 from rbtools.trainer.augment import pixels
 from rbtools.trainer.recipe import Recipe
-from rbtools.training.base import cross_entropy, mode
+from rbtools.training.base import Method, cross_entropy, mode
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rbtools.report import Report
     from rbtools.trainer.begin import TrainExamples
     from rbtools.trainer.state import TrainState
-    from rbtools.training.base import Method
 
 VERSION = 1
 ROBUST = "robust"
