@@ -55,8 +55,8 @@ class Radar(weightings.Composed):
     def _check(self, spokes: Collection[str]) -> None:
         """Raise RbError for too few or too many spokes or lines."""
         if not LEAST_SPOKES <= len(spokes) <= MOST_SPOKES:
-            asked = {"--weightings": self.weightings, "--metric": self.metric, "--preset": self.preset}
-            option = next((name for name, text in asked.items() if text is not None), None)
+            options = {"--weightings": self.weightings, "--metric": self.metric, "--preset": self.preset}
+            option = next((name for name, text in options.items() if text is not None), None)
             what, do = f"{option} names", "; rb-plot bars draws any number of weightings"
             if option is None:
                 what = f"The metrics that every record has, {', '.join(spokes)}, make"
