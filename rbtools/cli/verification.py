@@ -30,17 +30,7 @@ FIELD = "verify"
 _APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
 _OF_ALL = ("ge", "measure")  # tools whose results no part of the images tells
 CHECKLIST = "obfuscation.failed"  # of rb-attack check
-_OPTIONS = (
-    "store",
-    "data_dir",
-    "device",
-    "threads",
-    "batch",
-    "download",
-    "class_map",
-    "allow_code",
-    "dataset",
-)
+_OPTIONS = tuple("store data_dir device threads batch download class_map allow_code dataset".split())
 
 
 @dataclass(frozen=True)

@@ -22,22 +22,9 @@ from rbtools.store.archive import TarHeader
 from rbtools.units import SEVERITIES
 
 # The corruptions of the benchmark, and those that its authors use for validation.
-CORRUPTIONS = (
-    "brightness",
-    "contrast",
-    "defocus_blur",
-    "elastic_transform",
-    "fog",
-    "frost",
-    "gaussian_noise",
-    "glass_blur",
-    "impulse_noise",
-    "jpeg_compression",
-    "motion_blur",
-    "pixelate",
-    "shot_noise",
-    "snow",
-    "zoom_blur",
+CORRUPTIONS = tuple(
+    "brightness contrast defocus_blur elastic_transform fog frost gaussian_noise glass_blur impulse_noise"
+    " jpeg_compression motion_blur pixelate shot_noise snow zoom_blur".split()
 )
 EXTRA = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 
