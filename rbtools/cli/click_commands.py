@@ -109,10 +109,10 @@ def _chosen(ctx: click.Context) -> str:
 
 def _need_allow_code(names: Sequence[str], args: Sequence[str], ctx: click.Context) -> None:
     """Refuse a class of the user's without --allow-code, before its module is imported."""
-    own = next((name for name in names if name.startswith(registry.OWN)), None)
-    if own is not None and "--allow-code" not in args:
+    own_code = next((name for name in names if name.startswith(registry.OWN)), None)
+    if own_code is not None and "--allow-code" not in args:
         raise click.UsageError(
-            f"{own} is a program, which would run. If you trust it, add --allow-code.", ctx
+            f"{own_code} is a program, which would run. If you trust it, add --allow-code.", ctx
         )
 
 
@@ -180,9 +180,9 @@ class Group(_Main, click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError:
             for name, command in self.commands.items():
-                known = getattr(command, "registry", None)
-                if known is not None and args[0].split(",")[0] in known:
-                    kind = known.kind
+                methods = getattr(command, "registry", None)
+                if methods is not None and args[0].split(",")[0] in methods:
+                    kind = methods.kind
                     line = [name, *filter(None, [getattr(command, "option", None)]), args[0]]
                     raise click.UsageError(
                         f"'{args[0]}' is the name of {'an' if kind[0] in 'aeiou' else 'a'} {kind}. Write:"

@@ -138,8 +138,8 @@ def sentence(wrong: click.ClickException) -> str:
     for pattern, words in _PLAINER:
         text = re.sub(pattern, words, text)
     if choice := re.search(r"'([^']*)' is not one of (.*)\.?$", text):
-        known = re.findall("'([^']*)'", choice[2])
-        return f"{text.removesuffix('.')}.{near(choice[1], known)}"
+        choices = re.findall("'([^']*)'", choice[2])
+        return f"{text.removesuffix('.')}.{near(choice[1], choices)}"
     command = wrong.ctx.command if isinstance(wrong, click.UsageError) and wrong.ctx is not None else None
     if isinstance(command, click.Group) and (name := re.fullmatch(r"No such command '([^']*)'\.", text)):
         return text + near(name[1], command.commands)

@@ -90,8 +90,8 @@ def arguments(
     An unknown name is passed on: the command refuses it.
     """
     page = tools.find(page, words)
-    known = _python_options(page.command.get_params(page.context), page)
-    by_name = {name: option for option in known.values() for name in reversed(option_names(option))}
+    python_options = _python_options(page.command.get_params(page.context), page)
+    by_name = {name: option for option in python_options.values() for name in reversed(option_names(option))}
     tokens = list(words)
     for name, value in options.items():
         option = by_name.get(name)

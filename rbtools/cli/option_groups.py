@@ -85,9 +85,9 @@ def sections(
     names), its own options, then the groups."""
     every = ctx.meta.get(_ALL, False)
     options = _options(params)
-    own = [param for param in options if param.name not in chosen and not shared(param)]
+    ungrouped = [param for param in options if param.name not in chosen and not shared(param)]
     yield HelpSection(title, _records(ctx, [one for one in options if one.name in chosen]), [])
-    yield HelpSection("Options", _records(ctx, own), [])
+    yield HelpSection("Options", _records(ctx, ungrouped), [])
     for group in GROUPS:
         members = [
             one for one in options if one.name not in chosen and _GROUP_OF.get(long_name(one)) == group

@@ -35,8 +35,8 @@ def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def command_(**kwargs: object) -> object:
-            own = {key: kwargs.pop(key) for key in keys}
-            return function(**kwargs, **{name: make(**own)})
+            values = {key: kwargs.pop(key) for key in keys}
+            return function(**kwargs, **{name: make(**values)})
 
         before = len(getattr(command_, "__click_params__", []))
         for option in reversed(options):

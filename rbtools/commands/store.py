@@ -368,8 +368,8 @@ def _archive_in(file: str) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     if Path(file).is_dir() or not Path(file).exists():
-        what = "is a folder" if Path(file).is_dir() else "does not exist"
-        raise UsageError(f"{file} {what}. Expected an archive that rb-store export wrote.")
+        problem = "is a folder" if Path(file).is_dir() else "does not exist"
+        raise UsageError(f"{file} {problem}. Expected an archive that rb-store export wrote.")
     with streamed(file) as stream:
         yield stream
 

@@ -155,11 +155,11 @@ class Composite:
         return terms
 
     def _check_preset(self, item: str, warn: Callable[[str], None]) -> None:
-        known = self._columns.metrics
-        if item in known or any(names.get(item) in known for names in self._preset.on.values()):
+        metrics = self._columns.metrics
+        if item in metrics or any(names.get(item) in metrics for names in self._preset.on.values()):
             return
         if self.missing == "refuse":
-            raise unknown(item, known)
+            raise unknown(item, metrics)
         warn(f"no record has '{item}', a metric of the preset.")
 
     def _common(self) -> list[minmax.Term]:

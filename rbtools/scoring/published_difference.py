@@ -60,10 +60,10 @@ def difference(ours: Entry | None, theirs: Entry) -> str:
     for name, value in theirs.items():
         if schema.role(name) != "protocol" or name in _NOT_COMPARED:
             continue
-        own = ours.get(name, False if value is True else value)
-        numbers = isinstance(own, int | float) and isinstance(value, int | float)
-        if not (math.isclose(own, value, rel_tol=_EPS, abs_tol=1e-9) if numbers else own == value):
-            words.append(f"{name} {value!r} there and {own!r} here")
+        mine = ours.get(name, False if value is True else value)
+        numbers = isinstance(mine, int | float) and isinstance(value, int | float)
+        if not (math.isclose(mine, value, rel_tol=_EPS, abs_tol=1e-9) if numbers else mine == value):
+            words.append(f"{name} {value!r} there and {mine!r} here")
     if "dataset" in ours:
         words.append(f"on {ours['dataset']} here")
     return ", ".join(words)

@@ -35,13 +35,13 @@ class MissingName(RbError):
     @property
     def hint(self) -> str:
         """A suggestion, as a sentence after a blank; or an empty text."""
-        known = [*metrics_of(self.record), *_fields(self.record)]
+        names = [*metrics_of(self.record), *_fields(self.record)]
         if self.beside_text:
             return f" A text stands in quotes: '{self.name}'."
         parts = self.name.split("-")
-        if any("-".join(parts[:end]) in known for end in range(1, len(parts))):
+        if any("-".join(parts[:end]) in names for end in range(1, len(parts))):
             return f" {NAMES_RULE}."
-        return near(self.name, known, not_for=("none",))  # not clean accuracy, but an operation's number
+        return near(self.name, names, not_for=("none",))  # not clean accuracy, but an operation's number
 
 
 def _listed(names: list[str]) -> str:
