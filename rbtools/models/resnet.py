@@ -101,7 +101,9 @@ class _FourStages(nn.Module):
     layer3: nn.Sequential
     layer4: nn.Sequential
 
-    def add_stages(self, block: Any, blocks: Sequence[int], width: int, *options: Any) -> int:
+    def add_stages(
+        self, block: Callable[..., nn.Module], blocks: Sequence[int], width: int, *options: Any
+    ) -> int:
         """Make the stages; return the channels of the last."""
         channels, expansion = width, getattr(block, "expansion", 1)
         for number, count in enumerate(blocks):
