@@ -12,7 +12,7 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__date__ = "2026-11-21"  # of this version; man pages bear it
+__date__ = "2026-11-21"  # release date of this version, printed in man pages
 
 _API = (
     "arch",
@@ -44,7 +44,7 @@ _ROOMS = ("datasets", "models", "records")
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on use: tools do not need what is for notebooks.
+    # Imported on use, because tools do not need the functions for notebooks.
     if name in _LIBRARY:
         return getattr(importlib.import_module(_LIBRARY[name]), name)
     if name in _API:

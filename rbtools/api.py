@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from rbtools.records.typed import Record
 
-Given = Any  # a record, or with data= a module of torch
+Given = Any  # a record; with data= a torch module
 Numbers = float | str | Iterable[float | str]
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,6 +1,5 @@
-"""What a caller gives in memory, checked: images, labels, a model and its logits.
-
-Each function raises RbError with what was found, what was expected and what to do.
+"""Check a caller's objects in memory: images, labels, a model and its logits. Each function raises RbError,
+whose message says what was found, what was expected and what to do.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from rbtools.lazy import nn, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROBED = 4  # images that show whether a model gives logits
+PROBED = 4  # the number of images that test whether a model gives logits
 _CHANNELS = 4  # at most
-# Modules that compute something else in training.
+# Modules that compute another function in training mode.
 _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 
 

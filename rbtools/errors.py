@@ -26,7 +26,7 @@ class NoRecords(RbError):
 
 
 class Pending(RbError):
-    """Pending work in a dry run; no error. `waiting`: for a training that comes first."""
+    """Pending work in a dry run; no error. `waiting`: it has to wait for a training."""
 
     def __init__(self, message: str = "", *, waiting: bool = False) -> None:
         super().__init__(message)
@@ -171,7 +171,7 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
         close = [plain[same]]
     else:
         ends = [word for word in plain if text.isidentifier() and word.endswith(f".{text}")]
-        synonym = text in _SAME  # of what is not known here: a similar spelling means something else
+        synonym = text in _SAME  # no suggestion by spelling: a similar name means something else
         similar = [] if synonym else difflib.get_close_matches(text, plain, n=3, cutoff=0.5)
         close = [plain[word] for word in dict.fromkeys([*ends, *similar])][:3]
     if not close:

@@ -2,7 +2,7 @@
 
 `--help`, completions and look-ups in the store need none of them, and torch takes over a second to import. A
 module that defines networks or decorates with torch uses torch at its own import, and imports it as usual.
-`Tensor` is torch's for annotations, and a name at run time: `isinstance` takes `torch.Tensor`.
+`Tensor` is for annotations only: at run time it is a string, so `isinstance` needs `torch.Tensor`.
 """
 
 from __future__ import annotations

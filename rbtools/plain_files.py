@@ -1,9 +1,9 @@
 """Files that a record or an option names: how all of rbtools opens them for reading.
 
-A path may come from anybody: a record names data sets and checkpoints, an archive or a shared folder holds
-links. A device has no end, and a pipe may have no writer, so only plain files are read, and lists up to a
-limit. What only the command line names and is read once from front to back (records, an archive, settings)
-may also be a pipe, such as the shell's `<(...)`.
+A path may come from an untrusted source: a record names data sets and checkpoints, an archive or a shared
+folder contains links. A device has no end, and a pipe may have no writer, so only plain files are read, and
+lists up to a limit. What only the command line names and is read once from front to back (records, an
+archive, settings) may also be a pipe, such as the shell's `<(...)`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import stat
 from typing import IO, TypeVar
 
 Path = TypeVar("Path", bound="str | os.PathLike[str]")
-LARGEST_LIST = 1 << 25  # bytes of a list of names or numbers
-LARGEST_SETTINGS = 1 << 20  # bytes of a file of settings
+LARGEST_LIST = 1 << 25  # the most bytes of a list of names or numbers
+LARGEST_SETTINGS = 1 << 20  # the most bytes of a file of settings
 
 
 class NoPlainFile(OSError):
-    """A folder, a pipe, a device, or a link where none is followed."""
+    """The path is a folder, a pipe, a device, or a link that must not be followed."""
 
     def __init__(self, path: str | os.PathLike[str], number: int = errno.EINVAL) -> None:
         why = os.strerror(number) if number == errno.EISDIR else "it is no plain file"
@@ -28,13 +28,13 @@ class NoPlainFile(OSError):
 
 
 def plain(path: Path) -> Path:
-    """The path of a plain file, for a library to open. Raises OSError, also for what is none."""
+    """The path of a plain file, for a library to open. Raises OSError, also if it is no plain file."""
     _check(os.stat(path).st_mode, path)
     return path
 
 
 def is_plain(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a plain file, and no link to one."""
+    """Whether the path is a plain file; a link to a plain file is not."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):
@@ -44,15 +44,15 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
 def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     """A descriptor of a plain file, for reading.
 
-    follow: whether a link to a plain file is one; in a store none is. Raises OSError, NoPlainFile for what is
-    no plain file.
+    follow: whether a link to a plain file is opened; in a store it is not. Raises OSError, and NoPlainFile if
+    the path is no plain file.
     """
     if not follow and os.path.islink(path):
         raise NoPlainFile(path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     handle = os.open(plain(path), flags)
     try:
-        _check(os.fstat(handle).st_mode, path)  # it may have been replaced since
+        _check(os.fstat(handle).st_mode, path)  # the file may have been replaced since the check
     except OSError:
         os.close(handle)
         raise
@@ -60,7 +60,7 @@ def open_plain(path: str | os.PathLike[str], *, follow: bool = True) -> int:
 
 
 def opened(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A stream of a plain file. Raises OSError, also for what is no plain file."""
+    """A stream of a plain file. Raises OSError, also if it is no plain file."""
     return open(open_plain(path), "rb")
 
 
@@ -71,7 +71,7 @@ def read_plain(path: str | os.PathLike[str], most: int | None = None, *, follow:
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = LARGEST_LIST) -> str:
-    """The text of a plain file, with line ends of one letter. Raises OSError as `read_plain`, and
+    """The text of a plain file, with "\n" as line ends. Raises OSError as `read_plain`, and
     UnicodeDecodeError.
     """
     return _text(read_plain(path, most), encoding)

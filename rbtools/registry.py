@@ -21,7 +21,7 @@ from typing import Any
 from rbtools.errors import RbError, UsageError, near, shown, unknown
 from rbtools.plain_files import read_plain
 
-OWN = "python:"  # before a class of the user's: python:MODULE:CLASS
+OWN = "python:"  # prefix of a user's own class: python:MODULE:CLASS
 MOST = 2**63 - 1  # the largest whole number in a record
 
 
@@ -133,7 +133,7 @@ def rooms() -> dict[str, dict[str, str]]:
 
 
 def hooks(group: str) -> list[Any]:
-    """What folders of the package registered in that group, imported."""
+    """The objects that folders of the package registered in that group."""
     return [imported(target) for target in rooms().get(group, {}).values()]
 
 
@@ -261,7 +261,7 @@ class Registry(Mapping[str, str]):
 
 
 def _imported(kind: str, name: str, place: str) -> object:
-    """What MODULE:CLASS names, in a module of the working directory or an installed one."""
+    """The object that MODULE:CLASS names, in a module of the working directory or an installed one."""
     module, colon, attribute = place.partition(":")
     if not (module and colon and attribute):
         raise RbError(f"The {kind} {name} names no class. Expected {OWN}MODULE:CLASS.")

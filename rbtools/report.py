@@ -1,4 +1,4 @@
-"""Where messages, progress and interruptions of a long piece of work go."""
+"""Call-backs for messages, progress and interruptions of a long piece of work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._inner = 0.0  # seconds of nested stages, to subtract
+        self._inner = 0.0  # the seconds of nested stages, which are subtracted
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:

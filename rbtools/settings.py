@@ -1,4 +1,4 @@
-"""What decides the numbers of a piece of work, apart from the model, the images and the method."""
+"""The settings that determine results, besides the model, the images and the method."""
 
 from __future__ import annotations
 

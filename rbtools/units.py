@@ -9,7 +9,7 @@ from __future__ import annotations
 from rbtools.errors import UsageError
 
 MOST = 100_000
-"""Most numbers in a list; more are an error, and would fill the memory."""
+"""The most numbers in a list; more are an error, because they would fill the memory."""
 SEVERITIES = (1, 2, 3, 4, 5)
 """Severities of a corruption: Hendrycks and Dietterich (ICLR 2019) have five, 5 the worst."""
 

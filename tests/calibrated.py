@@ -1,4 +1,4 @@
-"""Networks whose BatchNorm layers remember images, and hints with other images of the same kind."""
+"""Networks with the BatchNorm statistics of some images, and hints with other images of the same kind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hints(images: Tensor | None = None) -> NormalizationHints:
 
 @torch.no_grad()
 def calibrated(network: nn.Module, normalize: object = None) -> nn.Module:
-    """The network, whose BatchNorm layers remember the photographs of the training."""
+    """The network, whose BatchNorm statistics are those of the training photographs."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # the plain mean over the batches
@@ -46,7 +46,7 @@ def calibrated(network: nn.Module, normalize: object = None) -> nn.Module:
 
 
 def made(name: str, normalize: object = None, classes: int = 10) -> nn.Module:
-    """A network of that name with weights by chance, calibrated."""
+    """A network of that name with random weights, calibrated."""
     torch.manual_seed(0)
     return calibrated(build(named_arch(name), classes=classes, shape=(3, SIDE, SIDE)), normalize)
 

@@ -1,4 +1,4 @@
-"""What every test stands on: its own home, store and folder, one thread, no network, no chance."""
+"""Fixtures of all tests: their own home, store and folder, one thread, no network, fixed seeds."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from hypothesis import HealthCheck, settings  # noqa: E402  (numpy, if it is the
 
 TIMES_LONGER = 20
 
-# The same examples in every run: a failure must be there again when it is looked for. The isolating
-# fixture below is made once for all examples of a test, which is what is wanted of it.
+# The same examples in every run: a failure must be there again when it is looked for. The isolating fixture
+# below is made once for all examples of a test, which is intended.
 settings.register_profile(
     "repeatable",
     derandomize=True,
@@ -239,7 +239,7 @@ def _no_network() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _tracer() -> Iterator[None]:
-    """Who watches which lines run goes on doing so after a test of code that switches tracing off."""
+    """Restore tracing (coverage) after a test of code that switches it off."""
     outer = sys.gettrace()
     yield
     if sys.gettrace() is not outer:  # AutoAttack's own check for dynamic models leaves none behind
@@ -248,7 +248,7 @@ def _tracer() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """A command that ran a large network here on all cores leaves the next test one thread, as it found."""
+    """Restore one thread after a command that ran a large network in this process on all cores."""
     yield
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != int(THREADS):
@@ -258,8 +258,8 @@ def _threads() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests begin first; those marked `gpu` are skipped where there is none; others say what they use.
 
-    A process that takes up a test of minutes when the others have ended holds them all up. Torch is asked
-    for a GPU only if there are tests for one.
+    A long test that starts last delays the end of the whole run. Torch is asked for a GPU only if there are
+    tests for one.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     _prolong(items)

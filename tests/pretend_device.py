@@ -55,10 +55,9 @@ _COPIES = {"copy_", "_to_copy", "_copy_from", "copy"}
 
 
 class _OfThread(threading.local):
-    """What a thread is in the middle of, where several work on the device.
-
-    copying: a copy that is counted by itself. exempt: an operation that reads values on a CPU only. inside: a
-    function of torch on tensors of the device, so that what it makes lies there.
+    """The state of a thread that works on the device. copying: a copy that is counted by itself. exempt: an
+    operation that reads values on a CPU only. inside: a function of torch on tensors of the device, so that
+    its results are on the device.
     """
 
     copying = exempt = inside = False
@@ -84,7 +83,7 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
         # Graphs are recorded by another pretence (tests/pretend_graphs.py).
         self._stack.enter_context(mock.patch("rbtools.models.cuda_graphs.usable", lambda device: False))
         self._stack.enter_context(mock.patch.object(ThreadPoolExecutor, "submit", self._submit))
-        for module in (lazy.torch, torch):  # the former keeps what it has read of the latter
+        for module in (lazy.torch, torch):  # the former caches values of the latter
             self._stack.enter_context(mock.patch.object(module, "autocast", _autocast))
         recorded = mock.patch.object(Tensor, "record_stream", lambda tensor, stream: None, create=True)
         self._stack.enter_context(recorded)
@@ -173,7 +172,7 @@ class _Stream:
 
 
 class _Event:
-    """What it marks is over; only a host that asks to wait for it waits."""
+    """Its work has already ended; only an explicit wait of the host counts as one."""
 
     def __init__(self, device: PretendDevice) -> None:
         self.device = device

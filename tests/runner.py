@@ -1,4 +1,4 @@
-"""Commands run in this process, as most tests do: records in, records out, and what was said beside them."""
+"""Commands run in this process, as most tests do: records in, records out, and the messages."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert loaded("none").shape == (2, 7)
-        network(torch.rand(8, 3, 16, 16))  # statistics that only images can be held against
+        network(torch.rand(8, 3, 16, 16))  # statistics that have to be compared with images
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_the_rooms_that_help_names_need_no_import_of_their_own() -> None:
     )
 
 
-# What a call from Python does not have: streams, messages and several processes.
+# Options that a call from Python does not have: streams, messages and several processes.
 NOT_IN_PYTHON = {"errors", "allow_empty", "shard", "in_place", "form", "shown", "help"}
 NOT_IN_PYTHON |= {"version"}
 NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run"}

@@ -30,9 +30,9 @@ except ImportError:  # Python 3.10
 
 PACKAGE = Path(rbtools.__file__).parent
 SIZE = 1 << 20
-SECONDS = 30  # of the processor
+SECONDS = 30  # seconds of processor time
 METHODS = ("match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer")
-# What reads texts of rbtools itself: its help, its manual pages, what packages say of themselves.
+# Modules that only read texts of rbtools itself: its help, its manual pages, descriptions of packages.
 OWN_TEXTS = ("cli/docs/", "cli/option_groups.py", "cli/method_options.py", "cli/versions.py", "errors.py")
 
 
@@ -70,7 +70,7 @@ def patterns() -> dict[tuple[str, str], re.Pattern[Any]]:
             continue
         try:
             values = vars(importlib.import_module(module.name))
-        except ImportError:  # what it wraps is not installed
+        except ImportError:  # the package that the module wraps is not installed
             continue
         for name, value in values.items():
             for number, pattern in enumerate(held(value)):

@@ -1,4 +1,4 @@
-"""make install, make uninstall, and the wheel: everything is there, and goes again."""
+"""make install, make uninstall, and the wheel: all files are installed, and removed again."""
 
 from __future__ import annotations
 

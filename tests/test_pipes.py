@@ -1,4 +1,4 @@
-"""What only real processes in real pipes show: streaming, signals, closed ends, who imports what."""
+"""Behaviour that only real processes in real pipes show: streaming, signals, closed pipes, imports."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def guarded() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limit)
 
 
-# What reads a path that a record, a folder of others or an option names.
+# Functions that read a path from a record, an untrusted folder or an option.
 READERS: dict[str, Callable[[str], Any]] = {
     "npz": lambda path: datasets.load(f"npz:{path}", "test"),
     "the hash of npz": lambda path: datasets.fingerprint(f"npz:{path}", "test"),
@@ -100,7 +100,7 @@ def test_a_folder_of_results_with_a_pipe_in_it() -> None:
 
 
 def test_a_record_that_names_a_device_does_not_end_the_run() -> None:
-    """The others come out, and the record itself with its error."""
+    """The other records are written, and the record itself with its error."""
     from rbtools.commands import measure
 
     arch = {"space": "zoo", "name": "simplecnn"}
@@ -121,9 +121,6 @@ def test_a_list_is_read_up_to_its_limit(text: str) -> None:
     assert plain_files.read_text("list", most=120) == text
     with pytest.raises(OSError, match="more than 99 bytes"):
         plain_files.read_text("list", most=99)
-
-
-# --- pipes of the command line --------------------------------------------------------------------
 
 
 def poured(path: str, text: str) -> threading.Thread:
@@ -160,8 +157,6 @@ def test_devices_without_an_end_are_no_records_and_no_settings() -> None:
     with plain_files.streamed(os.devnull) as stream:
         assert stream.read() == b""
 
-
-# --- no other way ---------------------------------------------------------------------------------
 
 # What opens a file to read it, and the places that may call it with anything but `plain(...)`.
 OPENS = set(

@@ -177,7 +177,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "cw-l2": {"steps": 8, "searches": 2},
     "fgsm": {},
 }
-LONGER: dict[str, dict[str, Any]] = {"pgd": {"steps": 10}, "apgd-ce": {"steps": 10}}  # than a look
+# than a read from the device
+LONGER: dict[str, dict[str, Any]] = {"pgd": {"steps": 10}, "apgd-ce": {"steps": 10}}
 
 
 def network() -> nn.Sequential:
@@ -263,7 +264,7 @@ def test_a_coarse_model_that_is_confirmed_late_breaks_the_same_examples_at_the_s
 # The option with the number of steps, and what makes an attack one loop.
 STEPS = {"square": "queries", "noise": "samples"}
 ONE_LOOP = {"apgd-t": {"targets": 1}, "fab-t": {"targets": 1}, "cw-l2": {"searches": 1}}
-# What has no loop of steps of its own.
+# Attacks without their own loop of steps.
 NO_STEPS = {"fgsm": "one step", "aa": "the loops of its parts"}
 
 

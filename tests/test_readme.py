@@ -177,7 +177,7 @@ def records(text: str) -> list[dict[str, Any]]:
 
 
 def check(command: str, shown: str) -> None:
-    """What came out is what the command asks for: records, or the table or count that it asks for."""
+    """The output is what the command's options request: records, a table or a count."""
     if "rb-plot" in command:
         drawn = re.search(r" -o (\S+)", command)
         assert shown == "" and drawn and Path(drawn[1]).stat().st_size > 1000
@@ -296,7 +296,7 @@ def examples() -> list[str]:
 
 
 def worked_pipelines() -> list[str]:
-    """The commands of the man pages that no help text makes, as they follow one another there."""
+    """The commands of the man pages that are not generated from help texts, in their order."""
     written = prose.pages({})
     return [
         command for page in sorted(written, key=lambda page: -page.section) for command in page.commands()

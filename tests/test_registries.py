@@ -1,4 +1,5 @@
-"""Everything that is registered, on a two-layer model and 8x8 images: what each promises by being there."""
+"""Everything that is registered, on a two-layer model and 8x8 images: the properties that every entry must
+have."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from rbtools.cli.config import SHARED
 from rbtools.cli.method_options import method_options
 from rbtools.cli.shared import RecordSource  # noqa: F401  # with the options that fill SHARED
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.datasets import DATASETS, WITH_PATH
+from rbtools.datasets import DATASETS
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS
 from rbtools.measures import MEASURES
@@ -37,8 +38,8 @@ METHOD_REGISTRIES = (ATTACKS, CERTIFIERS, CORRUPTIONS, MEASURES, METHODS, NOISES
 EVERYTHING = [pytest.param(one, name, id=f"{one.kind}-{name}") for one in METHOD_REGISTRIES for name in one]
 COUNT = 12
 SHAPE = (3, 8, 8)
-EPS = 0.1  # enough that AutoAttack is soon done
-# What makes an attack short enough for a test; an attack that is not named here runs as it is.
+EPS = 0.1  # few steps, so that AutoAttack is fast
+# Parameters that make an attack short enough for a test; others run with their defaults.
 SHORT: dict[str, dict[str, Any]] = {
     "pgd": {"steps": 4},
     "cw": {"steps": 4},
@@ -69,7 +70,7 @@ def network(seed: int = 0) -> nn.Sequential:
 
 
 def labels_of(model: nn.Module, images: Tensor) -> Tensor:
-    """What the model says: every image is right, so that there is something to attack."""
+    """The model's predictions as labels: every image is classified correctly, so that it is attacked."""
     with torch.no_grad():
         predicted: Tensor = model(images).argmax(1)
     return predicted
@@ -101,7 +102,7 @@ def test_every_field_is_an_option_with_help(registered: registry.Registry, name:
     cls = registered.load(name)
     settable = registry.options(cls)
     others = {field.name for field in dataclasses.fields(cls)} - {field.name for field in settable}
-    # Set by --eps of rb-attack, and by the network that a bound is of.
+    # Set by --eps of rb-attack, and by the network of a bound.
     assert others <= {"eps", "unit", "kappa"}
     shown = {str(option.name): option for option in method_options([cls])}
     assert list(shown) == [field.name for field in settable]
@@ -248,7 +249,7 @@ def test_a_corruption_keeps_shape_range_and_grid(name: str, channels: int) -> No
         torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-4)
         distances.append(float((corrupted - images).square().mean()))
     assert torch.equal(images, before)
-    # How much each severity changes is told in tests/corruptions; grey has no saturation.
+    # tests/corruptions tests the change of each severity; grey has no saturation.
     assert min(distances[1:]) > 0 or (name, channels) == ("saturate", 1)
 
 
@@ -320,7 +321,7 @@ def test_steps_along_the_gradient_lower_the_loss(name: str) -> None:
     "name", [name for name in METHODS if METHODS.build(name).inner not in (None, "noise")]
 )
 def test_a_larger_budget_costs_more(name: str) -> None:
-    loud = {"lambda": 100.0} if name == "clp" else {}  # its clean loss alone does not grow
+    loud = {"lambda": 100.0} if name == "clp" else {}  # only its clean loss does not grow
     values = [
         float(loss_of(name, network().train(), eps=eps, **loud).value.detach()) for eps in (0.0, 0.02, 0.08)
     ]
@@ -332,7 +333,8 @@ def test_a_larger_budget_costs_more(name: str) -> None:
 
 @pytest.mark.parametrize("name", MEASURES.all)
 def test_a_ranking_knows_which_way_a_measure_is_better(name: str) -> None:
-    """From its name: a number of a measure that goes the other way than the rest is tested beside it."""
+    """The direction by the name; numbers with another direction than their measure are tested with the
+    measure."""
     lower = MEASURES.load(name).less_is_better  # type: ignore[attr-defined]
     assert metric_name.higher_is_better(name) is not lower, (
         f"{name}.less_is_better is {lower}: "
@@ -375,7 +377,7 @@ def needs_no_files(name: str) -> bool:
         return False
 
 
-# What this machine has, or these tests make.
+# Data sets that this machine has, or that these tests make.
 MADE = [*filter(needs_no_files, DATASETS), "imagefolder"]
 
 
@@ -390,18 +392,6 @@ def test_a_data_set_is_a_frozen_dataclass_with_a_docstring(name: str) -> None:
     cls = DATASETS.load(name)
     assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert cls.__dict__["__doc__"] and not cls.__dict__["__doc__"].startswith(cls.__name__ + "(")
-
-
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in MADE])
-def test_a_data_set_whose_files_are_not_there_says_what_it_looked_for(name: str) -> None:
-    """Its files are read in tests/datasets."""
-    path = "nowhere/file" if name in WITH_PATH else None
-    full = f"{name}:{path}" if path else name
-    for ask in (datasets.load, datasets.fingerprint):
-        with pytest.raises(RbError) as wrong:
-            ask(full, "test", "nowhere")
-        assert "nowhere" in str(wrong.value) and len(str(wrong.value)) > 60
-    assert not Path("nowhere").exists()
 
 
 @pytest.mark.parametrize("name", MADE)

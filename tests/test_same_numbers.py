@@ -1,7 +1,7 @@
 """The same numbers whichever way the work ran: batch, subset, order, interruption, workers, shards.
 
-One property for all evaluators, on what they keep per example, and one for two training methods. What
-an outcome may depend on is the example, the seed and the question; never on its company.
+One property for the stored outcomes of all evaluators, and one for two training methods. An outcome may
+depend on the example, the seed and the task, but not on the other examples of its batch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ QUESTIONS: dict[str, EvalTask] = {
 
 
 class Pulled(Exception):
-    """The plug, pulled."""
+    """Raised to simulate a power cut."""
 
 
 def pulling(after: int) -> Callable[[], None]:
@@ -85,7 +85,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 def reference(
     trained: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, np.ndarray]]:
-    """The outcomes of every question, computed the plain way."""
+    """The outcomes of every task, computed in one process without interruption."""
     found = {}
     for name, question in QUESTIONS.items():
         run = fresh(trained[0], tmp_path_factory.mktemp("plain"), n=N)
@@ -111,7 +111,7 @@ ways = st.fixed_dictionaries(
         "batch": st.none() | st.integers(1, 250),
         "first": st.none() | st.integers(1, N),
         "pulled": st.none() | st.integers(0, 3),
-        "before": st.none() | st.sampled_from(sorted(QUESTIONS)),  # the order in which questions come
+        "before": st.none() | st.sampled_from(sorted(QUESTIONS)),  # the order of the tasks
     }
 )
 
@@ -164,7 +164,7 @@ def test_neither_order_nor_shard_nor_an_empty_store_matters(
     trained: tuple[Path, dict[str, Any]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Three records that differ in what is asked of them: every shard is a run of its own."""
+    """Three records with different tasks: every shard is a separate run."""
     records = [{**trained[1], "n": n} for n in (30, 60, 90)]
 
     def ask(record: dict[str, Any], run: Run) -> dict[str, Any]:
@@ -235,21 +235,6 @@ def small(name: str, run: Run) -> dict[str, Any]:
     params = {} if name == "erm" else {"attack_steps": 1, "eps": 16 / 255}
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))
     return train_model.train(record, METHODS.build(name, **params), how, run)
-
-
-@pytest.mark.parametrize("name", ["erm", "trades"])
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_a_resumed_training_ends_with_the_same_weights(
-    name: str, epochs: int, uninterrupted: dict[str, str], tmp_path: Path
-) -> None:
-    run = Run.of(tool="test", store=Store(tmp_path / "store"), check_cancelled=pulling(epochs))
-    with pytest.raises(Pulled):
-        small(name, run)
-    assert len(list(run.store.files("state"))) == 1
-    record = small(name, run.changed(check_cancelled=lambda: None))
-    assert record["checkpoint"] == uninterrupted[name]
-    assert len(record["train"]["history"]["loss"]) == 3
-    assert not list(run.store.files("state"))
 
 
 def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, str], tmp_path: Path) -> None:

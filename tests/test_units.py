@@ -1,4 +1,4 @@
-"""Units at the edge: what users type for distances and lists, and what is said of slips."""
+"""Units at the edge: what users type for distances and lists, and the messages for typing errors."""
 
 from __future__ import annotations
 

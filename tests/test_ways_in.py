@@ -1,4 +1,4 @@
-"""A hostile file for each way into rbtools (the table of docs/trust.md): a sentence each, in little time.
+"""A hostile file for each input of rbtools (the table of docs/trust.md): each gives an error message quickly.
 
 Pickles have tests of their own, in tests/unpickle.
 """
@@ -303,19 +303,9 @@ def test_yaml_that_stands_for_more_than_it_is(case: str, read: Callable[[str], A
     assert "c.yaml" in str(wrong.value)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"arch":' * 5000,
-        b'{"arch":{"a":' + b"[" * 5000 + b"]" * 5000 + b"}}",
-        b'{"arch":{},"n":' + b"9" * 6000 + b"}",
-        b'{"arch":{},"arch":{}}',
-        b'{"arch":{},"n":NaN}',
-        b'{"arch":{},"n":"\xff"}',
-    ],
-)
-def test_a_line_that_is_no_record(line: bytes) -> None:
-    refused(lambda: parse(line))
+def test_a_line_that_is_no_record() -> None:
+    for line in (b'{"arch":' * 5000, b'{"arch":{},"n":' + b"9" * 6000 + b"}"):
+        refused(lambda line=line: parse(line))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +328,7 @@ def test_published_results_that_are_no_json(text: bytes) -> None:
 
 # --- nothing else ---------------------------------------------------------------------------------
 
-# Readers that make whatever a file says, and the places that may call them, with the reason.
+# Unsafe readers, and the modules that may call them, with the reason.
 RUNS = {
     "pickle.loads": {"rbtools/execution/ray_executor.py"},  # sent by the same user's other process
     "pickle.load": set(),

@@ -25,7 +25,7 @@ FAST = Recipe(epochs=1, batch_size=721, lr=0.1)
 
 
 class Pulled(BaseException):
-    """The plug, pulled."""
+    """Raised to simulate a power cut."""
 
 
 def run_in(folder: Path | str = "rb-store", **options: Any) -> Run:

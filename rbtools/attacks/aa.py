@@ -35,7 +35,7 @@ VARIANTS: dict[str, tuple[tuple[str, dict[str, int]], ...]] = {
 """The attacks of each variant, with the parameters that differ from the defaults."""
 
 _STANDARD_L1 = {"apgd-ce": {"restarts": 5}, "apgd-t": {"targets": 5}}
-"""What the standard variant has in L1 besides (Croce and Hein 2021, arXiv:2103.01208; AutoAttack's code)."""
+"""The parameters of the standard variant in L1 (Croce and Hein 2021, arXiv:2103.01208; AutoAttack's code)."""
 
 _THEIRS = ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square")
 _NOT_IN_TURN = ("aa", "cw-l2", "fmn", "ddn")
@@ -88,7 +88,8 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def stem(self) -> str:
-        """`aa`, or `ensemble-fgsm-square` where other attacks run: the same name in whatever order."""
+        """`aa`, or `ensemble-fgsm-square` where other attacks run: the name does not depend on their
+        order."""
         if not self.attacks:
             return super().stem
         return f"ensemble-{'-'.join(sorted(self.named))}{self.norm_suffix}"
@@ -156,7 +157,7 @@ class AutoAttack(ReferenceBackend):
         reference.verbose = False
         reference.logger = reference.apgd.logger = reference.apgd_targeted.logger = pyauto.logger
         pyauto.mend_ties(reference.square)
-        if self.named:  # a custom list would keep the five restarts of its constructors
+        if self.named:  # else their constructors' five restarts would remain
             reference.apgd.n_restarts = reference.apgd_targeted.n_restarts = reference.fab.n_restarts = 1
         # Their code uses 9 targets for any number of classes, and fails with fewer classes.
         plan = dict(self.plan)
@@ -173,7 +174,7 @@ class AutoAttack(ReferenceBackend):
 
 
 def _standard(norm: str) -> list[tuple[str, dict[str, int]]]:
-    """The plan of the standard variant."""
+    """The attacks and parameters of the standard variant."""
     more = _STANDARD_L1 if norm == "l1" else {}
     return [(name, more.get(name, settings)) for name, settings in VARIANTS["standard"]]
 

@@ -1,9 +1,10 @@
-"""The examples of an attack, of which broken ones leave, and at which steps a loop looks for them.
+"""The examples of an attack without the broken ones, and the steps at which a loop drops those.
 
-A check makes the host wait for all work of a GPU. On a CPU it costs nothing, so a broken example leaves at
-once and saves the rest of its passes. On a GPU a loop works on all its examples, marks on the device which
-are broken, and checks every few steps; if less than half of them are active, the others leave. The randomness
-of an example is its own and its computation does not depend on others, so both give the same points.
+A check makes the host wait for all work of a GPU. On a CPU it costs nothing, so a broken example is dropped
+at once, which saves its remaining passes. On a GPU a loop works on all its examples, marks on the device
+which are broken, and checks every few steps; if less than half of them are active, the others are dropped.
+Both give the same points: an example has its own random numbers, and its computation does not depend on the
+others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     Stage = Callable[[Network, "AttackBatch", bool], tuple[Tensor, Tensor]]
 
 STILL_CORRECT, CLEAN = -1, -2
-"""In place of the number of a stage: no stage broke the example; it is misclassified without an attack."""
+"""Takes the place of a stage's number for an example that is misclassified without an attack."""
 
 
 class CheckSchedule(NamedTuple):
@@ -37,7 +38,7 @@ class CheckSchedule(NamedTuple):
 
     @property
     def each_step(self) -> bool:
-        """Whether a broken example leaves at once."""
+        """Whether a broken example is dropped at once."""
         return self.every == 1
 
     def due(self, step: int) -> bool:
@@ -105,7 +106,7 @@ class ExampleRows:
 def size_for(active: int, size: int) -> int | None:
     """The number of examples to go on with when `active` of `size` are active; None to go on with all.
 
-    It is `size` halved, rounded up, as often as they fit, so that a loop has few shapes.
+    It is `size` halved, rounded up, as long as it holds them, so that a loop has few shapes.
     """
     if 2 * active >= size:
         return None
@@ -128,7 +129,7 @@ class ActiveExamples:
         self.result = images.clone()
         self.broken = torch.zeros(len(images), dtype=torch.bool, device=images.device)
         self.row = torch.arange(len(images), device=images.device)
-        self._done, self._first = self.broken.clone(), images  # of the rows, between checks
+        self._done, self._first = self.broken.clone(), images  # which rows are broken, between checks
 
     def __len__(self) -> int:
         return len(self.row)
@@ -145,7 +146,7 @@ class ActiveExamples:
         return tuple(row[kept] if isinstance(row, torch.Tensor) else row.take(kept) for row in rows)
 
     def _mark(self, fooled: Tensor, points: Tensor) -> Tensor | None:
-        """The rows to go on with once the broken ones have left, a mask (M,); None for all."""
+        """The rows to go on with, without the broken ones (a mask (M,)); None for all."""
         if not fooled.any():
             return None
         rows = self.row[fooled]
@@ -155,7 +156,7 @@ class ActiveExamples:
         return on
 
     def _compact(self, step: int, fooled: Tensor, points: Tensor) -> Tensor | None:
-        """The same without a look at the device but after a step that is due: int64 (M,)."""
+        """As `update`, but it reads from the device only after a step that is due: int64 (M,)."""
         fresh = fooled & ~self._done
         self._first = torch.where(wide(fresh, points), points, self._first)
         self._done = self._done | fooled
@@ -186,7 +187,8 @@ class ActiveExamples:
 
 
 def uploaded(index: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on the device; a GPU gets it from pinned memory, so that nothing waits."""
+    """A tensor of the host on the device; a GPU gets it from pinned memory, so that the host does not
+    wait."""
     return index.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else index.to(device)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _AutoPGD(ReferenceBackend):
-    """Runs of Auto-PGD on the class's loss."""
+    """The base of the Auto-PGD attacks: runs on the loss that the subclass names."""
 
     steps: int
     restarts: int
@@ -58,7 +58,8 @@ class _AutoPGD(ReferenceBackend):
             seed=seed,
             device=device,
             logger=pyauto.logger,
-            use_largereps=self.norm == "l1" and self.steps > 1,  # which fails with one step
+            # pyautoattack's larger balls fail with one step
+            use_largereps=self.norm == "l1" and self.steps > 1,
             **more,
         ).perturb
         return perturb
@@ -117,10 +118,11 @@ class APGDDLR(APGDCE):
 
 @dataclass(frozen=True, kw_only=True)
 class APGDMargin(APGDCE):
-    """Auto-PGD on the margin, max of the other logits - z_y: the screen of two-phase attacks in L1.
+    """Auto-PGD on the margin, max of the other logits - z_y. Two-phase attacks in L1 run it on all images.
 
-    An unbroken example comes back as the point of its largest loss in the ball, not as the image: its margin
-    there says how near it is to being broken. It is not registered: `rb-attack apgd-dlr` scales this loss.
+    For an unbroken example the result is the point of largest loss in the ball, not the image: the margin
+    there orders the examples that are not broken. It is not registered: `rb-attack apgd-dlr` scales this
+    loss.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rbtools.rng.draws import Draws
 
-    # From images, their objective, their start, and the loss and gradient there to the state of a run.
+    # Takes images, objective, start, and the loss and gradient there; returns the state of a run.
     NewAscent = Callable[[Tensor, AttackObjective, Tensor, Tensor, Tensor], "Ascent"]
 
 MOMENTUM = 0.75  # weight of the new step relative to the last move
@@ -31,7 +31,7 @@ RADII = (3, 2, 1)  # l1: the radii of the balls in turn, as multiples of eps
 LARGER_SHARE = 3  # tenths of the steps in each of the larger balls
 SPARSER = 0.95  # the share of the changed pixels below which the change has become sparser
 SPARSITY_RATIO = 1.5  # changed pixels of the best point for each entry of the gradient that a step follows
-SHRINK, LEAST_STEP = 1.5, 0.1  # of the step size: its divisor, and the least share of eps
+SHRINK, LEAST_STEP = 1.5, 0.1  # the divisor of the step size, and its least value as a share of eps
 
 
 def apgd(
@@ -49,10 +49,10 @@ def apgd(
     """`count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
 
     eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
-    dropped; unbroken examples are returned unchanged, or with `keep_best` as their points of largest loss,
-    the last iterate aside. `draw` numbers the random start; `passes`: of a randomised model, whose mean
-    counts. In L1 the first steps are within larger balls, and nothing they reach counts; the last ball's
-    start is the projection of their best point.
+    dropped; unbroken examples are returned unchanged, or with `keep_best` as the points of largest loss
+    before the last iterate. `draw` numbers the random start; `passes`: of a randomised model, whose mean
+    decides. In L1 the first steps are in larger balls, and their points break no example; the steps in the
+    last ball start from the projection of the best one.
     """
     model = Mean(model, passes) if passes > 1 else model
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
@@ -95,7 +95,7 @@ def _until_broken(
         seen, state = active.update(number, ~seen.still_correct, state.point, seen, state)
         state.note(seen.loss, seen.gradient)
         state.check(number)
-    if len(active):  # the last iterate needs no gradient
+    if len(active):  # no gradient at the last iterate: no step follows
         point = state.move(count)
         active.update(-1, ~model.still_correct(point, state.goal.labels), point, state)
     return active.finish(state.best_point if keep_best else None)
@@ -168,7 +168,7 @@ class Ascent(ExampleRows):
         self.best_gradient = torch.where(wide(better, gradient), gradient, self.best_gradient)
 
     def return_to_best(self, chosen: Tensor) -> None:
-        """Go on from the best point where `chosen`, bool (N, 1, 1, 1)."""
+        """Reset the chosen examples, bool (N, 1, 1, 1), to their best point."""
         self.point = torch.where(chosen, self.best_point, self.point)
         self.gradient = torch.where(chosen, self.best_gradient, self.gradient)
 

@@ -61,7 +61,7 @@ class Attack(Registered):
 
     @property
     def norm_suffix(self) -> str:
-        """The norm in the metric's name: empty for L-infinity."""
+        """The part of the metric's name that gives the norm: empty for L-infinity."""
         return "" if self.norm == "linf" else f".{self.norm}"
 
     @property
@@ -71,9 +71,8 @@ class Attack(Registered):
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether the random numbers depend on the batch and not only on the example.
-
-        Such an attack always gets the same batches, independent of memory.
+        """Whether the random numbers depend on the batch and not only on the example. Then the batches do not
+        depend on the memory.
         """
         return False
 
@@ -89,7 +88,8 @@ class Attack(Registered):
 
     @property
     def parts(self) -> Sequence[Attack]:
-        """The attacks of an ensemble, which `broken_by` of `run` counts from 0; none of others."""
+        """The names of an ensemble's attacks, in the order of the numbers in `broken_by`; empty for a single
+        attack."""
         return ()
 
     @property
@@ -146,8 +146,8 @@ class SequentialAttack(Attack):
         """Perturb `images` (N, C, H, W), in [0, 1] or uint8, as the base class says.
 
         Without `draws` the random numbers are those that the command has under `seed`; `examples`, int64
-        (N,), are the positions of the images in their data set, else image i is example i. What was given is
-        checked: RbError says what is wrong with it.
+        (N,), are the positions of the images in their data set, else image i is example i. Raises RbError for
+        invalid input.
         """
         if draws is None:
             from rbtools.rng.draws import of_images
@@ -199,10 +199,8 @@ class SequentialAttack(Attack):
     def _confirm(
         self, points: Tensor, broken: Tensor, stage: Stage, target: Network, batch: AttackBatch, more: bool
     ) -> None:
-        """Confirm what a stage found on the fast copy alone, as loops do that check seldom.
-
-        Examples on which the model disagrees are attacked again with a confirmation at each step, so that
-        their points are those of a loop that checks at each step.
+        """Confirm on the model the examples that a stage broke on the fast copy alone, without a check at
+        each step. Where the model disagrees, attack the example again with a check at each step.
         """
         from dataclasses import replace
 

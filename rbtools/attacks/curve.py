@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.target import Network
 
-# Shares of the steps: of the searches towards the most likely classes, and of the refinement from what was
-# reached. Of the rest, DDN's share in L2.
+# Shares of the steps. _TARGETED is for the searches towards the _TARGETS likeliest classes, _REFINED for the
+# search around the nearest point so far. The first search gets the other steps, in L2 DDN gets _DDN of those.
 _TARGETED, _TARGETS = 0.5, 4
-_MANY = 150  # with fewer steps the first search gets them all: it does not converge in less
+_MANY = 150  # with fewer steps there are no targeted searches: the first one would not converge
 _REFINED = 0.2
 _DDN = 0.7
 _HALVINGS = 10
-_SEARCHES = 9  # of CW for its weight, each a part of the queries
-_LOOKS = 10  # passes besides steps and halvings: of the last points of each search, and of their classes
-UNBOUNDED = 1e6  # a distance that no example has
+_SEARCHES = 9  # CW's binary search runs that often; the runs share the queries
+_LOOKS = 10  # passes that confirm the points of each search and find their classes
+UNBOUNDED = 1e6  # larger than any distance of two images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class CurveAttack(MinimalNormAttack):
 
     In L2 DDN and then FMN, in L-infinity and L1 FMN; FMN towards each of the four most likely other classes;
     FMN with smaller steps from the nearest example so far, towards the class of that example; then bisection
-    of the segment from the image to it. A forward and a backward pass are two queries; verdicts of an exact
-    model beside a fast one are not counted. `run` returns the distances as "distance" (infinite where there
-    is none).
+    of the segment from the image to it. A forward and a backward pass are two queries; the exact model's
+    checks of the fast model's decisions are not counted. `run` returns the distances as "distance" (infinite
+    where there is none).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
     """
@@ -77,7 +77,7 @@ class CurveAttack(MinimalNormAttack):
     def _refine(
         self, model: Network, images: Tensor, labels: Tensor, points: Tensor, count: int
     ) -> tuple[Tensor, Tensor]:
-        """FMN from the points, towards their classes, with the small steps and radii of its end."""
+        """FMN from the points towards their classes, with the step sizes that FMN has at its end."""
         targets = model.logits(points).argmax(1)
         attack = fmn.FMN(norm=self.norm, steps=count, step_size=0.1, last_step_size=0.001, gamma=0.01)
         radius = minimal_norm.distances(points, images, self.norm).view(-1, 1, 1, 1)
@@ -101,7 +101,7 @@ class CurveAttack(MinimalNormAttack):
 
 
 def search_named(name: str, norm: str, queries: int) -> MinimalNormAttack:
-    """A minimal-norm attack in that norm with so many passes for each image. Raises RbError."""
+    """The minimal-norm attack of that name, with at most `queries` passes per image. Raises RbError."""
     searches: dict[str, Callable[[], MinimalNormAttack]] = {
         "curve": lambda: CurveAttack(norm=norm, queries=queries),
         "fmn": lambda: fmn.FMN(norm=norm, steps=max(queries // 2, 1), eps=UNBOUNDED),

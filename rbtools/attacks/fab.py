@@ -195,13 +195,13 @@ def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) 
 
 
 _ROUNDS = 50
-# Where to see whether all have arrived would make a GPU wait. Rows that have stay; others go on with the
-# next step of the attack.
+# Rounds on a GPU, which would have to wait for a check of convergence. Converged rows stay; the others
+# continue in the next step of the attack.
 _ROUNDS_UNCHECKED = 16
 
 
 def shortest_way(points: Tensor, normal: Tensor, value: Tensor, norm: str) -> Tensor:
-    """The smallest move d in `norm` with value + <normal, d> = 0 and points + d in [0, 1].
+    """The smallest change d in `norm` with value + <normal, d> = 0 and points + d in [0, 1].
 
     If the box does not reach the hyperplane, every coordinate goes to the border. Coordinates whose normal is
     zero stay.

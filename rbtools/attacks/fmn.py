@@ -29,11 +29,11 @@ class FMN(MinimalNormAttack):
     It minimises the margin z_y - max of the others within a ball of each example's own radius. Where the
     point is adversarial the radius shrinks by the share gamma; else it grows by gamma, or, before the first
     adversarial point, to the distance at which the linearised margin is zero. Where that is nearer than
-    the radius grown by gamma, it grows by gamma too: else the walls of the box, which shorten every step, can
-    hold the search before the boundary (the paper's rule finds nothing for most images of digits in L2).
-    Step length and gamma fall along half a cosine. eps has no part in the search: it only says up to which
-    distance an adversarial example counts. `run` returns the distances themselves as "distance" (infinite
-    where there is none).
+    the radius grown by gamma, it grows by gamma too: else clipping to the box, which shortens every step, can
+    keep the search from reaching the boundary (the paper's rule finds nothing for most images of digits in
+    L2). Step length and gamma fall along half a cosine. eps has no part in the search: it only says up to
+    which distance an adversarial example counts. `run` returns the distances themselves as "distance"
+    (infinite where there is none).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Examples
     without an adversarial example within eps come back unchanged.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rbtools.attacks.losses import AttackObjective
     from rbtools.rng.draws import Draws
 
-    # From the search, the objective's gradient (N, C, H, W) and value (N,) at its points, and the number of
-    # the step to the next points.
+    # Takes the search, the objective's gradient (N, C, H, W) and value (N,) at its points, and the number of
+    # the step; returns the next points.
     Move = Callable[["Search", Tensor, Tensor, int], Tensor]
 
 _ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
@@ -48,9 +48,9 @@ class MinimalNormAttack(SequentialAttack):
             return torch.where(within, points, images), {"distance": distance}
 
     def _confirmed(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The result of `search`. On a GPU the fast model alone decides in it, and the exact model confirms
-        the points at the end; images whose points it does not confirm are searched again, with a confirmation
-        at each step.
+        """The result of `search`. On a GPU the fast model decides alone during the search, and the exact
+        model checks the points at the end. Where they disagree, the search is repeated with a check at each
+        step.
         """
         alone = None if check_schedule(images.device).each_step else model.undecided()
         if alone is None:

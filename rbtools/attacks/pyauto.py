@@ -1,7 +1,7 @@
 """Run AutoAttack's own code (the package pyautoattack) as an attack of this package.
 
-That code prints, reseeds the global generators, writes into the logits it is given, needs contiguous tensors,
-and breaks on empty batches, few classes and models that ignore their input. All of that is worked around
+That code prints, reseeds the global generators, writes into the model's logits, needs contiguous tensors, and
+fails on empty batches, few classes and models that ignore their input. All of that is worked around
 here, so that the attacks that use it stay short. Imports torch: import inside functions only.
 """
 
@@ -30,7 +30,7 @@ NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-    """The images (N, C, H, W) that AutoAttack's own code makes of these.
+    """Perturb images (N, C, H, W) with AutoAttack's own code.
 
     The seed comes from the draws of the first example, since this code draws for the whole batch: equal
     batches give equal results. Images are float32 in [0, 1].
@@ -65,14 +65,14 @@ class TameModel:
             inputs.register_hook(lambda gradient: gradient.contiguous())
         logits = self.model.logits(inputs).clone(memory_format=torch.contiguous_format)
         if inputs is not images:
-            logits = logits + 0.0 * inputs.flatten(1)[:, :1]  # adds exactly 0, and a path for the gradient
+            # adds exactly 0 and connects the logits to the images
+            logits = logits + 0.0 * inputs.flatten(1)[:, :1]
         return logits
 
 
 def mend_ties(square: Any) -> None:
-    """Let a Square attack always count an exact tie as fooled, as its search does.
-
-    Its start requires a negative margin instead, and then goes on with an empty batch.
+    """Let a Square attack count an exact tie as fooled from its start on, as its search does. Its own start
+    requires a negative margin, and then fails on an empty batch.
     """
     original = square.margin_and_loss
 
@@ -111,7 +111,7 @@ def need_tiles(images: Tensor, attack: str, norm: str) -> None:
 
 
 class _Once(logging.Filter):
-    """Passes a warning once per process, ignoring the numbers in it: batches repeat it."""
+    """Let a warning through once per process, whatever numbers it contains: every batch repeats it."""
 
     def __init__(self) -> None:
         super().__init__()

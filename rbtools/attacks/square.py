@@ -3,8 +3,8 @@
 The best image so far is one buffer: a proposal writes its square into it, and if the margin does not fall the
 old square is written back. Random numbers belong to the example and are drawn for many queries at a time.
 
-A square that changes nothing, or that was rejected since the best image last changed, needs no query of the
-model: its answer is known. Images go through their queries each at its own pace, so that batches stay full.
+A square that changes nothing, or was rejected since the best image last changed, needs no query. Each image
+advances through its queries independently, so that batches stay full.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
-    # From the state, words (N, 5) and the side in pixels to a patch of each image.
+    # Takes the state, random words (N, 5) and the side in pixels; returns a patch for each image.
     Propose = Callable[["_SquareState", Tensor, int], "_Patch"]
 
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, of 10,000, after which the share of pixels in a square is halved (section 4 of the paper)."""
 _AT_ONCE = 64  # queries whose random words are drawn together
 _WORDS = 5  # words per query: two corners, and the signs of the channels
-_BLOCK = 8 * _AT_ONCE  # queries that an image may be ahead of another
-_MOST_SQUARES = 1 << 15  # an image; of more, few would come twice
+_BLOCK = 8 * _AT_ONCE  # the most queries by which an image may be ahead of another
+_MOST_SQUARES = 1 << 15  # squares in an image; with more, few are drawn twice
 _ORDER = {"l2": 2, "l1": 1}
 _DECAY = {"l2": 2, "l1": 4}  # how fast a bump falls with the distance from its centre
 
@@ -149,9 +149,9 @@ class Square(ReferenceBackend):
 class _SquareState(ExampleRows):
     """The examples that are not broken: their best image so far, its margin, and its bounds.
 
-    Of a block of Q queries: words (N, Q, 5); next (N,), the first that is not answered; and if every square
-    of the side has a number, numbers (N, Q) and rejected (N, squares): those known not to lower the margin of
-    the best image.
+    Of a block of Q queries: words (N, Q, 5); next (N,), the first query that is not yet made; and if every
+    square of the side has a number, numbers (N, Q) and rejected (N, squares): those known not to lower the
+    margin of the best image.
     """
 
     labels: Tensor
@@ -201,8 +201,8 @@ def _number_squares(state: _SquareState, side: int, *, new_side: bool) -> None:
 
 
 def _advance(state: _SquareState, going: Tensor, better: Tensor) -> None:
-    """Go on to the next query whose answer is not known, where an image is `going` (N,); the last query of
-    the `better` ones (N,) was accepted.
+    """Advance the `going` images (N,) to the next query that needs the model; the last query of the `better`
+    ones (N,) was accepted.
     """
     if state.numbers is not None and state.rejected is not None:
         last = state.numbers.gather(1, state.next.clamp_max(state.numbers.shape[1] - 1)[:, None])
@@ -230,7 +230,7 @@ class _Patch:
 
 def _try(model: Network, state: _SquareState, propose: Propose, side: int, each: bool) -> Tensor:
     """Put each image's next patch into its best image if that lowers the margin; return which examples it
-    fools (N,). `each`: see first which images change, and ask the model about these alone.
+    fools (N,). `each`: find first which images change, and query the model for these alone.
     """
     count = state.words.shape[1]
     going = state.next < count
@@ -373,7 +373,7 @@ def _squares(state: _SquareState, words: Tensor, side: int, eps: float, norm: st
     """Algorithm 3: the length of two windows, and the rest of eps, go into a new pattern in one of them.
 
     In l2 the squares of lengths add up. In l1 lengths do, and each channel gets its share times the number of
-    channels, as in AutoAttack's code; the projection takes back what is too much.
+    channels, as in AutoAttack's code; the projection removes the excess.
     """
     count, channels, height, width = state.best.shape
     spaces = height - side + 1, width - side + 1

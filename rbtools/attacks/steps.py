@@ -70,7 +70,7 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
     if norm == "linf":
         return torch.clamp(perturbed, images - eps, images + eps).clamp_(0, 1)
     if norm == "sphere":
-        return _onto_cap(perturbed, images, float(eps))  # one per batch
+        return _onto_cap(perturbed, images, float(eps))  # eps is one number for the batch
     delta = perturbed - images
     if norm == "l1":
         room = torch.where(delta > 0, 1 - images, images)
@@ -81,7 +81,7 @@ def project(perturbed: Tensor, images: Tensor, eps: float | Tensor, norm: str) -
 
 
 _L1_ROUNDS = 60
-_L1_ROUNDS_UNCHECKED = 16  # where to see whether all have arrived would make a GPU wait
+_L1_ROUNDS_UNCHECKED = 16  # on a GPU, which would have to wait for a check of convergence
 
 
 def _onto_l1_ball(delta: Tensor, eps: float | Tensor, room: Tensor) -> Tensor:

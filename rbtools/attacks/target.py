@@ -1,8 +1,8 @@
-"""What an attack sees of a model: logits, the gradient of an objective, and whether a point fools it.
+"""The interface of attacks to a model: logits, the gradient of an objective, and whether a point fools it.
 
 The plain network, the fast copy whose decisions another network confirms, the mean over draws of a randomised
-model, a defence with a backward pass of its own: each is a `Target`, or a `Network` of which one method is
-written anew.
+model, a defence with a backward pass of its own: each is a `Target`, or a `Network` that overrides one
+method.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Target(Protocol):
 
     @property
     def gives(self) -> Literal["gradients", "logits", "labels"]:
-        """What attacks may use of it."""
+        """The parts of the model that attacks may use."""
 
     def logits(self, images: Tensor) -> Tensor:
         """Logits (N, K), at least float32; they carry a graph where the images require a gradient."""
@@ -125,15 +125,15 @@ class Network:
         return logits.detach().argmax(1) == labels
 
     def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Which points the model that decides classifies correctly, whatever a fast copy says: bool (N,)."""
+        """Which points the exact model classifies correctly, whatever its fast copy predicts: bool (N,)."""
         return self.still_correct(points, labels)
 
     def undecided(self) -> Network | None:
-        """The fast copy alone, whose decisions nothing confirms; None of a network that decides itself."""
+        """The fast copy alone, without checks by the exact model; None for a network without a copy."""
         return None
 
     def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
-        """Take back from a count of passes what an image had only because of the others in its batch."""
+        """Subtract the passes that an image had only because of the others in its batch."""
 
     def chunks(self, count: int) -> Iterator[slice]:
         """The rows of `count` examples that go through the model at once.
@@ -202,9 +202,8 @@ def not_differentiable() -> RbError:
 def differentiate(
     target: Target, images: Tensor, logits: Tensor, objective: Objective, *, again: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(objective (N,), its gradient with respect to `images`), through logits that were computed from them.
-
-    `again`: another gradient of the same logits will be needed.
+    """(objective (N,), its gradient with respect to `images`), from logits that were computed from `images`.
+    `again`: keep the graph for another gradient of the same logits.
 
     If the logits do not depend on the images (an architecture without a live path), the gradient is zero.
     Raises RbError if they do depend on them, but are not differentiable.

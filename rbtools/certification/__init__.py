@@ -1,4 +1,4 @@
-"""Certification: lower bounds of a network's margins in a ball, which no attack in that ball can go below.
+"""Certification: lower bounds of a network's margins for all images in a ball, which hold for every attack.
 
 Each method is one file and one line here, and is called as `method(model, images, labels, eps=...)`: the
 result says which images are certified. `smooth` certifies the smoothed classifier by sampling; its result is

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Model = Callable[[Tensor], Tensor]
 
-# Images that go through the model at once without `batch`, by the type of their device.
+# The default of `batch`, how many images go through the model at once, by device type.
 TOGETHER = {"cpu": 64, "cuda": 512}
 
 
@@ -31,14 +31,14 @@ class Certifier:
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    default_eps: ClassVar[str] = "8"  # as typed
+    default_eps: ClassVar[str] = "8"  # in units of 1/255, as on the command line
 
     eps: float = 8 / 255
     norm: str = param("linf", "The norm of the ball.", choices=("linf", "l2"))
 
     @property
     def alone(self) -> bool:
-        """Whether each image is bounded by itself, so that the bounds are the same beside any others."""
+        """Whether the bounds of an image do not depend on the other images of its batch."""
         return False
 
     def __call__(
@@ -103,13 +103,13 @@ class Certifier:
 
 
 def together(images: Tensor) -> int:
-    """How many of these images go through a model at once, unless the caller says."""
+    """How many of these images go through a model at once by default."""
     return TOGETHER.get(images.device.type, TOGETHER["cpu"])
 
 
 def checked(model: Model, images: Tensor, labels: Tensor, batch: int | None) -> tuple[Tensor, Tensor]:
-    """Images as floats in [0, 1] and labels int64. Raises RbError for a model, images, labels or a batch that
-    are none."""
+    """Images as floats in [0, 1] and labels int64. Raises RbError for invalid ones, and for an invalid model
+    or batch."""
     check_input.check_model(model)
     if not len(images):
         raise RbError("There are no images. Expected 1 or more.")
@@ -119,7 +119,8 @@ def checked(model: Model, images: Tensor, labels: Tensor, batch: int | None) -> 
 
 
 def finite_logits(model: Model, images: Tensor, batch: int) -> Tensor:
-    """Logits (N, K) in float32, at most `batch` images at a time. Raises RbError if they are none."""
+    """Logits (N, K) in float32, at most `batch` images at a time. Raises RbError for an output that is not
+    finite or has another shape."""
     with torch.no_grad():
         logits = torch.cat([model(part).float() for part in images.split(batch)])
     if logits.dim() != 2 or len(logits) != len(images):

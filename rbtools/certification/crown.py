@@ -20,8 +20,8 @@ class CROWN(Certifier):
     the image.
 
     A ReLU whose sign is open is bounded by the line through its ends from above, and from below by 0 or by
-    its input, whichever leaves less between. What that needs, the bounds of its input, comes from linear
-    bounds too, or with `intermediate=ibp` from intervals (CROWN-IBP, Zhang et al. 2020, arXiv:1906.06316),
+    its input, whichever encloses the smaller area. The bounds of the ReLU's input come from linear bounds
+    too, or with `intermediate=ibp` from intervals (CROWN-IBP, Zhang et al. 2020, arXiv:1906.06316),
     which is faster and looser.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is bool (N,), of

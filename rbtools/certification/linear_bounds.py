@@ -15,10 +15,10 @@ from rbtools.certification.network import Node, TracedNetwork
 from rbtools.certification.operations import Dense, Step, ValueBounds, contract_alike
 from rbtools.certification.piecewise_linear import MaxPooled, Rectifier
 
-# Coefficients that are computed at once: more than fit the processor's cache take longer.
+# Coefficients that are computed at once: those that do not fit into the processor's cache take longer.
 _COEFFICIENTS = {"cpu": 1 << 21, "cuda": 1 << 27}
-# Points of a ball by which it is guessed which signs stay open, and how many times as far as theirs values
-# may lie for that; a wrong guess costs time.
+# The sampled points of a ball that predict which signs stay open, and the factor by which their range of
+# values is widened for that. A wrong prediction costs only time.
 _SAMPLES, _REACH = 15, 4.0
 
 
@@ -28,7 +28,7 @@ class NetworkBounds:
     def __init__(self, network: TracedNetwork, ball: Ball) -> None:
         self.network, self.ball = network, ball
         self.values: list[ValueBounds] = []
-        self._scales: list[Tensor | None] = []  # of nodes whose values are the image's, scaled
+        self._scales: list[Tensor | None] = []  # per node: the scale, if its values are the scaled image
         self._errors: dict[int, Tensor | None] = {}
         self._steps: dict[tuple[int, torch.dtype], Step] = {}
         self._charges: dict[int, Tensor | None] = {}
@@ -58,7 +58,7 @@ class NetworkBounds:
         return self
 
     def inputs(self, number: int) -> list[ValueBounds]:
-        """The bounds of what a node takes."""
+        """The bounds of a node's inputs."""
         return [self.values[parent] for parent in self.network.nodes[number].parents]
 
     def error(self, number: int) -> Tensor | None:
@@ -87,7 +87,7 @@ class NetworkBounds:
 
     def _in_ball(self, number: int, bounds: ValueBounds, norm: Tensor) -> ValueBounds:
         """The bounds of an affine function of the image, also by the L2 norm of its rows."""
-        path: list[Node] = []  # from the image to this node, each of which takes one
+        path: list[Node] = []  # the path from the image to this node; each node on it has one input
         while number:
             path.append(self.network.nodes[number])
             number = path[-1].parents[0]
@@ -104,14 +104,14 @@ class NetworkBounds:
         return self._bounded(number, coefficients, both=False)[0]
 
     def lower_and_upper(self, number: int, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, and upper bounds (N, R) from the coefficients of the lower ones: CROWN's own upper
-        bounds choose others and take a pass of their own."""
+        """The same, and upper bounds (N, R) from the same coefficients. CROWN chooses other coefficients for
+        upper bounds, which takes a second pass."""
         return self._bounded(number, coefficients, both=True)
 
     def _bounded(self, number: int, coefficients: Tensor, *, both: bool) -> tuple[Tensor, Tensor]:
         pending = {number: coefficients}
         constant = torch.zeros(coefficients.shape[:2], dtype=torch.float64, device=coefficients.device)
-        gap = torch.zeros_like(constant)  # from the constant of the lower bounds to that of the upper ones
+        gap = torch.zeros_like(constant)  # the upper bounds' constant minus the lower bounds' one
         for at in range(number, -1, -1):
             here = pending.pop(at, None)
             if here is None:
@@ -133,11 +133,9 @@ class NetworkBounds:
         return constant, constant + gap
 
     def _charge(self, number: int, *, last: bool) -> Tensor | None:
-        """What rounding of a node's values, and of the sum of its coefficients, may change functions by, for
-        each unit of a coefficient (N or 1, ...); None for nothing.
-
-        An addition whose inputs nothing else takes has their coefficients, and is charged for them. last:
-        the functions are of this node's values.
+        """The most that rounding of a node's values, and of the sum of its coefficients, changes a function,
+        per unit of a coefficient (N or 1, ...); None for no change. It includes the rounding of an addition's
+        inputs if no other operation uses them. last: the functions are of this node's values.
         """
         if not self.ball.outward or (self.network.charged_later[number] and not last):
             return None
@@ -172,8 +170,8 @@ def crown_bounds(network: TracedNetwork, ball: Ball) -> NetworkBounds:
 
 
 def _sampled_values(network: TracedNetwork, ball: Ball) -> list[Tensor]:
-    """The values (1 + _SAMPLES, ...) of each node at the image of a ball and at corners of the box around it,
-    from which bounds are guessed and never made."""
+    """The values (1 + _SAMPLES, ...) of each node at the image of a ball and at corners of the box around it.
+    They only predict bounds and never enter them."""
     draw = torch.Generator().manual_seed(0)
     corners = torch.rand(_SAMPLES, *ball.images.shape[1:], generator=draw).to(ball.images.device) < 0.5
     values = [torch.cat([ball.images, torch.where(corners, ball.box.lower, ball.box.upper)])]
@@ -198,7 +196,8 @@ def _refined(network: TracedNetwork) -> dict[int, bool]:
 
 
 def _refine(bounds: NetworkBounds, number: int, samples: Tensor, *, relu: bool) -> None:
-    """Replace the bounds of a node's values, of one image, by linear bounds where they matter.
+    """Replace a node's interval bounds, for one image, by linear bounds where an operation needs tighter
+    ones.
 
     A ReLU's input that is shown to have one sign needs no more: it is bounded on the side of the sign that it
     has at the image, and roughly on the other. The first pass bounds those on both sides whose sign is likely
@@ -228,7 +227,7 @@ def _linear(
 ) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds (P,) of one image's values at flat places (P,), times signs (P,).
 
-    both (P,): which of them get linear bounds of their own on the upper side, too.
+    both (P,): which of them also get linear upper bounds.
     """
     if both is not None and both.any():
         chosen = both.nonzero()[:, 0]

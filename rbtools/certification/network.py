@@ -1,4 +1,4 @@
-"""A network as a list of operations, recorded while it classifies two images.
+"""A network as a list of operations, traced while it classifies two images.
 
 The operations are torch's own (convolution, addition ...), below modules and functions, so that it does not
 matter how the network is written.
@@ -66,7 +66,7 @@ def trace_batch(model: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Trac
     """
     with _Recorder(images, training=True) as recorder:
         logits = model(images)
-    # During a call weights have no graph: the operations are made again after it.
+    # During a call weights have no graph, so the operations are built again after it.
     nodes = [
         recorder.nodes[0],
         *(
@@ -92,7 +92,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.count, self.training = len(images), training
         self.nodes = [Node(ops.Input(), (), tuple(images.shape[1:]))]
-        self.calls: list[_Call] = []  # of all nodes but the first
+        self.calls: list[_Call] = []  # the calls of all nodes but the first
         # A node of None is of outputs that nothing may use, such as the indices of max pooling.
         self._known: dict[int, tuple[Tensor, int, int | None]] = {id(images): (images, images._version, 0)}
 

@@ -94,8 +94,8 @@ class Operation:
         return None
 
     def step(self, inputs: Sequence[ValueBounds], dtype: torch.dtype) -> Step:
-        """The way back for coefficients (N, R, ...) of this type, from bounds of the inputs: those of the
-        inputs whose linear function, plus the constant, is a lower bound.
+        """The backward step for coefficients (N, R, ...) of this type, given bounds of the inputs. It returns
+        coefficients of the inputs and a constant, whose linear function is a lower bound.
 
         Called with `both` as its second argument, a step gives the `gap` to an upper bound, too.
         """
@@ -126,7 +126,7 @@ class Affine(Operation):
     """
 
     bias: Tensor | None
-    products: ClassVar[tuple[int, int]] = (0, 0)  # terms of a sum, forward and backward
+    products: ClassVar[tuple[int, int]] = (0, 0)  # numbers of terms in a sum, forward and backward
 
     def linear(self, values: Tensor) -> Tensor:
         """The function without its bias."""
@@ -146,7 +146,7 @@ class Affine(Operation):
         return rows.view(*coefficients.shape[:2], *rows.shape[1:])
 
     def absolute_bias(self) -> Tensor | float:
-        """The sum of the absolute values of what is added, (1, ...)."""
+        """The sum of the absolute values of all additive constants, (1, ...)."""
         return 0.0 if self.bias is None else self.bias.abs()
 
     def interval(self, inputs: Sequence[ValueBounds]) -> ValueBounds:
@@ -159,7 +159,7 @@ class Affine(Operation):
     def error(self, inputs: Sequence[ValueBounds]) -> Tensor | None:
         size = self.absolute(inputs[0].magnitude) + self.absolute_bias()
         error = size * rounding.gamma(*self.products) + rounding.UNDERFLOW
-        if self.bias is not None and size.ndim == 4:  # sums over an image in `backward`
+        if self.bias is not None and size.ndim == 4:  # `backward` sums over an image
             error = error + self.bias.abs() * rounding.gamma(0, size.shape[2] * size.shape[3])
         return error
 
@@ -187,7 +187,7 @@ class Affine(Operation):
 class Convolution(Affine):
     """A convolution in two dimensions, and BatchNorm after it. weight: float64 (O, I / groups, h, w).
 
-    added: the sum of the absolute values of what its bias is made of, (1, O, 1, 1).
+    added: the sum of the absolute values of the bias' summands, (1, O, 1, 1).
     """
 
     weight: Tensor
@@ -276,7 +276,7 @@ class ChannelScale(Affine):
     """scale * x + bias, elementwise: normalisation, BatchNorm, and sums and products with constants.
 
     scale, bias: (1, ...) that broadcast, or in training (N, ...); added: the sum of the absolute values of
-    what the bias is made of, as that.
+    the bias' summands, of that shape.
     """
 
     scale: Tensor

@@ -1,4 +1,4 @@
-"""Operations that are linear on pieces, ReLU and max pooling: between which linear functions they lie.
+"""The linear functions that bound piecewise linear operations: ReLU and max pooling.
 
 Shapes are those of `operations`. ReLU: Zhang et al. 2018, arXiv:1811.00866, section 3.3 (adaptive slopes).
 """
@@ -65,8 +65,8 @@ class Rectifier(Operation):
 
 
 def _of_open_columns(unstable: Tensor, slope: Tensor, below: Tensor, intercept: Tensor, most: Tensor) -> Step:
-    """ReLU's step for one image, (1, ...) each, where the signs of coefficients matter in few columns: those
-    of values whose sign is open. The others are multiplied by the slope."""
+    """ReLU's step for one image, (1, ...) each. The signs of coefficients matter only in the few columns of
+    values with an open sign. The others are multiplied by the slope."""
     shape, slopes = slope.shape[1:], flattened(slope, 1)
     columns = flattened(unstable, 1)[0].nonzero()[:, 0]
     flat = (flattened(part, 1)[0, columns] for part in (slope, below, intercept, most))

@@ -19,23 +19,23 @@ class Smooth:
     """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates for any
     network, by sampling.
 
-    They are of the smoothed classifier, which gives the class that the network gives most often under
-    Gaussian noise of standard deviation --sigma, or abstains: not of the network itself, which attacks are
-    on. The network does best if it was trained on this noise: rb-train --method corruption --noise gaussian
-    --sigma 0.25. Some copies select the class, others bound its probability, each certificate with an error
-    probability of --alpha. Copies are classified by the network itself in float32; rounding in noise and
-    network is not covered.
+    They are not for the network itself, which attacks evaluate, but for the smoothed classifier. It gives the
+    network's most frequent class under Gaussian noise of standard deviation --sigma, or
+    abstains. The network does best if it was trained on this noise: rb-train --method corruption --noise
+    gaussian --sigma 0.25. Some copies select the class, others bound its probability, each certificate with
+    an error probability of --alpha. Copies are classified by the network itself in float32; rounding in noise
+    and network is not covered.
 
     With --adaptive an image gets no more copies as soon as all distances of --eps are decided. The error
-    probability of all its certificates together is --alpha; a few images near a limit that all copies would
-    certify are given up.
+    probability of all its certificates together is --alpha; a few images near a limit are not certified
+    although all copies would certify them.
     """
 
     name: ClassVar[str] = "smooth"
     version: ClassVar[int] = 1
     norm: ClassVar[str] = "l2"
     default_eps: ClassVar[str] = "0,0.25,0.5,0.75,1"
-    # The streams of the random numbers.
+    # The names of the streams of random numbers.
     SELECT: ClassVar[str] = "smooth.select"
     ESTIMATE: ClassVar[str] = "smooth.estimate"
 
@@ -114,7 +114,8 @@ class Smooth:
         return torch.from_numpy(np.concatenate(radii)).to(images.device)
 
     def questions(self, radii: Sequence[float]) -> tuple[float, ...]:
-        """What is decided: 0 (whether the selected class has a probability above 1/2), and radii above it."""
+        """The radii to decide: 0 (whether the selected class has a probability above 1/2), and larger
+        ones."""
         return (0.0, *sorted(radius for radius in set(radii) if radius > 0))
 
     def certified(self, counts: np.ndarray, questions: tuple[float, ...]) -> np.ndarray:

@@ -1,7 +1,5 @@
-"""The noisy copies of randomised smoothing, counted.
-
-Each image has draws of its own, in blocks that no other image shares: neither other images nor the number of
-workers change a count.
+"""Count the classes of the noisy copies of randomised smoothing. Each image has its own draws, in its own
+blocks, so that counts do not depend on other images or on the number of workers.
 """
 
 from __future__ import annotations
@@ -19,11 +17,9 @@ if TYPE_CHECKING:
 
 
 class SmoothedExamples(NamedTuple):
-    """What is certified.
-
-    images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). select, estimate: their draws, of the copies
-    that select the class and of those that bound its probability. logits: maps noisy copies (M, C, H, W) of
-    the examples in rows (M,) to logits (M, classes), in float32.
+    """The images to certify. images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). select, estimate:
+    their draws, of the copies that select the class and of those that bound its probability. logits: maps
+    noisy copies (M, C, H, W) of the examples in rows (M,) to logits (M, classes), in float32.
     """
 
     images: Tensor
@@ -35,7 +31,7 @@ class SmoothedExamples(NamedTuple):
 
 
 def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExamples) -> Tensor:
-    """What the draws of each image show, in a row: int64 (N, 5).
+    """The counts of each image, a row each: int64 (N, 5).
 
     The selected class, whether it is the label, the draws after the selection, those of the selected class,
     and the number of certified questions, -1 without `adaptive`.
@@ -53,7 +49,7 @@ def count(method: Smooth, questions: tuple[float, ...], examples: SmoothedExampl
 
 
 class _Drawing:
-    """The counts of some examples, and what they decide.
+    """The counts of some examples, and the questions that they decide.
 
     drawn, hits, passed: int64 (N,), copies, those of the selected class, and certified questions.
     """
@@ -67,7 +63,7 @@ class _Drawing:
         self.open = torch.ones_like(selected, dtype=torch.bool)
 
     def draw(self) -> None:
-        """Draw all copies, or with `adaptive` from look to look those of the examples that are undecided."""
+        """Draw all copies; with `adaptive` only the undecided examples, up to the next look each time."""
         method = self.method
         if not method.adaptive:
             self._extend(self.open.nonzero()[:, 0], 0, method.samples)

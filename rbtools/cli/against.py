@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 Key = tuple[Any, ...]
-_NAMED = 3  # reasons that are said on stderr
+_NAMED = 3  # the most reasons that are printed on stderr
 
 
 class PublishedSource(NamedTuple):
-    """A publication: how its rows and records are matched, and of how many test images its numbers are.
-
-    key: what a record and a row of the same model share (data set first); None for a record that is none of
-    its models. methods: the training methods of all its models, of which a record names none or one. options:
+    """A publication: how its rows match records, and the number of test images behind its numbers. key:
+    fields that a record and a row of the same model share (data set first); None for a record of another
+    model. methods: the training methods of all its models, of which a record names none or one. options:
     of its format. shipped: units of wanted keys, which need no file. folder: where a checkout has its files.
     """
 
@@ -60,7 +59,7 @@ class PublishedResults:
         if key is None or (self.source.methods and method not in (None, *self.source.methods)):
             return None
         rows = self.rows.get(key, [])
-        if len(rows) > 1:  # a name that RobustBench has for several threat models
+        if len(rows) > 1:  # RobustBench uses some names for several threat models
             threat = str(record.get("leaderboard") or "").rpartition("/")[0].rpartition("/")[2]
             rows = [row for row in rows if threat in ("", _threat(row))]
         if len(rows) > 1:
@@ -132,7 +131,7 @@ def parts(text: str) -> tuple[str, str | None]:
 
 
 def _place(source: PublishedSource, file: str) -> Path:
-    """The file to read; of a checkout its folder of results."""
+    """The file to read, in a checkout from its folder of results."""
     path = Path(file)
     if not path.exists():
         raise UsageError("No such file or directory.")
@@ -141,7 +140,7 @@ def _place(source: PublishedSource, file: str) -> Path:
 
 
 def _may_be(content: object, wanted: set[Key]) -> bool:
-    """Whether a unit may be of a wanted model: large files are read without making a record of each row."""
+    """Whether a row may be of a wanted model. In large files only such rows become records."""
     index = getattr(content, "arch", None)
     if not (isinstance(index, str) and index.isdigit()):
         return True

@@ -48,8 +48,8 @@ class _Main:
         status = result.status
         events.ended(status)
         if args is None and status in (exit_status.INTERRUPTED, exit_status.TERMINATED, exit_status.GONE):
-            # Everything is written and released. Only torch's shutdown is left, half a second (three on a
-            # busy machine), and whoever stopped us should not wait for it.
+            # Everything is written and released. Skip torch's shutdown, which takes half a second (three on a
+            # busy machine).
             exit_status.flush()
             os._exit(status)
         sys.exit(status)
@@ -80,7 +80,7 @@ class _Main:
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, after the notices about old words in its line."""
+        """Run the command, after notices about deprecated options in the command line."""
         for notice in ctx.meta.pop(OLD_WORDS, ()):
             streams.of_command().terminal(ctx.command_path.split()[0], False, False, None).warn(notice)
         for param in self.get_params(ctx):  # JSON cannot hold NaN, infinity, integers beyond 64 bits
@@ -119,7 +119,7 @@ def _need_allow_code(names: Sequence[str], args: Sequence[str], ctx: click.Conte
 class Command(_Main, click.Command):
     """A command without subcommands."""
 
-    classes: Sequence[type] = ()  # of a subcommand for a registry's name
+    classes: Sequence[type] = ()  # the registry's name of a subcommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = with_pairs(args)
@@ -129,7 +129,7 @@ class Command(_Main, click.Command):
         return super().parse_args(ctx, args)
 
 
-PAIR = "--normalize"  # the option whose value may be two words
+PAIR = "--normalize"  # the only option whose value may be two arguments
 
 
 def with_pairs(args: Sequence[str]) -> list[str]:
@@ -151,7 +151,7 @@ def _is_number(text: str) -> bool:
 
 
 class Group(_Main, click.Group):
-    """A command that only holds other commands."""
+    """A command that only groups other commands."""
 
     kind = "command"
 
@@ -407,7 +407,8 @@ def command(
 
 
 def _tool_name(function: Callable[..., Any]) -> str:
-    """rb-attack for a function in attack.py; from the file name, since `python -m` renames the module."""
+    """rb-attack for a function in attack.py. The name comes from the file, since `python -m` renames the
+    module."""
     return "rb-" + Path(inspect.unwrap(function).__code__.co_filename).stem
 
 

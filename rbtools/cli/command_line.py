@@ -1,4 +1,4 @@
-"""The command line of this process, as the entries that it makes keep it."""
+"""The command line of this process, as it is stored in entries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _typed: list[str] = []
 
 
 def note(tool: str, words: Sequence[str] | None) -> None:
-    """Remember what was typed; None for a command that Python called, which has no command line."""
+    """Remember the arguments; None for a command called from Python, which has no command line."""
     _typed[:] = [] if words is None else [tool, *words]
 
 
 def label() -> str | None:
-    """What was typed, without paths of this machine: files by their name and a short hash. None in Python."""
+    """The command line without paths of this machine: files by name and a short hash. None in Python."""
     return shlex.join(map(_without_paths, _typed)) if _typed else None
 
 

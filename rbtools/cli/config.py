@@ -1,6 +1,6 @@
 """Defaults from a file: `--config FILE`, else `rbtools.yaml` in the working directory over the user's own.
 
-A file has a section for each tool, and `all` for what tools share. Keys are long options without their
+A file has a section for each tool, and `all` for shared options. Keys are long options without their
 dashes, and below the name of a subcommand those of that one:
 
     all: {store: results, jobs: 2}
@@ -49,7 +49,7 @@ class ConfigKey(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """Its position in the file, for messages."""
         return f"{self.path}: {self.name} of {self.section}"
 
 
@@ -105,7 +105,7 @@ def text_of(value: object) -> str:
 def _files(ctx: click.Context, arguments: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     """The files that apply to this command line and their sections, in increasing priority."""
     if _META not in ctx.meta:
-        from_python = ctx.find_root().obj is not None  # its functions have defaults of their own
+        from_python = ctx.find_root().obj is not None  # Python functions have their own defaults
         unread = ctx.resilient_parsing or from_python
         ctx.meta[_META] = [] if unread else [(path, _read(path)) for path in _paths(arguments)]
     files: list[tuple[str, dict[str, Any]]] = ctx.meta[_META]
@@ -114,7 +114,7 @@ def _files(ctx: click.Context, arguments: Sequence[str]) -> list[tuple[str, dict
 
 def _paths(arguments: Sequence[str]) -> list[str]:
     words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
-    if {"-h", "--help", "--version"} & set(words):  # help is fast, and works with an invalid file
+    if {"-h", "--help", "--version"} & set(words):  # so that help is fast, and works with an invalid file
         return []
     named = os.environ.get(VARIABLE)
     for word, following in zip(words, [*words[1:], None], strict=False):

@@ -17,14 +17,14 @@ from rbtools.records.results import is_number
 Entry = Mapping[str, Any]
 PR = ("noise", "norm", "clip", "samples", "denominator")
 RARE = ("noise", "norm", "clip", "truncate", "particles", "moves", "runs", "floor")
-KERNELS = ("clean", "robust", "twice", "joint")  # of ntk; each computes those before it too
+KERNELS = ("clean", "robust", "twice", "joint")  # ntk's numbers; computing one also computes those before it
 _MEASURED = ("on", "split", "batches", "batch_size", "batchnorm", "seed")
 _PIXELS = ("cw-l2", "ddn")  # attacks whose distances are on [0, 1] whatever their entry says
 _NO_HASH = "Chosen images were evaluated (--n LIST), of which the record has only a hash."
 
 
 class Unsayable(Exception):
-    """Why an entry does not say how it was measured."""
+    """The reason why an entry does not determine its measurement."""
 
 
 class EntryCommand(NamedTuple):
@@ -46,8 +46,8 @@ def commands(
 ) -> list[EntryCommand]:
     """The commands that measure these entries (by metric); those that differ only in a list are one.
 
-    lenient: for which entries the tools' defaults stand for what they do not say. Raises Unsayable for the
-    first entry that does not say how it was measured.
+    lenient: the entries whose missing settings are the tools' defaults. Raises Unsayable for the first entry
+    that does not determine its measurement.
     """
     merged: dict[str, EntryCommand] = {}
     for entry in entries.values():
@@ -59,9 +59,8 @@ def commands(
 
 
 def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -> EntryCommand | None:
-    """The command of one entry; None where it comes along with another of `entries`, or is a measure's.
-
-    lenient: what the entry does not say is the tool's default, as of published numbers. Raises Unsayable.
+    """The command of one entry; None if another command of `entries` also gives it, or if it is a measure's.
+    lenient: missing settings are the tool's defaults, as for published numbers. Raises Unsayable.
     """
     name = str(entry["metric"])
     if _is_measure(entry) or ("measure" not in entry and _comes_along(name, entry, entries)):
@@ -92,7 +91,7 @@ def number(value: float) -> str:
 def distance(value: float, norm: str = "linf") -> str:
     """A distance of [0, 1] as on the command line: L-infinity in 1/255, others unchanged.
 
-    One below 0.1/255 is written so, since the tools refuse 0.031 for having two readings.
+    One below 0.1/255 is written as a fraction, since the tools refuse 0.031 as ambiguous.
     """
     if norm != "linf":
         return number(value)
@@ -132,7 +131,7 @@ def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
         return True
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
-    if parts.is_ge:  # rb-ge pr gives PR over all images and over those that are right without noise
+    if parts.is_ge:  # rb-ge pr gives PR over all images and over those classified correctly without noise
         return parts.stem == "pr-all" and parts._replace(stem="pr").build() in entries
     if parts.is_gap:  # rb-ge loss attack gives that of the loss and that of the error
         of_loss = {"error": "loss", "error_gap": "loss_gap"}
@@ -251,7 +250,7 @@ def _attack(attack: str, entry: Entry, eps: float, norm: str) -> EntryCommand:
         distances = [distance(value, norm) for value in entry["ladder"] if is_number(value)] + distances
         options["ladder"] = True
     about = entry.get("two_phase")
-    if isinstance(about, dict):  # it was estimated from a sample
+    if isinstance(about, dict):  # a value estimated from a sample
         sampled, goal = about.get("sampled"), about.get("goal")
         size = "all" if sampled == about.get("survivors") else sampled
         steps = f":steps={about['screen_steps']}" if "screen_steps" in about else ""
@@ -327,7 +326,8 @@ def _attack_named(name: metric_name.MetricName) -> EntryCommand | None:
 
 
 def _is_measure(entry: Entry) -> bool:
-    """Whether a measure's entry says all that rb-measure asks for; a bound's inputs may have been given."""
+    """Whether a measure's entry has all settings that rb-measure needs; a bound may have had further inputs
+    on the command line."""
     return entry.get("measure") in MEASURES and entry["measure"] != "bound"
 
 

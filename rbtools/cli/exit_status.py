@@ -32,7 +32,7 @@ class Ended:
 
 @contextlib.contextmanager
 def caught(command: click.Command, name: str) -> Iterator[Ended]:
-    """Where a command runs: an error is printed on stderr, and becomes the exit status."""
+    """Run a command inside the block: an error is printed on stderr and determines the exit status."""
     screen, result = Terminal(name), Ended()
     try:
         if _in_main_thread():

@@ -56,7 +56,7 @@ def filter_records(
     with opened_output(source, screen) as output:
         run = run.changed(check_cancelled=output.poll, warn=screen.warn)
         if start is None:
-            run = run.changed(workers=1)  # records keep workers busy, and small tiles would cost them time
+            run = run.changed(workers=1)  # several records keep workers busy without small tiles
         elif source.shard is not None:
             run = _sharing_images(source, run)
         loop = _Loop(source, functions, screen, output, run)
@@ -90,7 +90,7 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
 
 
 class _Loop:
-    """The counters of one run of the loop, and what happens to one line."""
+    """The counters of one run of the loop, and the handling of one line."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Loop:
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
         self.troubled = False
-        self.table: Callable[[dict[str, Any], int], str] | None = None  # in place of records
+        self.table: Callable[[dict[str, Any], int], str] | None = None  # printed instead of records
 
     def write(self, text: bytes) -> None:
         """Write a record, or on a terminal the table of one model's results."""
@@ -239,7 +239,7 @@ class _Loop:
             again = "" if "/objects/" in path else "; what it held is computed again"
             self.screen.warn(f"{path} was damaged{again}.")
         if report.trouble and not self.troubled:
-            self.troubled = True  # warn once: the next record would have the same trouble
+            self.troubled = True  # warn once, because the next record would fail in the same way
             self.screen.warn(f"{report.trouble} Results go on, but are not kept.")
         if report.trace:
             sys.stderr.write(report.trace)
@@ -257,7 +257,7 @@ class _Loop:
             self.pending += 1
             return text
         self.done += 1
-        whole = bool(report.found) and not report.computed  # else some results may be new
+        whole = bool(report.found) and not report.computed  # otherwise new results may exist
         self.found, self.computed = self.found + whole, self.computed + (not whole)
         self._say(record, result)
         return text
@@ -341,7 +341,7 @@ class _Window:
         self.loop, self.ordered = loop, not loop.run.placement.unordered
         self.room = threading.Semaphore(size)
         self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
-        self.held: dict[int, Callable[[], bytes]] = {}  # by place: what makes the line to write
+        self.held: dict[int, Callable[[], bytes]] = {}  # by place: functions that make the output line
         self.last: set[int] = set()  # the last place of each line
         self.helps: set[int] = set()  # places whose results another shard writes
         self.given = self.next = 0
@@ -396,7 +396,7 @@ class _Window:
             number = self.next if self.ordered else next(iter(self.held))
             self._write(number)
             self.next += 1
-            if number in self.last:  # a line makes room when its last output is written
+            if number in self.last:  # a line is finished when its last output is written
                 self.last.remove(number)
                 self.room.release()
 
@@ -405,7 +405,7 @@ class _Window:
         for event in (executor.last, *executor.ready()):
             if isinstance(event, Finished) and event.place in self.waiting:
                 self._hold(event)
-        if not self.writing:  # else a line is cut in the middle, and nothing may follow it
+        if not self.writing:  # otherwise the last line is incomplete, and nothing may follow it
             for number in sorted(self.held):
                 self._write(number)
 

@@ -62,8 +62,7 @@ def _python_options(params: Iterable[click.Parameter], page: tools.Page) -> dict
 
 def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
     """The options of a command, and of all below it, as parameters of a Python function with their defaults.
-
-    Those of a registered class, which depend on what is chosen, are left to `**options`.
+    Those of a registered class depend on the choice and are left to `**options`.
     """
     page = tools.find(tools.tool(tool), words)
     options = _python_options(tools.own_params(page), page)

@@ -1,7 +1,7 @@
 """Options whose value has parts: VALUE[:KEY=V[,KEY=V]], as in `--schedule step:milestones=75/90,decay=0.1`.
 
-A part reaches the command as an option of its own, which is hidden: typed by itself it is an old word, which
-is accepted for one release and gives a notice. The option that it is a part of lists its key in the help.
+A part reaches the command as an option of its own, which is hidden: typed by itself it is deprecated:
+accepted for one release, with a notice. The option that it is a part of lists its key in the help.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import click
 
 from rbtools.errors import UsageError, near
 
-UNTIL = "0.2"  # the release that no longer accepts old words
-OLD_WORDS = "rbtools.old-words"  # in click's meta: notices about old words
-_FILLED = "rbtools.filled"  # in click's meta: parts whose value came with the option that they are a part of
+UNTIL = "0.2"  # the release that no longer accepts deprecated options
+OLD_WORDS = "rbtools.old-words"  # in click's meta: notices about deprecated options
+_FILLED = "rbtools.filled"  # in click's meta: parts whose value was in their option's value
 _BARE = re.compile(r"(?:^|:)([a-z][a-z-]*)=")
 
 
@@ -24,8 +24,8 @@ class Part(click.Option):
     """A hidden option that is a part of another one.
 
     part_of: OPTION:KEY, or OPTION:ITEM:KEY for a part that belongs to one item of a list; OPTION alone where
-    the option's `split` gives the value. now: what to write in its place, for the notice. gives: the value of
-    OPTION that an old flag means; then it has none of its own.
+    the option's `split` gives the value. now: the replacement, for the notice. gives: the value of OPTION
+    that a deprecated flag means; the flag then takes no value.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Part(click.Option):
         return super().handle_parse_result(ctx, opts, args)
 
     def _replace(self, ctx: click.Context, opts: dict[str, Any], flag: str) -> None:
-        """Give the whole its value; of two old flags both values."""
+        """Set the value of the whole option; two deprecated flags give both values."""
         name, given = self.whole.replace("-", "_"), ctx.meta.setdefault(_FILLED, set())
         if name in opts and name not in given:
             raise UsageError(
@@ -61,7 +61,7 @@ class Part(click.Option):
         given.add(name)
 
     def notice(self, ctx: click.Context, word: str) -> None:
-        """Say, when the command runs, what to write in place of an old word."""
+        """Print, when the command runs, the replacement of a deprecated option."""
         notices: dict[str, None] = ctx.meta.setdefault(OLD_WORDS, {})
         notices[f"{word} is now {self.now or self._typed(ctx)}; it is accepted until {UNTIL}."] = None
 
@@ -81,7 +81,7 @@ class Part(click.Option):
         return super().get_error_hint(ctx)
 
     def described(self, ctx: click.Context) -> str:
-        """The key, its value and what it means, for the help of the whole."""
+        """The key, its value and its meaning, for the help of the whole option."""
         record = click.Option([f"--{self.key}"], metavar=self.metavar, type=self.type, is_flag=self.is_flag)
         value = "" if self.is_flag else f"={record.make_metavar(ctx)}"
         item = f"{self.item}:" if self.item != self.key else ""
@@ -95,7 +95,7 @@ class Part(click.Option):
 class Compound(click.Option):
     """An option whose value has parts.
 
-    split: the values of the option and of its parts, by their names, in what stands before the keys.
+    split: returns the values of the option and of its parts, by name, from the text before the keys.
     free: whether VALUE may have KEY=V of its own.
     """
 
@@ -123,7 +123,7 @@ class Compound(click.Option):
         return values | keys
 
     def _keys(self, text: str, parts: dict[str, Part]) -> tuple[str, dict[str, Any]]:
-        """What stands before the keys, and the values of the keys by the names of their parts."""
+        """The text before the keys, and the values of the keys by the names of their parts."""
         if not parts:
             return text, {}
         short = {part.item: part for part in reversed(parts.values())}
@@ -162,7 +162,7 @@ class Compound(click.Option):
         return super().handle_parse_result(ctx, opts, args)
 
     def _fill(self, ctx: click.Context, opts: dict[str, Any], text: str) -> None:
-        """Give its parts their values, in place of those that a file gave by this option."""
+        """Set the values of its parts, in place of those from a file."""
         parts = self.parts(ctx.command.get_params(ctx))
         filled = ctx.meta.setdefault(_FILLED, set())
         for part in parts:
@@ -195,7 +195,7 @@ class Compound(click.Option):
 
 
 def old_flag(flag: str, whole: str, gives: str) -> Callable[[Any], Any]:
-    """A flag that was, and means a value of another option."""
+    """A deprecated flag that stands for a value of another option."""
     return click.option(flag, cls=Part, part_of=whole, gives=gives)
 
 

@@ -98,7 +98,7 @@ _stream_options = (
 
 
 def gone(name: str, instead: str, *, is_flag: bool = False) -> Callable[[F], F]:
-    """An option that there is no more, hidden: typing it says what to do instead."""
+    """A removed option, hidden: using it is an error that names its replacement."""
 
     def refuse(context: click.Context, param: click.Parameter, value: object) -> None:
         if value not in (None, False):
@@ -127,7 +127,7 @@ def _sink_source(errors: str, **options: object) -> RecordSource:
     return record_source(errors, **options)
 
 
-# Hidden: typing one gives the reason why the tool does not have it.
+# Hidden: using one is an error that says why the tool does not have it.
 _refused_options = tuple(
     click.option(name, is_flag=flag, hidden=True, expose_value=False, callback=_refused)
     for name, flag in (("--shard", False), ("--in-place", True))
@@ -463,7 +463,7 @@ _search_options = (
     old_flag("--no-prepare", "prepare", "none"),
     old_flag("--compile", "prepare", "compile"),
 )
-# What is measured again says itself on which split and images, and never comes from the store.
+# Entries that are measured again name their split and images; results never come from the store.
 verify_options = bundle(
     "work",
     functools.partial(build_context.build_context, force=False, dry_run=False),

@@ -1,7 +1,7 @@
 """Standard output, which is for records alone.
 
 At its start a process redirects its standard output to standard error, and writes records to a private copy:
-nothing that a library prints ends up among them.
+so the output of libraries is never among them.
 """
 
 from __future__ import annotations

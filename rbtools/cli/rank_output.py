@@ -154,7 +154,7 @@ def _write_table(
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
     """Warn of columns whose values are of different numbers of images.
 
-    PR and ProbAcc are over the images that a model classifies correctly, so that theirs always differ.
+    The numbers for PR and ProbAcc always differ: they are over the images that a model classifies correctly.
     """
     of_metric: dict[str, set[int]] = {}
     for record in records:

@@ -24,7 +24,7 @@ where_option = click.option(
 
 
 def direction_option(whole: str) -> Callable[[Any], Any]:
-    """Old words for METRIC:lower and METRIC:higher of another option."""
+    """The deprecated options for METRIC:lower and METRIC:higher of another option."""
     now = f"--{whole} METRIC:lower or METRIC:higher"
     return click.option("--lower/--higher", cls=Part, part_of=whole, default=None, now=now)
 
@@ -39,11 +39,10 @@ form_option = click.option(
 
 
 class Inconsistent:
-    """Judges whether the numbers of each record agree with each other, and says of which they do not.
-
-    A record without entries claims nothing that could be compared. The first IN_FULL records with entries are
-    judged by all rules of rb-verify --inconsistent, which take as long as ranking them; later ones by a
-    glance at each entry, since there may be a million.
+    """Checks whether the numbers of each record agree with each other, and reports records where they do not.
+    A record without entries has nothing to compare. The first IN_FULL records with entries are
+    judged by all rules of rb-verify --inconsistent, which take as long as ranking them; later ones only by
+    checks of single entries, since there may be a million.
     """
 
     IN_FULL = 10_000
@@ -62,7 +61,8 @@ class Inconsistent:
         if self.judged <= self.IN_FULL:
             findings = consistency.findings(record)
             says = [one.says.removesuffix(".") for one in findings if one.rule != "no entry"]
-            if any(entry.get("tool") != "rb-score" for entry in record["evals"]):  # which adds its own alone
+            # other programs add only their own metrics
+            if any(entry.get("tool") != "rb-score" for entry in record["evals"]):
                 self._unexplained(record, [one.metric for one in findings if one.rule == "no entry"])
         else:
             glance = consistency.first_contradiction(record)
@@ -81,7 +81,7 @@ class Inconsistent:
             self.first_unexplained = f"{name_of(record)}: {shown(', '.join(metrics), 80)}"
 
     def tell(self, screen: shared.Terminal) -> None:
-        """Say which records are inconsistent, one a line, and how many others there are."""
+        """Report inconsistent records, one a line, and the number of further ones."""
         hint = "rb-verify --inconsistent names them"
         for line in self.lines:
             screen.warn(f"{line}.")

@@ -42,7 +42,7 @@ class RecordSource:
     normalize: str | None = None
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
     table: Callable[[dict[str, Any], int], str] | None = (
-        None  # what a terminal of this width gets of a record
+        None  # the table of a record for a terminal of this width
     )
 
     @property
@@ -133,7 +133,7 @@ class RecordSource:
 
     def _what_to_give(self) -> str:
         ways = "Pipe records in (rb-arch --unique --sample 3 | ...), or name a file of records"
-        context = click.get_current_context(silent=True)  # none in the thread that reads ahead
+        context = click.get_current_context(silent=True)  # there is none in the thread that reads ahead
         if context and any(param.name == "checkpoint" for param in context.command.params):
             return f"{ways}, or evaluate one model with --checkpoint FILE."
         return f"{ways}."
@@ -204,7 +204,7 @@ def stop_if_strict(strict: bool, message: str) -> None:
 def file_path(path: str) -> str:
     """The absolute path of a user's file, or a name of published weights as it is. Raises UsageError."""
     if not os.path.isfile(path):
-        from rbtools.inputs import published_weights  # --help does not need it
+        from rbtools.inputs import published_weights  # imported here because --help does not need it
 
         if published_weights.is_name(path):
             return path

@@ -40,7 +40,7 @@ class Streams:
         return Terminal(tool, quiet=quiet, verbose=verbose, log=log)
 
     def file(self, name: str) -> Any:
-        """What is given in place of this file; None if it is a real file."""
+        """The object that replaces this file; None if it is a real file."""
         return None
 
     def one_record(self, file: str, purpose: str) -> Record:
@@ -57,7 +57,7 @@ class Streams:
         return False
 
     def each(self, works: Iterable[Callable[[Any], Record]]) -> bool:
-        """Whether the records were in memory, and each work was done on each of them."""
+        """Do each work on each record if the records are in memory; return whether they are."""
         return False
 
 
@@ -78,7 +78,7 @@ class MemoryStreams(Streams):
         return _MemoryWriter(self.lines)
 
     def source(self, **options: object) -> RecordSource:
-        # A caller sees that a list is empty: no program that failed can have made it.
+        # A caller knows that a list is empty; it does not come from a failed program.
         return _GivenRecords(**{**options, "allow_empty": True}, given=self)  # type: ignore[arg-type]
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:

@@ -23,8 +23,8 @@ from rbtools.scoring import remeasured, table
 
 _GAP = 2  # spaces between columns
 _NARROWEST = 10  # shortest line that a heading is broken into
-_LONGEST_TEXT = 32  # of a name, a data set or a method
-_NAMED = 8  # metrics that are named as not shown
+_LONGEST_TEXT = 32  # the most characters of a name, a data set or a method
+_NAMED = 8  # the most metrics to list as not shown
 
 
 class _DrawnColumn(NamedTuple):
@@ -223,8 +223,8 @@ _HEADINGS = (
 
 
 def verify_table(record: Mapping[str, Any], width: int) -> str:
-    """A line about the model, a row for each entry, then why entries cannot be told, and what is
-    inconsistent, a line each.
+    """A line about the model, a row for each entry, then the reasons why entries cannot be judged, and the
+    inconsistencies, a line each.
     """
     arch, verify = record.get("arch") or {}, record.get("verify") or {}
     about = ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
@@ -267,7 +267,8 @@ def _verdict_row(name: str, verdict: Mapping[str, Any]) -> list[table.TableCell]
     for key in ("claimed", "measured", "p", "test", "n", "difference"):
         value = verdict.get(key)
         if key == "test" and isinstance(value, str):
-            cells.append(table.TableCell(re.split("[,;:]", value)[0]))  # its name; the rest is in the record
+            # only its name: the record has the details
+            cells.append(table.TableCell(re.split("[,;:]", value)[0]))
             continue
         cells.append(table.TableCell(value if is_number(value) else None))
     return cells

@@ -1,8 +1,7 @@
 """Messages for people, on standard error.
 
-The stages of a pipe share one terminal. A status line is transient: it is erased before anything
-else is said, and only one process of a pipeline shows one at a time, so that stages do not paint
-over each other.
+The stages of a pipe share one terminal. A status line is transient: it is erased before any other message.
+Only one process of a pipeline shows one at a time, so that stages do not overwrite each other.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _ERASE = "\r\x1b[2K"
 _SECONDS_BETWEEN_PAINTS = 0.1
 _RECORDS = " Is it a file of records? Published tables are read by rb-convert."
-_NAMED_LINES = 8  # lines that are no records and are named one by one
+_NAMED_LINES = 8  # the most invalid lines that are reported one by one
 
 
 class Terminal:
@@ -54,7 +53,7 @@ class Terminal:
 
     @property
     def wants_details(self) -> bool:
-        """Whether anybody sees what `detail` and `tell` are given."""
+        """Whether messages of `detail` and `tell` are shown anywhere."""
         return bool(self.verbose or self.log is not None or self.listeners)
 
     def detail(self, text: str) -> None:
@@ -112,7 +111,7 @@ class Terminal:
 
     def _line(self, text: str) -> None:
         start = _ERASE if self.terminal else ""
-        _write(f"{start}{self.tool}: {one_line(text)}\n")  # names in it may come from anybody's file
+        _write(f"{start}{self.tool}: {one_line(text)}\n")  # names in it may come from untrusted files
 
     def _mine(self) -> bool:
         """Whether the terminal's status line is ours: its owner holds a lock on the terminal."""

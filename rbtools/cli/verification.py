@@ -1,4 +1,4 @@
-"""Measures a record's entries again, by the commands that they describe, in this process, and compares."""
+"""Measure a record's entries again, by the commands that they describe, in this process, and compare."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class _Measurement:
         self.record, self.entries, self.job = record, entries, job
         self.assumed = [] if "checkpoint" in came else [f"checkpoint {job.file}"]
         self.bare = {name: value for name, value in record.items() if name not in _APART}
-        self.parts: dict[str, int] = {}  # the claim's images, of which a random part was measured, by metric
+        self.parts: dict[str, int] = {}  # by metric: the claim's images, a random part of which was measured
         self.measured: dict[str, Entry] = {}
         self.failed: dict[str, str] = {}
 
@@ -205,7 +205,7 @@ class _Measurement:
         sayable = [entry for entry in sayable if not _sources(entry)]
         clean = [entry for entry in sayable if metric_name.without_split(entry["metric"]) == "acc"]
         for entry in clean:
-            if "indices" not in entry:  # else it may come along with a difference
+            if "indices" not in entry:  # otherwise a difference may measure it too
                 self._run(_clean(entry), [entry])
         context = {entry["metric"]: entry for entry in (*sayable, *self._clean_entries())}
         others = {} if len(clean) == len(sayable) else context
@@ -350,7 +350,7 @@ class _Measurement:
         return alike[0] if len(alike) == 1 else None
 
     def _published(self, entry: Entry, measured: Entry) -> Record:
-        """The verdict on a published number, which says only a part of how it was measured."""
+        """The verdict on a published number, which names only some of its settings."""
         if words := published_difference.difference(measured, entry):
             return _unknown(entry, f"it was measured differently: {words}")
         verdict = remeasured.published(entry, measured, self.parts.get(measured["metric"]))
@@ -359,7 +359,7 @@ class _Measurement:
 
 
 def _is_checklist(entry: Entry) -> bool:
-    """Whether it is the number of failing tests, with what they were measured by."""
+    """Whether it is the number of failing tests, with the entries of these tests."""
     named = metric_name.without_split(entry["metric"]) == CHECKLIST
     return named and is_number(entry.get("eps")) and type(entry.get("n")) is int
 

@@ -29,7 +29,7 @@ def _packages() -> Iterator[tuple[str, str | None]]:
     seen: set[str] = set()
     try:
         requirements = importlib.metadata.requires("rbtools") or []
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that is not installed
+    except importlib.metadata.PackageNotFoundError:  # rbtools runs from a checkout that is not installed
         requirements = ["torch", "torchvision", "numpy"]
     for requirement in requirements:
         extra = re.search(r"extra == [\"'](.+?)[\"']", requirement)
@@ -43,7 +43,7 @@ def _packages() -> Iterator[tuple[str, str | None]]:
 def _torch() -> Iterator[str]:
     try:
         import torch
-    except Exception as wrong:  # a broken installation is what the report is about
+    except Exception as wrong:  # the installation may be broken, which the report has to show
         yield f"torch cannot be imported: {type(wrong).__name__}: {wrong}"
         return
     yield f"torch computes on the CPU with {torch.backends.cpu.get_cpu_capability()}"

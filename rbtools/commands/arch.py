@@ -49,9 +49,15 @@ _choice_options = options.bundle(
         "--where",
         default=None,
         metavar="EXPR",
-        help="Only those for which this holds: 'kernel_params == 18'.",
+        help="Only architectures that satisfy this condition: 'kernel_params == 18'.",
     ),
-    click.option("--sample", default=None, type=click.IntRange(1), metavar="N", help="A random sample of N."),
+    click.option(
+        "--sample",
+        default=None,
+        type=click.IntRange(1),
+        metavar="N",
+        help="A random sample of N architectures.",
+    ),
     click.option("--seed", default=0, type=click.IntRange(0), help="Seed of --sample."),
 )
 
@@ -92,7 +98,7 @@ _choice_options = options.bundle(
     "--neighbours",
     default=None,
     metavar="ARCH",
-    help="All that differ from ARCH (an index, a name or a string) in one edge, edge by edge.",
+    help="All architectures that differ from ARCH (an index, a name or a string) in one edge.",
 )
 @_choice_options
 @_size_options
@@ -183,8 +189,8 @@ def _of_files(
 ) -> Iterator[dict[str, Any]]:
     """A record for each file and member, in their order, with an `error` if its network is not recognised.
 
-    described: what the user says of the files, as `CheckpointHints` takes it. Raises UsageError for a path
-    that is no file, before any file is read.
+    described: the user's description of the files, as arguments of `CheckpointHints`. Raises UsageError for a
+    path that is no file, before any file is read.
     """
     from rbtools.inputs import checkpoints
 
@@ -212,7 +218,7 @@ def _file_and_member(text: str) -> tuple[str, str]:
     return path, member
 
 
-FOR_FILES = ("normalize", "prompts", "member")  # and --allow-code, which data sets of the user's need too
+FOR_FILES = ("normalize", "prompts", "member")  # and --allow-code, which the user's own data sets need too
 NOT_FOR_FILES = (
     *("space", "unique", "index", "string", "neighbours", "sample", "seed"),
     *("channels", "cells", "width", "depth"),
@@ -235,7 +241,7 @@ def _refuse_with_files() -> None:
 
 
 def _is_program(name: str | None) -> bool:
-    """Whether it names code of the user's own."""
+    """Whether the name refers to the user's own code."""
     return name is not None and name.strip().startswith(OWN)
 
 
@@ -258,7 +264,7 @@ def _named(
     given = {key: value for key, value in sizes.items() if value is not None}
     for word in filter(None, (part.strip() for part in text.split(","))):
         fields = named_arch(word)
-        sized(fields["space"], **given)  # refuses sizes that the space does not have
+        sized(fields["space"], **given)  # raises an error for sizes that the space does not have
         described = spaces.describe({**fields, **given}, **about)
         if fields["space"] == "python" and allow_code:
             described |= _counted(described, **about)
@@ -266,9 +272,8 @@ def _named(
 
 
 def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) -> dict[str, int]:
-    """Parameters, and operations for one image, of a network of the user's own, which is built.
-
-    Raises RbError where it is not there, or fails on an image.
+    """Build a user's own network, and count its parameters and its operations for one image. Raises RbError
+    if it does not exist, or fails on an image.
     """
     import torch
 
@@ -278,7 +283,7 @@ def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) ->
     network = build(arch, classes=classes, shape=shape, allow_code=True).eval()
     try:
         macs = count_macs(network, torch.zeros(1, *shape))
-    except Exception as wrong:  # whatever the user's network raises
+    except Exception as wrong:  # the user's network may raise anything
         raise RbError(of_network(wrong) or f"python:{arch['name']} stopped with {wrong!r}.") from wrong
     return {"params": sum(one.numel() for one in network.parameters()), "macs": macs}
 

@@ -25,7 +25,7 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 
 
 def _size_or_goal(text: str) -> dict[str, Any]:
-    """N or all, or how well the value shall be known."""
+    """The value of --two-phase: N, all, or the wanted precision."""
     is_goal = re.fullmatch(r"0?\.\d+|\de-\d+", text) is not None
     return {"precision_goal" if is_goal else "two_phase": text}
 
@@ -49,8 +49,8 @@ def _size_or_goal(text: str) -> dict[str, Any]:
     split=_size_or_goal,
     metavar="N|all|GOAL",
     default=None,
-    help="Run the attack on a sample of N images that PGD leaves, or on all of these; with a goal, a number"
-    " below 1 such as 0.01, on as many as make the value on these images known to +-GOAL.",
+    help="Run the attack on a sample of N of the images that PGD does not break, or on all of them. With a"
+    " GOAL below 1, such as 0.01, the sample grows until the value on these images is known to +-GOAL.",
 )
 @click.option(
     "--precision-goal",
@@ -89,12 +89,13 @@ def main(
     writes the records on; every other field passes through. Clean accuracy ("acc") is added too. An image
     that is misclassified without an attack counts as fooled. The search may run in lower precision; success
     is decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
-    the images that PGD does not break, nor an earlier attack on the model whose outcomes are stored; the
-    accuracy under all of them is estimated from these, with its interval. --two-phase all is exact.
+    the images that neither PGD nor an earlier attack with stored outcomes breaks. From these the accuracy
+    under all of the attacks is estimated, with its interval. --two-phase all is exact.
 
-    --save-adv FILE.adv is evidence that travels: of each image that the attack broke its difference, at the
-    coarsest of a few roundings (8-bit images, mostly moved by the whole distance or not at all) that the
-    model in float32 misclassifies too; an image that no rounding keeps adversarial is kept exactly.
+    --save-adv FILE.adv writes evidence for rb-verify --adv: the perturbation of each broken image. It is
+    rounded as coarsely as the model in float32 still misclassifies the image, mostly to 8-bit images whose
+    pixels change by the whole distance or not at all. An image that no rounding keeps adversarial is stored
+    exactly.
 
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
@@ -251,7 +252,7 @@ def check(
     "--queries",
     type=click.IntRange(20),
     default=2000,
-    help="Passes of the search for each image, forward and backward; float32 verdicts come on top.",
+    help="Passes of the search for each image, forward and backward; checks in float32 are not counted.",
 )
 @click.option(
     "--attacks",
@@ -277,11 +278,11 @@ def curve(
 ) -> shared.Status:
     """Measure robust accuracy at every distance by one search for the nearest adversarial examples.
 
-    FMN, in L2 also DDN, and a refinement from what they reach look for the nearest image that the model
-    misclassifies in float32; the accuracy at a distance is the share of images that have none up to it. Adds
+    FMN, in L2 also DDN, and then a refinement search for the nearest image that the model misclassifies in
+    float32. The accuracy at a distance is the share of images without such an image up to it. Adds
     curve.8 and so on, and curve.distance: the median, with quantiles and the area under the curve in "evals".
     Other distances than those of the last run are computed from the store. With several --attacks,
-    optimality.fmn and so on compare them: 1 is as near as all of them together (AttackBench).
+    optimality.fmn and so on compare them: 1 is as good as all of them together (AttackBench).
 
     \b
     Examples:

@@ -22,7 +22,7 @@ from rbtools.cli import options, shared
 @click.option(
     "--detail",
     is_flag=True,
-    help="Keep the bound of each image's smallest margin in the record, of smooth each certified radius.",
+    help="Keep the bound of each image's smallest margin in the record, with smooth each certified radius.",
 )
 @options.source_options
 @options.run_options
@@ -47,13 +47,14 @@ def main(
     another method under the same name is refused: --force puts the new one in its place, --as gives one a
     name of its own.
 
-    smooth certifies any network, but another classifier: the network's most frequent class under noise
-    (cert.smooth.SIGMA.RADIUS, radii in L2). Its certificates hold with probability 1 - alpha for each image.
-    "abstained" in evals counts the images without a certificate, "mean_radius" is the mean certified radius,
-    0 where the class is wrong; with --adaptive each image counts with the largest radius of its list.
+    smooth takes any network, but it certifies the smoothed classifier: the network's most frequent class
+    under noise (cert.smooth.SIGMA.RADIUS, radii in L2). Its certificates hold with probability 1 - alpha for
+    each image. "abstained" in evals counts the images without a certificate, "mean_radius" is the mean
+    certified radius, 0 where the class is wrong; with --adaptive each image counts with the largest radius of
+    its list.
 
     With --detail an entry has, in the order of the images: "margins" (above 0 is certified, null is
-    misclassified), or of smooth "radii" (null is abstained) and "correct", whether the class is the label.
+    misclassified), or with smooth "radii" (null is abstained) and "correct", whether the class is the label.
 
     \b
     Examples:

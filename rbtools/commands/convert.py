@@ -55,8 +55,8 @@ def main(
 
     Reads FILE (for some formats a folder), or standard input, and writes a record for each result, with
     metrics named as rb-attack and the others name them; "evals" says where each number comes from and how it
-    was rounded. With --write it converts records to the format; what the format has no place for is listed on
-    standard error, each kind once. A row that cannot be read becomes a record with an error.
+    was rounded. With --write it converts records to the format; contents that the format cannot express are
+    listed on standard error, each kind once. A row that cannot be read becomes a record with an error.
 
     \b
     Examples:
@@ -195,7 +195,7 @@ class _Writing:
             nothing = not units and target != "-" and reader.came > 0
             if not units and not nothing:
                 self.screen.say("no records came in; nothing is written.")
-            elif not units:  # an error: the caller expects the file
+            elif not units:  # an error, because the caller expects the file
                 self.screen.error(f"there is nothing to write: {target} was not written.")
             elif target == "-":
                 for document in documents:

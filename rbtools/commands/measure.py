@@ -27,7 +27,7 @@ class MeasureOptions:
         None, "The settings of a paper: " + ", ".join(gathered("measure-presets")) + ".", metavar="NAME"
     )
     eps: str = param("8", "Distances of perturbed images, in 1/255.", metavar="LIST")
-    attack: str = param("pgd", "What perturbs images: pgd, fgsm, or both.", metavar="LIST")
+    attack: str = param("pgd", "Attacks that perturb images: pgd, fgsm, or both.", metavar="LIST")
     attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)", part_of="attack:pgd:steps")
     step_size: str | None = param(
         None,
@@ -72,7 +72,8 @@ def main(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Compute proposed predictors of robustness: Jacobian, Hessian, tangent kernel, Weight-Curvature Index.
+    """Compute measures proposed as predictors of robustness: Jacobian, Hessian, tangent kernel,
+    Weight-Curvature Index.
 
     One measure, several with commas, or all. Adds numbers to "metrics" under names such as
     hessian.weight.trace and ntk.robust.fro.pgd.8. By default ntk, naswot, nasi, synflow, snip and grad_norm

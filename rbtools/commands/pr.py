@@ -42,7 +42,7 @@ class PROptions:
     noise: str = param("uniform", f"Kinds of noise: {', '.join(NOISES)}.", metavar="LIST")
     passes: str = param(
         "at-least",
-        "An image passes with a PR of 1 - rho or more: at-least (text), or of more than that: above"
+        "An image passes if its PR is 1 - rho or more: at-least (text), or if it is more than 1 - rho: above"
         " (PRBench's code, advbench).",
         choices=("at-least", "above"),
     )
@@ -167,7 +167,7 @@ class RareOptions(PROptions):
         return RareFailureTask(noise, gammas, split, estimator.confidence)
 
     def say_undecided(self, work: shared.CommandContext) -> None:
-        """As for PROptions; of rare failures there is nothing to note."""
+        """As for PROptions; rare failures need no note."""
         if not self.rare:
             super().say_undecided(work)
 
@@ -201,7 +201,7 @@ def main(
     Its interval is for the share of images whose true PR passes, whatever the distribution of PR: where many
     images are near 1 - rho it stays wide, and more copies narrow it, not more images. "estimate" in evals is
     an estimate of that share, "undecided" counts images whose own copies do not decide whether they pass, and
-    "quantiles" has those of these images' PR, with exact intervals.
+    "quantiles" has quantiles of these images' PR, with exact intervals.
 
     With --sampling rare it adds the mean failure probability 1 - PR_D (pfail.NOISE.GAMMA), down to 1e-9 and
     less; "images" in evals has each image's logarithm of it and its spread over the runs.

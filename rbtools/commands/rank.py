@@ -60,7 +60,7 @@ _point_option = click.option(
 
 
 def _refused_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Hidden options that changed how a table looks: typing one says what to use in its place."""
+    """Former options of table layouts, hidden: each is an error that names its replacement."""
     instead = "The cells of --format csv, or a line of jq on --format jsonl, make any table."
     for name in ("--percent", "--digits", "--label", "--hide", "--bold-within"):
         options.gone(name, instead, is_flag=name == "--percent")(function)
@@ -177,7 +177,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by acc --top 1 --assert 'point:acc > 0' --format junit results.jsonl
     """
     choice, conditions = _choice(options), _conditions(options)
-    if conditions:  # without records they fail, and the report says so
+    if conditions:  # without records the assertions fail, and the report says so
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
@@ -212,7 +212,7 @@ def _passes(
     sink: Sink,
     form: str | None,
 ) -> bool:
-    """Whether the records that are written meet the conditions; says where not, as JUnit's XML too."""
+    """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML."""
     entries = [] if ranking is None else [entry for group in ranking.groups for entry in group[:top]]
     named = [(name_of(record), record) for record in (parse_again(entry.record.text) for entry in entries)]
     results = assertions.verdicts(named, conditions)
@@ -248,7 +248,7 @@ def _choice(options: RankingOptions) -> RankOptions:
         for name in lists[field]:
             compiled(name, option)
     if options.against is not None:
-        against.parts(options.against)  # refuses a wrong one before records are read
+        against.parts(options.against)  # raises an error for a wrong key before records are read
         if lists["pivot"] or lists["group"]:
             raise UsageError(
                 "--against compares models, but --pivot and --aggregate by: merge them. Leave them out."

@@ -22,7 +22,7 @@ from rbtools.store.files import user_output
 _STEP = 1000
 
 KINDS = ("training", "tracking", "evaluation")
-MANY = 5000  # from this many results on, several processes read
+MANY = 5000  # with this many results or more, several processes read
 
 _options = (
     click.argument("keys", nargs=-1, metavar="[KEY]..."),
@@ -122,7 +122,7 @@ class SelectedResults:
         self.screen.error(f"{path} is damaged. rb-store verify --delete removes damaged files.")
 
     def why_nothing(self) -> str:
-        """Why nothing was selected."""
+        """The message for an empty selection."""
         if not self.seen:
             return f"the store {self.store.folder} holds no results yet."
         if self.absent == self.seen and self.condition is not None:

@@ -81,7 +81,7 @@ def main(
     preset = [] if recipe["preset"] is None else ["--preset", recipe["preset"]]
     names = _names(_default_method(preset) if method is None else method)
     whole_recipe = _recipe(recipe, frozenset(params))
-    slips: dict[str, None] = {}  # options are shared by methods: each is reported once
+    slips: dict[str, None] = {}  # methods share options: report each option once
     methods = [
         shared.build(METHODS, name, _params(name, params, whole_recipe), slips.setdefault) for name in names
     ]
@@ -121,7 +121,7 @@ def main(
 
 
 def _recipe(typed: dict[str, Any], given_params: frozenset[str]) -> Recipe:
-    """The recipe that options and preset make. Raises UsageError for what has no effect."""
+    """The recipe of the options and the preset. Raises UsageError for options without effect."""
     given = frozenset(name for name in typed if _is_given(name))
     in_file = frozenset(name for name in typed if _is_given(name, in_file=True))
     result = presets.recipe(typed, given_params, in_file)
@@ -141,7 +141,7 @@ def _is_given(name: str, in_file: bool = False) -> bool:
 
 
 def _params(name: str, given: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """The method's own options: those given, over those of the preset."""
+    """The method's own options: the given ones override the preset's."""
     if recipe.preset is None:
         return given
     return presets.params(presets.named(recipe.preset), METHODS.load(name), given)

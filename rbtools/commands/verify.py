@@ -56,9 +56,9 @@ def main(
     the result is compared: match, differs (by how much, with the test and its p-value), or cannot be told,
     and why. Scores and expressions are computed again from the record's metrics. With --n each is measured on
     a random part of its images, chosen by --seed. Random numbers belong to the image, so a true accuracy
-    differs only by what was chosen, and by what arithmetic turns: 0.2 % of the images, 1 % under a search or
-    noise, and a tenth of that where the device, precision and environment of the entry are those here. What
-    is in the store is not looked up.
+    differs only by the choice of images and by rounding. Rounding may change 0.2 % of the images, 1 % under a
+    search or noise, and a tenth of that with the device, precision and environment of the entry. Stored
+    results are not used.
 
     With and without a network the numbers of a record are compared with each other: values outside their
     intervals, value times n no whole number, metrics without entries and entries without metrics, entries
@@ -68,14 +68,14 @@ def main(
 
     A record's weights are found in the store by their hash, or in --checkpoint FILE: one with another hash
     differs. A record without a checkpoint, such as a row of a leaderboard (rb-convert), gets that file's
-    network; what its entries do not say is assumed, and written. They match within their rounding and the
-    sampling error of both numbers.
+    network; missing settings of its entries are assumed, and the record names them. Such entries match within
+    their rounding and the sampling error of both numbers.
 
     --adv judges saved adversarial images: each has to be inside the ball and the box, and misclassified by
-    the record's checkpoint. What they show, an accuracy of at most so much, needs no trust in the attack.
+    the record's checkpoint. They prove an upper bound of the accuracy, whatever the attack was.
 
     The record goes on with "verify"; a terminal shows a table in its place. The status is 1 if something
-    differs or is inconsistent, each a line on stderr, and where no verdict could be reached on any result.
+    differs or is inconsistent, each a line on stderr, or if no result could be judged.
 
     \b
     Examples:
@@ -142,7 +142,7 @@ def _with_file(
 
 @dataclasses.dataclass(frozen=True)
 class _OrItsOwn(shared.RecordSource):
-    """The records that come in; where none comes, the one that `start` makes of a file."""
+    """The records of the input; without any, the one that `start` makes of a file."""
 
     start: Callable[[], dict[str, Any]] | None = None
 
@@ -163,7 +163,7 @@ def _table(record: dict[str, Any], width: int) -> str:
 
 
 class _Verdicts:
-    """Says the verdicts of each record: what is wrong, and what cannot be told."""
+    """Reports the verdicts of each record: wrong results, and those that cannot be judged."""
 
     def __init__(self, screen: shared.Terminal) -> None:
         self.screen = screen
@@ -196,7 +196,7 @@ class _Verdicts:
             self.screen.say(f"{name}: {', '.join(metrics)} cannot be told: {reason}")
 
     def tell(self) -> bool:
-        """Say how many results match; False where no verdict was reached on any that could have one."""
+        """Report how many results match; return False if there are results but none could be judged."""
         match, differs, unknown = self.count.values()
         if not self.count.total():
             return True

@@ -13,7 +13,7 @@ from rbtools.registry import Registered, param
 from rbtools.rng.draws import Draws, of_images
 from rbtools.units import SEVERITIES
 
-CIFAR_UP_TO = 64  # pixels a side; larger images use the ImageNet-C constants
+CIFAR_UP_TO = 64  # pixels per side; larger images use the ImageNet-C constants
 # Values processed at once on a CPU, so that they fit its cache: blurs are up to twice as fast.
 CPU_PIECE = 3 << 17
 
@@ -42,7 +42,7 @@ class Corruption(Registered):
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    random: ClassVar[bool] = False  # whether the draws matter to the result
+    random: ClassVar[bool] = False  # whether the result depends on the draws
     severities: ClassVar[Mapping[str, Sequence[Any]]]  # "cifar" and "imagenet": five constants each
 
     constants: str = param(
@@ -56,9 +56,8 @@ class Corruption(Registered):
         return self
 
     def prepared(self) -> Callable[[Tensor, Any, Draws], Tensor]:
-        """The function of grey levels, constant and draws, once all that it needs is read from files.
-
-        Raises RbError where something that it needs is not installed.
+        """Read the necessary files, and return the function of grey levels, constant and draws. Raises
+        RbError if a file is not installed.
         """
         return self.corrupt_levels
 

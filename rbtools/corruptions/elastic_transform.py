@@ -74,8 +74,8 @@ def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Te
     corners = [[x + distance, y + distance], [x + distance, y - distance], [x - distance, y - distance]]
     shifts = draws.uniform((3, 2)).double().mul_(2).sub_(1).mul_(reach)
     points = shifts + torch.tensor(corners, dtype=shifts.dtype, device=shifts.device)
-    along = (points[:, 1] - points[:, 2]) / (2 * distance)  # the image of a step to the right
-    under = (points[:, 0] - points[:, 1]) / (2 * distance)  # and of a step down
+    along = (points[:, 1] - points[:, 2]) / (2 * distance)  # the map of a step to the right
+    under = (points[:, 0] - points[:, 1]) / (2 * distance)  # the map of a step down
     rows, columns = grid(size, shifts)
     # The inverse map: solve [along under] (u, v) = place - points[2], then go from the third corner.
     dx, dy = (columns - points[:, 2, 0, None, None]), (rows - points[:, 2, 1, None, None])

@@ -17,8 +17,8 @@ from rbtools.lazy import Tensor, np, torch
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
 
-PACKAGE = "imagecorruptions"  # has the photographs of frost
-USED = 5  # of six photographs: the reference draws from 0 to 4
+PACKAGE = "imagecorruptions"  # the package with the photographs of frost
+USED = 5  # the package has six photographs, but the reference draws from 0 to 4
 CIFAR_SCALE, CIFAR_SIDE = 5, 32  # every fifth pixel of a photograph, on images of 32 pixels
 GENERATED = (350, 525)  # height and width
 # Mean and deviation of the five photographs, red, green and blue, in grey levels.

@@ -11,7 +11,7 @@ from rbtools.lazy import F, Tensor, torch
 # and for every batch; the tolerance is far below what matters to the truncation.
 HAIR = 1e-7
 
-Kernel = tuple[tuple[float, ...], ...]  # square, odd, rows of weights
+Kernel = tuple[tuple[float, ...], ...]  # rows of weights, square with an odd side
 
 
 def by_taps(padded: Tensor, kernel: Kernel) -> Tensor:

@@ -11,7 +11,7 @@ from rbtools.lazy import Tensor, torch
 from rbtools.rng.draws import Draws
 
 WORD = 32  # bits of a draw
-BINS = 10  # of which these choose the start of the search
+BINS = 10  # the leading bits that choose the start of the search
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,15 +13,15 @@ from rbtools.rng.draws import Draws
 Constant = tuple[float, float, float, float, float, int]
 WATER = (175, 238, 238)  # pale turquoise
 MUD = (63, 42, 20)
-FARTHEST = 20  # pixels from an edge; beyond, water is as far from it
+FARTHEST = 20  # pixels; larger distances from an edge count as this one
 # Lengths of a step in the distance transform: beside, across, and a knight's move.
 STEPS = {1.0: ((0, 1), (1, 0)), 1.4: ((1, 1),), 2.1969: ((1, 2), (2, 1))}
-LOW, HIGH = 50, 150  # gradients that may be an edge, and that are one
+LOW, HIGH = 50, 150  # the lower and the upper threshold of edges
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spatter(Corruption):
-    """Drops of water (shaded from their edges inward) or mud. One of the four extra ones.
+    """Drops of water (shaded from their edges inward) or mud. One of the four extra corruptions.
 
     Constants: mean and deviation of the noise that drops are made of, its blur, the level above which
     there is a drop, how strong the water is or how blurred the mud, and 1 for mud.

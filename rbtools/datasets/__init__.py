@@ -97,7 +97,7 @@ def _parted(name: str) -> tuple[str, str, str]:
 
 
 def _kind_of(path: str) -> str | None:
-    """The data set name for a path given without the kind (`npz:PATH`); None where the path is no data."""
+    """The name with its kind (`npz:PATH`) for a bare path; None if the path is no data set."""
     kinds = {".npz": "npz", ".parquet": "parquet"}
     kind = "imagefolder" if os.path.isdir(path) else kinds.get(os.path.splitext(path)[1])
     return f"{kind}:{path}" if kind and os.path.exists(path) else None
@@ -128,7 +128,7 @@ def describe(
     class_map: PathLike | None = None,
     allow_code: bool = False,
 ) -> Description:
-    """What is known of a data set without loading it: shape, classes, sizes. Imports no torch."""
+    """The description of a data set without loading it: shape, classes, sizes. Imports no torch."""
     return source(name, data_dir, class_map, allow_code=allow_code).describe()
 
 

@@ -18,8 +18,8 @@ class ArrayDataset(DatasetSource):
     """A data set in memory, whose splits `arrays` makes; all else has a default.
 
     `argument` is what follows the class in python:MODULE:CLASS:ARGUMENT, or None. `classes` are their names;
-    without them the highest label of all splits gives their number. Results belong to the content: they are
-    found again as long as `arrays` returns the same.
+    without them the highest label of all splits gives their number. Stored results are keyed by the content:
+    they are found again while `arrays` returns the same.
     """
 
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
@@ -64,7 +64,7 @@ class ArrayDataset(DatasetSource):
 def _arrays_of(data: ArrayDataset, split: str) -> tuple[np.ndarray, np.ndarray]:
     """The arrays of a split, made once: images uint8 (N, C, H, W), labels int64 (N,).
 
-    Raises RbError for what is no such arrays, and where the user's function stops.
+    Raises RbError for other arrays, and if the user's function fails.
     """
     if split not in data.splits:
         raise data.unknown_split(split, data.splits)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rbtools.datasets.streaming import Streamed
 
-MOST_CLASSES = 100_000  # without names: ImageNet-21k has a fifth of them
+MOST_CLASSES = 100_000  # the most classes without names; ImageNet-21k has a fifth of them
 _HTML = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 
 
@@ -97,7 +97,7 @@ class HashCache(Protocol):
 class DatasetSource(Registered, ABC):
     """A data set that can be opened.
 
-    name: as the user wrote it, argument included. argument: what follows the colon, or None.
+    name: as the user wrote it, argument included. argument: the text after the colon, or None.
     """
 
     name: str

@@ -104,7 +104,7 @@ def _named(path: Path, where: Path, expected: str) -> Iterator[None]:
         raise RbError(f"The file {where} was not read: {error}. Expected {expected}.") from None
     except MemoryError:
         raise damaged(path, expected, "it asks for more memory than there is") from None
-    except Exception as error:  # pickle and numpy raise nearly anything for a damaged file
+    except Exception as error:  # pickle and numpy may raise nearly any error for a damaged file
         raise damaged(path, expected, error) from None
 
 

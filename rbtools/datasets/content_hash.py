@@ -45,8 +45,8 @@ def remembered(
 ) -> str:
     """The hash that `make` returns, or the cached one of the same files.
 
-    what: values besides the files that the hash depends on. files: (a name, a path) of each. Raises OSError
-    for a file that is not there.
+    what: further values that the hash depends on. files: (name, path) of each. Raises OSError for a missing
+    file.
     """
     if cache is None:
         return make()
@@ -60,7 +60,7 @@ def remembered(
 
 
 def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]]) -> tuple[str, bool]:
-    """A cache key that changes when any file does, and whether it may be believed: see `checksum.stamp`."""
+    """A cache key that changes when any file does, and whether it is reliable: see `checksum.stamp`."""
     total = hashlib.sha256(lines(*what))
     settled = True
     for name, path in files:

@@ -85,7 +85,7 @@ class CifarC(PublishedDataset):
     """
 
     shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
-    sizes: ClassVar[dict[str, int]] = {"test": 10_000}  # of one corruption at one severity
+    sizes: ClassVar[dict[str, int]] = {"test": 10_000}  # images of one corruption at one severity
     folder: ClassVar[str]
     archive: ClassVar[Remote]
     md5s: ClassVar[dict[str, str]]
@@ -109,7 +109,7 @@ class CifarC(PublishedDataset):
         return [self.archive]
 
     def parts(self, split: str) -> list[DataFile]:
-        """The labels, then a file for each corruption; in the archive where it is not unpacked."""
+        """The file of labels, then a file per corruption; members of the archive if it is not unpacked."""
         wanted = ["labels", *dict.fromkeys(name for name, _ in self._blocks())]
         paths = [f"{self.folder}/{name}.npy" for name in wanted]
         folder = self.folder_of(paths, f"Unpack {self.archive.name} again.")

@@ -25,8 +25,8 @@ GATHERED = 512  # images whose encoded bytes are in memory together
 DEEP_MODES = ("I", "F")
 GREY_MODES = ("L", "1")
 
-# The content decides, not the ending, so Pillow's other formats are excluded: for EPS it runs Ghostscript
-# on a program in the image.
+# The content decides the format, not the file's ending. Pillow's other formats are excluded, because for EPS
+# it runs Ghostscript on a program in the image.
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
@@ -53,7 +53,7 @@ class Encoded(Protocol):
         """A stream of its bytes, closed by the caller."""
 
     def gathered(self, ids: Sequence[int]) -> Encoded:
-        """The same images, with those of `ids` at hand where many are read faster together."""
+        """The same images; those of `ids` may be loaded together, if that is faster."""
 
 
 def size_of(images: Encoded, index: int) -> tuple[int, int]:
@@ -199,7 +199,7 @@ def _start(length: int, part: int) -> int:
 def _open(file: IO[bytes] | str) -> Image.Image:
     from PIL import Image
 
-    Image.preinit()  # else the first format that is not loaded yet makes Pillow load all plug-ins
+    Image.preinit()  # otherwise Pillow loads all plug-ins at the first format that is not loaded yet
     image = Image.open(file, formats=FORMATS)
     if image.mode.split(";")[0] in DEEP_MODES:
         raise ValueError(f"it has more than 8 bits a channel, Pillow's mode {image.mode}; save it with 8")

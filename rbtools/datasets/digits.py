@@ -27,7 +27,7 @@ from rbtools.plain_files import opened, plain
 # Known without loading anything; a test compares all of them with the data.
 _DIGITS = tuple(str(digit) for digit in range(10))
 SIZES = {"train": 1442, "test": 355}
-MEAN, STD = (0.3052,), (0.3760,)  # of the train split
+MEAN, STD = (0.3052,), (0.3760,)  # images of the train split
 FINGERPRINTS = {
     "train": "17fbab78aab50668d3474dd1404ce2feb3332f97a8cb1fce44afe1eb44ae4c67",
     "test": "570e84577587ebb2208a6d2d658eda5c6e333fc399c64a64d417972e449ab6b0",
@@ -163,7 +163,7 @@ def _idx(path: Path, dimensions: int) -> np.ndarray:
         pixels = np.frombuffer(data, np.uint8, offset=4 * (1 + dimensions))
         if len(pixels) != math.prod(sides):
             raise ValueError(f"it holds {len(pixels)} bytes for {' x '.join(map(str, sides))}")
-    except Exception as error:  # gzip and zlib raise many kinds
+    except Exception as error:  # gzip and zlib raise many kinds of errors
         raise damaged(path, expected, error) from None
     return pixels.reshape(sides)
 

@@ -41,7 +41,7 @@ def bring(
     """
     target = home / remote.name
     result = home / remote.into if remote.into else target
-    there = target.exists()  # a damaged file, which is replaced
+    there = target.exists()  # a damaged file is replaced
 
     def done() -> bool:
         return result.exists() and not there
@@ -53,7 +53,7 @@ def bring(
     if held is None:
         return
     try:
-        if remote.into and result.exists():  # another process was faster
+        if remote.into and result.exists():  # another process has removed it already
             return
         _clear(home)
         if not (there and (remote.md5 is None or md5_of(target) == remote.md5)):
@@ -131,7 +131,7 @@ def _chunks(url: str) -> Generator[tuple[bytes, int | None], None, None]:
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the connection
+            error.close()  # the error holds the connection
         raise RbError(
             f"Cannot download {url}: {reason}. Check the network (and https_proxy, where there is a proxy),"
             " or get the file yourself and put it where --data-dir (or RB_DATA) says."

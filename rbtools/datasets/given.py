@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 
 def pair(data: Any, *, in_order: bool = False) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W), uint8 or floats in [0, 1], and labels int64 (N,) of what was given.
-
-    data: (images, labels) as tensors or arrays, or a torch Dataset or DataLoader of such pairs, which is read
+    """Images (N, C, H, W), uint8 or floats in [0, 1], and labels int64 (N,) of `data`. data: (images, labels)
+    as tensors or arrays, or a torch Dataset or DataLoader of such pairs, which is read
     once. in_order: results are kept by the order of the images. Raises RbError for anything else.
     """
     images, labels = _tensors(data, in_order)

@@ -19,7 +19,7 @@ FORMS = (
 )
 
 BETWEEN = " \t,:="  # a name and its index: "cat 3", "cat,3", "cat: 3", "cat = 3"
-MOST_DIGITS = 9  # of an index
+MOST_DIGITS = 9  # the most digits of an index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def read_class_map(file: str, folders: list[str]) -> list[str]:
     Raises RbError where the file is unreadable, names an unknown folder, leaves one out, or does not
     use each index from 0 once.
     """
-    if file.startswith("["):  # as records store it
+    if file.startswith("["):  # the JSON list of names that records store
         return _ordered("of the record", _from_json("of the record", file), folders)
     try:
         text = read_text(Path(file).expanduser(), "utf-8-sig")
@@ -150,7 +150,7 @@ def _from_lines(file: str, text: str, folders: list[str]) -> list[tuple[str, int
 
 
 def _pair(line: str) -> tuple[str, int] | None:
-    """The name and the index of a line; None where it has no both."""
+    """The name and the index of a line; None if it lacks either."""
     before = line.rstrip("0123456789")
     name, digits = before.rstrip(BETWEEN), line[len(before) :]
     if not name or name == before or not 0 < len(digits) <= MOST_DIGITS:

@@ -46,7 +46,7 @@ _SHARD = re.compile(r"(?:.*[-_.])?(train|validation|val)[-_.]?\d.*|\d+", re.DOTA
 _ENDINGS = (".tar", ".parquet")
 _IMAGE_ENDINGS, _LABEL_ENDING = ("jpg", "jpeg", "png", "webp"), "cls"
 EXPECTED = "a WebDataset shard: for each image NAME.jpg and NAME.cls, its class index as text"
-MOST_DIGITS = 8  # of a class index
+MOST_DIGITS = 8  # the most digits of a class index
 SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluates on
 
 
@@ -116,7 +116,7 @@ class ImageNet(Photographs):
 
     @property
     def kind(self) -> str:  # type: ignore[override]
-        """What decides the pixels besides the files."""
+        """The settings that determine the pixels, besides the files."""
         return f"imagenet 1 {self.argument or USUAL}"
 
     def describe(self) -> Description:
@@ -257,12 +257,12 @@ def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 class Packed(NamedTuple):
-    """Packed images by name: the class index of each, and what reads some of them, or one."""
+    """Packed images by name: the class index of each, and functions that read some of them or one."""
 
     labels: dict[str, int]
     read: Callable[[str], bytes]
     gather: Callable[[Sequence[str]], Callable[[str], bytes]] | None = None
-    file_names: Mapping[str, str] = {}  # the names of the files that they were made of
+    file_names: Mapping[str, str] = {}  # the names of the original image files
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import IO, Any, NamedTuple
 from rbtools.lazy import np
 from rbtools.plain_files import opened
 
-_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip's member, up to the lengths of its name and extras
+# bytes of a zip member's header before the lengths of its name and extra fields
+_LOCAL_HEADER = struct.Struct("<26xHH")
 _LOCAL_SIZE = 30
 
 
@@ -37,7 +38,7 @@ def header(file: IO[bytes]) -> Header:
         shape, fortran, dtype = read(file)
     except OSError:
         raise
-    except ValueError as error:  # only its first line: the others advise to trust the file
+    except ValueError as error:  # only the first line of numpy's message: the others advise to trust the file
         raise ValueError(str(error).partition("\n")[0]) from None
     except Exception as error:  # Python's parser, which numpy uses, raises nearly any error for odd text
         raise ValueError(f"its header is damaged: {error}") from None

@@ -145,10 +145,10 @@ class _Archive:
     def array(self, name: str) -> np.ndarray:
         """An array, memory-mapped where it is not compressed."""
         member = self._members[name]
-        header = self.header(name)  # raises RbError for Python objects
+        header = self.header(name)  # reading the header raises RbError for Python objects
         try:
             needed, there = header.dtype.itemsize * math.prod(header.shape), member.file_size - header.size
-            if there < needed:  # before memory is allocated for it
+            if there < needed:  # check its size before memory is allocated
                 raise ValueError(f"it ends after {there} of {needed} bytes")
             offset = npy.offset_in_zip(self.path, member)
             if offset is not None and member.file_size:

@@ -44,7 +44,7 @@ EXPECTED = (
 # The Hub's names of splits; synonyms of `validation`, which is used if there is no `test`.
 _SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val|dev)\b")
 _SAME = {"valid": "validation", "val": "validation", "dev": "validation"}
-AT_ONCE = 32  # rows that are read together
+AT_ONCE = 32  # the number of rows that are read together
 _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 
@@ -145,8 +145,8 @@ def _splits(path: Path) -> dict[str, list[Path]]:
 class ImageTable:
     """The rows of a split: labels int64 (N,), and encoded images by number.
 
-    Labels are in memory. An image is read where it is asked for, with the rows of its row group before it:
-    rows in ascending order are read once (`gathered`).
+    Labels are in memory. An image is read on access, with all rows before it in its row group. Rows in
+    ascending order are read only once (`gathered`).
     """
 
     def __init__(self, files: list[Path]) -> None:
@@ -161,7 +161,7 @@ class ImageTable:
             for table, file in zip(opened, files, strict=True):
                 groups = range(table.metadata.num_row_groups)
                 rows = sum(table.metadata.row_group(group).num_rows for group in groups)
-                if rows > (size := file.stat().st_size):  # labels in runs take no room
+                if rows > (size := file.stat().st_size):  # equal labels in a row take little memory
                     raise ValueError(f"it claims {rows} rows in {size} bytes")
             column = pa.concat_tables([table.read([label]) for table in opened]).column(label)
             if column.null_count:
@@ -192,7 +192,7 @@ class ImageTable:
         """These rows in memory, each row group read once."""
         rows: dict[int, bytes] = {}
         for index in sorted(ids):
-            with contextlib.suppress(OSError), self.open(index) as stream:  # `open` says it again
+            with contextlib.suppress(OSError), self.open(index) as stream:  # `open` repeats the message
                 rows[index] = stream.read()
         return GatheredRows(self, rows)
 

@@ -27,7 +27,8 @@ class Photographs(PublishedDataset):
     """Image files of a split, decoded when loaded or, where they do not fit in memory, when used."""
 
     resize: ClassVar[int | None] = None
-    kind: ClassVar[str] = "imagefolder 1"  # with unchanged pixels, the fingerprint is that of an image folder
+    # with these settings the pixels are unchanged, and the fingerprint is that of an image folder
+    kind: ClassVar[str] = "imagefolder 1"
 
     @abstractmethod
     def tree(self, split: str) -> Tree:

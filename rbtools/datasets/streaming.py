@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNKNOWN_MEMORY = 4 * 2**30
-_AHEAD = 2  # batches that are read before they are indexed, at most
+_AHEAD = 2  # the most batches that are read before they are indexed
 
 
 class Streamed:
@@ -61,7 +61,7 @@ class Streamed:
     def prefetch(self, index: Sequence[int] | np.ndarray | Tensor) -> None:
         """Begin to read the images of the next batch in a thread, while a GPU computes on this one."""
         if self.device.type != "cuda":
-            return  # the CPU has no core to spare
+            return  # on the CPU no core is free for that
         ids = self._ids(index)
         self._pool = self._pool or ThreadPoolExecutor(1)
         while len(self._read_ahead) >= _AHEAD:
@@ -72,7 +72,8 @@ class Streamed:
         return torch.arange(len(self))[index.cpu() if isinstance(index, torch.Tensor) else index]
 
     def _read(self, ids: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-        """The images (n, C, H, W) on the device, and the end of their copy if it may be under way."""
+        """The images (n, C, H, W) on the device, and the event at the end of their copy, if it may be
+        unfinished."""
         on_gpu = self.device.type == "cuda"
         out = _empty((ids.numel(), *self.shape[1:]), pinned=on_gpu)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())
@@ -102,8 +103,8 @@ def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed
 
 
 def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
-    """Images of an evaluation, each of which is used once: a GPU gets those of a batch when they are indexed,
-    while it works on the batch before, and keeps its memory for the batch."""
+    """Images of an evaluation, each of which is used once: they are copied to a GPU batch by batch, during
+    the work on the batch before, to save its memory."""
     if isinstance(pixels, Streamed) or device.type != "cuda":
         return pixels.to(device)
     return Streamed(tuple(pixels.shape), lambda ids, out: _gather(pixels, ids, out), device)
@@ -121,7 +122,7 @@ def _empty(shape: Sequence[int], *, pinned: bool) -> Tensor:
 
 
 def _copy(pinned: Tensor, device: torch.device) -> tuple[Tensor, torch.cuda.Event]:
-    """The tensor on a GPU, and the end of the copy."""
+    """The tensor on a GPU, and the event at the end of the copy."""
     stream, end = _copy_stream(device), torch.cuda.Event()
     with torch.cuda.stream(stream):
         moved = pinned.to(device, non_blocking=True)

@@ -47,7 +47,7 @@ class Tree:
         return os.path.join(self.root, self.files[index][1])
 
     def open(self, index: int) -> IO[bytes]:
-        """The encoded image. Raises OSError, also for a pipe or a device: one has no writer, one no end."""
+        """The encoded image. Raises OSError, also for a pipe or a device, which may have no end."""
         return opened(self.path(index))
 
     def gathered(self, ids: Sequence[int]) -> Tree:

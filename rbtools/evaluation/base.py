@@ -1,4 +1,4 @@
-"""What an evaluation is: a task with its outputs, the batches that it runs on, and outcomes in the store.
+"""The parts of an evaluation: a task with its outputs, batches of examples, and outcomes in the store.
 
 An output is one whole number per example, and the entries computed from all of them. Nothing here imports
 torch before a batch is measured: a task whose outcomes are all stored only reads them.
@@ -42,7 +42,7 @@ REFERENCE_BATCH = 128
 # batches of 512 (0.065 ms in float32, 0.037 in bf16 against 0.11 and 0.07 in batches of 64; a cell network on
 # AMD EPYC).
 _PIXELS, _MOST = 32 * 32, 4
-VERSION = 2  # of the computation of outcomes
+VERSION = 2  # version of the computation of outcomes
 _SECONDS_BETWEEN_WRITES = 2.0
 
 
@@ -103,7 +103,7 @@ class Batch:
         return logits
 
     def unchecked_logits(self, images: Tensor) -> Tensor:
-        """The same without a look at them, for which a GPU would wait."""
+        """As `logits`, without the check for finite values, for which a GPU would have to wait."""
         with torch.no_grad():
             return torch.cat([self.model(part).float() for part in images.split(self.chunk_size)])
 
@@ -186,16 +186,15 @@ class Output:
 
     @property
     def fixed_batches(self) -> bool:
-        """Whether the size of a batch shows in an outcome or its cost, by rounding too.
-
-        It does where images leave a batch during the work: kernels round differently for a few images.
+        """Whether an outcome or its cost depends on the batch size, by rounding too. It does if images are
+        dropped from a batch during the work: kernels round differently for few images.
         """
         return True
 
     @property
     def copies_together(self) -> int:
-        """How many times fewer examples a batch has: as many as copies of each that go through the network
-        together, or more than 1 where each example is long work by itself."""
+        """The factor by which batches are smaller: the number of copies of an example that go through the
+        network together, or more than 1 if an example takes long by itself."""
         return 1
 
     @property
@@ -257,7 +256,7 @@ class EvalTask:
         raise NotImplementedError
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        """What `measure` of each wanted output gives, for outputs that share work."""
+        """The results of `measure` of each wanted output, for outputs that share work."""
         return [output.measure(batch) for output in wanted]
 
     def summarize(
@@ -288,7 +287,7 @@ class TilePart(NamedTuple):
 
     @classmethod
     def decoded(cls, data: bytes) -> TilePart | None:
-        """A part that was stored; None for damaged data."""
+        """Decode a stored part; None for damaged data."""
         values, totals, devices, fast_steps, environments = _decoded(data)
         if values is None or len(devices) != 1 or len(environments) != 1:
             return None
@@ -301,7 +300,7 @@ class Outcomes:
     A row is a whole number, or some float32 numbers. Every write contains all rows, so that an interrupted
     run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
     them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
-    the fast model, `environments` what `device.environment` said, "" where that is not known. With `anew`
+    the fast model, `environments` the values of `device.environment`, "" if unknown. With `anew`
     stored outcomes are ignored.
     """
 

@@ -1,4 +1,5 @@
-"""Certified accuracy: the share of images whose label no image of their ball can lose, `rb-certify`.
+"""Certified accuracy (`rb-certify`): the share of images whose predicted label is proved constant in their
+ball.
 
 By bounds of the network itself, or of the smoothed classifier, whose class wins under noise.
 """
@@ -32,8 +33,8 @@ STOPPING = "group sequential: exact binomial boundaries, error alpha for all rad
 def certification_task(
     method: Any, eps: tuple[float, ...], warn: Callable[[str], object], *, each_image: bool = False
 ) -> EvalTask:
-    """The evaluation of a registered method at these distances. `warn` gets the reason why some of them are
-    out of reach. each_image: what is proved of each image goes into the entries, too."""
+    """The evaluation of a registered method at these distances. `warn` gets the reason why some of them
+    cannot be certified. each_image: the entries also contain the proved bound or radius of each image."""
     if not isinstance(method, Smooth):
         return CertifiedTask(method, eps, each_image)
     short = smoothing.too_few(eps, method.samples, method.sigma, method.alpha)
@@ -111,7 +112,7 @@ class CertifiedTask(EvalTask):
 
 @dataclass(frozen=True)
 class SmoothingOutput(Output):
-    """What the draws of an image show, in a row: the selected class, whether it is the label, the draws after
+    """A row for each example: the selected class, whether it is the label, the draws after
     the selection, those of the selected class, and the number of certified questions, -1 without `adaptive`.
 
     The questions are whether the selected class has a probability above 1/2 (else the classifier abstains),
@@ -206,7 +207,7 @@ class SmoothingOutput(Output):
         drawn = {"draws_spent": int(totals.get("draws", 0))} if self.method.adaptive else {}
         entries = []
         for template in self.entry_template():
-            passed = int((right & (certified >= template["eps"])).sum())  # no NaN is
+            passed = int((right & (certified >= template["eps"])).sum())  # false for NaN
             value = {"n": n, "value": passed / n, "ci95": list(intervals.wilson(passed, n))}
             entries.append({**template, **value, **summary, **drawn, **self._detail(right, certified)})
         return entries

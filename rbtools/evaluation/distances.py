@@ -42,7 +42,7 @@ class DistanceOutput(Output):
 
     def key_fields(self) -> dict[str, Any]:
         key = method_key("distance", "attack", self.method)
-        del key["config"]["eps"]  # the search does not depend on it
+        del key["config"]["eps"]  # the search does not depend on eps
         return key
 
     def postprocess_key(self) -> dict[str, Any]:
@@ -93,8 +93,8 @@ class OptimalityOutput(Output):
 
     Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
     attack's curve of accuracy over eps up to the largest of the smallest distances, b the area under the
-    curve of the smallest distance of each example, and c that of an attack that finds nothing. 1 is as good
-    as all attacks together.
+    curve of the smallest distance of each example, and c that of an attack that finds nothing. An attack with
+    1 is as good as all attacks together.
     """
 
     attacks: tuple[DistanceOutput, ...]

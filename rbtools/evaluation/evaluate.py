@@ -1,8 +1,7 @@
-"""`evaluate`: which images a model classifies correctly under a task, and what that says of it.
-
-The loop cuts the examples into fixed batches, runs the task on each, and keeps the outcomes, one an image. It
-knows a model, images, labels and settings; who else computes batches (`share`) and where outcomes are kept
-(`Outcomes`) is behind two small objects.
+"""`evaluate`: which images a model classifies correctly under a task, and the metrics computed from that. The
+loop cuts the examples into fixed batches, runs the task on each, and keeps the outcomes, one an image. It
+gets a model, images, labels and settings. Two small objects divide the batches among processes (`share`) and
+store the outcomes (`Outcomes`).
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from rbtools.evaluation.fast_model import FastModel
 
 # The smallest tile of an evaluation that several workers share, as a part of a batch. Less than a batch only
-# on a CPU, whose kernels give an image the same bits beside any others, if these are more than a few (3 of
+# on a CPU, whose kernels compute an image bit for bit alike in any batch of more than a few images (3 of
 # 32x32 pixels, 13 of 8x8). 32 images take up to 4 % longer each than 64, and 16 up to 13 % (cell networks on
-# AMD EPYC). On a GPU kernels depend on how many images there are, and small batches leave it idle.
+# AMD EPYC). On a GPU the kernels depend on the number of images, and small batches use it badly.
 TILES_OF_BATCH = {"cpu": 4}
 
 
@@ -65,8 +64,8 @@ class Share(Protocol):
     def tiles(
         self, tiles: Sequence[range], outcomes: Sequence[Outcomes], progress: Callable[[int], None]
     ) -> Iterator[range]:
-        """The tiles to compute; the outcomes have all when they end. `progress` takes the number of examples
-        that are done, and raises when the work should stop."""
+        """Yield the tiles to compute; afterwards the outcomes are complete. `progress` takes the number of
+        examples that are done, and raises when the work should stop."""
 
     def add(self, tile: range, parts: Mapping[int, TilePart]) -> None:
         """Take the outcomes of a tile, by the position of their output."""
@@ -226,8 +225,8 @@ def compute_outcomes(
 def cut(
     outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], workers: int
 ) -> list[range]:
-    """The first n examples cut into what a worker takes at once: the batches, or where their size shows in
-    no outcome, batches and smaller tiles towards the end.
+    """The first n examples cut into tiles for workers: the batches or, if outcomes do not depend on their
+    size, batches and then smaller tiles.
     """
     batch = together(outputs, device, shape)
     fixed = workers <= 1 or any(output.fixed_batches for output in outputs)

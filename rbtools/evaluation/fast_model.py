@@ -48,9 +48,9 @@ def make_fast_model(
     model: eval mode, images float32 (N, C, H, W) in [0, 1] -> logits (N, K); it is not changed. The copy
     takes the same images and gives float32 logits; with "bf16" the network computes in bfloat16, but the
     normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
-    traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs, and
-    networks whose copy fails (`refusal` says why), are attacked unchanged. On a GPU its passes are recorded
-    as CUDA graphs. `compiled`: it is compiled instead, in its repeated blocks if it has any
+    traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs and
+    networks whose copy fails are attacked unchanged; `refusal` is the reason. On a GPU its passes are
+    captured as CUDA graphs. `compiled`: it is compiled instead, in its repeated blocks if it has any
     (models/compiled.py), where that is faster; `notify` is called with the reason where either is not done.
     """
     network = model.network if isinstance(model, Preprocessed) else model
@@ -82,7 +82,7 @@ def make_fast_model(
 
 
 def _compiled(fast: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> bool:
-    """Compile a network in place, and keep that where its passes are as fast as without, or faster."""
+    """Compile a network in place; undo it if its passes became slower."""
     if not compile_network(fast, probe, notify):
         return False
     pixels = _TIMED.get(probe.device.type, _TIMED_ON_GPU)
@@ -173,7 +173,7 @@ class CountingModel(nn.Module, Network):
         self.model, self.chunk_size, self.decides = model, chunk_size, decides
         self.forwards = self.backwards = 0
         self._left = 0
-        self._zeros: list[Tensor] = []  # numbers on the device: to read one makes the host wait
+        self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait
 
     def begin(self, count: int) -> None:
         """Start counting a new batch of `count` examples."""

@@ -1,4 +1,4 @@
-"""What may be given to `evaluate`, images and labels in any form and what to measure, and its result."""
+"""The inputs of `evaluate` in all accepted forms (images, labels, model, task), and its result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class GivenData(NamedTuple):
 
 
 def data_of(given: Any, *, kept: bool) -> GivenData:
-    """The images and labels of what was given: (images, labels), a Dataset or DataLoader of such pairs, or
+    """The images and labels of `data`: (images, labels), a Dataset or DataLoader of such pairs, or
     the name of a data set.
 
     kept: results are kept in a store, so that the order of the images has to be the same every time. Raises
@@ -67,7 +67,7 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
 
 
 def task_of(given: Any) -> EvalTask:
-    """The task of what was given. Raises RbError for what cannot be measured."""
+    """The task for an attack, corruption, noise or other object. Raises RbError if it cannot be measured."""
     method, strength = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
     if isinstance(given, EvalTask):
         return given
@@ -158,13 +158,13 @@ class KeptImages:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What `rbtools.evaluate` found for one task.
+    """The result of `rbtools.evaluate` for one task.
 
     metric: its name in records ("pgd20.8"); value: a share of the images in [0, 1]; ci95: its interval; n:
     the number of images. ids: int64 (n,), their positions in the data, ascending. correct: bool (n,), whether
-    each is classified correctly under the task (with noise: in every copy). outcomes: what is counted of
-    each, (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of the
-    computation; entry: what a record would say.
+    each is classified correctly under the task (with noise: in every copy). outcomes: the stored number or
+    row of each, (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of
+    the computation; entry: the entry that a record would have.
     """
 
     metric: str

@@ -245,8 +245,8 @@ def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -
 
 
 class _Unsure(NamedTuple):
-    """A block of copies (N, C, H, W), which of them are left for the model itself, bool (N,), and of which
-    examples of the batch they are, int64 (N,).
+    """A block of copies (N, C, H, W); bool (N,), which of them the model itself has to decide; and int64
+    (N,), the examples of the batch that they are copies of.
     """
 
     noisy: Tensor
@@ -315,12 +315,12 @@ class _Radius:
         return number <= (last + 1)
 
     def _settle(self) -> None:
-        """Count the copies that were left for the model itself, by one look at them all."""
+        """Count the copies that the model itself has to decide, with one read from the device."""
         left, self.unsure = self.unsure, []
         if not left:
             return
         sizes = [len(block.copies) for block in left]
-        unsure = torch.cat([block.copies for block in left]).cpu()  # a GPU is waited for
+        unsure = torch.cat([block.copies for block in left]).cpu()  # waits for a GPU
         places = [mine.nonzero()[:, 0] for mine in unsure.split(sizes)]
         pairs = zip(left, places, strict=True)
         chosen = [(block, uploaded(at, block.rows.device)) for block, at in pairs if len(at)]
@@ -350,13 +350,13 @@ class _Classifier:
     def right(self, batch: Batch, noisy: Tensor) -> Tensor:
         """bool (N,) for the copies `noisy` of the batch's examples."""
         right, unsure = self.search(batch, noisy)
-        rows = unsure.nonzero()[:, 0]  # the one value that is read: a GPU waits for it
+        rows = unsure.nonzero()[:, 0]  # the only read that waits for a GPU
         if len(rows):
             right[rows] = self.confirm(batch.take(rows), noisy[rows])
         return right
 
     def search(self, batch: Batch, noisy: Tensor) -> tuple[Tensor, Tensor]:
-        """Which copies are right, and of which the model itself has to decide: bool (N,) each.
+        """Which copies are classified correctly, and which the model itself has to decide: bool (N,) each.
 
         Those are copies whose margin by the fast model is small, and those whose logits are not finite, for
         which `confirm` raises RbError.
@@ -377,7 +377,7 @@ class _Classifier:
         if self.error is None:
             first = slice(0, _COMPARED)
             self.error = self._off(batch.take(first), noisy[first], margins[first])
-        return margins > 0, ~(margins.abs() > _SAFETY * self.error)  # NaN is unsure, too
+        return margins > 0, ~(margins.abs() > _SAFETY * self.error)  # true for NaN, too
 
     def confirm(self, batch: Batch, noisy: Tensor) -> Tensor:
         """Which copies the model itself classifies correctly: bool (N,)."""

@@ -264,7 +264,8 @@ class AttackOutput(Output):
         return {**method_key("attack", "attack", self.method), **ladder, **rows_key(self.detail)}
 
     def postprocess_key(self) -> dict[str, Any]:
-        # Ensembles of other attacks were once called aa, as AutoAttack is: their entries are made anew.
+        # Earlier versions called ensembles of other attacks aa, like AutoAttack: their entries are computed
+        # again.
         return {"metric": self.metric} if getattr(self.method, "attacks", "") else {}
 
     @property
@@ -335,7 +336,8 @@ class AttackTask(EvalTask):
         last = previous.get(output.ladder[-1]) if output.ladder else None
         if last is not None or not output.ladder:
             return last, None if last is None else last.survived
-        smaller = replace(output, method=replace(output.method, eps=output.ladder[-1]))  # it was stored
+        # its outcomes are stored
+        smaller = replace(output, method=replace(output.method, eps=output.ladder[-1]))
         smaller = replace(smaller, ladder=output.ladder[:-1])
         return None, smaller.still_correct(batch.precomputed[smaller])
 

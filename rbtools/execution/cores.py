@@ -20,8 +20,8 @@ _PAUSE_SECONDS = 0.02
 
 
 def count() -> int:
-    """How many cores this process may use: those of its affinity, and no more than its cgroups give it time
-    for. One at least."""
+    """How many cores this process may use: those of its affinity, limited by the processor time of its
+    cgroups; at least one."""
     affine = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
     limit = cgroup_cores()
@@ -33,8 +33,8 @@ def cgroup_cores(root: str = "/") -> float | None:
     """The processor time that the control groups of this process allow it, in cores; None without a limit.
 
     The least quota of its groups and of those above them, in version 2 (`cpu.max`) and 1
-    (`cpu.cfs_quota_us`). In a container whose own group is mounted at the top, the path of the group is not
-    there, and the top is read. `root` stands for the folder that has `proc` and `sys`. See the kernel's
+    (`cpu.cfs_quota_us`). In a container whose own group is mounted at the top, the path of the group does not
+    exist, and the top is read. `root` is the folder that contains `proc` and `sys`. See the kernel's
     admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst.
     """
     quotas = []
@@ -126,7 +126,7 @@ def _folder(store: Path) -> Path | None:
 def _taken(locks: contextlib.ExitStack, path: Path) -> bool:
     """Try to add the lock of a file to `locks`; whether that succeeded.
 
-    On failure nothing is added: the wait for a core may take hours.
+    On failure the file is closed, because a process may retry for hours.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:

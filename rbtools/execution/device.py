@@ -15,9 +15,9 @@ from rbtools.execution import cores
 from rbtools.execution.run import Run
 from rbtools.lazy import torch
 
-# Parameters of glibc's mallopt (malloc.h), and what they are set to: bytes.
+# Parameters of glibc's mallopt (malloc.h), and their values in bytes.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT, _LARGE = 1 << 30, 32 << 20  # the latter is the highest that glibc takes
+_KEPT, _LARGE = 1 << 30, 32 << 20  # glibc accepts at most the latter
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def named(name: str, other: str) -> torch.device:
 
 
 def environment(device: torch.device) -> str:
-    """What decides the last bit of a result, apart from the device's kind: the version of torch, and the
+    """The environment that determines rounding, besides the device's kind: the version of torch, and the
     processor with its instruction set, or the GPU with its libraries."""
     words = [f"torch {torch.__version__}"]
     if device.type == "cuda":
@@ -92,7 +92,7 @@ def _processor() -> str:
 
 
 def usable() -> bool:
-    """Whether the GPU takes further work of this process: after an illegal access to memory it does not."""
+    """Whether this process can still use the GPU: after an illegal memory access it cannot."""
     if torch.cuda.is_initialized():
         try:
             torch.cuda.synchronize()
@@ -108,7 +108,8 @@ def out_of_memory(error: RuntimeError) -> bool:
 
 def mps_runs() -> bool:
     """Whether NVIDIA's Multi-Process Service runs on this machine, by the process that its folder names."""
-    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp") / "nvidia-mps"  # NVIDIA's default
+    # the folder is NVIDIA's default
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path("/tmp") / "nvidia-mps"
     with contextlib.suppress(OSError, ValueError):
         number = int((Path(folder) / "nvidia-cuda-mps-control.pid").read_text("ascii"))
         return number > 0 and Path(f"/proc/{number}").exists()

@@ -1,4 +1,4 @@
-"""A dry run: what would be computed, how much of it the store has, and the time for the rest.
+"""A dry run: the pending work, the part of it that the store has, and the time for the remainder.
 
 Times are estimated from the times of stored results: seconds per image and multiply-add of an evaluation of
 the same kind, seconds per epoch and multiply-add of a training by the same method on the same data. Without
@@ -20,7 +20,7 @@ from rbtools.plain_files import read_plain
 from rbtools.store import Store, canonical, listing
 from rbtools.store.checksum import described
 
-MOST = 20_000  # results that are read for an estimate; keys are hashes, so the first ones are a fair sample
+MOST = 20_000  # the most results read for an estimate; keys are hashes, so the first ones are a random sample
 # Settings that hardly change the time of a piece of work.
 _APART = frozenset(("eps", "ladder", "gamma", "gammas", "rho", "version", "seed", "lambda"))
 
@@ -65,7 +65,7 @@ class DryRun:
             self._add(key, PendingWork(title, "images", images, seconds))
 
     def other(self, title: str, keys: Iterable[str]) -> None:
-        """Note work whose time the store does not tell."""
+        """Note work whose time cannot be estimated from the store."""
         for key in keys:
             self._add(key, PendingWork(title, "results", 1, None))
 
@@ -160,7 +160,7 @@ class _Speeds:
             for part in signature:
                 before = self._sums[kind, part]
                 if part.startswith("clean ") and before[0] and seconds / work >= before[1] / before[0]:
-                    continue  # computed along with another result, its seconds include that
+                    continue  # its seconds include another result, which was computed at the same time
                 sums = [0.0, 0.0] if part.startswith("clean ") else before
                 self._sums[kind, part] = [sums[0] + work, sums[1] + seconds]
 

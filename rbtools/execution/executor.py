@@ -39,16 +39,17 @@ class JobFunction:
         return self
 
     def preload(self) -> None:
-        """Import what the work takes, once for all workers. No device may be used."""
+        """Import the modules that the work needs, once for all workers. No device may be used."""
 
 
 @dataclass
 class JobReport:
-    """The result of a job or why there is none, and how the store was used.
+    """The result of a job or the reason for its failure, and its use of the store.
 
     found, computed: how many results came from the store and how many were computed. pending: a dry run found
     work to do; the result is the record up to there. seconds: wall-clock time of the job; stages: of its
-    stages. damaged: files of the store that could not be read. trouble: why results could not be stored.
+    stages. damaged: files of the store that could not be read. trouble: the reason why results could not be
+    stored.
     remarks: messages of a worker that has no terminal.
     """
 
@@ -161,10 +162,9 @@ class Executor:
 
     `capacity` is how many jobs run at once, known after entering. `own_capacity`: the engine itself decides
     how many where `--jobs` does not say; `jobs` is 0 then, but in a worker 1 or more. `in_process`: `submit`
-    returns when the job has ended. `last` is the event that was read last; after an interruption it may not
-    have been dealt with, or come once more.
-    `preload`: workers import what their work takes before the first job is there.
-    `status` makes the text of the status line from what a job says.
+    returns when the job has ended. `last` is the event that was read last; after an interruption it may be
+    unhandled, or arrive again. `preload`: workers import what their work takes before the first job is there.
+    `status` formats a job's progress for the status line.
     """
 
     own_capacity: ClassVar[bool] = False
@@ -211,7 +211,8 @@ class Executor:
     def ready(self) -> Iterator[Finished | LineRead]:
         """The events that have arrived."""
         for _ in range(len(self._events)):
-            event = self.last = self._events[0]  # stored before it is removed: an interruption loses none
+            # kept before it is removed, so that an interruption loses no event
+            event = self.last = self._events[0]
             self._events.popleft()
             if isinstance(event, BaseException):
                 raise event
@@ -253,5 +254,5 @@ def executor_for(functions: Sequence[JobFunction], run: Run, at_most: int | None
     if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):
         return InProcessExecutor(functions, run)
     executor: Executor = ENGINES.load(run.placement.engine)(functions, run)
-    executor.preload = at_most == 1  # its network is read meanwhile, which takes torch as well
+    executor.preload = at_most == 1  # its network is read at the same time, which needs torch as well
     return executor

@@ -1,4 +1,4 @@
-"""A process that imports once what all workers need, and forks them.
+"""A process that imports the modules of all workers once, and forks the workers.
 
 It has one thread and uses no device, so that forking is safe with CUDA too. Python's own fork server lives
 as long as the program and keeps its first environment and module path; this one belongs to one executor.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-_SECONDS_TO_END = 1.5  # for the workers, before they are killed
+_SECONDS_TO_END = 1.5  # seconds for the workers to end before they are killed
 _SECONDS_FOR_STATUS = 1.0
 
 Work = Callable[[Connection, int], NoReturn]
@@ -134,7 +134,7 @@ def _fork(calls: Connection, work: Work, number: int, workers: set[int]) -> int 
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
             calls.close()
             try:
-                work(Connection(handle), number)  # which never returns into the server's code
+                work(Connection(handle), number)  # this never returns into the server's code
             except BaseException:
                 traceback.print_exc()
             os._exit(1)

@@ -40,7 +40,7 @@ class LocalExecutor(executor.Executor):
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> LocalExecutor:
-        with contextlib.suppress(Exception):  # the first job tries again, and says what is wrong
+        with contextlib.suppress(Exception):  # the first job tries again, and reports the error
             self._server = self._started_server()
         for number in range(self.capacity):
             self._threads.append(threading.Thread(target=self._serve, args=(number,), daemon=True))
@@ -56,7 +56,7 @@ class LocalExecutor(executor.Executor):
         self._jobs.put((job, 1))
 
     def __exit__(self, *error: object) -> None:
-        with self._starting:  # from here on no server starts that nobody would end
+        with self._starting:  # from here on no server is started, since nothing would end it
             self._ending.set()
         for _thread in self._threads:
             self._jobs.put(None)
@@ -72,7 +72,7 @@ class LocalExecutor(executor.Executor):
                 worker = worker or self._start(number)
                 if worker is None:
                     return
-            except Exception as error:  # no process, no memory, no file handle: the job fails
+            except Exception as error:  # no process, memory or file handle is left: the job fails
                 problem = f"No worker process could be started: {error}. Use fewer --jobs."
                 self.post(executor.Finished(job.place, executor.JobReport(problem=problem)))
                 continue
@@ -164,7 +164,7 @@ def _work(
     except SystemExit as end:
         status = int(end.code or 0)
     # Without torch's shutdown, which takes seconds on a busy machine.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of the fork server, which ends at the same time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the fork server sends it too, and ends at the same time
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -1,4 +1,4 @@
-"""How many CPU threads pay for a network: measured once for each network and processor, kept in the store.
+"""The fastest number of CPU threads for a network, measured once for each network and processor, and stored.
 
 Threads that wait for each other at every layer make a small network slower; a large one takes all of them.
 """
@@ -15,11 +15,11 @@ from rbtools.lazy import nn, torch
 from rbtools.store import digest
 
 VERSION = 1
-GAIN = 1.2  # how many times as fast twice the threads must be, so that chance hardly ever decides
-_BATCHES = (2, 8, 64)  # images at once; the first show whether the last would take long
-_LARGE = 0.25  # seconds of a batch on one thread: layers so large take as many threads as there are
+GAIN = 1.2  # the least speedup by twice the threads, large enough that chance hardly ever decides
+_BATCHES = (2, 8, 64)  # batch sizes; the first ones show whether the last would take long
+_LARGE = 0.25  # seconds of a batch on one thread, above which layers are large enough for all threads
 _TIMES = 3
-_known: dict[str, int] = {}  # of this process, where no store keeps it
+_known: dict[str, int] = {}  # results of this process, used without a store
 
 
 class Trial(NamedTuple):
@@ -32,8 +32,8 @@ class Trial(NamedTuple):
 
 
 def of(run: Run, trial: Trial, most: int) -> int:
-    """The threads that pay for a network on the CPU, `most` at most; `most` on a GPU, and where the network
-    cannot be made or run: its work then says why.
+    """The fastest number of threads for a network on the CPU, at most `most`. On a GPU it is `most`, and also
+    if the network cannot be built or run: the work itself then reports the error.
 
     From the store; else measured, while this process holds `most` cores.
     """
@@ -48,7 +48,7 @@ def of(run: Run, trial: Trial, most: int) -> int:
             return threads
         try:
             threads = _measured(trial, most)
-        except Exception:  # a network may raise anything, and will again where it is needed
+        except Exception:  # a network may raise anything, and raises it again in the work itself
             return most
     _known[key] = threads
     run.store.put(key, str(threads))
@@ -56,7 +56,7 @@ def of(run: Run, trial: Trial, most: int) -> int:
 
 
 def _look(run: Run, key: str, most: int) -> int | None:
-    """What is known of that key."""
+    """The stored number for that key."""
     text = run.store.get(key) or ""
     kept = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else _known.get(key)
     return kept if kept is not None and 1 <= kept <= most else None

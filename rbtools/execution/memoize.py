@@ -12,7 +12,7 @@ from rbtools.execution.run import Run
 
 Results = list[Any]
 Help = Callable[[Results], None] | None
-_SECONDS_FOR_OTHERS = 5.0  # how long a helper waits for results before it looks for other work
+_SECONDS_FOR_OTHERS = 5.0  # seconds that a helper waits for results before it looks for other work
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ def _cpu_has_bf16() -> bool:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return False  # not Linux: float32 always works
+        return False  # without Linux's list of features use float32, which always works
     for line in lines:
         name, _, words = line.partition(":")
         if name.strip() in ("flags", "Features"):

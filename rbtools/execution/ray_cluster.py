@@ -1,4 +1,4 @@
-"""A Ray cluster: joining it, and what its nodes have."""
+"""A Ray cluster: joining it, and the resources of its nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_TO_JOIN = 20.0
-_SECONDS_TO_START = 90.0  # for starting a cluster on a busy machine
+_SECONDS_TO_START = 90.0  # seconds to start a cluster on a busy machine
 _SECONDS_TO_LEAVE = 0.5
 _PLACE = re.compile(r"^\[[^\]]*\] *\S+:\d+: *")  # "[time W pid thread] file.cc:12: "
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-# Nodes of a cluster come and go through no fault of the record: one try more than for local workers.
+# A node of a cluster may be lost for reasons other than the record: one more try than for local workers.
 TRIES = 3
 _SECONDS_TO_STOP = 1.0
 _SECONDS_TO_LEAVE = 0.5
@@ -258,7 +258,7 @@ def serve(version: str, spec: bytes, job: executor.Job, threads: int, inbox: Any
             " all nodes."
         )
     if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL):
-        with contextlib.suppress(ValueError):  # another thread than the main one
+        with contextlib.suppress(ValueError):  # this is not the main thread
             # Ray stops a task by SIGINT, which a node started in the background ignores.
             signal.signal(signal.SIGINT, signal.default_int_handler)
     functions, run, folder, name = _loaded(spec)

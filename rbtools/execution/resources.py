@@ -14,8 +14,8 @@ from rbtools.execution.measured_threads import Trial
 from rbtools.execution.run import Run
 
 MOST = 1024  # processes or threads: no machine has more cores, and starting more would overload it
-KINDS = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "xla")  # of devices, as torch calls them
-SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces of networks that one thread is enough for
+KINDS = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "xla")  # device names of torch
+SMALL = ("nasbench201", "fcnn", "rescnn")  # spaces whose networks are small: one thread is enough
 
 
 def jobs(text: str | None, threads: int | None, per_gpu: int | None, device: str, engine: str) -> int:

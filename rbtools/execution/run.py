@@ -37,13 +37,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and by whom work is done.
+    """The placement of work: executor, workers and their tasks.
 
     engine: the name of the executor (execution.ENGINES); address: of its cluster. jobs: workers; 0: as many
     as the engine has room for (`Executor.own_capacity`). jobs_per_gpu: how many share a GPU of a cluster.
     worker: the number of this worker, from 0 on. divide: processes that share the store share the batches of
-    an evaluation. workers: for how many one evaluation is cut, not how many there are; 1 for several records,
-    0 where `jobs` is 0. helps: this process computes batches of evaluations that others hold.
+    an evaluation. workers: the number that one evaluation is cut for, not the number that exists; 1 for
+    several records, 0 where `jobs` is 0. helps: this process computes batches of evaluations that others
+    hold.
     """
 
     device: str = "auto"
@@ -86,7 +87,7 @@ class Run:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of an entry that this run makes: its tool, and its command line if it has one."""
+        """The labels of this run's entries: its tool, and its command line if it has one."""
         return {"tool": self.tool, **({} if self.command is None else {"command": self.command})}
 
     @classmethod

@@ -64,7 +64,7 @@ class ShellPipe:
         store = self.run.store.folder
         process = subprocess.Popen(
             self.command,
-            shell=True,  # runs what the user typed after --live, nothing from a record
+            shell=True,  # runs only the user's argument of --live, nothing from a record
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

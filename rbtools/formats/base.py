@@ -18,7 +18,7 @@ from rbtools.formats.conversion_report import ConversionReport
 from rbtools.plain_files import streamed
 
 Record = dict[str, Any]
-_LONGEST = 200  # bytes of a file's name, with room for suffixes
+_LONGEST = 200  # the most bytes of a file's name, less room for suffixes
 
 
 class Published(NamedTuple):

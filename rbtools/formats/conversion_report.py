@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-SHOWN = 24  # kinds in one line
+SHOWN = 24  # the most kinds in one line
 
 
 class ConversionReport:
@@ -42,7 +42,7 @@ class ConversionReport:
         yield from map(_sentence, self.notes.items())
 
     def losses(self, name: str) -> Iterator[str]:
-        """Finished sentences on what a file of this format has no place for."""
+        """Finished sentences on contents that this format cannot express."""
         for group, kinds in self.lost.items():
             listed = ", ".join(f"{kind} ({count})" for kind, count in list(kinds.items())[:SHOWN])
             more = f" and {len(kinds) - SHOWN} more" if len(kinds) > SHOWN else ""
@@ -62,7 +62,7 @@ def _sentence(item: tuple[str, list[Any]]) -> str:
 
 
 def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: ConversionReport) -> None:
-    """Report the contents of a record that the record read back from the file lacks."""
+    """Report the contents of a record that are lost when it is written and read back."""
     metrics = again.get("metrics") or {}
     for name, value in (record.get("metrics") or {}).items():
         if metrics.get(name) != value:

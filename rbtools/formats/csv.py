@@ -38,7 +38,7 @@ class CsvColumn(NamedTuple):
 
     name: str
     percent: bool = False
-    given: bool = False  # by the user, not taken from the header
+    given: bool = False  # whether the user named it, not the header
 
     @property
     def field(self) -> str | None:

@@ -133,11 +133,11 @@ class MetricValues:
         self.percent = percent
 
     def scaled(self, metric: str) -> Decimal | int | None:
-        """In the file's scale, with the published digits if the value came from such a file."""
+        """The value in the file's scale, with the published digits if it came from such a file."""
         return self._printed(metric, self.percent)
 
     def plain(self, metric: str) -> Decimal | int | None:
-        """In its own scale."""
+        """The value in its own scale."""
         return self._printed(metric, False)
 
     def _printed(self, metric: str, percent: bool) -> Decimal | int | None:

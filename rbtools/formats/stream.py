@@ -99,7 +99,7 @@ class _Text:
         """The next character that is not blank, without taking it; empty at the end."""
         while True:
             blank = _BLANK.match(self.held, self.at)
-            assert blank is not None  # it matches nothing, too
+            assert blank is not None  # the pattern also matches an empty text
             self.at = blank.end()
             if self.at < len(self.held):
                 return self.held[self.at]

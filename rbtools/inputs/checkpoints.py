@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 VERSION = 4
 # LEADERBOARD:NAME is an entry of it: `(name, classes) -> (--arch, --normalize, preprocessing)`, as typed.
 LEADERBOARDS = Registry("leaderboard", {}, group="leaderboards", closed=True)
-FIRST = 64  # images that decide what names and shapes do not determine
+FIRST = 64  # the number of images that decide between variants with equal names and shapes
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 
@@ -164,7 +164,7 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
         record = {**record, **file}
     elif not _is_open(record):
         return record
-    identity(record["arch"])  # raises RbError for an invalid architecture
+    identity(record["arch"])  # this raises RbError for an invalid architecture
     data, path = data_of(record, run), record["checkpoint_file"]
     name = resolve.checkpoint_name(record, run)
     recognised = record.get("recognised")
@@ -228,7 +228,8 @@ def _recognised(
         run.store.put(f"recognised:{digest(key_fields)}", stored)
     result = orjson.loads(stored)
     arch = result["arch"]
-    first = {key: arch[key] for key in ("space", "name") if key in arch}  # first, for readers
+    # put these fields first, for readers
+    first = {key: arch[key] for key in ("space", "name") if key in arch}
     return {**first, **arch}, result["facts"]
 
 
@@ -294,7 +295,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
         return _sized(named_arch(name), field, value)
     if name and equals and field in VARIANTS:
         described = {**named_arch(name), field: value}
-        spaces.describe(described, 10, (3, 224, 224))  # raises if there is no such variant
+        spaces.describe(described, 10, (3, 224, 224))  # this raises RbError if there is no such variant
         return described
     if name and equals and field.isidentifier():
         raise RbError(
@@ -307,7 +308,7 @@ def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
         described = listed.arch(listed.find(text))
         return {key: described[key] for key in ("space", "name", "index", "str")}
     if text.startswith("wrn-"):
-        zoo_form(text)  # raises for an unknown name: the list is incomplete
+        zoo_form(text)  # building it raises for an unknown name: the list is incomplete
         return {"space": "zoo", "name": text}
     if space not in PREFIXES and (own := _own_code(space, name)):
         raise RbError(
@@ -341,7 +342,7 @@ def own_network(name: str) -> dict[str, Any]:
 
 
 def _own_code(module: str, function: str) -> str | None:
-    """How --arch names a function of the user's own who typed mynet.py, mynet.py:build or mynet:build."""
+    """The value of --arch for a user's function, from mynet.py, mynet.py:build or mynet:build."""
     file = module if module.endswith(".py") else f"{module}.py"
     if file != module and not (function and os.path.isfile(file)):
         return None
@@ -361,9 +362,9 @@ def _sized(arch: dict[str, Any], field: str, value: str) -> dict[str, Any]:
 
 
 VARIANTS = ("stem", "pool", "shortcut", "activation", "eps")  # fields of an architecture
-SIZES = ("side", "patch")  # of a vision transformer's images and patches, in pixels
+SIZES = ("side", "patch")  # sides of a vision transformer's images and patches, in pixels
 RESIDUAL = ("fcnn", "rescnn")
-# Spaces that stand in front of a name.
+# Spaces that are prefixes of names.
 _LISTED = [space for space in spaces.SPACES if space not in ("nasbench201", "zoo", *RESIDUAL)]
 _NAMED = [space for space in spaces.BY_NAME if space != "checkpoint"]
 PREFIXES = (*_LISTED, *_NAMED, *RESIDUAL)

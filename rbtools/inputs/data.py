@@ -73,7 +73,7 @@ class Data:
 def _loaded(
     name: str, split: str, data_dir: str | None, class_map: str | None, fingerprint: str
 ) -> datasets.Dataset:
-    # Who describes the data set first has to let a program run, and the name came through that.
+    # Describing a data set already required --allow-code, so it is not checked here again.
     return datasets.load(name, split, data_dir, class_map=class_map, allow_code=True)
 
 
@@ -171,7 +171,7 @@ def _described(
     return _selected(Data(name, split, about, fingerprint, size, data_dir, class_map), chosen)
 
 
-# Data sets downloaded, or already present, in this process.
+# Data sets that this process downloaded or found.
 _here: set[tuple[str, str, str | None]] = set()
 
 
@@ -189,7 +189,8 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
         )
     arch = record.get("arch")
     wanted = arch.get("preprocessing") if isinstance(arch, dict) else None
-    if name == "imagenet" and isinstance(wanted, str):  # its network needs images scaled or cropped so
+    # its network needs images that are scaled or cropped in this way
+    if name == "imagenet" and isinstance(wanted, str):
         name = f"imagenet:{wanted}"
     split = split or run.selection.split
     if run.selection.download and (name, split, run.selection.data_dir) not in _here:
@@ -300,7 +301,7 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
 
 
 def weights_hash(model: Any) -> dict[str, str]:
-    """What results of a module are kept by: its class, and the hash of its layers and weights. Raises RbError
+    """The key of a module's results: its class, and the hash of its layers and weights. Raises RbError
     for a function, which has none."""
     if not isinstance(model, nn.Module):
         raise RbError(

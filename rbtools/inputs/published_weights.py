@@ -1,6 +1,6 @@
 """Published weights: by name, LIBRARY:NAME, and of a whole search space by an architecture's index.
 
-A name stands for a file and for what its library says of it.
+A name stands for a file with its library's description.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ LIBRARIES = Registry("library of weights", {}, group="named-weights", closed=Tru
 
 
 class NamedWeights(NamedTuple):
-    """A weight file with what its library says of it: `arch` has the normalisation and the preprocessing.
+    """A file of weights with its library's description: `arch` has the normalisation and the preprocessing.
 
     source: the name, with the revision or the set of weights.
     """

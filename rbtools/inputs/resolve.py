@@ -64,7 +64,7 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
     if file is None:
         return name, run.store.object(name)
     if not isinstance(file, str) or not os.path.isfile(file):
-        if run.store.has_object(name):  # a record of another machine
+        if run.store.has_object(name):  # the record is from another machine
             return name, run.store.object(name)
         raise RbError(
             f"The checkpoint {file} does not exist, and the store has none with its hash. Check the path in"
@@ -94,7 +94,7 @@ def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torc
         return deepcopy(record.model).to(device).eval().requires_grad_(False)
     name, file = checkpoint_of(record, run)
     if run.store.hash_now(file) != name:
-        checkpoint_of(record, run)  # raises with the reason
+        checkpoint_of(record, run)  # this raises an error with the reason
     classes, shape = _recognised(record) if data is None else (data.about.classes, data.about.shape)
     model, _, _ = checkpoint.load(
         file, arch=record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code
@@ -146,7 +146,7 @@ class Inputs:
         arch = self.record["arch"]
         what = identity(arch)
         if what.get("space") == "checkpoint":
-            what["checkpoint"] = self.checkpoint  # a program says no more of its network
+            what["checkpoint"] = self.checkpoint  # a program has no further description of its network
         network = partial(self.load_model, torch.device("cpu"))
         return resources.threads_for(self.run, arch, trial=Trial(what, self.data.about.shape, network))
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.probabilistic.distributions import Noise
 
-DESCRIBES = ("arch", "dataset", "checkpoint_file")  # what it takes beside the checkpoint to load a model
+# the fields that loading a model needs besides the checkpoint
+DESCRIBES = ("arch", "dataset", "checkpoint_file")
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
 METRIC = "obfuscation.failed"
 

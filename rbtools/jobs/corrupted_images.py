@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from rbtools.datasets.streaming import Streamed
     from rbtools.evaluation.base import Batch, Correct
 
-BLOCKS = len(SEVERITIES)  # copies of the data set in a file
+BLOCKS = len(SEVERITIES)  # copies of the data set in a file, one for each severity
 CHUNK = 256
 ABOUT = "rb-corrupt.json"  # describes the files of a folder, so that a later run may continue
 HINT = "Free some space, or name another folder."
-CELL = 96  # least pixels that an image of the picture is enlarged to
+CELL = 96  # the least side in pixels to which an image of the picture is enlarged
 GAP, TOP, LEFT = 4, 22, 150
 INK, PAPER = (0, 0, 0), (255, 255, 255)
 
@@ -185,7 +185,7 @@ def run_archive(
         of_file, clean = evaluate_record.task_entries(inputs, task)
         entries, implicit_entries = entries + of_file, implicit_entries + clean
         correct |= evaluate_record.correct_images(inputs, task)
-    anything = run.store.computed > computed_before  # a record counts once, not once per file
+    anything = run.store.computed > computed_before  # count a record once, not once per file
     run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
     entries += _sums(entries, implicit_entries[0] if implicit_entries else None, reference, data, correct)
     record = inputs.record_with_data()
@@ -296,7 +296,7 @@ def _write_one(
     head = io.BytesIO()
     shape = (count, height, width, channels)
     np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": shape})
-    corruption.prepared()  # what cannot be read is refused before a file is made
+    corruption.prepared()  # unreadable data raise an error before a file is made
     with _continued(path, head.getvalue(), height * width * channels) as (file, earlier):
         done = earlier
         while done < count:
@@ -313,8 +313,8 @@ def _write_one(
 
 @contextlib.contextmanager
 def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], int]]:
-    """PATH.part, opened at its end, and how many rows of so many bytes it has; it becomes `path` if the block
-    succeeds. A file with another head begins anew.
+    """PATH.part, opened at its end, and the number of its complete rows; it becomes `path` if the block
+    succeeds. A file with another header is started again.
 
     Raises RbError if it cannot be written, or another process is writing it.
     """
@@ -323,7 +323,7 @@ def _continued(path: Path, head: bytes, row: int) -> Iterator[tuple[IO[bytes], i
         with open(aside, "ab+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.stat(aside)  # its writer may just have finished and renamed it
+                os.stat(aside)  # another process may just have finished and renamed it
             except OSError:
                 raise RbError(
                     f"{aside} is being written by another process. Wait for it, or end it."

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import torch
 
 Tile = TypeVar("Tile")
-Parts = dict[int, TilePart]  # by the position of the output
-# Seconds between looks at tiles that others compute: the first and the longest pause.
+Parts = dict[int, TilePart]  # parts of a tile, by the position of their output
+# Seconds between checks of tiles that other processes compute: the first and the longest pause.
 _PAUSES = 0.02, 0.2
 
 
@@ -70,20 +70,21 @@ def is_divided(
 
 
 def draws_for_batches(outputs: Sequence[Output], run: Run) -> bool:
-    """Whether random numbers depend on the batch, which then is not divided where others are."""
+    """Whether random numbers depend on the batch. Then it is not divided, though other batches are."""
     return run.placement.divide and any(output.batch_dependent for output in outputs)
 
 
 class Shared:
     """An evaluation that processes with the same store share; see `rbtools.evaluation.evaluate.Share`.
 
-    workers: for how many it is cut. helping: append nothing, and end as soon as all tiles are done or leased.
+    workers: the number of workers that it is cut for. helping: append nothing, and end as soon as all tiles
+    are done or leased.
     """
 
     def __init__(self, store: Store, workers: int, *, helping: bool) -> None:
         self.store, self.workers, self.helping = store, workers, helping
         self.keys: dict[range, dict[int, str]] = {}
-        self.own: dict[range, Mapping[int, TilePart]] = {}  # what this process computed
+        self.own: dict[range, Mapping[int, TilePart]] = {}  # parts that this process computed
 
     def tiles(
         self, tiles: Sequence[range], outcomes: Sequence[Outcomes], progress: Callable[[int], None]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rbtools.inputs.resolve import Inputs
 
 Entry = dict[str, Any]
-_CROSSING = 2.0  # the steps of an attack that stands in for one of the screen reach this many eps together
+_CROSSING = 2.0  # the least sum of step lengths, in eps, of an attack that may replace one of the screen
 
 
 class StoredEvaluation(NamedTuple):
@@ -72,14 +72,15 @@ class ScreenSource(NamedTuple):
         return bool(getattr(method, "steps", 0) >= getattr(attack, "steps", 0) and long_enough)
 
     def described(self) -> Entry:
-        """What an entry says of it."""
+        """Its description in an entry."""
         seed = {} if self.seed is None else {"seed": self.seed}
         about = {"metric": self.metric, "attack": self.method.name, **registry.config(self.method), **seed}
         return {**about, "broken": int(self.broken.sum()), "outcomes": self.key}
 
 
 class ScreenSources:
-    """What the record and the store have of the model and its images, looked up once for all distances."""
+    """The outcomes that record and store have for the model and its images, looked up once for all
+    distances."""
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
@@ -94,10 +95,9 @@ class ScreenSources:
         return [by_key[key] for key in sorted(by_key)]
 
     def of(self, method: Attack, screen: Sequence[Attack], only: Sequence[str] | None) -> list[ScreenSource]:
-        """The outcomes that count at the distance of an attack, the largest distance first.
-
-        Of these only such that break images which those before leave, or that serve for an attack of the
-        screen. The attack's own outcomes are left out. `only`: the keys of those to take.
+        """The outcomes that are valid at the distance of an attack, the largest distance first. Outcomes are
+        left out if they break no further image and replace no attack of the screen. The attack's own outcomes
+        are left out. `only`: the keys of those to take.
         """
         evaluations = [evaluation for evaluation in self._known if only is None or evaluation.key in only]
         sources = [_source(self._inputs, evaluation, method) for evaluation in evaluations]
@@ -157,7 +157,7 @@ def _margins(rows: np.ndarray) -> np.ndarray:
 
 
 def _of_record(inputs: Inputs) -> Iterator[StoredEvaluation]:
-    """The outcomes that entries of the record were made from, as far as this run would name them."""
+    """The outcomes behind the entries of the record, if their keys follow from this run's settings."""
     for entry in inputs.record.get("evals") or ():
         method = _method_of(entry)
         if method is None:
@@ -180,7 +180,7 @@ def _method_of(entry: Entry) -> Attack | None:
     fields = {field.name for field in dataclasses.fields(ATTACKS.load(name))}
     params = {key: value for key, value in entry.items() if key in fields}
     try:
-        if "step_size" in params:  # an entry has the length in use, also where it is the default
+        if "step_size" in params:  # an entry has the step length that was used, even if it is the default
             method: Attack = ATTACKS.build(name, **{**params, "step_size": None})
             if method.effective_step_size == params["step_size"]:
                 return method
@@ -220,7 +220,7 @@ def _evaluations_in(store: str, folder: str, stamp: str) -> list[tuple[str, str,
     It is read once for all records: 100,000 results take seconds.
     """
     results = [record for _, record in listing.records_in(Store(store), folder) if record is not None]
-    return [  # the last metric: of a search for distances that is "curve.distance"
+    return [  # the last metric; for a search for distances that is "curve.distance"
         (str(result.get("checkpoint")), str(result["stored"]["key"]), str(result["evals"][-1]["metric"]))
         for result in results
         if result["stored"]["kind"] == "evaluation" and result["evals"]
@@ -302,7 +302,7 @@ def _shares(outcomes: Outcomes, entry: Mapping[str, Any]) -> Shares | None:
         return Shares(right.astype(np.float32), np.ones(len(right), np.float32))
     copies, samples = outcomes.values(len(outcomes)), entry.get("samples")
     if copies.ndim != 1 or not isinstance(samples, int):
-        return None  # sampling stopped where an image was decided
+        return None  # sampling stopped when an image was decided
     counts = copies >= 0
     if "rho" in entry:
         most = sequential.allowed(samples, entry["rho"], str(entry.get("criterion")).startswith("PR > "))

@@ -71,7 +71,7 @@ def report_warnings(entries: Sequence[Entry], run: Run) -> None:
     for entry in entries:
         for warning in entry.get("warnings", ()):
             if warning == NO_FAST_MODEL:
-                continue  # reported once, with the reason, where the fast copy was refused
+                continue  # the refusal of the fast copy already gave the reason
             run.report.notify(f"{entry['metric']}: {warning}")
 
 
@@ -158,9 +158,8 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
 
 
 def correct_images(inputs: Inputs, task: EvalTask) -> dict[tuple[str, int], np.ndarray]:
-    """Which images are classified correctly under each corruption and severity of a finished task: 1 or 0.
-
-    Outcomes that the store does not have are left out.
+    """1 or 0 for each image, whether it is classified correctly, for each corruption and severity of a
+    finished task. Outcomes that the store lacks are left out.
     """
     return _correct(_cache_units(inputs, task), inputs)
 
@@ -227,7 +226,7 @@ def _lacking(
 
 
 def _stored_entries(run: Run, key: str) -> Entries | None:
-    """The entries that the store has, or None; a store of others may hold anything under the key."""
+    """The entries that the store has, or None; a store of other people may contain anything under the key."""
     kept = run.store.result(key)
     is_whole = isinstance(kept, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("metric"), str) and "value" in entry

@@ -14,8 +14,8 @@ their split; `forms` uint8, one of FORMS for each image; and the differences of 
 - LEVELS: int8, in levels of `step`.
 - EXACT: float32, for images that no quantised difference keeps adversarial.
 
-A file may come from anybody. Every size is checked before something is unpacked, and what is unpacked is no
-more than the images that the data set has.
+A file may come from an untrusted source. Every size is checked before something is unpacked, and what is
+unpacked is no more than the images that the data set has.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ if TYPE_CHECKING:
 MAGIC = b"rb-adv 1\n"
 CLEAN, COARSE, LEVELS, EXACT = FORMS = (0, 1, 2, 3)
 _SIZES = struct.Struct("<6I")
-_LONGEST = 1 << 20  # bytes of a header
+_LONGEST = 1 << 20  # the most bytes of a header
 _NUMBERS = ("n", "eps", "step", "coarse")
-_POWERS = (1, 3, 9, 27, 81)  # of the five trits in a byte
-_TIE = 1e-4  # of the largest logit: a smaller margin may turn between two processors
+_POWERS = (1, 3, 9, 27, 81)  # the weights of the five trits in a byte
+# a share of the largest logit: with a smaller margin the verdict may differ between two processors
+_TIE = 1e-4
 _CHUNK = 256
 Logits = Callable[["Tensor"], "Tensor"]
 
@@ -126,10 +127,10 @@ class Scale(NamedTuple):
                 yield LEVELS, levels.clamp(-self.coarse, self.coarse).to(torch.int8), finest
             return
         typical = difference.square().mean(1, keepdim=True).sqrt()
-        for share in (0.6, 0.3):  # 0.6 turns a normal distribution the least
+        for share in (0.6, 0.3):  # for normal distributions 0.6 changes the direction least
             yield COARSE, (difference.sign() * (difference.abs() > share * typical)).to(torch.int8), False
         size = torch.linalg.vector_norm(difference, 2 if self.norm == "l2" else 1, dim=1, keepdim=True)
-        to_border = scaled * (self.eps / size.clamp_min(1e-12))  # an attack may have ended inside the ball
+        to_border = scaled * (self.eps / size.clamp_min(1e-12))  # the attack's point may be inside the ball
         for multiple in (10, 6, 3, 1):
             yield LEVELS, self._multiples(to_border, multiple), False
         yield LEVELS, self._multiples(scaled, 1), True
@@ -179,7 +180,7 @@ def quantised(
         if not len(rows):
             break
         candidates = moved(clean[rows], torch.from_numpy(scale.difference(form, candidate[rows].numpy())))
-        # Of the finest differences less is asked: those that are exact have no more either.
+        # The finest differences need a smaller margin, because exact ones have no larger margin either.
         broken = rows[_margins(logits, candidates, labels[rows]) < (0 if finest else -_TIE)]
         forms[broken], levels[broken] = form, candidate[broken]
         left[broken] = False
@@ -191,7 +192,8 @@ def quantised(
 def packed(
     ids: NDArray[Any], forms: NDArray[Any], levels: NDArray[Any], exact: NDArray[Any], coarse: int
 ) -> bytes:
-    """A block as bytes. levels: int8 (n, P), exact: float32 (n, P), of which `forms` says what counts."""
+    """A block as bytes. levels: int8 (n, P), exact: float32 (n, P), `forms` says which of the two is used for
+    each image."""
     trits = (levels[forms == COARSE] // max(coarse, 1) + 1).astype(np.uint8).ravel()
     trits = np.concatenate([trits, np.zeros(-len(trits) % 5, np.uint8)]).reshape(-1, 5)
     parts = [
@@ -305,7 +307,7 @@ def _block(
     def part(kind: str, items: int) -> NDArray[Any]:
         """The next part, which has so many items."""
         dtype = np.dtype(kind)
-        if (size := next(left)) > bytes_in_file:  # before memory is taken for it
+        if (size := next(left)) > bytes_in_file:  # before memory is allocated for it
             raise _damaged(path, "it is cut off")
         machine = zlib.decompressobj()
         try:
@@ -406,7 +408,7 @@ def _of_another(inputs: Inputs, header: Mapping[str, Any], claim: Mapping[str, A
             return f"its {fact} is {there}, and that of the claim {value}"
     if not is_number(claim.get("value")):
         return "the claim has no value"
-    said = ("attack", "eps", "norm", "steps", "n", "value")  # and nothing that would excuse a difference
+    said = ("attack", "eps", "norm", "steps", "n", "value")  # and no field that would explain a difference
     return consistency.contradicts_name(name, {fact: header[fact] for fact in said if fact in header})
 
 
@@ -442,7 +444,7 @@ def _judged(inputs: Inputs, header: Mapping[str, Any], path: str) -> tuple[int, 
 
 
 def _outside(difference: Tensor, header: Mapping[str, Any]) -> str | None:
-    """Why a difference is outside the ball; the box cuts what is judged."""
+    """Why a perturbation is outside the ball; it is clipped to the box first."""
     if not torch.isfinite(difference).all():
         return "a difference is not finite"
     order = {"linf": math.inf, "l2": 2, "l1": 1}.get(str(header.get("norm")))

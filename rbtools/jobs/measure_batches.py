@@ -49,7 +49,8 @@ class MeasureItem(NamedTuple):
 
     @property
     def statistics(self) -> dict[str, str]:
-        """The BatchNorm statistics, left out without a choice and for running ones on trained weights."""
+        """The BatchNorm statistics for the entry: None if the measure has no choice, or for running ones on
+        trained weights."""
         usual = self.measure.batchnorm is None or (self.on, self.batchnorm) == ("trained", "running")
         return {} if usual else {"batchnorm": self.batchnorm}
 
@@ -71,7 +72,7 @@ def arch_of(record: dict[str, Any], data: Data) -> dict[str, Any]:
 
 
 class MeasureTile(NamedTuple):
-    """What is computed at once: an item, by its place among them, on consecutive examples of one batch."""
+    """A unit of work: an item, by its position, on consecutive examples of one batch."""
 
     place: int
     batch: int
@@ -95,7 +96,7 @@ class Measuring:
         self.record, self.init_seed, self.run, self.device = record, init_seed, run, device
         self.chunk = run.settings.batch or CHUNK.get(device.type, CHUNK["cpu"])
         self.models: dict[tuple[str, str], tuple[nn.Module, bool]] = {}
-        self.attacked: tuple[Any, AttackedBatch] | None = None  # the last one, and which it is
+        self.attacked: tuple[Any, AttackedBatch] | None = None  # the last network and its key
 
     def all(self, items: Sequence[MeasureItem]) -> Iterator[tuple[int, list[Value], float]]:
         """The place of each item, its values, and its seconds; items on the same batches share a pass."""
@@ -213,14 +214,14 @@ class Measuring:
 
 
 def _shared(item: MeasureItem) -> tuple[Any, ...]:
-    """What items have in common whose batches are the same."""
+    """The fields that items with equal batches share."""
     return (item.on, item.batchnorm, item.data.split, item.size if item.measure.data else None)
 
 
 def _tiles(
     items: Sequence[MeasureItem], places: Sequence[int], piece: int | None = None
 ) -> list[MeasureTile]:
-    """The tiles of items that share their batches, batch by batch: batches, or pieces of so many examples."""
+    """The tiles of items with equal batches, in order: whole batches, or pieces of `piece` examples."""
     first = items[places[0]]
     n, size = (first.n, first.size[1]) if first.measure.data else (1, 1)
     step = min(piece or size, size)
@@ -235,8 +236,8 @@ def _tiles(
 def divisible_tiles(items: Sequence[MeasureItem], chunk: int) -> list[MeasureTile]:
     """The tiles of all items that processes can share.
 
-    Sums over images are cut where one process would cut them too: after `chunk` images, which go through the
-    network at once. Of other measures a batch is one tile.
+    Measures that are sums over images are cut into chunks of `chunk` images, as a single process does. For
+    other measures a batch is one tile.
     """
     groups: dict[Any, list[int]] = {}
     for place, item in enumerate(items):
@@ -252,7 +253,7 @@ def divisible_tiles(items: Sequence[MeasureItem], chunk: int) -> list[MeasureTil
 def _joined(
     items: Sequence[MeasureItem], results: Mapping[MeasureTile, TileResult]
 ) -> Iterator[tuple[int, list[Value], float]]:
-    """The place, the values and the seconds of every item that has results of tiles, in their order."""
+    """The position, values and seconds of every item with results of tiles, in their order."""
     for place in dict.fromkeys(tile.place for tile in results):
         measure, batches = items[place].measure, dict[int, list[MeasureTile]]()
         for tile in results:

@@ -118,7 +118,7 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[s
             compute(computed)
     entries: dict[str, dict[str, Any]] = {}
     for job, entries_of_job in zip(jobs, computed, strict=True):
-        for entry in entries_of_job:  # entries that do not depend on the attack are the same under each
+        for entry in entries_of_job:  # entries that do not depend on the attack occur once for each
             entries.setdefault(entry["metric"], _shown(entry, record, job, run))
     first = resolve.Inputs(record, jobs[0].data, run)
     return add_entries(first.record_with_data(), list(entries.values()), run)
@@ -289,7 +289,7 @@ def _compute(
 
 
 def _threads(record: dict[str, Any], data: Data, request: MeasureRequest, run: Run) -> int:
-    """CPU threads: those that pay for the network, with fresh weights."""
+    """The fastest number of CPU threads for the network, measured with fresh weights."""
     if run.placement.threads is not None:
         return run.placement.threads
     arch = arch_of(record, data)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rbtools.inputs.data import Data
 
 FIRST = 128  # images
-FEW = 32  # images for checks that are repeated
-SAME = 1e-3  # share of the range of the logits: outputs that differ by less count as the same
+FEW = 32  # images for checks with repeated passes
+SAME = 1e-3  # outputs that differ by less than this share of the logits' range count as equal
 PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
 SURE = ("checkpoint", "published training")  # sources of a normalisation that is certain
@@ -100,7 +100,7 @@ def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
 
 
 def _near_chance(accuracy: float, chance: float, n: int) -> bool:
-    """Whether guessing would do as well, by two standard deviations."""
+    """Whether the accuracy is within two standard deviations of guessing."""
     return chance < 1 and accuracy <= chance + 2 * math.sqrt(chance * (1 - chance) / n)
 
 

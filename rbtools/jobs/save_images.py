@@ -70,10 +70,9 @@ def files_to_save(path: str, keys: Mapping[Any, str], arch: Mapping[str, Any]) -
 def saving(
     files: ImageFiles, dataset: Dataset, logits: evidence.Logits, about: Mapping[str, Any]
 ) -> Iterator[Add]:
-    """What takes the outcomes of consecutive examples; the files are written if the block succeeds.
-
-    about: the header of a FILE.adv, as far as it is known before. Raises RbError where they cannot be
-    written.
+    """A function that takes the outcomes of consecutive examples; the files are written if the block
+    succeeds. about: the fields of the header of a FILE.adv that are known before. Raises RbError where they
+    cannot be written.
     """
     kind = "file" if files.one_file else "folder"
     folder = Path(files.path).parent if files.one_file else Path(files.path)

@@ -1,4 +1,4 @@
-"""An expensive attack on a sample of the images that cheap attacks leave: `rb-attack aa --two-phase`.
+"""An expensive attack on a sample of the images that cheap attacks do not break: `rb-attack aa --two-phase`.
 
 The screen, PGD (in L1 APGD) on the cross-entropy and then on the margin, runs on all images that no attack
 broke whose outcomes are stored (`earlier_outcomes`). The attack itself runs on the first N images that all of
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 Entry = dict[str, Any]
 _OF_SAMPLE = ("loss", "device", "precision", "prepared", "warnings")
-_BROKEN = -1.0  # in place of the margin of an image that the screen breaks
-VERSION = 1  # of the estimate that is made from outcomes
+_BROKEN = -1.0  # stands for the margin of an image that the screen breaks
+VERSION = 1  # version of the estimate from outcomes
 
 
 def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
@@ -62,8 +62,8 @@ def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
 class ScreenOutput(Output):
     """A row (1,) for each example: its smallest margin under the attacks that it survives, or -1.
 
-    sources: the keys of stored outcomes of other attacks, and excluded: gives the numbers of the examples
-    that they broke, which are not attacked here.
+    sources: the keys of stored outcomes of other attacks. excluded: returns the numbers of the examples that
+    these attacks broke, which are not attacked here.
     """
 
     attacks: tuple[Any, ...]
@@ -87,7 +87,8 @@ class ScreenOutput(Output):
         return [{"metric": "screen", "n": n, "value": left / n}]
 
     def rows(self, batch: Batch) -> Outcome:
-        """The rows of a batch, float32 (N, 1). Each attack gets what the one before leaves."""
+        """The rows of a batch, float32 (N, 1). Each attack gets the images that the one before does not
+        break."""
         excluded = torch.isin(batch.ids, torch.tensor(self.excluded(), device=batch.ids.device).long())
         still_correct, least = batch.clean & ~excluded, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
         totals = {"forward": 0.0 if self.attacks else float(len(excluded)), "backward": 0.0}
@@ -103,7 +104,7 @@ class ScreenOutput(Output):
 
 @dataclass(frozen=True)
 class ScreenTask(EvalTask):
-    """Clean accuracy, and what the screen leaves."""
+    """Clean accuracy, and the images that the screen does not break."""
 
     screen: ScreenOutput
     title = "screen"
@@ -146,7 +147,7 @@ def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: Run) ->
     """
     if run.store.folder is not None or run.plan is not None:
         return _run(record, request, run)
-    with tempfile.TemporaryDirectory() as folder:  # the phases read each other's outcomes
+    with tempfile.TemporaryDirectory() as folder:  # the second phase reads the outcomes of the first
         store = Store(folder)
         result = _run(record, request, run.changed(store=store))
     run.store.found += store.found
@@ -220,7 +221,7 @@ class TwoPhaseEvaluation:
     def attacks(self) -> list[Attack]:
         """The attacks of the screen that run: those for which no stored outcomes serve.
 
-        The last one runs too where no margins would be known without it.
+        The last one also runs if no stored outcomes have margins.
         """
         screen = self._screen
         serving = [[source for source in self.sources if source.serves_for(attack)] for attack in screen]
@@ -254,7 +255,8 @@ class TwoPhaseEvaluation:
         return [lambda: evaluate_record.task_entries(self.inputs, self.screening), self._second]
 
     def _second(self) -> None:
-        """The second phase of a dry run: on its own images once the screen is stored, else on as many."""
+        """The second phase of a dry run: on its images if the screen is stored, else on the same number of
+        others."""
         if evaluate_record.known_outcomes(self.inputs, self.screening):
             self.entry()
             return
@@ -271,7 +273,8 @@ class TwoPhaseEvaluation:
         (entry,) = evaluate_record.expected_entries(self.inputs, self.task)
         attacks = [attack.stem for attack in self.attacks]
         names = dict.fromkeys([*attacks, *(source.metric for source in self.sources)])
-        drawn = seed_fields(self.inputs.run.settings.seed)  # the sample, whatever the attack
+        # the key of the sample, which does not depend on the attack
+        drawn = seed_fields(self.inputs.run.settings.seed)
         return {**entry, **drawn, "screen": ",".join(names)}
 
     @cached_property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TIMES = 5
 """How often the network judges the same images."""
-_REPEATED = 256  # images that it judges so often
+_REPEATED = 256  # the most images that it judges repeatedly
 
 
 class WorstExample(NamedTuple):
@@ -49,7 +49,7 @@ class RepeatedVerdicts(NamedTuple):
 
 
 class AdvSummary(NamedTuple):
-    """The worst images of a file, its header, and what the network's verdicts on its images are."""
+    """The worst images of a file, its header, and the network's verdicts on its images."""
 
     header: dict[str, Any]
     worst: list[WorstExample]

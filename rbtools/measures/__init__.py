@@ -31,7 +31,7 @@ MEASURES = Registry(
         "nu": "rbtools.measures.nu:Nu",
         "bound": "rbtools.measures.bound:BoundMeasure",
     },
-    apart=("bound",),  # not part of "all": one paper's theorems at a time, with their own inputs
+    apart=("bound",),  # not part of "all": it needs the name of a paper and the inputs of its theorems
     group="measures",
 )
 

@@ -25,10 +25,10 @@ class MeasureBatch:
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,). `draws` holds the random numbers of these N
     examples, `probes` those of one, the batch, for directions in the space of weights; both are
-    rbtools.rng.draws.Draws. `perturbed`: the images attacked, as `images`; `twice`: those attacked again.
-    `chunk`: images that go through the model at once, which changes memory and not results. `together`: the
-    model's BatchNorm takes the statistics of the batch, so that an image's logits depend on the others; all
-    images go through the model at once, the perturbed ones as a separate batch.
+    rbtools.rng.draws.Draws. `perturbed`: the attacked images, shaped as `images`; `twice`: the same attacked
+    again. `chunk`: images that go through the model at once, which changes memory and not results.
+    `together`: the model's BatchNorm takes the statistics of the batch, so that an image's logits depend on
+    the others; all images go through the model at once, the perturbed ones as a separate batch.
     """
 
     images: Tensor
@@ -61,9 +61,9 @@ class MeasureBatch:
 @dataclass(frozen=True)
 class Value:
     """One number of a measure. `name`: which one ("weight.trace"; "" if there is only one). se: its standard
-    error; `over`: what that was estimated over ("batches", "probes", "examples"). If the value is None,
-    `more` has the reason. `clean`: it does not depend on the attack. numbers: those of single images whose
-    mean it is, if its interval is to be made of them and not of the standard error alone.
+    error; `over`: the units that it was estimated over ("batches", "probes", "examples"). If the value is
+    None, `more` has the reason. `clean`: it does not depend on the attack. numbers: the values of single
+    images, if its interval is computed from these and not from the standard error.
     """
 
     name: str
@@ -82,11 +82,11 @@ class Measure(registry.Registered):
     "none" (independent of the weights). `data`: whether it uses images, and not only their shape. `split` and
     `size` (number of batches, images per batch) are defaults. `attacks`: the number of attacks that make its
     perturbed batches, each starting from the result of the previous one. `random`: whether it depends on the
-    seed. `placed`: its metrics always contain weights and split. `plain`: its metric leaves out the attack
-    PGD at 8/255. `batchnorm`: the default of the statistics that BatchNorm takes on fresh weights ("batch",
-    "image" or "running"); None if the measure is defined with running ones only. `less_is_better`: the
-    direction of a ranking by it (as in rbtools.records.metric_name). `own_eps`: it has a parameter `eps`, the
-    radius of the ball that it maximises over. `needs_record`: `filled` takes settings from the record.
+    seed. `placed`: the names of its metrics always contain weights and split. `plain`: its metric leaves out
+    the attack PGD at 8/255. `batchnorm`: the default of the statistics that BatchNorm takes on fresh weights
+    ("batch", "image" or "running"); None if the measure is defined with running ones only. `less_is_better`:
+    the direction of a ranking by it (as in rbtools.records.metric_name). `own_eps`: it has a parameter `eps`,
+    the radius of the ball that it maximises over. `needs_record`: `filled` takes settings from the record.
     """
 
     name: ClassVar[str]
@@ -113,8 +113,7 @@ class Measure(registry.Registered):
         return False
 
     def filled(self, record: Mapping[str, Any], images: int) -> Measure:
-        """The measure with missing settings taken from the record; `images`: the number of training
-        images."""
+        """A copy with missing settings taken from the record; `images`: the number of training images."""
         return self
 
     def settings(self, value: str) -> dict[str, Any]:

@@ -23,8 +23,8 @@ _OF: dict[str, tuple[str, ...]] = {
     "wci": ("probes",),
     "wci1": ("largest", "failure"),
     "wci2": ("largest",),
-}  # options beside inputs, of a paper's theorems and of one of them
-_ITERATIONS = 3  # of the power method, for each image
+}  # options of all theorems of a paper, and of single theorems, besides inputs
+_ITERATIONS = 3  # steps of the power method, for each image
 LOWER = (
     "what is estimated is the largest found on these images, a lower bound of what the theorem means: the"
     " bound may be larger"
@@ -43,9 +43,9 @@ class BoundMeasure(Measure):
     robbench, on fresh weights: theorem 1 of NAS-RobBench-201, sqrt(L^2 y'K^-1 y / N) without its constants,
     with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust), the mean of y'K^-1 y over
     the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, for images
-    scaled to norm 1; what that theorem needs of the images (separation.clean, .robust). For rescnn theorem 1
-    stands for corollary 1. prbench: its theorems 1 and 2 on |R - R_S|, and theorem 1 with the best t0
-    (prbench4). wci: theorem 4, sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of
+    scaled to norm 1; the condition of that theorem on the images (separation.clean, .robust). For rescnn
+    theorem 1 stands for corollary 1. prbench: its theorems 1 and 2 on |R - R_S|, and theorem 1 with the best
+    t0 (prbench4). wci: theorem 4, sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of
     each layer that theorem 4 takes; Catoni's bound of lemma 1 with it (wci1).
 
     Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
@@ -119,8 +119,8 @@ class BoundMeasure(Measure):
         check="share",
         part_of="largest:failure",
     )
-    unit: bool = False  # whether the network is one of the theory's, with inputs of norm 1
-    kappa: int = 0  # the largest filter of a network of rescnn
+    unit: bool = False  # whether the network has the form of the theory, with inputs of norm 1
+    kappa: int = 0  # the largest filter of networks of the space rescnn
 
     @property
     def version(self) -> int:  # type: ignore[override]

@@ -95,11 +95,13 @@ def robbench2(
 
 
 def separation(images: Array, rho: float) -> Bound:
-    """What RobBench's theorem 2 needs of the images: s = max_(i != j) |<x_i, x_j>| + 2 rho + rho^2 below 1.
+    """The condition of RobBench's theorem 2 on the images: s = max_(i != j) |<x_i, x_j>| + 2 rho + rho^2
+    below 1.
 
     This is the form that its bound uses; the paper's assumption 3 is on the distribution of images. `order`
     is the least r with (N-1) s^r < 1: from there on the bound is above 0 for each activation with mu_r other
-    than 0. Vacuous where s is 1 or more: then no r gives anything. images, rho, errors: as in `robbench2`.
+    than 0. Vacuous where s is 1 or more: then no order r gives a positive bound. images, rho, errors: as in
+    `robbench2`.
     """
     count, closest = len(images), _closest(images)
     value = closest + 2 * rho + rho * rho

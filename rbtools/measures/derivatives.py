@@ -60,7 +60,8 @@ def flat(weights: Weights) -> Tensor:
 
 
 def logits_of(model: nn.Module, images: Tensor) -> Callable[[Weights], Tensor]:
-    """The logits (N, K) of images (N, C, H, W) as a function of weights; others are the model's."""
+    """The logits (N, K) of images (N, C, H, W) as a function of some weights; the other weights are the
+    model's."""
     fixed = weights_of(model)
     return lambda weights: torch.func.functional_call(model, {**fixed, **weights}, (images,))
 
@@ -83,7 +84,7 @@ def chunks(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def read_sum(terms: Iterable[Tensor]) -> float:
-    """The sum of scalars, added in float64 in their order, from one look at the device."""
+    """The sum of scalars, added in float64 in their order, with one read from the device."""
     return float(sum(torch.stack(list(terms)).tolist()))
 
 
@@ -132,7 +133,7 @@ class WeightHessian:
         """Hutchinson's estimates of the trace of each weight's own block of H: a row for each probe.
 
         v_l . (H v)_l with random signs v for all weights at once, which is unbiased for each of them and
-        costs what one estimate of the whole trace costs.
+        costs as much as one estimate of the whole trace.
         """
         signs, names = probes.child("trace"), list(self.weights)
         estimates = []
@@ -146,7 +147,7 @@ class WeightHessian:
                     block = product(vector)
                     estimates.append(torch.stack([(vector[name] * block[name]).sum() for name in names]))
         rows = [[0.0] * len(names) for _ in range(count)]
-        # Read together, since a GPU is waited for, and added in float64.
+        # Read all at once, because a read waits for a GPU; added in float64.
         for index, read in enumerate(torch.stack(estimates).tolist() if estimates else ()):
             rows[index % count] = [
                 total + estimate for total, estimate in zip(rows[index % count], read, strict=True)
@@ -164,11 +165,11 @@ class WeightHessian:
         return {name: part.view(value.shape) for (name, value), part in parts}
 
     def _product(self, images: Tensor, labels: Tensor) -> Callable[[Weights], Weights]:
-        """The product with the Hessian of a chunk; kept where there is only one chunk."""
+        """The product with the Hessian of a chunk; cached if there is only one chunk."""
         if self._only is not None:
             return self._only
-        # Reverse over reverse: on a CPU half the time of forward over reverse, whose gradient is made anew
-        # for every vector (ResNet-18, 32 images, one core: 5.5 s against 11.7 s).
+        # Reverse over reverse: on a CPU half the time of forward over reverse, which computes the gradient
+        # again for every vector (ResNet-18, 32 images, one core: 5.5 s against 11.7 s).
         _, transposed, *_ = torch.func.vjp(torch.func.grad(loss_of(self.model, images, labels)), self.weights)
 
         def product(vector: Weights) -> Weights:

@@ -13,8 +13,8 @@ from rbtools.measures.base import BatchResult, Measure, MeasureBatch
 class NASI(Measure):
     """Squared length of the gradient of a batch's mean cross-entropy, at initialisation.
 
-    Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel by it within a
-    differentiable search, whose result is not a ranking by this score. BatchNorm takes the batch's
+    Shu et al. 2022 (arXiv:2109.00817) approximate the trace norm of the neural tangent kernel by it, inside a
+    differentiable search. That search does not rank architectures by this score. BatchNorm takes the batch's
     statistics.
     """
 

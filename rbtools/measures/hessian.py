@@ -11,7 +11,7 @@ from rbtools.measures import derivatives
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_batches, standard_error
 from rbtools.registry import param
 
-# From vectors (R, d) to the products (R, d), row by row: many operators are handled at once.
+# Takes vectors (R, d), returns products (R, d): one operator for each row.
 Product = Callable[[Tensor], Tensor]
 
 

@@ -41,7 +41,7 @@ class Jacobian(Measure):
 
     @property
     def of_images(self) -> bool:
-        return not self.exact  # its chunks depend on the free memory
+        return not self.exact  # the size of its chunks depends on the free memory
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.exact and batch.together:

@@ -15,7 +15,7 @@ from rbtools.lazy import F, Tensor, nn, torch
 from rbtools.measures.base import watching
 from rbtools.measures.derivatives import Weights, differentiating, weights_of
 
-# Called with a layer, its input, and the gradient at its output.
+# Takes a layer, its input, and the gradient at its output.
 Add = Callable[["nn.Module", Tensor, Tensor], None]
 # Parameters' names, and the gradients of N images with respect to some of their numbers: (N, ...).
 Blocks = Iterator[tuple[str, Tensor]]
@@ -52,8 +52,9 @@ def gram(model: nn.Module, images: Tensor, *, each_logit: bool = False) -> Tenso
 
 
 def gram_of_batches(model: nn.Module, batches: Sequence[Tensor], *, each_logit: bool = False) -> Tensor:
-    """The kernel of a model in which the images of a batch depend on each other (BatchNorm with the
-    batch's statistics): f(x_i) is the output for image i in its batch, differentiated through all images.
+    """The kernel of a model in which the outputs for the images of a batch depend on each other (BatchNorm
+    with the batch's statistics): f(x_i) is the output for image i in its batch, differentiated through all
+    images.
 
     There is a backward pass of the whole batch for each image (and logit). Gradients of all images are in
     memory for at most 1 GiB of parameters' numbers at once: for more parameters the passes are repeated.
@@ -164,8 +165,8 @@ def _batch_norm(norm: nn.modules.batchnorm._BatchNorm, inside: Tensor, gradient:
 def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], list[str]]:
     """The parameters whose gradients follow from layers' inputs and outputs, and the names of the others.
 
-    A parameter is among the first only if this reproduces autograd's gradient for one image, whatever its
-    layer is and however often the model calls it. Parameters that the logits do not depend on are in neither.
+    A parameter is in the first list only if this reproduces autograd's gradient for one image, whatever its
+    layer and the number of its calls. Parameters that the logits do not depend on are in neither.
     """
     blocks: dict[Tensor, list[Tensor]] = {}
     places: dict[Tensor, tuple[nn.Module, str]] = {}
@@ -202,7 +203,7 @@ def _taken(model: nn.Module, image: Tensor) -> tuple[dict[nn.Module, set[str]], 
 
 def _same(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
     """Which computed gradients are the exact ones, as torch.allclose compares them with a tolerance of their
-    largest value; from two looks at the device for all of them."""
+    largest value; with two reads from the device for all of them."""
     alike = [computed.shape == exact.shape for computed, exact in pairs]
     comparable = [pair for pair, fits in zip(pairs, alike, strict=True) if fits]
     if not comparable:

@@ -24,18 +24,19 @@ class NTK(Measure):
     Frobenius norm (KNAS' estimate of the smallest eigenvalue); trace (EigenNAS); lmin, the smallest
     eigenvalue; cond, the largest by the smallest.
 
-    ntk.clean is on the images, ntk.robust on the images attacked once, ntk.twice on those attacked again from
-    there; ntk.cross is between images and attacked images, ntk.cross2 between attacked and twice attacked
-    ones. With the share `beta` of adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its transpose)
-    + b^2 robust, which governs clean accuracy, and ntk.all_robust the same for the images attacked once and
-    twice, which governs robust accuracy; both have bound, the mean over classes of y'K^-1 y for the labels +1
-    of a class against -1 of the others.
+    ntk.clean is on the images, ntk.robust on the images attacked once, ntk.twice on the images attacked a
+    second time; ntk.cross is between images and attacked images, ntk.cross2 between attacked and twice
+    attacked ones. With the share `beta` of adversarial loss, ntk.all is (1-b)^2 clean + b(1-b)(cross + its
+    transpose) + b^2 robust, which governs clean accuracy, and ntk.all_robust the same for the images attacked
+    once and twice, which governs robust accuracy; both have bound, the mean over classes of y'K^-1 y for the
+    labels +1 of a class against -1 of the others.
 
     On fresh weights BatchNorm takes the statistics of the batch, separately for images and attacked images:
-    f(x_i) is then the output for image i in its batch, and its derivative has the part that goes through the
-    others. (With running statistics, mean 0 and variance 1 there, the signal fades with depth, and the kernel
-    is that of the last bias.) KNAS' code passes each image alone in training mode: that is the statistics
-    "image", at the cost of running ones; those of the batch need a backward pass of the batch for each image.
+    f(x_i) is then the output for image i in its batch, and its derivative includes the dependence on the
+    other images. (With running statistics, mean 0 and variance 1 there, the signal fades with depth, and the
+    kernel is that of the last bias.) KNAS' code passes each image alone in training mode: that is the
+    statistics "image", at the cost of running ones; those of the batch need a backward pass of the batch for
+    each image.
     """
 
     name = "ntk"
@@ -68,7 +69,7 @@ class NTK(Measure):
         images = [batch.images]
         images += [batch.attacked] if self.attacks > 0 else []
         images += [batch.attacked_twice] if self.attacks > 1 else []
-        # One kernel of all images has the single kernels as its blocks.
+        # The kernels are the blocks of one kernel of clean and attacked images together.
         each = self.logits == "each"
         if batch.together:
             gram = kernel.gram_of_batches(model, images, each_logit=each).cpu()

@@ -69,6 +69,6 @@ class Nu(Measure):
 
 
 def _within(points: Tensor, images: Tensor, eps: float) -> Tensor:
-    """The nearest points in the ball around the images and in the box."""
+    """Project points onto the ball around the images and onto the box."""
     points_inside: Tensor = torch.minimum(torch.maximum(points, images - eps), images + eps).clamp(0, 1)
     return points_inside

@@ -13,10 +13,11 @@ from rbtools.measures.derivatives import Weights
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
 
-_LOOKED_AT = 8  # images on which linearity is looked for
-_LINEAR = 1e-4  # a share of the gradient, far above rounding and far below what a smooth activation gives
-_GROUP = 32  # images of one estimate: fewer give less variance (in half of them half), and smaller passes
-_KEPT = 2**26  # numbers of gradients that are kept where a group is in several chunks: 256 MiB in float32
+_LOOKED_AT = 8  # images on which linearity is tested
+# a share of the gradient: far above rounding errors, far below the second derivatives of smooth activations
+_LINEAR = 1e-4
+_GROUP = 32  # images of one estimate: half as many give half the variance, and smaller passes
+_KEPT = 2**26  # the most gradient values kept in memory for a group in several chunks: 256 MiB in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class WCI(Measure):
     to the weight of a convolution or a linear layer (no biases, no BatchNorm). A layer's trace is estimated
     without the other layers' blocks (`traces`); it is above 0 where logits are piecewise linear in the
     weight. A layer with a negative estimate counts as 0; the record has their number, and the standard error
-    what they may hide.
+    includes their possible contribution.
     """
 
     name = "wci"
@@ -51,8 +52,8 @@ class WCI(Measure):
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         """The index, and the trace of all layers; standard errors are over probes, the index' by jackknife.
 
-        A layer's trace is that of the loss on all batches: means weighted by their sizes. To the error of the
-        index a layer that counts as 0 adds what it would be with a trace of one standard error.
+        A layer's trace is that of the loss on all batches: means weighted by their sizes. A layer that counts
+        as 0 adds to the error of the index its value for a trace of one standard error.
         """
         layers, norms = results[0]["layers"], results[0]["norms"]
         share = [size / sum(sizes) for size in sizes]
@@ -95,7 +96,8 @@ def index(norms: Sequence[float], traces: Sequence[float]) -> float:
 
 
 def _index_error(without: Sequence[float], hidden: float) -> float | None:
-    """The standard error from the leave-one-probe-out values, and the squares that layers at 0 hide."""
+    """The standard error from the leave-one-probe-out values, and the squared possible contributions of
+    layers that count as 0."""
     count = len(without)
     if count < 2:
         return None
@@ -115,7 +117,7 @@ def traces(
     that weight, as behind ReLU, pooling and BatchNorm's running statistics: J is the Jacobian of an image's
     logits with respect to the weight, C = diag(p) - p p' the Hessian of the cross-entropy with respect to
     them. That needs no second derivative, and one backward pass gives an estimate for all layers at once,
-    into which the blocks between layers do not enter. Of other layers, each has probes of its own.
+    without the blocks between layers. Each other layer has its own probes.
     """
     curved = _curved(model, images[:_LOOKED_AT], batch.probes.child("linear"), names)
     linear = [name for name in names if name not in curved]

@@ -18,7 +18,7 @@ from rbtools.spaces.zoo import TRACELESS
 if TYPE_CHECKING:
     from torch import nn
 
-Shape = tuple[int, int, int]  # of images: channels, height, width
+Shape = tuple[int, int, int]  # shape of an image: channels, height, width
 
 SPACES = Registry(
     "architecture space",
@@ -34,7 +34,7 @@ SPACES = Registry(
     last=("python", "checkpoint"),
     closed=True,
 )
-# Spaces whose networks have variants that names and shapes leave open: `arch -> Variants`.
+# Spaces with variants of a network that tensor names and shapes do not distinguish: `arch -> Variants`.
 VARIANTS = Registry("space with variants", {}, group="variants", closed=True)
 RUNS_CODE = ("python",)  # spaces whose networks run the user's own code
 
@@ -52,10 +52,9 @@ FAMILIES = Registry(
 
 
 class Variants(NamedTuple):
-    """Fields of an architecture that names and shapes of its tensors leave open.
-
-    usual: those of a network that is named without them. known: of each variant. unusual: of each that is
-    tried where these fit badly.
+    """Fields of an architecture that the names and shapes of its tensors do not determine. usual: the
+    defaults of a named network. known: the fields of each variant. unusual: further variants, to try if these
+    fit badly.
     """
 
     usual: Mapping[str, str] = {}

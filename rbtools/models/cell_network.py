@@ -56,11 +56,10 @@ def operation(op: int, channels: int) -> nn.Module:
 
 
 def edges_to_compute(ops: Sequence[int]) -> tuple[bool, ...]:
-    """For each of the 6 edges, whether the cell's output depends on computing it.
-
-    Excluded are edges that add zeros to other terms, and edges without a path to the output. A node that is
-    all zeros but is the input of a convolution keeps one `none` edge: BatchNorm turns zeros into a constant,
-    so this is more than the edges on a live path from the input.
+    """Whether the cell's output depends on each of the 6 edges. Edges that add zeros to other terms, and
+    edges without a path to the output, are excluded. A node that is all zeros but is the input of a
+    convolution keeps one `none` edge: BatchNorm turns zeros into a constant, so such an edge counts although
+    it is not on a live path from the input.
     """
     incoming: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for k, ((source, target), op) in enumerate(zip(EDGES, ops, strict=True)):
@@ -116,7 +115,7 @@ class ResidualBlock(nn.Module):
 class Skeleton(nn.Module):
     """A stem, three stages of `cells` cells with a residual block between them, and a classifier.
 
-    `cell` makes a cell of a number of channels, which is `channels` in the first stage and doubles twice.
+    `cell` makes a cell for a number of channels: `channels` in the first stage, doubled in each later one.
     """
 
     def __init__(
@@ -137,7 +136,8 @@ class Skeleton(nn.Module):
         self.classifier = nn.Linear(4 * channels, classes)
 
     def logits(self, images: Tensor, *of_cells: Tensor) -> Tensor:
-        """Images (N, in_channels, H, W) -> logits (N, classes); `of_cells` is what all cells get besides."""
+        """Images (N, in_channels, H, W) -> logits (N, classes); all cells also get the arguments
+        `of_cells`."""
         x = self.stem(images)
         for block in self.cells:
             x = block(x) if isinstance(block, ResidualBlock) else block(x, *of_cells)

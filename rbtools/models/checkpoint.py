@@ -28,8 +28,8 @@ from rbtools.spaces import zoo
 from rbtools.spaces.identity import identity
 from rbtools.spaces.prompts import ZERO_SHOT
 
-Candidate = tuple[dict[str, Any], nn.Module]  # an architecture and its network
-# Spaces most of whose networks have no constants that are computed while they are built.
+Candidate = tuple[dict[str, Any], nn.Module]  # (architecture, its network)
+# Spaces whose networks mostly compute no constants while they are built.
 WITHOUT_CONSTANTS = ("nasbench201", "zoo", "torchvision", "repo", "fcnn", "rescnn")
 # Fields of an architecture that belong to the file.
 NOT_OF_THE_NETWORK = ("member", "normalize", "preprocessing")
@@ -126,7 +126,7 @@ def _checked(
     """The candidate (architecture, network) that fits the file's BatchNorm statistics, else the first one.
 
     Also returns its normalisation, and facts. Without images nothing is compared. An `unusual` candidate has
-    to fit clearly better than all others; they are built where these fit badly.
+    to fit clearly better than all others; such candidates are built only if the others fit badly.
     """
     arch, network = candidates[0]
     compared = str(facts["arch_from"]).startswith(("given", "weights")) and "run" not in checkpoint.origin
@@ -171,7 +171,8 @@ def _warned_of_variant(
     normalization: ChosenNormalization,
     hints: NormalizationHints,
 ) -> dict[str, Any]:
-    """A warning where the statistics fit another variant than the named one, the first of `candidates`."""
+    """A warning if the statistics fit another variant than the named one, which is the first of
+    `candidates`."""
     assert hints.images is not None
     images = hints.images()[: statistics.affordable(candidates[0][1])]
     pair = _normalize_of(checkpoint, {**candidates[0][0], **normalization.arch})
@@ -303,7 +304,7 @@ def _network(
         load_into(network, checkpoint)
         if not any(buffer.is_meta for buffer in network.buffers()):
             return network, checkpoint
-    with torch.random.fork_rng(devices=[]):  # it computes constants while it is built
+    with torch.random.fork_rng(devices=[]):  # such a network computes constants while it is built
         network = models.build(arch, classes=classes, shape=shape, allow_code=allow)
     if arch.get("space") not in WITHOUT_CONSTANTS:
         checkpoint = _as_saved(checkpoint, network)
@@ -312,9 +313,8 @@ def _network(
 
 
 def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """The checkpoint under the names of the file, where those are the names of the network.
-
-    A user's own network may contain what otherwise is a wrapper's prefix or a normaliser's buffers.
+    """The checkpoint under the names in the file, if the network has these names. A user's own network may
+    itself contain names that look like a wrapper's prefix or a normaliser's buffers.
     """
     wanted = {key for key in network.state_dict() if not key.endswith(OPTIONAL)}
     steps = checkpoint.origin["prefix"].split(".")
@@ -428,7 +428,7 @@ def to_bytes(
     """
     from safetensors.torch import save
 
-    network = getattr(network, "_orig_mod", network)  # torch.compile's wrapper
+    network = getattr(network, "_orig_mod", network)  # unwrap torch.compile's wrapper
     if isinstance(network, Normalized):
         mean, std = network.mean, network.std
     if isinstance(network, PerImageStandardization):

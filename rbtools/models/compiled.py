@@ -1,8 +1,8 @@
-"""A network compiled by torch.compile block by block: what repeats, such as a cell, is compiled once.
+"""Compile a network with torch.compile block by block: repeated blocks, such as cells, are compiled once.
 
-A whole network takes as long to compile as it has layers. Blocks of one class have one program for each
-number of channels, so a network of many blocks compiles in a fraction of the time and runs the same kernels,
-but for those that would join two blocks.
+The time to compile a whole network grows with the number of its layers. Blocks of one class have one program
+for each number of channels, so a network of many blocks compiles in a fraction of the time and runs the same
+kernels, except those that would fuse operations of two blocks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from rbtools.models import folding
 
 BACKEND: str | Callable[..., Any] = "inductor"
-_PROGRAMS = 64  # of one class: by its channels, strides, and with and without gradients
-_ROUNDS = 4  # of which the first one warms up
+_PROGRAMS = 64  # programs of one class: by channels, strides, with and without gradients
+_ROUNDS = 4  # timed passes; the first one is a warm-up
 
 
 def repeated_blocks(network: nn.Module) -> list[nn.Module]:
@@ -44,7 +44,7 @@ def repeated_blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def compile_network(network: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> bool:
-    """Compile the repeated blocks of a network in place, or where nothing repeats all of it.
+    """Compile the repeated blocks of a network in place, or the whole network if no block repeats.
 
     probe: images (N, C, H, W), N > 1, on which it is tried, with a gradient. False where that fails or gives
     other logits: the network is then as before, and `notify` is called with the reason.
@@ -56,7 +56,7 @@ def compile_network(network: nn.Module, probe: Tensor, notify: Callable[[str], N
         config = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, _PROGRAMS)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # dynamo reads `.grad` of what is no leaf
+            warnings.simplefilter("ignore")  # dynamo reads `.grad` of tensors that are no leaves
             for block in blocks:
                 block.compile(backend=BACKEND, dynamic=True)
             images = probe.clone().requires_grad_(True)
@@ -65,9 +65,9 @@ def compile_network(network: nn.Module, probe: Tensor, notify: Callable[[str], N
             with torch.no_grad():
                 network(probe)
         largest, apart = wanted.abs().max(), (logits.detach() - wanted).abs().max()
-        if not bool(apart <= 0.02 * largest):  # bfloat16 stays below; NaN does not
+        if not bool(apart <= 0.02 * largest):  # errors of bfloat16 are smaller; NaN fails this comparison
             raise ValueError(f"compiled logits differ by {float(apart):.3g} of {float(largest):.3g}")
-    except Exception as wrong:  # the compiler, or what it calls, may raise anything
+    except Exception as wrong:  # the compiler and its back ends may raise anything
         undo(network)
         notify(f"The network is not compiled ({folding.reason(wrong)}).")
         return False

@@ -1,10 +1,10 @@
-"""Passes of a network on a GPU as CUDA graphs: recorded once for a batch size, then replayed by one launch.
+"""Passes of a network on a GPU as CUDA graphs: captured once for a batch size, then replayed by one launch.
 
 A pass of a small network is hundreds of kernels, each shorter than its launch, so the GPU waits for Python.
 A replay computes with the same kernels on the same memory: images are copied in, logits and gradients out.
-Weights may change in place between replays. A recording is compared with the network before it is used.
+Weights may change in place between replays. A captured graph is compared with the network before it is used.
 
-Off unless RB_CUDA_GRAPHS=1: what it gains is not measured yet.
+Off unless RB_CUDA_GRAPHS=1: its speedup is not measured yet.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from torch.autograd.function import once_differentiable
 from rbtools.models import folding
 
 CALLS = 3
-"""Passes of one batch size before it is recorded: a recording costs about five passes."""
-_TOLERANCE = 0.02  # of the largest value: bfloat16 and sums in any order stay below, other images do not
-_TOLERANCE_OF_PARTS = 0.1  # where the network has another batch size, so other kernels
-_SINCE = (2, 12)  # of torch: before, a capture that failed left its memory and random numbers in disorder
+"""Passes of one batch size before it is captured: a capture costs about five passes."""
+_TOLERANCE = 0.02  # a share of the largest value, above rounding in bfloat16 and in any order of sums
+_TOLERANCE_OF_PARTS = 0.1  # the same for another batch size, which may use other kernels
+# version of torch; earlier ones left memory and random state inconsistent after a failed capture
+_SINCE = (2, 12)
 
 
 def padded(count: int) -> int:
@@ -40,8 +41,8 @@ def padded(count: int) -> int:
 
 
 class _Pool:
-    """Memory that recordings share, and the stream on which they are made. `ticket` counts forward replays:
-    each may overwrite what an earlier one kept for its backward pass."""
+    """Memory that graphs share, and the stream on which they are captured. `ticket` counts forward replays:
+    each may overwrite the tensors that an earlier one kept for its backward pass."""
 
     def __init__(self, device: torch.device) -> None:
         self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
@@ -51,8 +52,8 @@ class _Pool:
 class _Recording:
     """A forward pass, and where images have a gradient a backward pass, for batches of one shape.
 
-    images: (N, C, H, W) on the GPU, used to warm up. Raises RuntimeError where the network makes
-    Python wait, or does what a graph cannot hold.
+    images: (N, C, H, W) on the GPU, used to warm up. Raises RuntimeError if the network makes Python wait, or
+    uses an operation that a graph cannot contain.
     """
 
     def __init__(self, network: nn.Module, images: Tensor, pool: _Pool) -> None:
@@ -64,15 +65,15 @@ class _Recording:
             with torch.cuda.device(images.device):
                 self._capture(pool.stream)
         finally:
-            torch.cuda.set_stream(before)  # a capture that fails leaves its own behind
+            torch.cuda.set_stream(before)  # a failed capture changes the current stream
 
     def _capture(self, stream: torch.cuda.Stream) -> None:
         current, waits = torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode()
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(stream):
-                for mode in (waits, waits, "error"):  # cuDNN chooses its algorithms in the first
-                    torch.cuda.set_sync_debug_mode(mode)  # a wait would break the capture
+                for mode in (waits, waits, "error"):  # cuDNN chooses its algorithms in the first pass
+                    torch.cuda.set_sync_debug_mode(mode)  # waiting for the device is not allowed in a capture
                     logits = self.network(self.images)
                     if logits.requires_grad:
                         self._gradient(self.images, logits, torch.zeros_like(logits))
@@ -95,11 +96,11 @@ class _Recording:
 
     @staticmethod
     def _gradient(images: Tensor, logits: Tensor, incoming: Tensor) -> Tensor:
-        # What the forward pass keeps must stay: the backward pass is replayed more than once.
+        # Retain the graph: the backward pass is replayed more than once.
         return torch.autograd.grad(logits, images, incoming, retain_graph=True)[0]
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits of at most as many images as were recorded."""
+        """The logits of at most as many images as the graph was captured for."""
         with torch.no_grad():
             self.images[: len(images)].copy_(images)
         self.pool.ticket += 1
@@ -116,7 +117,7 @@ class _Recording:
         return self.gradient[:count].detach().clone()
 
     def backward_anew(self, images: Tensor, gradient: Tensor) -> Tensor:
-        """The same after another forward pass has overwritten what this one kept."""
+        """The same after another forward pass has overwritten the tensors for this backward pass."""
         with torch.enable_grad():
             images = images.detach().requires_grad_(True)
             return self._gradient(images, self.network(images), gradient)
@@ -147,9 +148,9 @@ class _Key(NamedTuple):
 class GraphedNetwork(nn.Module):
     """A frozen network in eval mode: images (N, C, H, W) in [0, 1] -> logits (N, K).
 
-    Batches are padded (`padded`), so each example must be computed on its own; those that are not recorded
-    yet, too, so that logits do not depend on what ran before. `notify` is called with a sentence when
-    recording fails later, after which the network runs as it is.
+    Batches are padded (`padded`), so each example must be computed independently. Batches without a graph are
+    padded too, so that logits do not depend on earlier calls. `notify` is called with a sentence if a later
+    capture fails; then the network runs without graphs.
     """
 
     def __init__(self, network: nn.Module, notify: Callable[[str], None]) -> None:
@@ -159,7 +160,7 @@ class GraphedNetwork(nn.Module):
         self.release()
 
     def release(self) -> None:
-        """Give the memory of all recordings back; they are made again when they are needed."""
+        """Free the memory of all graphs; they are captured again when they are needed."""
         self.pool: _Pool | None = None
         self.calls: Counter[_Key] = Counter()
         self.recordings: dict[_Key, _Recording] = {}
@@ -181,7 +182,8 @@ class GraphedNetwork(nn.Module):
         return logits
 
     def record(self, key: _Key, images: Tensor) -> bool:
-        """Record passes of a batch size, and compare them with the network; whether that succeeded."""
+        """Capture passes of a batch size, and compare them with the network; return whether that
+        succeeded."""
         try:
             if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < _SINCE:
                 raise ValueError(f"torch is {torch.__version__}, they need {'.'.join(map(str, _SINCE))}")
@@ -224,14 +226,13 @@ def _compare(recording: _Recording, images: Tensor) -> None:
 
 def _check_near(wanted: Tensor, got: Tensor, tolerance: float) -> None:
     difference, largest = (wanted - got).detach().abs().max(), wanted.detach().abs().max()
-    if not bool(difference <= tolerance * largest):  # NaN as well
+    if not bool(difference <= tolerance * largest):  # NaN fails this comparison, too
         raise ValueError("a replay differs from the network")
 
 
 def frozen(network: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> nn.Module:
-    """The network with recorded passes if RB_CUDA_GRAPHS is 1 and `probe`, images (N, C, H, W), is on a GPU.
-
-    Else the network; so too where it cannot be recorded, and `notify` is called with the reason.
+    """The network with captured passes if RB_CUDA_GRAPHS is 1 and `probe`, images (N, C, H, W), is on a GPU,
+    else the network. If it cannot be captured, `notify` is called with the reason.
     """
     if not usable(probe.device):
         return network
@@ -240,5 +241,5 @@ def frozen(network: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> 
 
 
 def usable(device: torch.device) -> bool:
-    """Whether passes on a device are recorded."""
+    """Whether passes on a device are captured."""
     return device.type == "cuda" and os.environ.get("RB_CUDA_GRAPHS") == "1"

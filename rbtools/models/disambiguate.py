@@ -27,10 +27,11 @@ VARIANT_FIELDS = ("stem", "shortcut", "activation", "eps")
 # images of its training the factor is 5 for a robust network of one cell a stage (skip_connect against
 # pooling), with synthetic ones 1.25.
 MARGIN, MARGIN_SYNTHETIC = 1.5, 1.15
-# A best divergence above this is no fit: the weights changed after the statistics were taken, or the images
-# are of another kind. On its own images the robust network has 0.003, on synthetic ones 0.06.
+# Above this divergence even the best candidate does not fit: the weights changed after the statistics were
+# computed, or the images are of another kind. On its own images the robust network has 0.003, on synthetic
+# ones 0.06.
 FAR, FAR_SYNTHETIC = 0.1, 0.3
-# The same for any whole network, in addition to what N images have by chance (1 / N). On photographs of their
+# The same for whole networks, in addition to the 1 / N that N images have by chance. On photographs of their
 # own data set networks have 0.01 to 0.03 (standard training), one of adversarial training had 0.13; the wrong
 # one of two variants has 0.19 and more. Below the second number the fit is certain.
 NETWORK_FAR, CLEAR = 0.15, 0.05
@@ -39,7 +40,8 @@ FEW, FINALISTS = 16, 9  # images for ranking more cells than FINALISTS; only the
 
 
 def variants_of(arch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The architecture and its known variants: networks with the same names and shapes and another function.
+    """The architecture and its known variants: networks with the same tensor names and shapes that compute
+    another function.
 
     The architecture itself is the first.
     """
@@ -114,7 +116,7 @@ def choose_function(
     table = measured(images)
     rows = [min(row) for row in table]
     margins = [_margin(values) or MARGIN for values in (rows, table[rows.index(min(rows))])]
-    if min(rows) > CLEAR or min(margins) < MARGIN:  # cropped images may change the choice
+    if min(rows) > CLEAR or min(margins) < MARGIN:  # with cropped images the choice may differ
         crops = measured(statistics.cropped(images))
         table = [[min(pair) for pair in zip(*rows, strict=True)] for rows in zip(table, crops, strict=True)]
     least = [min(row) for row in table]

@@ -38,8 +38,9 @@ FAMILIES = Registry(
     closed=True,
 )
 
-LONGEST_NAME = 200  # of a tensor; longer names are not searched for numbers
-NAME_KEYS = ("model", "model_name", "arch", "architecture")  # in the options of training scripts
+LONGEST_NAME = 200  # characters of a tensor's name; longer names are not searched for numbers
+# where the options of training scripts name the network
+NAME_KEYS = ("model", "model_name", "arch", "architecture")
 State = Mapping[str, "Tensor"]
 Seen = tuple[str, "Tensor", "Tensor"]  # a name, the weights of the last layer and of the first convolution
 
@@ -61,24 +62,24 @@ class Ambiguous(RbError):
         self.candidates = candidates
 
 
-# What the last layer is called, by itself or inside a Sequential.
+# Names of the last layer, by itself or inside a Sequential.
 HEAD = re.compile(r"(fc|linear|classifier|head|heads|last_linear|logits)(\.(\d+|head|fc))?\.weight")
 
 
 def weight(state: State, name: str, rank: int) -> Tensor | None:
-    """The tensor of that name, where it has so many dimensions and none of them is empty."""
+    """The tensor of that name if it has that number of dimensions and is not empty, else None."""
     tensor = state.get(name)
     return tensor if tensor is not None and tensor.ndim == rank and tensor.numel() else None
 
 
 def head_key(state: State) -> str | None:
-    """The name of the last layer's weights, where one tensor alone can be meant."""
+    """The name of the last layer's weights if only one tensor qualifies, else None."""
     names = [key for key, value in state.items() if value.ndim == 2 and value.numel() and HEAD.fullmatch(key)]
     return names[0] if len(names) == 1 else None
 
 
 def head_of(state: State) -> Tensor | None:
-    """The last layer's weights (classes, features), where one tensor alone can be meant."""
+    """The last layer's weights (classes, features) if only one tensor qualifies, else None."""
     key = head_key(state)
     return None if key is None else state[key]
 
@@ -100,7 +101,7 @@ def numbered(state: State, pattern: str) -> list[tuple[int, int]]:
 
 # --- NAS-Bench-201: only convolutions have weights, so none, skip_connect and pooling look the same -------
 
-MOST_CELLS = 100  # of a stage; published networks have 5. Cells without weights cannot be counted.
+MOST_CELLS = 100  # Cells of a stage; published networks have 5. Cells without weights cannot be counted.
 
 
 def nasbench201(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
@@ -247,7 +248,8 @@ def wideresnet(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     first = weight(state, "block1.layer.0.conv1.weight", 4)
     if head is None or stem is None or first is None or len(stem) != 16 or len(first) % 16:
         return None
-    if "block1.layer.0.activation.alpha" in state or "fc.bias" not in state:  # another activation, or head
+    # a network with another activation or head
+    if "block1.layer.0.activation.alpha" in state or "fc.bias" not in state:
         return None
     count = len(numbered(state, r"block1\.layer\.(\d+)()\.conv1\.weight"))
     name = f"wrn-{6 * count + 4}-{first.shape[0] // 16}"

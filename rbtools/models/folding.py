@@ -1,4 +1,4 @@
-"""BatchNorm folded into the convolution before it: the same function in eval mode, one layer less."""
+"""Fold BatchNorm into the convolution before it: the same function in eval mode with one layer less."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
 
 
 def folded_within(network: nn.Module, pairs: dict[str, str]) -> nn.Module:
-    """A copy of the network with its own modules, in which convolutions have taken in their BatchNorms."""
+    """A copy of the network with its own modules, in which BatchNorms are folded into their convolutions."""
     copied = copy.deepcopy(network)
     modules = dict(copied.named_modules())
     for name, of_norm in pairs.items():
@@ -83,13 +83,13 @@ def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -
 def check_same(expected: Tensor, logits: Tensor) -> None:
     """Raise ValueError where a folded copy gives other logits than the network, beyond rounding."""
     largest, difference = float(expected.abs().max()), float((expected - logits).abs().max())
-    if not difference <= TOLERANCE * largest:  # NaN as well
+    if not difference <= TOLERANCE * largest:  # NaN fails this comparison, too
         raise ValueError(f"the folded copy's logits differ by {difference:.3g}, the largest is {largest:.3g}")
 
 
 def reason(wrong: Exception) -> str:
     """The first sentence of an exception from tracing or checking a network: torch adds advice and links, and
-    its compiler wraps what went wrong.
+    its compiler wraps the original error.
     """
     wrong = getattr(wrong, "inner_exception", wrong)
     first = re.split(r"\.\s|\n|https?://", str(wrong).strip(), maxsplit=1)[0]

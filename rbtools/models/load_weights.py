@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rbtools.models.read_checkpoint import Checkpoint
 
 OPTIONAL = "num_batches_tracked"
-# What initialisations fill parameters with. On the meta device there is nothing to fill, and torch takes
-# milliseconds a tensor to do so.
+# The functions with which initialisations fill parameters. On the meta device there is nothing to fill, and
+# torch takes milliseconds a tensor to do so.
 _FILLS = {getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
 _FILLS |= {Tensor.normal_, Tensor.uniform_, Tensor.erfinv_, Tensor.mul_, Tensor.add_, Tensor.clamp_}
 
@@ -120,7 +120,7 @@ def _finite(value: Tensor) -> bool:
 
 
 def _advice(checkpoint: Checkpoint, wanted: Mapping[str, Tensor]) -> str:
-    """What to do about a misfit, given the network that is recognised in the file."""
+    """A hint for weights that do not fit, from the network that is recognised in the file."""
     check = "Check that --arch names the network that it was trained as."
     sizes = " and ".join(f"{name} {value}" for name, value in skeleton(checkpoint.state).items())
     size = f" with {sizes}" if sizes else ""

@@ -20,21 +20,21 @@ from rbtools.registry import hooks
 
 RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
 OPEN = "open"  # an unknown normalisation
-DATASET = "dataset"  # among the known normalisations: that of the data set which is evaluated
-PUBLISHED = "published"  # among the known normalisations: that of the network's published configuration
+DATASET = "dataset"  # the known normalisation of the evaluated data set
+PUBLISHED = "published"  # the known normalisation of the network's published configuration
 SMALL_IMAGENET = "imagenet16-120"
 STATISTICS = "BatchNorm statistics"
-ASKED = (DATASET, "none", "imagenet")  # proposed where nothing is published
-WITH_OWN_INPUTS = ("python", "fcnn", "rescnn")  # spaces whose networks say what inputs they take
-ACCURACY = 256  # images whose clean accuracy is told for normalisations that fit alike
-GUESS = "guess: "  # the beginning of `normalize_from` where neither file, user nor statistics decide
+ASKED = (DATASET, "none", "imagenet")  # proposed if no normalisation is published
+WITH_OWN_INPUTS = ("python", "fcnn", "rescnn")  # spaces whose networks state their inputs
+ACCURACY = 256  # images for the clean accuracy that is reported for normalisations that fit alike
+GUESS = "guess: "  # `normalize_from` begins so if neither file, user nor statistics decide
 
 
 @dataclass(frozen=True)
 class NormalizationHints:
     """Inputs of the choice: images of the data set (N, C, H, W) in [0, 1], the `known` normalisations by
     name, and the number of `classes` of the data set that a normalisation belongs to. `more`: batches of up
-    to statistics.MOST images with their labels, for normalisations that the `images` do not tell apart.
+    to statistics.MOST images with their labels, for normalisations that the `images` do not distinguish.
     """
 
     images: Callable[[], Tensor] | None = None
@@ -72,8 +72,8 @@ def choose_normalization(
     of the user's own code, the published configuration, the data set that is evaluated. `named`: the user
     said which network it is.
 
-    Raises RbError for a network without BatchNorm, when there are images, unless all that publish its tensors
-    agree on the normalisation.
+    Raises RbError for a network without BatchNorm, when there are images, unless all publishers of its
+    tensors use the same normalisation.
     """
     noted = checkpoint.metadata.get("arch")
     own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
@@ -83,7 +83,7 @@ def choose_normalization(
         return ChosenNormalization({}, {"normalize_from": "given"} | _warned(network, arch))
     known = _fitting(hints.known, shape[0])
     if classes != hints.classes.get(SMALL_IMAGENET, classes):
-        known.pop(SMALL_IMAGENET, None)  # nearly ImageNet's, and nobody uses it for other classes
+        known.pop(SMALL_IMAGENET, None)  # it is nearly ImageNet's, and nobody uses it for other classes
     trained_on = str(checkpoint.origin.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
     if trained_on in known:
         facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}
@@ -99,7 +99,7 @@ def choose_normalization(
         return ChosenNormalization({}, {"normalize_from": OPEN})
     of_classes = [name for name in known if hints.classes.get(name) == classes]
     guess = guessed(arch, known, of_classes)
-    public = arch.get("space") != "nasbench201"  # whose weights have the exact digits
+    public = arch.get("space") != "nasbench201"  # its published weights have the exact digits
     remembered = _remembered(network, shape, hints, known, of_classes, guess, public)
     if remembered is not None or arch.get("space") in WITH_OWN_INPUTS or statistics.has_statistics(network):
         return remembered or guess
@@ -116,8 +116,8 @@ def _agreed(
     hints: NormalizationHints,
     named: bool,
 ) -> ChosenNormalization:
-    """The normalisation that all publish for a network without BatchNorm; open where they differ and there
-    are no images yet. Raises RbError where they differ.
+    """The normalisation that all publish for a network without BatchNorm. If they differ, it stays open
+    without images; with images this raises RbError.
     """
     published = [
         pair
@@ -141,9 +141,8 @@ def _agreed(
 
 
 def of_program(program: nn.Module, path: Path, hints: NormalizationHints) -> ChosenNormalization:
-    """None for a program with a normaliser's buffers; open while there are no images, else asked for.
-
-    Raises RbError.
+    """None for a program with a normaliser's buffers. For others it stays open without images; with images
+    this raises RbError, which requests it.
     """
     mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
     if mean is not None:
@@ -234,7 +233,7 @@ def with_accuracies(
     facts: Mapping[str, Any], network: nn.Module, hints: NormalizationHints
 ) -> dict[str, Any]:
     """The facts; normalisations that fit alike get the clean accuracy of each (`acc`) on the first images
-    (`acc_images`): at most ACCURACY, since a whole network takes its time over them.
+    (`acc_images`): at most ACCURACY, because they go through the whole network.
     """
     tie = facts.get("normalize_tie")
     if tie is None or hints.more is None:
@@ -249,7 +248,7 @@ def with_accuracies(
         for name in right:
             with torch.no_grad():
                 logits = network.eval()(statistics.normalised(images, hints.known[name]))
-            if not isinstance(logits, Tensor) or logits.ndim != 2:  # said where it is evaluated
+            if not isinstance(logits, Tensor) or logits.ndim != 2:  # the evaluation reports it
                 return {key: value for key, value in facts.items() if key != "normalize_tie"}
             right[name] += int(logits.argmax(1).eq(labels).sum())
     shares = {name: round(correct / count, 4) for name, correct in right.items()}
@@ -283,7 +282,8 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
 
 
 def preprocessing(cfg: object) -> str | None:
-    """What a configuration of timm wants of images, as the data set imagenet names it; None without."""
+    """The input that a configuration of timm requires, as an option of the data set imagenet; None if it has
+    none."""
     keys = ("interpolation", "crop_pct", "input_size")
     if not isinstance(cfg, Mapping) or not all(cfg.get(key) for key in keys):
         return None
@@ -312,7 +312,7 @@ def _a_number_a_channel(value: object) -> bool:
 
 
 def _warned(network: nn.Module, arch: Mapping[str, Any]) -> dict[str, Any]:
-    """A warning where the network normalises by itself and a normalisation was given besides."""
+    """A warning if the network normalises by itself and a normalisation was also given."""
     place = normaliser(network) if arch.get("space") == "python" else None
     if place is None or arch.get("normalize") in (None, RAW):
         return {}

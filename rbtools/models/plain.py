@@ -16,7 +16,7 @@ class SimpleCNN(nn.Module):
     """Images (N, C, H, W) -> logits (N, classes), which advbench's log-softmax would follow.
 
     Two 3x3 convolutions without padding, max-pooling, two linear layers. The first linear layer sees
-    features of 12x12, as 28x28 images give them: those of larger images are averaged down to that.
+    features of 12x12, as 28x28 images give them: larger ones are averaged to that size.
     """
 
     def __init__(self, *, classes: int, shape: Shape) -> None:

@@ -33,7 +33,7 @@ class Program(nn.Module):
 
 
 def kind(path: Path) -> str | None:
-    """Which kind of program a file is; None for plain weights and for what is no zip archive."""
+    """Which kind of program a file is; None for plain weights and other files."""
     try:
         with zipfile.ZipFile(plain(path)) as archive:
             return kind_of(archive.namelist())
@@ -63,12 +63,12 @@ def load(path: Path, kind: str) -> Program:
     """Load a program, which may run code: only after the user allowed it. Raises RbError."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TorchScript is deprecated; its files are still about
+            warnings.simplefilter("ignore")  # TorchScript is deprecated, but its files are still in use
             if kind == TORCHSCRIPT:
                 return Program(torch.jit.load(str(plain(path)), map_location="cpu").eval())
-            with opened(path) as file:  # given a path, torch warns of every ending but its own
+            with opened(path) as file:  # given a path, torch warns of every file name extension but its own
                 return Program(torch.export.load(file).module())
-    except Exception as error:  # whatever the program's loader raises
+    except Exception as error:  # the program's loader may raise anything
         first = (str(error).splitlines() or [""])[0][:160]
         raise RbError(
             f"The checkpoint {path} looks like a {kind} program and does not load"

@@ -41,7 +41,7 @@ def run_of(raw: Mapping[str, Any], member: str | None, path: object) -> dict[str
     the file holds results without weights.
     """
     trained = raw[str(_budget(raw))]
-    runs: dict[str, Mapping[str, Any]] = {}  # by data set and seed
+    runs: dict[str, Mapping[str, Any]] = {}  # keys: DATASET/SEED
     for key, run in trained["all_results"].items():
         named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and type(key[1]) is int
         if named and isinstance(run, Mapping):

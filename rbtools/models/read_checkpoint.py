@@ -41,9 +41,9 @@ class Checkpoint:
 def read(path: str | Path, member: str | None = None) -> Checkpoint:
     """Read a .pt, .pth, .pth.tar, .ckpt or .safetensors file (the content decides which it is).
 
-    `member` names the weights that are meant where a file holds several: a key of its nesting ("best",
+    `member` selects the weights if a file holds several: a key of its nesting ("best",
     "ema"), or a run of NAS-Bench-201's archives ("cifar10", "cifar10/777"). Raises RbError where the
-    file is missing, empty, cut off, something else, needs code to load, or holds no weights.
+    file is missing, empty, cut off, of another kind, needs code to load, or holds no weights.
     """
     path = Path(path)
     raw, metadata, kind = weights_file.read(path)
@@ -85,7 +85,8 @@ def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _refuse_much_of_little(state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise RbError where many tensors share the same few bytes: what is computed of each has its own."""
+    """Raise RbError where many tensors share the same few bytes: results computed from them would not share
+    memory."""
     storages = [tensor.untyped_storage() for tensor in state.values()]
     there = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in state.values())

@@ -22,7 +22,7 @@ STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.wei
 def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     """Infer the network of a bare state dict (no prefixes, no normalisation).
 
-    `metadata` is what the file has besides the weights; an architecture string in it decides where
+    `metadata` holds the other contents of the file; an architecture string in it decides where
     several networks have the same weights. Raises RbError where no family fits, and `Ambiguous` where several
     networks do.
     """

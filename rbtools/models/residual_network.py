@@ -15,7 +15,7 @@ from rbtools.spaces.residual import UNIT, Layers, outputs
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "leaky": F.leaky_relu,  # slope 0.01
+    "leaky": F.leaky_relu,  # with slope 0.01
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "swish": F.silu,

@@ -23,17 +23,17 @@ Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # images (N, C, H, W) i
 
 # A normalisation is as good as the best one if its divergence is at most (factor times the best, plus a
 # constant); EQUAL: indistinguishable on these images, SAME: equal to about four digits, WIDELY: cropped
-# images may change the order. With weights by chance and statistics of 500 photographs of CIFAR-10, 64 others
-# give the right one 0.001, that of CIFAR-100 0.004 more, ImageNet's 0.015, each image's own 0.02, and pixels
-# as they are 0.9.
+# images may change the order. Example: random weights with the statistics of 500 photographs of CIFAR-10. On
+# 64 other photographs the right normalisation has a divergence of 0.001; CIFAR-100's has 0.004 more,
+# ImageNet's 0.015, per-image standardisation 0.02, and unchanged pixels 0.9.
 EQUAL, SAME, WIDELY = (1.25, 0.003), (1.01, 0.0005), (5.0, 0.05)
-NEAR_STD, NEAR_MEAN = 1.3, 0.1  # normalisations this near to each other do no harm if confused
-CLOSE_STD, CLOSE_MEAN = 1.05, 0.02  # and these are told apart by chance alone: CIFAR-10's and CINIC-10's
-DIGITS_STD, DIGITS_MEAN = 1.01, 0.002  # and these are the same constants in other digits
-LEAST = 0.0005  # of EQUAL's constant, which falls as images rise: data differ from the training anyway
+NEAR_STD, NEAR_MEAN = 1.3, 0.1  # confusing normalisations this similar does no harm
+CLOSE_STD, CLOSE_MEAN = 1.05, 0.02  # images distinguish these only by chance: CIFAR-10's and CINIC-10's
+DIGITS_STD, DIGITS_MEAN = 1.01, 0.002  # these are the same constants with other digits
+LEAST = 0.0005  # least value of EQUAL's constant, which falls with the number of images
 FAR = 0.5  # above this least divergence the images do not resemble those of the training
-MANY = 64  # images: enough for statistics that are the same to within a few per cent
-MOST = 1024  # images: on so many those that fit alike on MANY are compared again
+MANY = 64  # images that give statistics to within a few per cent
+MOST = 1024  # images on which normalisations that fit alike on MANY are compared again
 CROP = 4  # pixels of zeros around an image that is cropped at random, as in most trainings
 
 
@@ -85,7 +85,7 @@ def _norms(model: nn.Module) -> list[tuple[nn.Module, Tensor, Tensor]]:
 
 
 def has_statistics(model: nn.Module) -> bool:
-    """Whether the network has BatchNorm layers with running statistics, be they those of a fresh network."""
+    """Whether the network has BatchNorm layers with running statistics, even initial ones."""
     return bool(_norms(model))
 
 
@@ -124,7 +124,7 @@ def divergence(model: nn.Module, images: Tensor | Iterable[Tensor], *, first: bo
 
 
 class _Moments(NamedTuple):
-    """What a BatchNorm layer sees: its place in `_norms`, mean and variance of each channel."""
+    """The input of a BatchNorm layer: the layer's index in `_norms`, mean and variance of each channel."""
 
     place: int
     mean: Tensor
@@ -136,7 +136,7 @@ def _moments(model: nn.Module, images: Tensor, *, first: bool) -> list[_Moments]
     seen: list[_Moments] = []
 
     def look(place: int, values: Tensor) -> None:
-        # One row a channel: torch takes several times as long over the dimensions as they are.
+        # One row per channel: reducing over the original dimensions takes torch several times as long.
         variance, mean = torch.var_mean(values.transpose(0, 1).flatten(1), 1)
         seen.append(_Moments(place, mean, variance))
         if first:
@@ -158,7 +158,8 @@ def _moments(model: nn.Module, images: Tensor, *, first: bool) -> list[_Moments]
 
 
 class Tie(NamedTuple):
-    """Normalisations that fit alike, the chosen one first: their divergences on that many `images`."""
+    """Normalisations that fit equally well, the chosen one first, with their divergences on `images`
+    images."""
 
     divergences: dict[str, float]
     images: int
@@ -167,7 +168,7 @@ class Tie(NamedTuple):
 class Normalisation(NamedTuple):
     """The normalisations that fit, the best first, and the divergence of all.
 
-    `names` has one name where those that fit are near each other; else one of each kind.
+    `names` has one name if those that fit are near each other, else one of each kind.
     """
 
     names: list[str]
@@ -185,10 +186,9 @@ def normalisation(
     """Which of the `known` normalisations (None: pixels as they are) a network was trained with.
 
     It is the one with the least divergence at the first BatchNorm layer, which depends on little but the
-    image. Of indistinguishable ones the `preferred` come first. Those of them that are near each other are
-    compared again on `more` images, if given; of those that are still indistinguishable the earlier name is
-    taken: `known` has those that are published most first. None where the network has no stored statistics,
-    and where nothing fits.
+    image. Among indistinguishable ones the `preferred` come first. If near ones remain, they are compared
+    again on `more` images, if given; then the first in `known` is taken, whose order is by the number of
+    publications. None where the network has no stored statistics, and where nothing fits.
     """
     if not known or not remembers(network):
         return None
@@ -240,7 +240,7 @@ def _tied(network: nn.Module, known: Mapping[str, Known], more: Batches) -> Tie:
 
 
 def kinds(known: Mapping[str, Known], most: float = NEAR_MEAN, most_ratio: float = NEAR_STD) -> list[str]:
-    """The first names of normalisations that are not near each other: by so much of a mean, and a std."""
+    """The first name of each group of near normalisations, given the tolerances of mean and std."""
     names: list[str] = []
     for name, pair in known.items():
         if not any(_near(pair, known[one], most, most_ratio) for one in names):
@@ -273,7 +273,7 @@ def _near(one: Known, other: Known, most: float = NEAR_MEAN, most_ratio: float =
 
 
 def ranked(models: Sequence[nn.Module], images: Tensor) -> list[tuple[float, int]]:
-    """The divergence of each network on images (N, C, H, W), and its place in `models`: the best first.
+    """The divergence of each network on images (N, C, H, W), and its index in `models`: the best first.
 
     It is the smaller one of the images as they are and cropped: not every training crops.
     """

@@ -31,7 +31,7 @@ _OLD_DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\..*)")
 
 # Prefixes of tensors that a file may have besides the network that is built, and a tensor that identifies
 # the network: the block that TRADES and MART leave unused, the first layers again
-# (tml-epfl/understanding-fast-adv-training), and heads for training alone.
+# (tml-epfl/understanding-fast-adv-training), and heads that only training uses.
 UNUSED = (
     ("model_preact_hl1.", "layer1.0.bn1.weight"),
     ("sub_block1.", "block1.layer.0.conv1.weight"),
@@ -77,9 +77,8 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
 
 
 def translated(key: str, wanted: Mapping[str, Any], head: str | None = None) -> str:
-    """The name among `wanted` that means the same as `key`; else `key` itself.
-
-    `head` is what the last layer's names begin with, where there is only one.
+    """The name among `wanted` that means the same as `key`; else `key` itself. `head` is the prefix of the
+    last layer's names, if there is only one.
     """
     if key in wanted:
         return key

@@ -25,9 +25,9 @@ PREFIXES = (
 )
 # Second copies of the network in one flat state dict: MadryLab's attacker, averaged weights.
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
-OPTIMISER = {"state", "param_groups"}  # the keys of torch's optimisers
+OPTIMISER = {"state", "param_groups"}  # keys of an optimiser's state in torch
 Numbers = Tensor | Sequence[float]
-MOST_CHANNELS = 4  # of an image; a longer mean belongs to a layer
+MOST_CHANNELS = 4  # the most channels of an image; a longer mean belongs to a layer
 DEEPEST = 8  # levels of nested mappings above the weights
 MEANS, STDS = ("mean", "mu", "new_mean"), ("std", "sigma", "new_std")
 
@@ -138,7 +138,7 @@ def take_normalisation(
 
 
 def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Tensor]:
-    """Both with one number a channel."""
+    """Mean and std with one number per channel each."""
     means, stds = per_channel(mean), per_channel(std)
     if len(means) != len(stds) and 1 not in (len(means), len(stds)):
         raise RbError(
@@ -175,8 +175,8 @@ def strip(state: dict[str, Tensor]) -> str:
         state.update(renamed)
 
 
-DEPTH = 4  # levels that are scanned
-MOST = 1_000_000  # characters and numbers of one value; the log of a long training has fewer
+DEPTH = 4  # levels of nesting to scan
+MOST = 1_000_000  # the most characters and numbers of one value; the log of a long training has fewer
 
 
 class PickleScan:

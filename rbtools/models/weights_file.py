@@ -78,7 +78,7 @@ def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], d
 
 
 def _refuse_other_zips(path: Path, size: int) -> None:
-    """torch.save writes a zip, and so do others; a zip whose end is missing was cut off."""
+    """Raise RbError for a zip file that was cut off or that torch.save did not write."""
     try:
         with zipfile.ZipFile(plain(path)) as archive:
             names = archive.namelist()

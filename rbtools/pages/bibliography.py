@@ -128,7 +128,7 @@ _REFERENCES = (
 )
 BY_KEY = {reference.key: reference for reference in _REFERENCES}
 _AUTO = ("croce2020reliable",)
-# What each attack, training method and certificate is cited as; what has no publication of its own is absent.
+# The publication of each attack, training method and certificate; those without one are absent.
 ATTACKS: dict[str, tuple[str, ...]] = {
     "fgsm": ("goodfellow2015explaining",),
     "pgd": ("madry2018towards",),

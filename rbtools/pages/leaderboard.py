@@ -58,14 +58,15 @@ def page(
     """
     if not records:
         raise RbError("There are no records to draw.")
-    title = title.encode(errors="replace").decode()  # an argument of a shell may be invalid Unicode
+    title = title.encode(errors="replace").decode()  # a command line's argument may be invalid Unicode
     return filled(page_content.content(records, title, preset_metrics), title)
 
 
 def filled(content: dict[str, Any], title: str) -> str:
     """The template with its parts."""
     style = _file("style.css")
-    script = '(() => {\n"use strict";\n' + "\n".join(map(_file, _SCRIPTS)) + "})();\n"  # one function
+    # all scripts together are one function
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_file, _SCRIPTS)) + "})();\n"
     parts = {
         "policy": page_content.policy({"style-src": style, "script-src": script}),
         "title": html.escape(CONTROL.sub("\ufffd", title)),
@@ -84,7 +85,7 @@ def filled(content: dict[str, Any], title: str) -> str:
 def embedded(value: dict[str, Any]) -> str:
     """JSON that is safe inside a script element, whatever texts it holds."""
     text = dumps(value).decode()
-    for letter, escaped in _ESCAPED.items():  # first: a line separator is no mark of direction
+    for letter, escaped in _ESCAPED.items():  # first, because a line separator is no mark of direction
         text = text.replace(letter, escaped)
     return CONTROL.sub("\ufffd", text)  # JSON has spelled the control characters
 

@@ -79,10 +79,9 @@ def worst_image(caption: str, clean: Any, adversarial: Any, eps: float) -> Worst
 
 @dataclass(frozen=True)
 class ReportParts:
-    """What a report shows beside the record itself.
-
-    latex: the rows of a table. images: the worst ones, and in `shown` what they are; `checks`: what was
-    tested on the network: name, sentence, and whether it holds (None: not tested).
+    """The contents of a report besides the record. latex: the rows of a table. images: the worst ones, with
+    their caption in `shown`; `checks`: what was tested on the network: name, sentence, and whether it holds
+    (None: not tested).
     """
 
     latex: str = ""
@@ -155,7 +154,7 @@ def _about(record: Record) -> tuple[str, str]:
 
 
 def _normalisation(arch: Record, train: Record) -> str | None:
-    """What the network subtracts and divides by, of a file's architecture or of a training; None: unknown."""
+    """The normalisation of the network, from a file's architecture or from the training; None: unknown."""
     config = train.get("config")
     known = arch if "normalize" in arch else config if isinstance(config, Mapping) else {}
     if "normalize" not in known:

@@ -1,6 +1,6 @@
 """The content of the leaderboard page: columns of numbers, and records in a short form. The page has every
-number once. What many records share (protocols, command lines) is written once and numbered, so that a
-browser opens a page of 6,466 records immediately.
+number once. Values that many records share (protocols, command lines) are written once and numbered, so that
+a browser opens a page of 6,466 records immediately.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from rbtools.scoring import plotted, render, table
 
 Record = dict[str, Any]
 MOST_IMAGES = 100
-_FEW = 100  # images that are attacked where no file has them
+_FEW = 100  # the number of images to attack if no file has adversarial ones
 _STEPS = 20
 _OPTIONS = ("store", "data_dir", "device", "threads", "download", "class_map", "allow_code", "dataset")
 

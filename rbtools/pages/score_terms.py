@@ -94,7 +94,8 @@ def _entry(record: Record) -> Mapping[str, Any] | None:
 
 
 def _make(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """What all entries must share: weights and directions, groups, handling of missing metrics, preset."""
+    """The settings that all entries must share: weights, directions, groups, handling of missing metrics,
+    preset."""
     terms = _terms(entry)
     within, missing, preset = entry.get("within") or {}, entry.get("missing", "refuse"), entry.get("preset")
     if not terms or not isinstance(within, Mapping) or missing not in MISSING:

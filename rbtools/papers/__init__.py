@@ -1,1 +1,1 @@
-"""What belongs to one paper: formats, presets, recipes, figures and tables."""
+"""The parts for single papers: formats, presets, recipes, figures and tables."""

@@ -29,12 +29,12 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM
 
 
 def comparison(name: str) -> ModuleType:
-    """The module that puts a paper's numbers beside ours."""
+    """The module that compares a paper's numbers with ours."""
     return importlib.import_module(f"rbtools.papers.reproduce_{name.replace('-', '_')}")
 
 
 def missing(name: str, setting: Setting) -> str:
-    """What the full scale lacks; empty if nothing."""
+    """The files that the full scale lacks, in words; empty if none."""
     if setting.scale != "full":
         return ""
     module = comparison(name)
@@ -43,10 +43,9 @@ def missing(name: str, setting: Setting) -> str:
 
 
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
-    """Run a recipe, which goes on where it was, and print the published values beside ours.
-
-    Records are written aside and take their place when they are whole and differ: figures compare dates. A
-    user's configuration does not decide what is reproduced.
+    """Run a recipe, which resumes from the store, and print the published values beside ours. Records are
+    written to a temporary file, which replaces the old one only if it is complete and differs: figures
+    compare dates. A user's configuration is ignored.
     """
     if lacking := missing(name, setting):
         raise RbError(lacking)

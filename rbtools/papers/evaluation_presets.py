@@ -1,4 +1,4 @@
-"""What papers evaluate: their attacks, measures and composite scores."""
+"""The evaluations of papers: their attacks, measures and composite scores."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 reproduced/PAPER/ gets figN.pdf and figN.png, with all panels of the paper's figure, tableN.md and tableN.tex
 with the published values beside ours, and index.html, which has captions, claims, and of each item what is
-missing and which command makes it. `paper_items.py` lists the items. What is newer than its records, and was
-made by the same command, is not made again, so that a run which was cut off goes on.
+missing and which command makes it. `paper_items.py` lists the items. A file that is newer than its records
+and was made by the same command is not made again, so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ GAP = 0.15  # inches between rows of panels
 
 
 class Made(NamedTuple):
-    """What became of an item: its file without ending ("" for none); by panel its command, and why it is not
-    there."""
+    """The result of an item: its file without ending ("" for none); by panel its command, and the reason if
+    it is missing."""
 
     file: str
     commands: dict[str, str]
@@ -51,7 +51,8 @@ class Made(NamedTuple):
     html: str = ""
 
 
-# What makes a metric that records lack, by how its name begins, and what keeps details.
+# The command for a metric that records lack, by the beginning of its name, and the command that stores
+# details.
 MAKERS = {
     "'ntk.": "rb-measure ntk --kernel twice --attack fgsm,pgd",
     "'jacobian.": "rb-measure jacobian --on both",
@@ -71,7 +72,8 @@ MAKERS = {
 
 
 def reason(said: str) -> str:
-    """Why a tool drew nothing, from what it said on standard error, and what makes what was lacking."""
+    """The reason why a tool drew nothing, from its standard error, and the command for the missing
+    metrics."""
     lines = [line.partition(": ")[2].removeprefix("error: ") for line in said.splitlines() if ": " in line]
     none = [line for line in lines if "holds for no record" in line]
     text = (none or [line for line in lines if "was not written" not in line] or ["It was not drawn."])[-1]
@@ -85,7 +87,7 @@ def reason(said: str) -> str:
 
 
 def execute(command: str) -> str:
-    """Run a command line, one tool in this process and a pipe in a shell; what it said on standard error."""
+    """Run a command line, one tool in this process and a pipe in a shell; return its standard error."""
     if " | " in command:
         line = ["bash", "-o", "pipefail", "-c", command]
         return subprocess.run(line, capture_output=True, text=True).stderr
@@ -95,7 +97,7 @@ def execute(command: str) -> str:
 
 
 def figure_of(command: str) -> Any:
-    """The matplotlib Figure of a command line of rb-plot, or what the tool said where there is none."""
+    """The matplotlib Figure of a command line of rb-plot, or the tool's message if it drew none."""
     tool, *arguments = shlex.split(command)
     arguments[arguments.index("-o") + 1] = ""  # no file
     memory = MemoryStreams()
@@ -115,7 +117,7 @@ class FigurePanel(Artist):
         panel.bbox_inches.set(Bbox.from_bounds(x, y, *panel.get_size_inches()))
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw the panel with the renderer of the whole."""
+        """Draw the panel with the renderer of the whole figure."""
         assert self.figure is not None
         self.panel.set_dpi(self.figure.dpi)
         self.panel.draw(renderer)
@@ -145,9 +147,8 @@ def joined(panels: Sequence[tuple[str, Figure]], columns: int, width: float) -> 
 
 
 def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> dict[str, str]:
-    """Write STEM.pdf and STEM.png of the panels; of those that cannot be drawn what the tool said, by letter.
-
-    What reads no records through rb-plot alone has one panel, whose tool writes both files.
+    """Write STEM.pdf and STEM.png of the panels; return the tool's messages on panels that cannot be drawn,
+    by letter. An item that is not drawn by rb-plot has one panel, whose tool writes both files.
     """
     first = next(iter(commands.values()))
     if " | " in first or first.startswith("rb-plot corruptions"):
@@ -166,7 +167,7 @@ def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> 
 
 
 class PaperRun:
-    """A paper's items at a scale: where the records are, where the files go, what is made already."""
+    """A paper's items at a scale: the records, the folder of the files, and the finished items."""
 
     def __init__(self, name: str, scale: str, reproduced: Path, width: float) -> None:
         self.name, self.scale, self.width = name, scale, width
@@ -223,13 +224,13 @@ class PaperRun:
         said = draw(*job) if self.pool is None else self.pool.submit(draw, *job).result()
         missing = {letter: reason(text) for letter, text in said.items()}
         if not missing:
-            with self.lock:  # now, as the run may end at any time
+            with self.lock:  # written now, because the run may end at any time
                 self.known[stem] = key
                 self.log.write_text(json.dumps(self.known, indent=1) + "\n")
         return Made(stem if files[0].exists() else "", commands, missing)
 
     def columns(self, item: Item) -> int:
-        """Panels in a row, as far as rb-plot draws them so narrow."""
+        """The number of panels in a row, limited by the least width that rb-plot draws."""
         return max(1, min(item.columns, len(item.panels), int(self.width / base.LEAST_WIDTH)))
 
     def commands(self, item: Item, stem: str) -> dict[str, str]:
@@ -329,7 +330,7 @@ def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
 
 
 def page(run: PaperRun, made: Mapping[str, Made]) -> str:
-    """The page of a paper: a file that shows what lies beside it."""
+    """The page of a paper: a file that shows the files beside it."""
     words = {True: "holds", False: "FAILS", None: "cannot be told"}
     claims = "".join(
         f'<li class="{words[one.holds].split()[0]}">{html.escape(one.words)}: {words[one.holds]}'

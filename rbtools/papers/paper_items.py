@@ -1,8 +1,9 @@
-"""Every numbered figure and table of four papers: what shows it here, or why nothing does.
+"""Every numbered figure and table of four papers: the commands that make it here, or the reason why none
+does.
 
 A panel is a command line of pipes with {records} for the file of records, {out} for "-o FILE" and the width,
-{to} for both, and the words of `WORDS`, which differ between the scales. `lacks` says what the mini scale has
-less of than the paper. Captions are ours.
+{to} for both, and the words of `WORDS`, which differ between the scales. `lacks` describes the contents that
+are missing at the mini scale. Captions are ours.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import NamedTuple
 class Item(NamedTuple):
     """A numbered figure or table: its panels by letter, or the key of its table, or the reason for neither.
 
-    of: the reproduction whose records are drawn, where it is another paper's. maker: what makes the records
-    of a table, where it is not the reproduction. note: what the page says of it at every scale. columns:
+    of: the reproduction whose records are drawn, where it is another paper's. maker: the command for the
+    records of a table, if it is not the reproduction. note: the page's remark on it at every scale. columns:
     panels in a row.
     """
 
@@ -38,7 +39,7 @@ class Paper(NamedTuple):
     items: Mapping[str, Item]
 
 
-# What differs between scales; {near} and {far} are the distances that stand for the paper's.
+# Words that differ between scales; {near} and {far} are the distances that replace the paper's.
 WORDS: dict[str, dict[str, str]] = {
     "mini": {
         "near": "12",

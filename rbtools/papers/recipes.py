@@ -1,8 +1,6 @@
-"""The pipes that reproduce papers, at three scales: tiny (seconds: that it runs), mini (digits), full (the
-paper's).
-
-Each pipe goes on where it was: its results are in the store. Below full scale the built-in digits stand for
-the paper's data sets, and distances are about four times as large, since digits are easy.
+"""The pipes that reproduce papers, at three scales: tiny (a test that takes seconds), mini (digits), full
+(the paper's). Each pipe resumes from the store. Below full scale the built-in digits replace the paper's data
+sets, and distances are about four times as large, since digits are easy.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ PAIRS = " ".join(
 
 @dataclass(frozen=True)
 class Setting:
-    """What a recipe is run with.
-
-    scale: mini, full or tiny. data, weights: folders of data sets and of NAS-Bench-201's published weights.
+    """The parameters of a recipe. scale: mini, full or tiny. data, weights: folders of data sets and of
+    NAS-Bench-201's published weights.
     jobs: trainings at once. dataset: another data set for the curves of wci. pairs: further SET/NETWORK of
     PRBench. vits: networks of timm for its table 8, with commas; vit_s: the file of ViT-S's weights. None:
     the scale's own, "" leaves them out.
@@ -118,7 +115,7 @@ def prbench(s: Setting) -> str:
     filtered = s.at(
         "--eps 32 --step-size 8 --epochs 6", "--preset prbench-code", "--eps 32 --epochs 1 --attack-steps 2"
     )
-    warm = s.at("2 5 9", "1 2 3 4 5 6 7 8 9", "1")  # one step more than the m of table 12
+    warm = s.at("2 5 9", "1 2 3 4 5 6 7 8 9", "1")  # one more than m in table 12
     noises = s.at("gaussian laplace", "gaussian laplace", "gaussian")  # table 5: training with other kinds
     methods = s.at(_PR_METHODS, _PR_METHODS, "erm,corruption,pgd")
     # Table 8: ViT-S is timm's of 2020, whose weights are in a file.
@@ -178,7 +175,7 @@ def nas_robbench_201(s: Setting) -> str:
         "--method pgd --eps 32 --attack-steps 1 --epochs 1",
     )
     train = f"rb-train {how} --jobs {s.jobs}"
-    # Table 7: what differentiable searches derive, trained as the others.
+    # Table 7: the cells that differentiable searches derive, trained like the others.
     search = s.at("--cells 1 --channels 8", "--dataset cifar10", "--cells 1 --channels 4")
     steps = s.at("--epochs 10 --steps 10", "", "--epochs 1 --steps 2")
     derived = (

@@ -42,7 +42,8 @@ def metrics(scale: str) -> dict[str, str]:
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
-    """Architecture -> its columns; without all severities the mean over corruptions is of those there are."""
+    """Architecture -> its columns; if severities are missing, the mean over corruptions is over the existing
+    ones."""
     for record in side.of_first_set(records):
         names = [name for name in record["metrics"] if metric_name.parse(name).over == "severity"]
         some = [record["metrics"][name] for name in names]
@@ -91,7 +92,7 @@ def optimum(rows: side.Rows) -> dict[str, float | None]:
 
 
 def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
-    """What the paper says, held against these networks."""
+    """The paper's claims, tested on these networks."""
     rows = networks(records, scale)
     best, clean = optimum(rows), chosen_by(rows, "clean")
     listed = list(rows.values())
@@ -157,8 +158,8 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
-    """Table 1: the mean of what runs of each search find on these networks, and the best of each column."""
-    networks(records, scale)  # adds the mean over corruptions
+    """Table 1: the mean result of the runs of each search on these networks, and the best of each column."""
+    networks(records, scale)  # this adds the mean over corruptions
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}
     return reproduce_search.on_records(reproduce_search.JUNG, columns, records, scale, "Table 1 (eps 1)")

@@ -16,8 +16,8 @@ from rbtools.papers import reproduce_search
 from rbtools.papers import sidebyside as side
 
 SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
-# Table 1: Spearman's rank correlation on CIFAR-10; with a star the robustness dataset of NAS-Bench-201. Of
-# its fifteen these nine are at hand.
+# Table 1: Spearman's rank correlation on CIFAR-10; with a star the robustness dataset of NAS-Bench-201. These
+# nine of its fifteen metrics are available.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
 TABLE_1 = {
     "clean, PGD 8": 0.985,
@@ -30,7 +30,7 @@ TABLE_1 = {
     "clean*, FGSM 8*": 0.891,
     "PGD 8*, FGSM 8*": 0.487,
 }
-# Table 5: the best architecture with so many none edges.
+# Table 5: the best architecture by its number of none edges.
 COLUMNS = (
     *("clean", "FGSM 3", "Square 3", "PGD 3", "PGD 8", "PGD 16", "PGD 32", "PGD 64"),
     *("PGD 128", "PGD 255"),  # 0 in every row
@@ -61,7 +61,7 @@ TABLE_6 = {
     "jpeg_compression": (0.996, 0.984),
     "elastic_transform": (0.995, 0.984),
 }
-# Table 7: what searches without training found, in thousandths.
+# Table 7: the results of searches without training, in thousandths.
 COLUMNS_7 = ("clean", "FGSM 3", "PGD 3", "FGSM 8", "PGD 8")
 TABLE_7 = {
     "KNAS": (767, 675, 670, 521, 472),
@@ -71,9 +71,10 @@ TABLE_7 = {
     "AdvRush": (587, 492, 489, 352, 330),
     "DARTS": (332, 286, 285, 215, 213),
 }
-# What `rb-search` calls the searches of table 7 that derive a cell from a supernet. The paper prints no cell.
+# The names in `rb-search` of the searches of table 7 that derive a cell from a supernet. The paper prints no
+# cell.
 DERIVED = {"nasi": "NASI", "advrush": "AdvRush", "darts": "DARTS"}
-# What DARTS-V1 derived on CIFAR-10 in NAS-Bench-201's own three runs (D-X-Y/AutoDL-Projects,
+# The cell that DARTS-V1 derived on CIFAR-10 in NAS-Bench-201's own three runs (D-X-Y/AutoDL-Projects,
 # exps/algos-v2/README.md): skip connections alone.
 DARTS_CELL = "|skip_connect~0|+|skip_connect~0|skip_connect~1|+|skip_connect~0|skip_connect~1|skip_connect~2|"
 
@@ -129,7 +130,7 @@ def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
 
 
 def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
-    """What the paper says, held against these networks."""
+    """The paper's claims, tested on these networks."""
     rows = networks(records, scale)
     best, table_6 = best_by_none(rows), with_corruptions(rows)
     correlations = {pair: side.correlation(rows, *pair.split(", ")) for pair in list(TABLE_1)[:3]}
@@ -148,7 +149,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     for fewer, more in itertools.pairwise(sorted(best)):
         a, b = best[fewer].get("PGD 8"), best[more].get("PGD 8")
         found.append(side.above(f"the best with {fewer} none edges is above that with {more} (PGD 8)", a, b))
-    # A network without a live path says the same of every image, and stays right on one class.
+    # A network without a live path predicts the same class for every image, which attacks cannot change.
     far = max((float(one["PGD 255"] or 0.0) for one in best.values() if "PGD 255" in one), default=None)
     found.append(side.below("PGD without a bound (255) leaves nothing of the best ones", far, 0.0))
     for name, values in table_6.items():
@@ -185,7 +186,7 @@ def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: 
 def tables(
     records: list[dict[str, Any]], scale: str, others: list[dict[str, Any]] | None = None
 ) -> dict[str, side.PaperTable]:
-    """Tables 1, 4, 5, 6 and 7, as far as these records have what they need.
+    """Tables 1, 4, 5, 6 and 7, if these records have the necessary metrics.
 
     others: records of the robustness dataset of NAS-Bench-201, for the other half of table 1.
     """
@@ -248,7 +249,7 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
 
 
 def criteria(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Table 4: of how many networks four signs that attacks are not obstructed hold."""
+    """Table 4: the number of networks that pass each of four tests for masked gradients."""
     signs = {
         "a) FGSM leaves no less than PGD (3)": ("FGSM 3", "PGD 3"),
         "b) Square leaves no less than PGD (3)": ("Square 3", "PGD 3"),

@@ -4,7 +4,7 @@ At full scale the network is ResNet-18 on CIFAR-10, trained and evaluated as the
 which made its numbers, and tables 9 and 11 have the 14 further pairs of data set and network. mini and tiny
 put a small network of NAS-Bench-201 on the built-in digits in its place, and another and MNIST's SimpleCNN
 for the further pairs; their radii are larger (32/255 for 8/255 and .03, .3 .35 .4 for .08 .10 .12), as digits
-are easy: there the differences say nothing, but the orderings may.
+are easy: there the differences have no meaning, but the orderings may agree.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def row(record: dict[str, Any]) -> str | None:
     noise = config.get("noise", "uniform")
     if train.get("method") == "corruption" and noise != "uniform":
         return f"Corr_{noise[0].upper()}"
-    # The code looks after step m, counted from 0.
+    # The code decides after step m, counted from 0.
     return name if config.get("filter") is None else f"{name} m={config['warm_steps'] - 1}"
 
 
@@ -207,12 +207,12 @@ def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
 
 
 def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
-    """What the paper says of tables 4, 5 and 12 and of figure 6, held against these records."""
+    """The paper's claims on tables 4, 5 and 12 and on figure 6, tested on these records."""
     return claims_of(side.means(of_first_pair(records), row, metrics(scale)))
 
 
 def claims_of(rows: side.Rows) -> list[side.Claim]:
-    """The claims, held against rows of method and column, published ones or ours."""
+    """The claims, tested on rows by method and column, published ones or ours."""
     found = [*of_robustness(rows), *of_orderings(rows), *of_generalisation(rows)]
     return [*found, *of_noises(rows), *of_composite(rows), *of_filtering(rows)]
 

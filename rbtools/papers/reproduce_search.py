@@ -1,9 +1,9 @@
 """Searches on a published table beside the papers' own (NAS-RobBench-201's table 2, Jung et al.'s table 1).
 
 The table is one that rb-convert made; its metrics tell which paper it belongs to, and any other table of
-NAS-Bench-201 is searched by its own metrics, beside nothing. Repeats cost a query, as in NASLib, whose
-settings the papers used as far as they say. Random numbers are ours, so single figures differ by a run's
-spread over the square root of the runs.
+NAS-Bench-201 is searched by its own metrics, without published values. Repeats cost a query, as in NASLib,
+whose settings the papers used, as far as they report them. Random numbers are ours, so single figures differ
+by a run's spread over the square root of the runs.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def paper_of(names: Sequence[str]) -> SearchTable:
 
 
 def searched(algorithm: str, objective: str, table: str, budget: int, more: Sequence[str]) -> dict[str, Any]:
-    """What rb-search says: the `search` of its one record."""
+    """The output of rb-search: the field `search` of its single record."""
     command = [sys.executable, "-m", "rbtools.search.search", algorithm, "--objective", objective]
     command += ["--budget", str(budget), "--charge-repeats", "--table", table, *more]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -126,7 +126,7 @@ def columns_of(paper: SearchTable, values: Mapping[str, float]) -> dict[str, flo
 
 
 def claims(paper: SearchTable, ours: Mapping[str, Mapping[str, float]]) -> list[side.Claim]:
-    """What the papers say of the searches: local search first, random search last."""
+    """The papers' claims on the searches: local search is the best, random search the worst."""
     made = []
     for label, metric in paper.objectives.items():
         column = next(name for name, one in paper.columns.items() if one == metric)

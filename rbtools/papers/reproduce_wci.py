@@ -26,7 +26,7 @@ Moments = list[dict[str, float]]
 
 
 def moments(record: dict[str, Any]) -> Moments:
-    """What was measured, a row for each epoch that was."""
+    """The measurements, a row for each measured epoch."""
     history = record["train"]["history"]
     return [
         {"epoch": epoch + 1, **{name: history[name][epoch] for name in SHOWN}}
@@ -51,7 +51,7 @@ def cells(found: Any) -> list[str]:
 
 
 def follows(name: str, found: Any, gap: int) -> side.Claim:
-    """The claim that the index goes up and down with a gap."""
+    """The claim that the index correlates positively with a gap."""
     words = f"{name}: wci rises with {GAPS[gap]}"
     value, low, high = (float(one[0, gap]) for one in (found.value, found.low, found.high))
     if np.isnan(value) or np.isnan(low):
@@ -72,12 +72,12 @@ def trainings(records: list[dict[str, Any]]) -> dict[str, Moments]:
 
 
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
-    """The paper has none."""
+    """The paper prints no values."""
     return {}
 
 
 def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
-    """What the paper says, held against these trainings."""
+    """The paper's claims, tested on these trainings."""
     rows = trainings(records)
     pooled = {**rows, "all": [row for found in rows.values() for row in found]}
     correlations = {name: spearman(found) for name, found in pooled.items()}
@@ -91,7 +91,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
 
 
 def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The curves in short, the correlations, and what of the paper's claims holds."""
+    """A summary of the curves, the correlations, and the tested claims of the paper."""
     rows = trainings(records)
     lines = [f"| training | epoch | {' | '.join(SHOWN)} |", "|---" * (len(SHOWN) + 2) + "|"]
     for name, found in rows.items():

@@ -1,4 +1,4 @@
-"""What the reproductions share: a paper's numbers beside ours, which of its claims hold, missing data.
+"""Shared code of the reproductions: comparison with a paper's numbers, tests of its claims, missing data.
 
 A reproduction (`reproduce_NAME.py`) turns the records that its recipe made into `table`s and `told` claims.
 """
@@ -265,7 +265,7 @@ SETS = {
         for name, folder in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100"))
     },
 }
-# What of a data set lies in any of the folders where it is looked for.
+# The files of a data set that exist in any of its usual folders.
 MARKS = {
     "cifar10": "data_batch_1",
     "cifar100": "meta",
@@ -290,7 +290,7 @@ def data_set(name: str, folder: str) -> Missing:
 
 
 def absent(name: str, wanted: Sequence[Missing]) -> str:
-    """Which files are not there, where they are from, and their layout; empty where all are there."""
+    """The missing files, their sources and their layout; empty if none is missing."""
     lacking = [one for one in wanted if not Path(one.path).exists()]
     lines = [f"  {one.path}\n    from: {one.source}\n    layout: {one.layout}" for one in lacking]
     return "\n".join([f"reproduce-{name} at full scale needs what is not here:", *lines]) if lines else ""

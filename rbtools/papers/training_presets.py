@@ -99,7 +99,7 @@ PRESETS: dict[str, TrainingPreset] = {
                 "walk_gradient": "keep",
             },
         },
-        {"pgd": {"origin": "image"}},  # its fgsm_loss
+        {"pgd": {"origin": "image"}},  # fgsm_loss in its code
         {
             "imagenet50": {"epochs": 200},
             "tinyimagenet": {"augment": ("crop", "flip")},

@@ -41,7 +41,7 @@ PLOTS = Registry(
 
 
 class Plot(Protocol):
-    """What every registered plot offers. `endings` are those of the files that it can be written to."""
+    """The interface of registered plots. `endings` are those of the files that it can be written to."""
 
     name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
@@ -49,6 +49,6 @@ class Plot(Protocol):
     def draw(self, records: Iterable[dict[str, Any]], scoring: Scoring) -> Figure | str:
         """The Figure, or the text of the file. `scoring` has the functions of rbtools.scoring.plotted.
 
-        Raises RbError if there are no records, or they lack what is to be drawn.
+        Raises RbError without records, or if they lack the data to draw.
         """
         ...

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MOST_WEIGHTINGS = 7
-_NAMED = 4  # metrics that the axis names
+_NAMED = 4  # the most metrics that the axis lists
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 ENDINGS = ("png", "svg", "pdf")
 LEAST_WIDTH, MOST_WIDTH = 2.0, 40.0
-# No dates and no versions: the same records make the same bytes.
+# Without dates and versions, so that equal records give equal bytes.
 _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
@@ -103,7 +103,7 @@ class Drawing:
     def draw(self, records: Iterable[Record], scoring: Scoring) -> Figure:
         """A matplotlib Figure of these records, on the Agg canvas.
 
-        Raises RbError where there are no records, or they lack what is to be drawn.
+        Raises RbError without records, or if they lack the data to draw.
         """
         held = list(records)
         if not held:
@@ -159,8 +159,8 @@ def _settle(figure: Figure, around: Sequence[Text]) -> None:
     from matplotlib.transforms import Bbox
 
     engine = figure.get_layout_engine()
-    assert engine is not None  # `finish` sets one
-    for _ in range(2):  # the second pass places ticks that the first one changed
+    assert engine is not None  # `finish` sets a layout engine
+    for _ in range(2):  # a second pass, because the first one changes ticks
         engine.execute(figure)
     figure.set_layout_engine("none")
     for axes in figure.axes:

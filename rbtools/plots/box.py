@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Classes of published data sets that rbtools does not have.
 _OTHERS = {"fashionmnist": 10, "imagenet": 1000}
 FEW = 5  # up to this many records are points, not a box
-_BOX, _LEAST, _SIDE = 0.13, 0.42, 0.7  # inches that a box takes, a panel, and the axis beside the first
+_BOX, _LEAST, _SIDE = 0.13, 0.42, 0.7  # inches: per box, at least per panel, for the left axis
 
 
 class BoxPanel(NamedTuple):
@@ -74,7 +74,7 @@ class Box(weightings.Composed):
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
         facets, axis = self._facets(records, scoring)
         panels = [panel for facet in facets for panel in facet]
-        if len(facets) == len(panels):  # one panel each: they stand side by side
+        if len(facets) == len(panels):  # each facet has one panel: all share one row
             facets = [panels]
         rows = [row for facet in facets if facet for row in _rows(facet, self.width - _SIDE)]
         each = 1.2 if len(rows) > 1 else max(1.5, min(2.4, 0.35 * self.width))
@@ -208,7 +208,7 @@ def _by_family(
 
 
 def _present(records: Sequence[Record], name: str, may_lack: bool) -> list[float]:
-    """The values of a metric; a facet may lack what others have."""
+    """The values of a metric; with `may_lack` none if the records lack the metric."""
     try:
         return record_values.present(records, name, "--metric")
     except RbError:

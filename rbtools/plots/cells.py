@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 60
 MOST_GRAPHS = 12
-# By place in nasbench201.OPS: none, skip, 1x1, 3x3, pooling.
+# In the order of nasbench201.OPS: none, skip, 1x1, 3x3, pooling.
 OP_LOOKS = (
     ("none", "#BDBDBD"),
     ("skip connection", style.SKY),
@@ -32,7 +32,7 @@ OP_LOOKS = (
 )
 _SHORT = ("none", "skip", "1x1 conv", "3x3 conv", "avg pool")
 _NODES = ((0.0, 0.0), (1.25, 0.62), (2.5, -0.62), (3.75, 0.0))
-# How far the arrow of each edge bends, in shares of its length, so that none passes over a node.
+# The curvature of each edge's arrow, as a share of its length, so that none passes over a node.
 _BENDS = (0.16, 0.2, 0.0, -0.52, 0.08, 0.12)
 # Where along its arrow the name of each edge is drawn, so that no name covers another arrow.
 _PLACES = (0.6, 0.5, 0.5, 0.5, 0.5, 0.5)
@@ -141,7 +141,7 @@ class CellsPlot(Drawing):
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
         layout.label(axes, x="edge of the cell", room=(self.width - 0.7, 3))
-        if each * len(cells) > 1.4:  # else the words are longer than the axis
+        if each * len(cells) > 1.4:  # otherwise the label is longer than the axis
             axes.set_ylabel("architecture, best first")
         entries = [(Patch(color=colour), words_) for words_, colour in OP_LOOKS]
         return Painted(which, each * len(cells) + 0.55, entries)
@@ -200,7 +200,7 @@ def _graph(axes: Axes, ops: Sequence[int]) -> None:
     axes.set_axis_off()
     axes.set_xlim(-0.35, 4.1)
     axes.set_ylim(-0.95, 1.15)
-    axes.set_aspect("equal")  # bends are in shares of a length, whatever its direction
+    axes.set_aspect("equal")  # the curvature is a share of the length in any direction
     live = nasbench201.live_edges(tuple(ops))
     for edge, (start, end) in enumerate(nasbench201.EDGES):
         colour = OP_LOOKS[ops[edge]][1]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MOST_PANELS, MOST_NAMED = 9, 10
-Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> the details of the records
+Steps = Sequence[tuple[float, list[dict[str, Any]]]]  # distance -> details of the records
 
 
 @dataclass(frozen=True, kw_only=True)

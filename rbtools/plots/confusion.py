@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 
-_WRITTEN = 0.2  # inches of a cell that a number fits
+_WRITTEN = 0.2  # the least inches of a cell with a number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_LINES = 16  # records that have a line and a name each
+MOST_LINES = 16  # the most records with a line and a name each
 MOST_PANELS = 20
-_BANDS = 6  # records whose intervals are drawn
-_MARKED = 12  # points of a line that are marked
-_TRACED = 200  # records that have a grey line each
-_L2 = ("cw-l2", "ddn")  # attacks in L2, whose names have no norm
+_BANDS = 6  # the most records whose intervals are drawn
+_MARKED = 12  # the most points of a line with markers
+_TRACED = 200  # the most records with a grey line each
+_L2 = ("cw-l2", "ddn")  # attacks in L2 whose metric names have no norm
 _DEFAULT = {"gamma": "pr.*", "rho": "probacc.*", "eps": "*", "severity": "corrupt.*"}
 _MAKERS = {
     "gamma": "rb-pr --gamma 0:0.15:31",
@@ -129,7 +129,7 @@ class CurvesPlot(Drawing):
                 self._beside(axes, others, lines, grid.width)
             if self.over in ("epoch", "severity"):
                 low, high = axes.get_xlim()
-                if high - low < 1:  # of one epoch, ticks at its fractions
+                if high - low < 1:  # ticks at fractions of a single epoch
                     axes.set_xlim(round(low) - 0.5, round(low) + 0.5)
                 layout.whole_numbers(axes.xaxis)
         each = max(1.35, min(2.6, 0.62 * grid.width))
@@ -143,7 +143,7 @@ class CurvesPlot(Drawing):
         """The panels of these metrics, grouped by facet, facets in order of first occurrence."""
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
         certified = _take_certified(whole) if self.over == "eps" and self.right is None else {}
-        plain = self.right is not None or len(whole) == 1  # the facet alone says which panel it is
+        plain = self.right is not None or len(whole) == 1  # the facet alone identifies the panel
         panels = []
         for key in dict.fromkeys(keys):
             for title, drawn in whole.items():
@@ -191,7 +191,7 @@ class CurvesPlot(Drawing):
             beside = f"; dashed: {self.right}" if self.same_scale else ""
             return f"{metric}{beside}".replace("_", " ")
         names = list(self._wanted(metric_name.names(records), metric))
-        return words.axis(names if len(names) > 1 else names * 2)  # what they are, not which one
+        return words.axis(names if len(names) > 1 else names * 2)  # the kind of panel, not the single one
 
     def _curves(self, records: Sequence[Record], metric: str | None) -> Curves:
         """Panels by family and by what is held fixed: ProbAcc has a panel for each gamma, or each rho."""
@@ -320,7 +320,7 @@ def _lines(axes: Axes, panel: Panel, lines: Lines, dashes: style.Dashes | None =
 def _take_certified(panels: Curves) -> dict[str, dict[int, list[Point]]]:
     """The certified accuracies that bound those of a panel from below, by its title.
 
-    A panel of certificates goes if each of its records has an attack in that norm, and so a band.
+    A panel of certificates is left out if each of its records has an attack in that norm, and so a band.
     """
     lower: dict[str, dict[int, list[Point]]] = {}
     for title, curves in list(panels.items()):
@@ -379,7 +379,7 @@ def _crowd(axes: Axes, lines: dict[int, list[Point]]) -> dict[str, Artist]:
     if len(lines) <= _TRACED:
         (behind,) = axes.plot([], [], color=style.GREY, linewidth=0.5)
         for points in filter(None, lines.values()):
-            mark = "." if len(points) == 1 else ""  # a line through one point cannot be seen
+            mark = "." if len(points) == 1 else ""  # a line through one point is invisible
             axes.plot(
                 *zip(*[point[:2] for point in points], strict=True),
                 marker=mark,
@@ -404,7 +404,7 @@ def _crowd(axes: Axes, lines: dict[int, list[Point]]) -> dict[str, Artist]:
 def _stretches(lines: dict[int, list[Point]], places: Sequence[float]) -> list[tuple[int, int]]:
     """Runs of places that some record's line crosses: (first, one after the last) of each.
 
-    If no record has values on both sides, the medians are of different records, and no line joins them.
+    If no record has values at both positions, the medians are of different records, and no line joins them.
     """
     ends = [(points[0].x, points[-1].x) for points in lines.values() if points]
     crossed = [

@@ -43,7 +43,7 @@ _WHOLE = {"confusion": lambda detail: _are_square(detail.get("confusion")), "con
 
 
 def of(records: Sequence[Record], asked: str | None, key: str) -> Details:
-    """The details of the metrics of a list (all that have some), of those records that have `key`.
+    """The details of the metrics of a list (by default all with details), from records that have `key`.
 
     Raises RbError where none has, and for a metric of the list that no record has details of.
     """

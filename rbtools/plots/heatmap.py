@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-FEWEST = 3  # records; two always agree or disagree
-_WRITTEN = 0.23  # inches of a cell that a number fits
-_TALLEST = 1.2  # the rows' height, in widths of the figure
-_SHARES = (0.36, 0.3, 0.24)  # of the width, for the names beside the rows
-_TINY = 5.5  # points: of names of several rows
+FEWEST = 3  # least number of records: two always agree or disagree
+_WRITTEN = 0.23  # the least inches of a cell with a number
+_TALLEST = 1.2  # the most height of the rows, in widths of the figure
+_SHARES = (0.36, 0.3, 0.24)  # share of the width for the names beside the rows
+_TINY = 5.5  # font size in points for names of several rows
 _NAMES = {"spearman": "Spearman's ρ", "kendall": "Kendall's τ-b"}
 
 
@@ -36,7 +36,7 @@ class HeatmapMatrix(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap(Drawing):
-    """Rank correlations between metrics, from records or from what rb-corr writes.
+    """Rank correlations between metrics, from records or from the output of rb-corr.
 
     Grey cells have none: one of the metrics has the same value in all records.
     """
@@ -148,7 +148,7 @@ def _name(axes: Axes, names: Sequence[str], cell: float, most: float, which: str
         layout.name_y(axes, shown, cell * len(names), size)
         return 0.0
     runs = _families(names)
-    least = layout.line_height(_TINY) / cell  # rows that a line of text covers
+    least = layout.line_height(_TINY) / cell  # the number of rows that a line of text covers
     shown, places, end = [], [], -least
     for name, first, last in runs:
         middle = (first + last) / 2

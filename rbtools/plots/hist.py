@@ -61,7 +61,7 @@ class Histogram(Drawing):
         return Painted(words.titled(words.counted(len(records)), records), height, entries)
 
     def _edges(self, numbers: np.ndarray) -> np.ndarray:
-        if numbers.min() == numbers.max():  # one bin, not as wide as numpy's 1.0
+        if numbers.min() == numbers.max():  # a single bin, narrower than numpy's, which has width 1.0
             half = 0.02 * abs(numbers[0]) or 0.02
             return np.array([numbers[0] - half, numbers[0] + half])
         edges = np.histogram_bin_edges(numbers, self.bins or "auto")

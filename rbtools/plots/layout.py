@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Share = Literal["all", "y", "none"]
 _INCH = 72.0  # points
-_SPACING = 1.35  # from line to line, in letters' sizes
-_TOWER = 8  # names of a legend below one another
+_SPACING = 1.35  # distance of two lines, in font sizes
+_TOWER = 8  # a legend with more names has at least two columns
 _SMALLEST = 5.0  # points; a smaller name cannot be read
-_NEAR, _STEP, _RINGS = 0.055, 0.085, 7  # inches from a point to its name, from ring to ring, rings tried
-_HINTED = 1.06  # hinting sets letters that much wider at most, by the font library's version
+_NEAR, _STEP, _RINGS = 0.055, 0.085, 7  # inches to the first ring, inches between rings, number of rings
+_HINTED = 1.06  # hinting widens text by at most this factor; it depends on the font library's version
 _DIRECTIONS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
 
 
@@ -81,7 +81,7 @@ def fitted(text: str, width: float, size: float) -> str:
 
 
 def apart(names: Sequence[str], width: float, size: float) -> list[str]:
-    """Names that fit a width in inches, and stay as different as they were. If names without their middles
+    """Names that fit a width in inches; names that differed still differ. If names without their middles
     are equal, they keep the part in which they differ.
     """
     texts = [fitted(name, width, size) for name in names]
@@ -104,7 +104,7 @@ def _in_common(names: Sequence[str]) -> int:
 
 
 def _around(name: str, start: int, end: int, width: float, size: float) -> str:
-    """As much of a name as fits: first from `start` to `end`, then before and after."""
+    """As much of a name as fits: characters `start` to `end` first, then those before and after them."""
 
     def shown(first: int, last: int) -> str:
         cut = words.ELLIPSIS
@@ -248,7 +248,7 @@ def grid(figure: Figure, count: int, *, least: float, side: float = 0.65, share:
         spare.remove()
     if rows > 1 and share == "all":
         for above in panels[max(0, count - columns) : count]:
-            above.tick_params(labelbottom=True)  # also where the row below is shorter
+            above.tick_params(labelbottom=True)  # a shorter row below leaves panels above without tick labels
     return Grid(panels[:count], rows, columns, room / columns)
 
 
@@ -311,7 +311,7 @@ def _place_names(axes: Axes, labels: Sequence[Label], dpi: float) -> None:
         label.artist.set_horizontalalignment("center")
         label.artist.set_position((((left + right) / 2 - x) * 72, ((low + top) / 2 - y) * 72))
         close = abs((left + right) / 2 - x) - label.width / 2 < 0.1 and abs((low + top) / 2 - y) < 0.14
-        assert label.artist.arrow_patch is not None  # it has arrowprops
+        assert label.artist.arrow_patch is not None  # the annotation was made with arrowprops
         label.artist.arrow_patch.set_visible(not close)
 
 

@@ -60,7 +60,7 @@ def main(
                 screen.say(f"{output} shows {len(records):,} {what}{'s' * (len(records) != 1)}.")
         sink.tell()
         nothing = bool(sink.came) and not records
-        if nothing:  # an error: the caller expects the file
+        if nothing:  # an error, because the caller expects the file
             screen.error(f"there is nothing to draw: {output} was not written.")
         return shared.FAILED if sink.bad or nothing else shared.DONE
 

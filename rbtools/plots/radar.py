@@ -107,7 +107,8 @@ def _web(axes: Axes, names: Sequence[str], width: float) -> float:
         )
     reach = 1 + 0.1 / radius
     axes.set_xlim(-reach - wide / radius, reach + wide / radius)
-    low = min(_spoke(n, count)[1] for n in range(count))  # a triangle does not reach as far down as up
+    # a triangle extends less below its centre than above
+    low = min(_spoke(n, count)[1] for n in range(count))
     axes.set_ylim(reach * low - high / radius, reach + high / radius)
     return radius * reach * (1 - low) + 2 * high + 0.1
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MOST_CURVES, MOST_LINES = 8, 30
-_MARKED = 40  # records whose points are joined by a line
+_MARKED = 40  # the most records whose points are joined by a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Ranks(Drawing):
     themselves, a line for each record from metric to metric.
 
     With --join the sets of records are compared in one metric, such as the same architectures on several data
-    sets: each one's rank in a set over its rank in the first.
+    sets: the rank of each in a set is drawn over its rank in the first.
     """
 
     name: ClassVar[str] = "ranks"

@@ -39,7 +39,7 @@ def _values(records: Sequence[Record], compiled: expr.Expression) -> list[float 
         if wrong is not None:
             raise wrong
         known = dict.fromkeys(metric_name.names(records))
-        compiled({**records[0], "metrics": dict.fromkeys(known)})  # raises where a name is wrong
+        compiled({**records[0], "metrics": dict.fromkeys(known)})  # this raises an error for a wrong name
     return [None if value is None else float(value) for value in numbers]
 
 
@@ -124,7 +124,7 @@ def groups(records: Sequence[Record], text: str, option: str) -> dict[str, list[
 
 
 def cell(record: Record) -> tuple[int, ...] | None:
-    """The operations of a record of NAS-Bench-201; None for others, and where it does not say which."""
+    """The operations of a record of NAS-Bench-201; None for others, and if the record does not name them."""
     arch = record.get("arch")
     if not isinstance(arch, dict) or arch.get("space") != nasbench201.NASBench201.name:
         return None

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MOST_GROUPS = 16  # distinguishable colours and shapes
-_NAMED = 20  # points that have their names beside them
+MOST_GROUPS = 16  # the number of distinguishable colours and shapes
+_NAMED = 20  # the most points with names beside them
 _OP_NAMES = {
     "none": "none",
     "skip_connect": "skip",
@@ -110,7 +110,7 @@ class Scatter(Drawing):
             )
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(layout.short_number))
-        short = max(points.x) / min(points.x) < 30  # too short for powers of ten alone
+        short = max(points.x) / min(points.x) < 30  # the range is too short for ticks at powers of ten only
         axes.xaxis.set_minor_formatter(FuncFormatter(_at_2_and_5) if short else NullFormatter())
         axes.tick_params(axis="x", which="minor", labelsize=style.SMALL)
 
@@ -256,7 +256,7 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> list[tuple[Artist
     ops = nasbench201.ops_of({"index": centre})
     if nasbench201.classes()[centre] not in at:
         raise RbError(f"--neighbours: no record is of the architecture {centre}, or lacks the metrics.")
-    changed: dict[int, list[tuple[int, int]]] = {}  # operation -> (place, edge)
+    changed: dict[int, list[tuple[int, int]]] = {}  # operation -> (position, edge)
     for index in nasbench201.neighbours(centre):
         other = nasbench201.ops_of({"index": index})
         edge = next(edge for edge in range(len(ops)) if ops[edge] != other[edge])

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 Images = Sequence["np.ndarray"]
-_GAP, _BETWEEN, _LARGEST = 0.03, 0.15, 0.8  # inches between tiles, between blocks; a tile at most
-_BLOCK = 3.0  # inches that a block of names and tiles wants
+_GAP, _BETWEEN, _LARGEST = 0.03, 0.15, 0.8  # inches between tiles, between blocks; the largest tile
+_BLOCK = 3.0  # the width in inches for a block of names and tiles
 
 
 @dataclass(frozen=True, kw_only=True)

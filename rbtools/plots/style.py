@@ -43,7 +43,7 @@ METHODS: dict[str, tuple[str, Dashes, str]] = {
 SIZE, SMALL, TITLE = 8.0, 7.0, 9.0
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # part of matplotlib: the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # a font of matplotlib, so it is the same everywhere
     "font.size": SIZE,
     "axes.titlesize": SIZE,
     "axes.labelsize": SIZE,
@@ -51,7 +51,7 @@ _SETTINGS: dict[str, Any] = {
     "ytick.labelsize": SMALL,
     "legend.fontsize": SMALL,
     "figure.titlesize": TITLE,
-    "text.parse_math": False,  # a $ in a name is no formula
+    "text.parse_math": False,  # a $ in a name must not begin a formula
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -66,10 +66,10 @@ _SETTINGS: dict[str, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 2.4,
     "figure.constrained_layout.use": True,
-    "figure.constrained_layout.w_pad": 0.07,  # inches; text is a pixel wider than it is measured
+    "figure.constrained_layout.w_pad": 0.07,  # inches; text is drawn up to a pixel wider than measured
     "figure.dpi": 100,
     "savefig.dpi": 200,
-    "svg.hashsalt": "rbtools",  # the same identifiers in every run
+    "svg.hashsalt": "rbtools",  # this gives the same identifiers in every run
     "svg.fonttype": "path",
     "pdf.fonttype": 42,
 }

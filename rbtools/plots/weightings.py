@@ -46,7 +46,7 @@ class WeightedMetric(NamedTuple):
     weight: float
 
 
-# Minimum and maximum of so few records tell little.
+# With fewer records minimum and maximum are unreliable.
 _OF_FEW = {
     1: ": with nothing to compare it with, each metric is .5",
     2: ": in each metric 1 is the better, 0 the other, however near they are",

@@ -10,7 +10,7 @@ from rbtools.records import metric_name
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
-LONGEST = 30  # letters of a record's name
+LONGEST = 30  # the most characters of a record's name
 _FIXED = {
     "acc": "clean accuracy",
     "score": "composite score",
@@ -121,7 +121,7 @@ def _quantity(name: str) -> str:
 
 
 def is_share(names: Sequence[str]) -> bool:
-    """Whether all these metrics are shares of images, for which guessing has a level."""
+    """Whether all these metrics are shares of images, for which guessing has a known accuracy."""
     return all(_quantity(name) == "accuracy" for name in names)
 
 
@@ -191,7 +191,7 @@ def tags(records: Sequence[Record], apart: Sequence[Sequence[int]] | None = None
 
 
 def _numbered(names: list[str]) -> list[str]:
-    """The names; equal ones get a number each."""
+    """The names; equal names get numbers."""
     total, met = Counter(names), Counter[str]()
     numbered = []
     for name in names:

@@ -72,7 +72,7 @@ class Noise:
                 `draw + samples - 1`; in [0, 1] unless `clip` is false; on the device of the images.
 
         Raises RbError for images that are no tensor of this shape and range, a negative or infinite radius,
-        draws outside [0, 2^32), and examples or a seed that are none.
+        draws outside [0, 2^32), and invalid examples or seeds.
         """
         images = check_input.floats(images)
         count = 1 if samples is None else samples
@@ -226,7 +226,7 @@ class Laplace(Noise):
         return _projected(z.flatten(1), self.norm, math.sqrt(2)).view(-1, *shape)
 
     def shaped(self, normals: Tensor, shape: tuple[int, ...]) -> Tensor:
-        tail = normals.abs().div_(math.sqrt(2)).erfc_().log_()  # P(|Z| > |z|), the same for both laws
+        tail = normals.abs().div_(math.sqrt(2)).erfc_().log_()  # P(|Z| > |z|), for both distributions
         return _projected(tail.mul_(-normals.sign()), self.norm, math.sqrt(2)).view(-1, *shape)
 
 
@@ -236,7 +236,8 @@ def signed_uniform(draws: Draws, shape: tuple[int, ...], draw: int) -> Tensor:
 
 
 def _projected(z: Tensor, norm: str, deviation: float) -> Tensor:
-    """Numbers (N, d) of standard deviation `deviation`, projected onto the unit ball; see the laws above."""
+    """Numbers (N, d) of standard deviation `deviation`, projected onto the unit ball, as described in the
+    classes above."""
     if norm == "linf":
         return z.clamp(-1, 1)
     z = z / (deviation * math.sqrt(z.shape[1]))

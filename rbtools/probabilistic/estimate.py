@@ -143,8 +143,8 @@ def quantiles(correct: Sequence[int], samples: int, confidence: float = 0.95) ->
 def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidence: float) -> Interval:
     """The interval of the rank-th smallest PR of images with these numbers of correct copies, ascending.
 
-    The lowest counts are those of images that had bad luck, so the interval of a single count would be too
-    low. If the rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. That the
+    The lowest counts are partly low by chance, so the interval of a single count would be too low. If the
+    rank-th smallest PR is q or more, all but rank - 1 images have a PR of q or more. That the
     (rank + more)-th smallest count is k or less then takes `more` + 1 of these images with at most k correct
     copies, each of which has at most the probability P[Bin(samples, q) <= k]. The upper end is the q at which
     the chance of this is half of the error; the lower end mirrors it. Both hold for any PR of the images.
@@ -152,7 +152,8 @@ def _quantile_interval(counts: Sequence[int], rank: int, samples: int, confidenc
     n, tail, more = len(counts), (1 - confidence) / 2, rank // 10
 
     def chance(images: int) -> float:
-        """The chance of an event in one image at which it meets `more` + 1 of so many with chance `tail`."""
+        """The probability per image at which at least `more` + 1 of `count` images have an event, with
+        probability `tail`."""
         return float(special.betaincinv(more + 1, images - more, tail))
 
     low, high = counts[rank - 1 - more], counts[min(rank + more, n) - 1]

@@ -1,6 +1,6 @@
 """Confidence intervals for proportions, for means and for differences.
 
-Every accuracy uses these, so nothing heavy is imported: Wilson and MOVER need only a square root,
+Every accuracy uses these, so the module imports nothing slow: Wilson and MOVER need only a square root,
 Clopper-Pearson loads scipy, and the interval of a mean numpy.
 """
 
@@ -14,8 +14,8 @@ from rbtools.proportions import Interval, check_counts
 from rbtools.proportions import normal_quantile as normal_quantile
 from rbtools.proportions import wilson as wilson
 
-_GROUPS = 256  # of different values in the interval of a mean
-_STEP = 0.2  # of the integral in it
+_GROUPS = 256  # the most different values in the interval of a mean
+_STEP = 0.2  # step of the quadrature there
 
 
 def clopper_pearson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
@@ -124,7 +124,7 @@ def _mean_below(values: np.ndarray, counts: np.ndarray, bound: float) -> float:
     """
     factors = np.append(1 - values / bound, 1.0)
     shapes = np.append(counts, 1.0)
-    low, high = -30.0, 30.0  # of the logit of the saddle point, which is below 1 / the largest factor
+    low, high = -30.0, 30.0  # limits for the logit of the saddle point, which is below 1 / the largest factor
     for _ in range(22):
         saddle = 1 / (1 + math.exp(-(low + high) / 2))
         slopes = factors / (1 - saddle * factors)
@@ -166,7 +166,7 @@ def skewed_interval(
 
 
 OF_IMAGES = "images like those seen"
-"""What the interval `of_images` is of, for entries."""
+"""The name of the interval `of_images` in entries."""
 OF_IMAGES_VERSION = 4
 """Raised when that interval changes, so that stored ones are made anew."""
 
@@ -176,9 +176,9 @@ def of_images(numbers: Sequence[float] | np.ndarray, least: float = -math.inf) -
     `least`.
 
     The wider of Student's and Hall's ends. Images unlike any that was seen may be up to 3/N of all (the rule
-    of three, Hanley and Lippman-Hand, JAMA 249, 1983), and are taken for as extreme as the most extreme one:
-    each end is further out by 3/N of the distance to that. Images that are rarer than some 3/N and far more
-    extreme are in no interval, and without a bound on the numbers in none that is finite.
+    of three, Hanley and Lippman-Hand, JAMA 249, 1983), and are assumed to be as extreme as the most extreme
+    one seen: each end is moved outwards by 3/N of the distance to that. Images that are rarer than some 3/N
+    and far more extreme are in no interval, and without a bound on the numbers in none that is finite.
     """
     values = np.asarray(numbers, float)
     n, mean, deviation = len(values), float(values.mean()), float(values.std())

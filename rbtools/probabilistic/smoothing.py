@@ -18,12 +18,12 @@ from rbtools.lazy import np, special
 BLOCK = 128
 """Draws of an image that are made together. The plan looks at multiples of it."""
 
-_GROWTH = 1.1  # between two looks; 1.25 takes 4 % more draws
-# Of the error, for the first look that can certify: most images have no failure, and are decided there. And
-# for the last one, where an image near a limit is decided; the rest is spread over the looks between them.
+_GROWTH = 1.1  # factor between two looks; 1.25 takes 4 % more draws
+# Shares of the error. The first look that can certify gets one, because most images have no failure and are
+# decided there. The last look gets one for images near a limit; the looks between share the remainder.
 _FIRST, _LAST = 0.4, 0.3
-# An image gives a radius up when its failure rate is below what all draws would certify with less than this
-# probability. It costs certificates, never their truth: .01 takes 4 % more draws.
+# A radius is given up when the image would pass at the end with less than this probability. That loses some
+# certificates, but makes none wrong: .01 takes 4 % more draws.
 _HOPE = 0.015
 
 
@@ -56,13 +56,13 @@ def failure_rate(radius: float, sigma: float) -> float:
 
 
 def largest_radius(draws: int, sigma: float, alpha: float) -> float:
-    """The largest radius that so many draws can certify, all of them of one class; 0 for none."""
+    """The largest radius that `draws` copies can certify, if all are of one class; 0 for none."""
     share = alpha ** (1 / draws)
     return sigma * float(special.ndtri(share)) if share > 0.5 else 0.0
 
 
 def too_few(radii: tuple[float, ...], draws: int, sigma: float, alpha: float) -> str | None:
-    """Why so many draws cannot certify every radius; None if they can."""
+    """Why that number of draws cannot certify every radius; None if it can."""
     most = largest_radius(draws, sigma, alpha)
     beyond = [radius for radius in radii if radius > most]
     if not beyond:
@@ -119,7 +119,8 @@ def _first_look(rate: float, draws: int, alpha: float) -> int:
 def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.ndarray:
     """The most failures (L,) that certify at each look; -1 for none."""
     boundary = np.full(len(looks), -1)
-    open_share, low = np.ones(1), 0  # of runs at p = rate with low, low + 1 ... failures that are undecided
+    # probabilities of undecided runs with low, low + 1 ... failures, at p = rate
+    open_share, low = np.ones(1), 0
     spent, before = 0.0, 0
     for look, draws in enumerate(looks.tolist()):
         first, chances = _binomial(draws - before, rate)

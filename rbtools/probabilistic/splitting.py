@@ -5,11 +5,11 @@ arXiv:1811.07209). The event, score >= 0, is reached through levels: of a popula
 `keep` with the highest scores survives, is copied up to the size of the population, and is moved by a Markov
 chain that stays above the level. The product of the shares is the estimate.
 
-The level is the highest score that is killed, and survivors are strictly above it. With the level at the
-lowest survivor, that one would count as above itself: an overestimate, by half at 1e-9. With this rule the
-mean over runs is unbiased if moved particles are independent of their start: Brehier, Gazeau, Goudenege,
-Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel splitting algorithms" (Ann. Appl.
-Probab. 26, 2016). tests/probabilistic/test_splitting.py holds it.
+The level is the highest score of a particle that is killed, and survivors are strictly above it. A level at
+the lowest survivor's score would overestimate, by half at 1e-9, because that survivor would count as above
+itself. With this rule the mean over runs is unbiased if moved particles are independent of their start:
+Brehier, Gazeau, Goudenege, Lelievre and Rousset, "Unbiasedness of some generalized adaptive multilevel
+splitting algorithms" (Ann. Appl. Probab. 26, 2016). tests/probabilistic/test_splitting.py holds it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Survivors are ordered by their margin under the cheap attack and cut into strata
 one. The estimate of how many survivors the expensive attack breaks is the sum over strata of
 size * broken / sampled. It is unbiased for a size that was fixed before, if each stratum has a sampled image.
 A run that stops at a goal of precision stops sooner where it happens to see few breaks, so that its estimate
-is optimistic: on average by up to a fifth of the goal (bench/coverage_of_intervals.py), which the entry
-says and its interval, of all looks together, allows for.
+is optimistic: on average by up to a fifth of the goal (bench/coverage_of_intervals.py). The entry says so,
+and its interval, simultaneous over all looks, includes this bias.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from rbtools.lazy import np, special
 from rbtools.probabilistic import intervals
 
 VERSION = 1
-"""Of the order of the sample; part of what an entry says."""
+"""Version of the order of the sample; entries contain it."""
 
 FIXED = "stratified by margin"
 STOPPED = (
     "stratified by margin, stopped at the goal: the value is optimistic on average, by up to a fifth of the"
     " goal; the interval is for all looks together"
 )
-"""The estimators, in an entry: of a size that was fixed, and of a run with a goal of precision."""
+"""Names of the estimators in an entry: for a fixed sample size, and for a goal of precision."""
 
 # Shares of the survivors, from the smallest margin on, and the share of each that is expected to break. The
 # sample of a stratum is proportional to its size times the standard deviation of its outcomes.
 _STRATA = ((0.05, 0.4), (0.15, 0.1), (0.8, 0.01))
-_PRIOR = 1 / 2  # Jeffreys' prior; with 1/3 intervals cover down to .89 where the margin tells nothing
+_PRIOR = 1 / 2  # Jeffreys' prior; with 1/3 the coverage falls to .89 if the margin predicts nothing
 
 
 class Stratum(NamedTuple):
@@ -44,8 +44,8 @@ class Stratum(NamedTuple):
 
 
 class TwoPhaseEstimate(NamedTuple):
-    """robust: the estimated number of the n images that stand; interval: of that number, at the confidence of
-    the call; `exact`: whether all survivors were sampled."""
+    """robust: the estimated number of unbroken images among the n; interval: of that number, at the
+    confidence of the call; `exact`: whether all survivors were sampled."""
 
     robust: float
     interval: tuple[float, float]
@@ -94,13 +94,13 @@ def strata(survivors: int, stratum: np.ndarray, stands: np.ndarray) -> list[Stra
 
 
 def estimate(parts: Sequence[Stratum], confidence: float = 0.95) -> TwoPhaseEstimate:
-    """How many survivors of the cheap attack stand under both, of the images that were screened.
+    """How many images that survived the cheap attack also survive the expensive one.
 
-    The ends of the interval are quantiles of what sampling all of them would show, given what was seen: for
-    the most that are lost under independent priors Beta(1/2, 1/2) of the strata, for the least under
-    Beta(0, 1/2), so that a stratum without a break may have none. A stratum without a sampled image, in a
-    sample of fewer images than strata, counts by the share of all sampled ones that broke, and in the
-    interval may have lost none or all. Raises ValueError if there are survivors and none was sampled.
+    The ends of the interval are posterior quantiles of the result of sampling all survivors. Strata have
+    independent priors: Beta(1/2, 1/2) for the lower end, Beta(0, 1/2) for the upper one, so that a stratum
+    without a break may have none. A stratum without a sampled image, in a sample of fewer images than strata,
+    counts by the share of all sampled images that broke; for the interval it may have lost none or all of its
+    images. Raises ValueError if there are survivors and none was sampled.
     """
     survivors, seen = sum(part.size for part in parts), sum(part.broken for part in parts)
     sampled = sum(part.sampled for part in parts)
@@ -131,7 +131,7 @@ def _unsampled(part: Stratum, prior: float) -> np.ndarray:
     remaining = part.size - part.sampled
     broken = np.arange(remaining + 1)
     a, b = prior + part.broken, _PRIOR + part.sampled - part.broken
-    if a == 0:  # all of it at 0
+    if a == 0:  # all probability is at 0
         nothing: np.ndarray = np.eye(1, remaining + 1)[0]
         return nothing
     choose = -special.betaln(broken + 1, remaining - broken + 1) - math.log(remaining + 1)

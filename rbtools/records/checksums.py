@@ -1,9 +1,9 @@
 """A checksum of each entry of `evals`, in the record's `checksums`: it shows that an entry was changed later.
 
-A checksum shows damage and edits, not an author: whoever edits an entry can compute it anew, or leave it out.
-It is of the result and its protocol: the cost, the device and other labels may differ between two runs. It is
-of the values, not of their spelling: the order of fields and `1` for `1.0` do not matter, so that other
-programs may rewrite a record.
+A checksum shows damage and edits, but it does not prove who wrote the entry: an editor can compute a new one.
+It covers the result and its protocol, but not the cost, the device and other labels, which may differ between
+two runs. It covers values, not their spelling: the order of fields and `1` for `1.0` do not matter, so that
+other programs may rewrite a record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def of(entry: Mapping[str, Any], *also: str) -> str:
     fields = {name: entry[name] for name in (*_counted(tuple(entry)), *also)}
     try:
         text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-        if b".0," in text or b".0}" in text or b".0]" in text or _EXPONENT in text:  # a whole float
+        # a whole number written as a float
+        if b".0," in text or b".0}" in text or b".0]" in text or _EXPONENT in text:
             text = orjson.dumps(_plain(fields), option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer beyond 64 bits
         text = json.dumps(_plain(fields), sort_keys=True, separators=(",", ":")).encode()
@@ -42,12 +43,12 @@ def fits(text: str, entry: Mapping[str, Any]) -> bool:
     return "confirmed" in entry and text == of(entry, "confirmed")
 
 
-_EXPONENT = orjson.dumps(1e16)[1:-2]  # "e+", in older versions "e", which is in most entries
+_EXPONENT = orjson.dumps(1e16)[1:-2]  # "e+"; in older versions "e", which most entries contain
 
 
 @lru_cache(maxsize=4096)
 def _counted(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields that the checksum is of."""
+    """The fields that the checksum covers."""
     return tuple(name for name in names if name == "metric" or schema.role(name) in ("protocol", "result"))
 
 

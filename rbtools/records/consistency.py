@@ -1,7 +1,7 @@
 """Whether the numbers of a record agree with each other. No network and no data are needed.
 
-Every rule holds for whatever rbtools measures; what only happens by chance is judged by a test at the level
-LEVEL, so that an honest record is not accused. Published numbers are judged up to their rounding.
+Every result of rbtools obeys these rules. Where chance can break a rule, a test at the level LEVEL decides,
+so that correct records pass. Published numbers are judged up to their rounding.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rbtools.records.results import is_number
 Record = Mapping[str, Any]
 Entry = Mapping[str, Any]
 
-LEVEL = 1e-4  # p-value below which a difference is no chance
+LEVEL = 1e-4  # p-value below which a difference is significant
 _EXACT = 1e-6  # relative error of numbers that are equal but for rounding
-_COUNT = 1e-3  # of an image: error of value times n
+_COUNT = 1e-3  # allowed error of value times n, in images
 _FLIPPED = 0.002  # share of verdicts that may differ between two processors
 
 
@@ -33,9 +33,8 @@ class Finding(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What a metric's name and the fields of its entry say, whatever the values of the fields.
-
-    plain: a result itself, no difference, loss or measure of one. share: from 0 to 1. counted: a count of
+    """The properties of a result that follow from its name and the fields of its entry. plain: neither a
+    difference nor a loss or measure of a result. share: from 0 to 1. counted: a count of
     images divided by n, if n is one. published: not measured by rbtools. distance: of an attack or a
     certificate, whose names end with a distance. intervals: the fields that are intervals of the value.
     """
@@ -92,14 +91,14 @@ def contradicts_name(name: str, entry: Entry) -> str | None:
 
 
 def without_checksum(record: Record) -> list[str]:
-    """The metrics of entries that have no checksum: an rbtools before it had them, another program, or a hand
-    wrote them, which cannot be told apart."""
+    """The metrics of entries that have no checksum: older versions of rbtools, other programs and manual
+    edits write such entries."""
     sums = checksums.known(record)
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
 
 def first_contradiction(record: Record) -> str | None:
-    """The first inconsistency that a glance at each entry shows, for tools that read many records."""
+    """The first inconsistency that checks of single entries find, for tools that read many records."""
     metrics = record.get("metrics") or {}
     certified = False
     for entry in record.get("evals") or ():
@@ -228,7 +227,7 @@ def is_share(name: str, entry: Entry) -> bool:
 
 
 def _shares(record: Record, measured: Sequence[_Measured]) -> _Findings:
-    """Shares outside [0, 1], numbers of images that are none, and counts that are not whole."""
+    """Shares outside [0, 1], invalid numbers of images, and counts that are not whole numbers."""
     for name, value, entry, kind in measured:
         n = entry.get("n", 1)
         if not all(map(_is_number_of_images, n if isinstance(n, list) else [n])):
@@ -297,7 +296,8 @@ def _parts(record: Record, measured: Sequence[_Measured]) -> _Findings:
 
 
 def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
-    """Whether a generalisation error is of these results: neither was measured again since in another way."""
+    """Whether a generalisation error belongs to these results: neither was replaced later by one with other
+    settings."""
     apart = ("n", "split", "indices", "train_indices", "precision")
     settings = {field: value for field, value in results.protocol(entry).items() if field not in apart}
     alike = all(side.get(field) == value for side in (train, test) for field, value in settings.items())
@@ -324,7 +324,7 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
             if high.value - low.value <= _EXACT or eps > farther * (1 + _EXACT):
                 continue
             alike = low.kind.parts.family == high.kind.parts.family
-            # A single step may be too long (FGSM): more distance helps only the others.
+            # Not for FGSM and noise: a single step may overshoot, so that a larger distance raises accuracy.
             closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
             weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)
             if not (closer or weaker) or not _same_data(low.entry, high.entry, "source", "attacked"):
@@ -337,8 +337,8 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
 def _certificates(record: Record, measured: Sequence[_Measured]) -> _Findings:
     """Certified above attacked: at its distance and all smaller ones no attack can break a certified image.
 
-    On the same images one image is too much: a certificate covers the rounding of the network. A certificate
-    of the smoothed classifier says nothing of the network, which the attacks are on.
+    On the same images one broken image contradicts it: a certificate covers the rounding of the network.
+    Certificates of the smoothed classifier are not compared: attacks are on the network.
     """
     bounds = [(result, eps) for result in measured if (eps := result.eps) is not None]
     for bound, radius in bounds:
@@ -365,7 +365,7 @@ def _test(p: float) -> str:
 
 
 def _is_autoattack(entry: Entry) -> bool:
-    """Whether it is AutoAttack, or a set of the user's that has one of its attacks by gradients."""
+    """Whether it is AutoAttack, or an ensemble of the user's that contains one of its gradient attacks."""
     attacks = entry.get("attacks")
     return entry["attack"] == "aa" and (not attacks or "apgd" in str(attacks))
 
@@ -373,9 +373,9 @@ def _is_autoattack(entry: Entry) -> bool:
 def _by_chance(low: _Measured, high: _Measured, *, paired: bool, flipped: float = _FLIPPED) -> float:
     """The p-value of `high` being above `low`, although it is truly no larger; 1 where it is not above.
 
-    `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. That turns a
-    share of `flipped`, or two images; none if it is 0. Otherwise the two-sample test of proportions, which is
-    conservative where the images are the same.
+    `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. Rounding
+    changes at most a share of `flipped` of the verdicts, or two; none if `flipped` is 0. Otherwise the
+    two-sample test of proportions, which is conservative where the images are the same.
     """
     below, above, difference = low.entry, high.entry, high.value - low.value
     rounding = sum(e.get("rounding", 0) for e in (below, above) if is_number(e.get("rounding")))

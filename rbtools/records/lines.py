@@ -1,7 +1,7 @@
 """Strict reading and writing of JSON Lines: a line that is no record is reported, never guessed. jsonlines
 reads and writes the lines, with orjson as its loads and dumps. orjson accepts duplicate keys and integers
-beyond 64 bits silently. A line that it would not write back byte for byte may have them, and is parsed again
-by the standard library. Lines that rbtools wrote never need that.
+beyond 64 bits silently. A line that it would not write back byte for byte may contain these, so the standard
+library parses it again. Lines that rbtools wrote never need that.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class BadLine(RbError):
 class Line(NamedTuple):
     """One line of input: its place, its text, and its record or its problem.
 
-    helps: another shard writes its result; this one only takes a part of the work.
-    continues: it goes on with a JSON document over several lines, which the problem of the first line names.
+    helps: another shard writes the result, and this one only computes a part of it.
+    continues: it is a further line of a JSON document over several lines; the error is on its first line.
     """
 
     source: str
@@ -149,7 +149,7 @@ def _is_measured(entry: dict[str, Any]) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Whether this is a number that is safe to calculate with, or null."""
-    kind = type(value)  # by type: half the time of isinstance, and excludes bool
+    kind = type(value)  # comparing types takes half the time of isinstance, and excludes bool
     if kind is float:
         return bool(-_LARGEST <= value <= _LARGEST)
     return value is None or (kind is int and -_INTEGERS <= value < _INTEGERS)
@@ -195,7 +195,7 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError, whole: bool) -> st
 
 
 def _over_lines(text: bytes) -> str:
-    """What a stream has that begins with a line of only a bracket, as `jq .` and an editor write it."""
+    """Describe a stream whose first line is only a bracket, as `jq .` and editors write JSON."""
     kind, way = ("object", ".") if text == b"{" else ("list", "'.[]'")
     return (
         f"begins a JSON {kind} over several lines. Expected one JSON object per line, as"

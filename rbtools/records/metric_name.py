@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from rbtools.errors import RbError
 
 SPLITS = ("train", "valid", "val")
-DIFFERENCES = ("test_minus_train", "loss_gap", "error_gap")  # the last two are former names
+DIFFERENCES = ("test_minus_train", "loss_gap", "error_gap")  # the last two are prefixes of former names
 
 # Lower is better for a name that begins with one of these, or has one of these as a part.
 _LOWER_FAMILIES = frozenset(
@@ -57,7 +57,7 @@ class MetricName(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The words in front of norm and number: `ntk`, `robust` and `pgd` of `ntk.robust.pgd.8`."""
+        """The words of the stem before norm and number: `ntk`, `robust` and `pgd` of `ntk.robust.pgd.8`."""
         return [*self.prefixes, *self.stem.split("."), *filter(None, [self.of])]
 
     @property

@@ -25,7 +25,7 @@ def last_entry(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
 
 
 def protocol(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an entry that decides whether another one answers the same question."""
+    """The part of an entry that decides whether another entry is comparable with it."""
     return {name: value for name, value in entry.items() if schema.role(name) == "protocol"}
 
 
@@ -34,7 +34,7 @@ def add(record: dict[str, Any], entry: dict[str, Any], *, replace: bool = False)
 
     A metric of that name with the same protocol is replaced. With another protocol it is an error that shows
     the difference, unless `replace`. A metric whose value is None is removed from `metrics`. The checksums of
-    other entries stay as they are, so that one that was edited remains visible.
+    other entries stay as they are, so that an edited entry remains visible.
     """
     name = entry["metric"]
     evals, metrics = list(record.get("evals", [])), dict(record.get("metrics", {}))
@@ -65,7 +65,7 @@ def add_implicit(record: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any
     """Like `add`, but a metric that is already there under another protocol stays as it is.
 
     A result of more examples under an otherwise equal protocol replaces the old one: clean accuracy on fifty
-    images is replaced by that on all, so that it is on the same images as the latest attack. The same result
+    images is replaced by the one on all images, which the latest attack also used. The same result
     without the details of the old one (--detail) changes nothing.
     """
     for old in record.get("evals", []):

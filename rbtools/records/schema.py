@@ -1,14 +1,14 @@
 """The fields of a record: one table each for the record, its `train` section and an entry of `evals`.
 
-From these tables derive: whether two entries answer the same question (`results.protocol`), the fields of
+From these tables derive: whether two entries are comparable (`results.protocol`), the fields of
 merged records, of means over corruptions and of generalisation errors, what the leaderboard page stores once
 for many records, and the lists in rb-record(5) and rb-entry(5).
 
 A result, a cost or a label is named in two places: here, and where it is produced. A protocol field that
 does not follow from the fields of the result's key is added to the key, too (`Output.key_fields`), else the
-store gives entries without it. Earlier records and stores lack a new one, and an entry that differs in it is
-refused (`results.refuse`) and cannot be compared (rb-verify): leave it out of key and entry at the value that
-all earlier results have, as `registry.param` does for an `optional` option.
+store gives entries without it. Earlier records and stores lack a new protocol field. Entries that differ in
+it are refused (`results.refuse`) and not compared (rb-verify). So leave the field out of key and entry at the
+value of all earlier results, as `registry.param` does for an `optional` option.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Role = Literal["protocol", "result", "cost", "label"]
 class Field(NamedTuple):
     """One field, its role, and its line in rb-record(5) or rb-entry(5).
 
-    role: `protocol` decides whether two results answer the same question (in a record and in `train`: whether
+    role: `protocol` decides whether two results are comparable (in a record and in `train`: whether
     two records are of the same model); `result` is the outcome, `cost` the time and work; a `label` is any
     other field. For a field of an entry, group is its heading in rb-entry(5), and page says how the
     leaderboard page stores it: `shared` once for all records with the same value, `own` with each record, and
@@ -131,7 +131,7 @@ _PROTOCOL = {
         ("split", "the part of the data set: train, valid or test; of a difference train-test or test-train"),
         ("dataset", "the data set, where it is not the record's"),
         ("indices", "the hash of the examples' numbers, where they were chosen (--n LIST, train --val)"),
-        ("train_indices", "the same, of the training images of a difference"),
+        ("train_indices", "the same hash for the training images of a difference"),
         ("class_map", "the hash of the class names, where classes are mapped (--dataset ...:class-map=FILE)"),
     ),
     "random numbers": (
@@ -176,7 +176,7 @@ _PROTOCOL = {
         ("stopping", "the rule by which draws of an image end early"),
         ("error", "the error rate of that rule"),
         ("splitting", "of rb-pr --sampling rare: the estimator, in words"),
-        ("particles", "of rb-pr --sampling rare: their number"),
+        ("particles", "of rb-pr --sampling rare: the number of particles"),
         ("moves", "of rb-pr --sampling rare: moves per level"),
         ("runs", "of rb-pr --sampling rare: independent runs per image"),
         ("keep", "of rb-pr --sampling rare: the share of particles that a level keeps"),
@@ -200,7 +200,7 @@ _PROTOCOL = {
         ("inputs", "of a bound: the numbers in it"),
         ("estimated", "of a bound: which of them were estimated"),
         ("note", "of a bound: how it differs from the theorem"),
-        ("vacuous", "of a bound: whether it says nothing"),
+        ("vacuous", "of a bound: whether it is vacuous"),
     ),
     "calculation": (
         ("expression", "of rb-score --add: the expression"),
@@ -248,15 +248,15 @@ EVALS = (
     Field(
         "ci95",
         "result",
-        "the interval of 95 % for the value; with --confidence 0.9 it is ci90. Of PR_D and pfail it is that"
-        " of the mean over the source of the images; of ProbAcc that of the share of images whose true PR"
-        " passes, which the value estimates with a bias",
+        "the interval of 95 % for the value; with --confidence 0.9 it is ci90. For PR_D and pfail it is the"
+        " interval of the mean over the source of the images. For ProbAcc it is the interval of the share of"
+        " images whose true PR passes; the value is a biased estimate of that share",
     ),
     Field(
         "interval_of",
         "label",
-        "of losses, margin and nu, which have no bound: the interval is of images like those seen, and images"
-        " that are rarer than some 3/n and far more extreme are in none",
+        "of losses, margin and nu, which have no bound: the interval is for images like those seen. It does"
+        " not allow for far more extreme images that are rarer than about 3/n",
     ),
     Field("abstained", "result", "of smooth: images without a certificate of any class"),
     Field("mean_radius", "result", "of smooth: the mean certified radius, 0 where the class is wrong"),
@@ -293,10 +293,10 @@ EVALS = (
     Field(
         "two_phase",
         "result",
-        "of rb-attack --two-phase: how many images the screen left, on how many of them the attack ran, size,"
-        " sampled and broken of each stratum, the interval of the value on just these n images, and of each"
-        " stored attack of the screen its metric, settings, seed, how many images it broke, and the key of"
-        " its outcomes",
+        "of rb-attack --two-phase: the number of images that the first phase (the screen) did not break,"
+        " and of those that the attack ran on; size, sampled and broken of each stratum; the interval of the"
+        " value on just these n images; of each stored attack of the screen its metric, settings, seed,"
+        " number of broken images, and the key of its outcomes",
         page="own",
     ),
     Field("distance", "result", "of an attack that minimises it: its mean over the images that were fooled"),
@@ -314,7 +314,7 @@ EVALS = (
         page="omitted",
     ),
     Field("sanity", "label", "what a check of the model's outputs found", "label"),
-    Field("warnings", "result", "what to know before the number is used, such as gradients that vanish"),
+    Field("warnings", "result", "warnings about the number, such as vanishing gradients"),
     Field(
         "passes",
         "cost",

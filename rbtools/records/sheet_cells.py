@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # and their full-width forms
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # the first four also in full width
 _BLANK = " \t\r\n"
 _UNSEEN = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _HIDDEN = re.compile(rf"[{_UNSEEN}]|\\(?=u[0-9a-f]{{4}})")
@@ -32,7 +32,7 @@ def of_cell(text: str) -> str:
 
 
 def _is_formula(text: str) -> bool:
-    """Whether a text begins as a formula does, apostrophes before it apart."""
+    """Whether a text begins like a formula, after any apostrophes."""
     return text.lstrip(f"'{_BLANK}").startswith(_FORMULA) or text.lstrip("'").startswith(tuple(_BLANK[1:]))
 
 

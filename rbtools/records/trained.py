@@ -7,7 +7,7 @@ from typing import Any
 
 from rbtools.errors import RbError, shown
 
-# The cost of a training, where it ran, and deviations from the usual.
+# Fields for the cost of a training, where it ran, and unusual settings.
 _COST = ("seconds_per_epoch", "passes", "prepared", "device", "threads", "mps")
 _COURSE = ("trained_on", "batchnorm", "stopped_after", "catastrophic_overfitting", "at_chance", "output")
 

@@ -62,7 +62,7 @@ class Draws:
         """The draws of some of the examples: int64 positions or a boolean mask (N,), on any device."""
         host = None if self.host is None or index.device.type != "cpu" else self.host[index]
         if self.device.type == "cuda" and index.device.type == "cpu":
-            index = index.pin_memory()  # so that nothing waits for its copy
+            index = index.pin_memory()  # so that the host does not wait for the copy
         there = index.to(self.device, non_blocking=True)
         return Draws(self.seed, self.stream, self.examples[there], self.offset, host)
 
@@ -71,7 +71,8 @@ class Draws:
         return Draws(self.seed, f"{self.stream}/{name}", self.examples, self.offset, self.host)
 
     def on_host(self) -> Draws:
-        """The same draws on the CPU: a GPU is waited for only where the examples are not known there."""
+        """The same draws on the CPU: this waits for a GPU only if the examples' numbers are not on the
+        CPU."""
         examples = self.examples.cpu() if self.host is None else self.host
         return Draws(self.seed, self.stream, examples, self.offset)
 

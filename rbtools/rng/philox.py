@@ -28,7 +28,7 @@ def tile_blocks(device: torch.device) -> int:
     return CPU_TILE * torch.get_num_threads() if device.type == "cpu" else GPU_TILE
 
 
-@functools.lru_cache(maxsize=256, typed=True)  # 1 and 1.0 are equal keys otherwise
+@functools.lru_cache(maxsize=256, typed=True)  # else 1 and 1.0 would be one key of the cache
 def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
     """`value` in the form that torch takes fastest as an operand.
 
@@ -37,7 +37,7 @@ def scalar(value: int | float, on_cpu: bool) -> Tensor | int | float:
     """
     if not on_cpu:
         return value
-    with torch.inference_mode(False):  # a cached inference tensor would poison later autograd
+    with torch.inference_mode(False):  # a cached inference tensor would cause errors in autograd later
         dtype = torch.int64 if isinstance(value, int) else torch.float64
         return torch.tensor(value, dtype=dtype, device="cpu")
 

@@ -37,7 +37,7 @@ class Assertion:
     def problem(self, record: Mapping[str, Any]) -> str | None:
         """Why the record does not meet it, as a sentence; None if it does.
 
-        A metric that it lacks does not meet it, nor one without an interval unless `point`; a field of the
+        A record that lacks the metric, or (unless `point`) its interval, does not meet it. A field of the
         record, such as arch.params, is exact.
         """
         name = self.value.text
@@ -47,7 +47,7 @@ class Assertion:
             return f"{self.text} does not hold: {wrong}"
         if value is None:
             return f"{self.text} does not hold: the record has no {name}."
-        # A metric has a sampling error; a field of the record has none.
+        # Only metrics have a sampling error; fields of the record are exact.
         metrics = record.get("metrics") or {}
         is_measured = any(expr.is_glob(used) or used in metrics for used in self.value.names)
         if self.point or not is_measured:

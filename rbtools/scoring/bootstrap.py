@@ -2,9 +2,9 @@
 
 A record's accuracy is resampled from its own images if their outcomes are stored: records of one data set get
 the same image weights, so that two networks which fail on the same images stay close. Otherwise it is drawn
-from the distribution given by its value and n, or from a normal one as wide as its interval. Metrics of one
-record that are drawn so were measured on the same images, and so were the members of a group: they are drawn
-as if they rose and fell together, which makes no mean too certain.
+from the distribution given by its value and n, or from a normal one as wide as its interval. Such metrics of
+one record, and of the members of a group, were measured on the same images. They are drawn as fully
+correlated, which makes no interval of a mean too narrow.
 
 Images are weighted as in the Bayesian bootstrap (Rubin, Ann. Stat. 9, 1981), and every record gets one more
 image, correct with probability 1/2: without it a network that is correct on all images would have no
@@ -28,10 +28,10 @@ from rbtools.scoring.rank_sets import Drawn, rank_sets
 
 Record = Mapping[str, Any]
 Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | None"]
-# What a record's values were drawn from, in order of precedence: one exact number makes it "nothing".
+# The sources of a record's draws, in order of precedence: one exact number makes it "nothing".
 SOURCES = ("images", "value and n", "the interval", "nothing")
 _Z95 = 1.959963984540054
-_MOST = 2**53  # of a count of images, or a weight
+_MOST = 2**53  # the type of counts of images and of weights
 
 
 class Interval(NamedTuple):
@@ -44,9 +44,9 @@ class Interval(NamedTuple):
 class BootstrapDraws:
     """`size` draws of the numbers of records, as for other test images.
 
-    shares: the contribution of single images to a value, see `rbtools.jobs.earlier_outcomes`. `sources`
-    says for each record what its numbers were drawn from, `images` of how many images they are at least,
-    where that is known. The draws of a record depend on `seed` and the record, not on other records.
+    shares: the contribution of single images to a value, see `rbtools.jobs.earlier_outcomes`. `sources` has
+    the source of each record's draws, `images` the least number of images behind them, if known. The draws of
+    a record depend on `seed` and the record, not on other records.
     """
 
     def __init__(self, size: int, seed: int, shares: Shares) -> None:
@@ -58,8 +58,8 @@ class BootstrapDraws:
     def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
         """Draws (size,) of a metric or an expression, NaN if the record has no such number.
 
-        whose: a name for what the number is averaged into. All numbers with the same one have the same one
-        more image; so have the metrics of a mean. Without it each has its own.
+        whose: the name of the mean that the number enters. All numbers of one mean share the additional
+        image; without it each has its own.
         """
         metrics = record.get("metrics") or {}
         if text in metrics:
@@ -69,13 +69,13 @@ class BootstrapDraws:
         names = [name for name in used if metrics[name] is not None]
         common = whose or f"record {_model(record)}"
         alike = {name: self._alike(record, self._metric(record, name, common)) for name in names}
-        if names and compiled.is_mean:  # takes seconds, not minutes, for 6,466 records
+        if names and compiled.is_mean:  # the fast path takes seconds, not minutes, for 6,466 records
             mean: np.ndarray = np.stack(list(alike.values())).mean(0)
             return mean
         draws = self._evaluated(compiled, record, {name: self._metric(record, name, whose) for name in names})
         if len(names) < 2:
             return draws
-        other = self._evaluated(compiled, record, alike)  # wider for a sum, narrower for a difference
+        other = self._evaluated(compiled, record, alike)  # this makes sums wider and differences narrower
         return other if other.std() > draws.std() else draws
 
     def _evaluated(
@@ -120,7 +120,7 @@ class BootstrapDraws:
             return _with_one_more(rng, right, every - right)
         counted = type(n) is int and 0 < n < _MOST and 0 <= value <= 1
         whole = counted and abs(value * n - round(value * n)) < 1e-6
-        # A published share is rounded, and need be no whole number of n images.
+        # A published share is rounded, so that n times it may not be a whole number.
         share = metric_name.is_share(name) and not metric_name.parse(name).is_ge
         if whole or (counted and share and not interval):
             self._note(record, 1)
@@ -223,7 +223,8 @@ def over_members(
 
     members: the rows of each group. alone: bool (N,), whether a record's draws come from no images that other
     records share. Also the variance (G,) of each mean between its members, 0 for a single one, and its
-    degrees of freedom (G,). Draws do not have it: resampling three members makes a third less of it.
+    degrees of freedom (G,). The draws do not include it: resampling three members would underestimate it by a
+    third.
     """
     size = drawn.shape[1]
     means = np.full((len(members), size), np.nan)

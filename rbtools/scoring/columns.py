@@ -31,7 +31,7 @@ class Columns:
                 continue
             try:
                 self._computed[item] = expr.compile(item)
-            except RbError as wrong:  # a metric may have any name: decided once there are records
+            except RbError as wrong:  # a metric may have any name, so this is decided when there are records
                 self._wrong[item] = wrong
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -46,7 +46,8 @@ class Columns:
             if name not in metrics:
                 try:
                     value = computed.number(record)
-                except RbError as wrong:  # in this record; `resolve` reports one in all records
+                # missing in this record; `resolve` raises an error if all records lack it
+                except RbError as wrong:
                     self._no_number.setdefault(name, wrong)
                     continue
                 if value is not None:

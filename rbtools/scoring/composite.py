@@ -20,7 +20,7 @@ NO_PRESET = ScorePreset(())
 class Composite:
     """Collects records, then gives an entry for each: its score and the contribution of each term.
 
-    asked: the terms of the score; if empty, all metrics that every record has. preset: one of `plan.presets`,
+    asked: the requested terms; if empty, all metrics that every record has. preset: one of `plan.presets`,
     whose terms `asked` extends or overrides. within: fields; records are scaled within groups that agree in
     them. missing: see `minmax.composite`.
     """
@@ -64,7 +64,7 @@ class Composite:
     def settle(self, warn: Callable[[str], None]) -> None:
         """Decide on `terms` once all records are added. Raises RbError if records lack a requested metric.
 
-        `warn` gets what looks wrong: several data sets scaled together, metrics that are equal everywhere.
+        `warn` gets warnings: several data sets scaled together, metrics that are equal everywhere.
         """
         self._grouping.check("--within", self.count)
         self.terms = self._named(warn) if self.asked else self._common()
@@ -149,7 +149,8 @@ class Composite:
                 names = [item]
             else:
                 names = self._columns.resolve(item)
-            if expr.is_bare(item) and expr.is_glob(item):  # what is also listed by name has its own weight
+            # a metric that is also listed by name has its own weight
+            if expr.is_bare(item) and expr.is_glob(item):
                 names = [name for name in names if name not in items and name != "score"]
             terms += [minmax.term(name + settings) for name in names]
         return terms

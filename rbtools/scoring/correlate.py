@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from rbtools.lazy import np, special
 
 KINDS = ("kendall", "spearman")
-FEWEST = 3  # records; two always agree or disagree
-_BLOCK = 1 << 20  # signs of record pairs at a time, over all columns: they fit the cache
-_ENOUGH = 16.0  # resamples that must have a value for an interval
+FEWEST = 3  # least number of records: two always agree or disagree
+_BLOCK = 1 << 20  # signs of record pairs at a time, over all columns, so that they fit into the cache
+_ENOUGH = 16.0  # an interval needs this many resamples with a value
 
 
 class Matrix(NamedTuple):
@@ -71,7 +71,7 @@ def matrix(
                 if progress is not None:
                     progress(at + 1)
             low, high = _intervals(kind, *result[:2], drawn)
-            same = np.array(rows)[:, None] == np.array(cols)  # a column with itself: 1 whatever the records
+            same = np.array(rows)[:, None] == np.array(cols)  # the correlation of a column with itself is 1
             low, high = (np.where(same & ~np.isnan(end), result[0], end) for end in (low, high))
     return Matrix(kind, list(rows), list(cols), *result, low, high)
 
@@ -150,7 +150,8 @@ def _matrix(
 
 
 def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np.ndarray]]:
-    """The places in `columns` that the same records have, and which records (N,) these are."""
+    """Groups of columns that the same records have: their positions in `columns`, and these records, bool
+    (N,)."""
     groups: dict[bytes, list[int]] = {}
     for place, column in enumerate(columns):
         groups.setdefault(np.packbits(known[:, column]).tobytes(), []).append(place)
@@ -171,7 +172,8 @@ def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """tau-b (A, B) between columns (N, A) and (N, B)."""
     n, columns = len(a), a.shape[1] + (0 if b is a else b.shape[1])
     pairs = a.shape[1] * b.shape[1] / (2 if b is a else 1)
-    # Nanoseconds on one core: signs of all record pairs and their products, or sorting for each pair.
+    # Estimated nanoseconds on one core of both ways: signs of all record pairs and their products, or sorting
+    # for each pair of columns.
     by_signs = n * n / 2 * (0.6 * columns + 0.04 * pairs)
     by_sorting = pairs * (3e5 + 300 * n)
     if by_sorting < by_signs:
@@ -269,7 +271,7 @@ def _intervals(
     normal = (1 + rho**2 / 2) / np.maximum(known - 3, 1) if spearman else 0.437 / np.maximum(known - 4, 1)
     half = special.stdtrit(known - 1, 0.975) * np.sqrt(np.maximum(squares / np.maximum(count - 1, 1), normal))
     outer = np.abs(rho)
-    if spearman:  # of a normal pair with this rho, tau is 2 / pi * asin(2 * sin(pi * rho / 6))
+    if spearman:  # for normal columns with this rho, tau is 2 / pi * asin(2 * sin(pi * rho / 6))
         tau = 2 / np.pi * np.arcsin(2 * np.sin(np.pi / 6 * outer))
         outer = outer + 3 * (outer - tau) / np.maximum(known - 2, 1)
     inner = np.abs(rho) * (1 - 1 / known)

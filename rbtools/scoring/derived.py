@@ -16,7 +16,7 @@ class Derived(NamedTuple):
 
     @property
     def compares_results(self) -> bool:
-        """Whether it compares results that may stand in several records of one model."""
+        """Whether it needs results that may be in several records of one model."""
         return "optimality(" in self.compiled.text
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class JoinedSets:
         self._items = dict.fromkeys(parts)
         self._sets: dict[str, Columns] = {}
         self._places: dict[str, dict[Key, int]] = {}
-        self._origin: dict[str, tuple[str, str]] = {}  # of a column: its set, and its name there
+        self._origin: dict[str, tuple[str, str]] = {}  # (set, name in that set) of a column
         self._datasets: dict[str, dict[str, None]] = {}
         self.duplicates = self.without = 0
         self.reason: RbError | None = None
@@ -98,7 +98,7 @@ class JoinedSets:
         for other in chosen:
             try:
                 here = {f"{other}:{name}": (other, name) for name in self._sets[other].resolve(bare)}
-            except UsageError:  # another set may have it
+            except UsageError:  # another set may have the metric
                 continue
             self._origin |= here
             names += here

@@ -1,4 +1,4 @@
-"""Merges records: of one model into all that they say, of several models into the means of their metrics."""
+"""Merge records of one model into one with all of their results, and records of several models into means."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def united(old: Record, new: Record) -> dict[str, Any]:
 class Unions:
     """Merges records of one model, and counts what was merged.
 
-    `count`: records merged into earlier ones. `images`: of the first merged record whose shares are of
-    different numbers of images, of which the records had one each, the number of each metric.
+    `count`: records merged into earlier ones. `images`: the number of images of each metric, for the first
+    merged record whose metrics are over different numbers of images although those of each single record were
+    not.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError, near
 from rbtools.records import metric_name
 
-Over = dict[float, float]  # accuracy by distance
+Over = dict[float, float]  # distance -> accuracy
 
 
 def optimality(record: Mapping[str, Any], attack: object) -> float:
@@ -19,9 +19,9 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
     Cina et al. 2024 (AttackBench, arXiv:2404.19460): 1 - (a - b) / (c - b), where a is the area under the
     attack's curve, b that under the lower envelope of all curves in its norm, and c clean accuracy times the
     largest distance: 1 is as good as all attacks together, 0 an attack that finds nothing. The curves end
-    where the envelope reaches 0, or at the largest distance that all of them have. Of each image the record
-    knows nothing: where attacks break different images, the envelope is above that of all attacks together.
-    `rb-attack curve --attacks` has that.
+    where the envelope reaches 0, or at the largest distance that all of them have. The record has no outcomes
+    of single images: if attacks break different images, the envelope is above the curve of all attacks
+    together. `rb-attack curve --attacks` has that.
 
     attack: the metric without its distance, such as "pgd20" or "fmn.l2". It is `optimality('pgd20')` in
     expressions. Raises RbError without such accuracies, or those of another attack, or clean accuracy.

@@ -55,7 +55,7 @@ def composite(
     )
     for record in records:
         result.add(record)
-    result.settle(lambda message: None)  # the figure's title says what it would warn of
+    result.settle(lambda message: None)  # the figure's title contains the warning
     return result
 
 

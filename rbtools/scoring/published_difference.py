@@ -14,7 +14,7 @@ Entry = Mapping[str, Any]
 LEVEL = 0.05
 """A difference with a smaller p-value is beyond the sampling error: 1.96 standard errors."""
 _EPS = 0.02  # relative: RobustBench has models that were attacked at 0.031 among those at 8/255
-# Fields of a published entry that say nothing of how it was measured.
+# Fields of a published entry that are no settings of its measurement.
 _APART = ("n", "source", "definition", "norm")
 _GROUPS = ("publication", "calculation", "random numbers", "arithmetic")
 _NOT_COMPARED = frozenset(_APART) | {field.name for field in schema.EVALS if field.group in _GROUPS}
@@ -24,8 +24,8 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
     """Each metric that both records have: published value, difference (ours minus theirs), and whether it is
     within the sampling error.
 
-    `images`: of how many test images the published numbers are; None: unknown. Of PR and ProbAcc only those
-    count that the model classifies correctly. A metric that was measured differently has a `reason` in place
+    `images`: the number of test images of the published numbers, None if unknown. PR and ProbAcc count only
+    images that the model classifies correctly. A metric that was measured differently has a `reason` in place
     of the other fields; one without standard errors has a `reason` in place of the verdict.
     """
     ours, theirs = (
@@ -50,7 +50,7 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
 
 
 def difference(ours: Entry | None, theirs: Entry) -> str:
-    """In which fields of the published protocol ours differs; empty if none, or if ours is not described.
+    """The fields in which our protocol differs from the published one; empty if none, or if ours is unknown.
 
     A switch (true) that ours lacks is off; other fields that ours lacks are not compared.
     """

@@ -1,11 +1,10 @@
-"""Intervals of ranks, from tests of one number against each other one.
-
-The rank of a number is 1 and how many others are truly better. A bootstrap's ranks do not tell it where
-numbers are close: of ten equal ones, the first of a resample is almost never the tenth, though nothing says
-that it is not (Hall and Miller, Ann. Stat. 37, 2009). So each number is compared with all others, at a level
-that together leaves 5 %: those that are better for certain make the lower end, those that are not worse for
-certain the upper one (Mogstad, Romano, Shaikh and Wilhelm, Rev. Econ. Stud. 91, 2024, with Bonferroni's bound
-in place of their bootstrap; it holds however the numbers depend on each other).
+"""Intervals of ranks, from tests of all pairs of numbers. The rank of a number is 1 plus the number of truly
+better ones. The ranks in a bootstrap give no valid interval of it where numbers are close: of ten equal ones,
+the first of a resample is almost never the tenth, though each order is possible (Hall and Miller, Ann. Stat.
+37, 2009). So each number is compared with all others at a simultaneous level of 5 %. The significantly better
+ones give the lower end, the ones that are not significantly worse the upper end (Mogstad, Romano,
+Shaikh and Wilhelm, Rev. Econ. Stud. 91, 2024, with Bonferroni's bound in place of their bootstrap; it holds
+however the numbers depend on each other).
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ from typing import NamedTuple
 from rbtools.lazy import np, special
 
 _LEVEL = 0.05
-_BLOCK = 256  # numbers, next to each other in order, that are compared with all near them at once
+_BLOCK = 256  # the number of consecutive numbers that are compared at once with all near them
 _GRID = 200  # degrees of freedom for which Student's quantile is computed; between them it is interpolated
 
 
 class Drawn(NamedTuple):
-    """Numbers (G,) as draws (G, B), and what the draws do not have: the variance between members of a group.
+    """Numbers (G,) as draws (G, B), and the variance between members of a group, which the draws do not
+    include.
 
     between: (G,), the variance of each number for that reason; freedom: (G,), its degrees of freedom.
-    rarity: (G,), 1 / the images that a number is of, 0 where they are many or unknown.
+    rarity: (G,), 1 / the number of images behind a number, 0 where they are many or unknown.
     joint: whether draws of different numbers belong together. If not, no number depends on another.
     """
 
@@ -46,7 +46,7 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
     if count < 2:
         return np.ones(count, int), np.ones(count, int)
     first = drawn.draws[:, :1]
-    moved = drawn.draws - first  # exactly 0 for numbers without spread
+    moved = drawn.draws - first  # exactly 0 for numbers without variance
     centre = (first + moved.mean(1, keepdims=True))[:, 0] * (-1 if higher else 1)
     order = np.argsort(centre, kind="stable")
     centre = centre[order]
@@ -64,7 +64,7 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
         near = slice(low, high)
         apart = centre[rows, None] - centre[near]
         variance, inverse = spread.of_pairs(rows, near)
-        # Were both equal, the variance would be greater by the square of what they are apart, over images.
+        # If both were equal, the variance would be greater by their squared difference, divided by images.
         variance += apart**2 * (rarity[rows, None] + rarity[near]) / 2
         least = critical(inverse) * np.sqrt(variance)
         better[rows] = low + (apart > least).sum(1)
@@ -81,7 +81,7 @@ class _Spread:
         self.moved, self.between, self.freedom, self.joint = moved, between, freedom, joint
         self.variance = (moved**2).sum(1)
         self.grouped = bool(between.any())
-        self.inverse = 1 / (moved.shape[1] - 1)  # of the degrees of freedom of variances of draws
+        self.inverse = 1 / (moved.shape[1] - 1)  # 1 / the degrees of freedom of variances of draws
 
     def most(self) -> np.ndarray:
         """The greatest standard deviation (G,) that a difference from each number may have."""
@@ -111,7 +111,7 @@ class _Spread:
 def _critical(count: int, spread: _Spread) -> tuple[Callable[[np.ndarray], np.ndarray], float]:
     """Student's quantile by 1 / degrees of freedom, for one of `count` numbers and all others; its greatest.
 
-    It is convex there, so that a value between two of the grid is never too small.
+    It is convex there, so that interpolated values are never too small.
     """
     inverses = 1 / spread.freedom[spread.between > 0]
     least, most = (end(inverses, initial=spread.inverse) for end in (np.min, np.max))

@@ -43,7 +43,7 @@ class Latest:
         self._limit = None if top is None else 4 * (top + SPARE)
         self._entries: dict[int, Standing] = {}
         self._seen: set[int] = set()
-        self._floor: dict[Key, Any] = {}  # for each group: entries that are no better need not be kept
+        self._floor: dict[Key, Any] = {}  # for each group the value that an entry must exceed to be kept
         self._dropped: dict[Key, Any] = {}  # the best dropped entry of each group
         self.duplicates = self.lost = 0
 
@@ -261,5 +261,5 @@ class RankValues:
 def _getter(text: str) -> Callable[[Any], Any]:
     try:
         return expr.compile(text)
-    except RbError:  # a metric may be called anything
+    except RbError:  # a metric may have any name
         return lambda record: (record.get("metrics") or {}).get(text)

@@ -1,4 +1,4 @@
-"""Whether a claimed entry and its measurement agree, beyond what chance and arithmetic allow."""
+"""Whether a claimed entry and its measurement differ by more than chance and rounding explain."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ LEVEL = 1e-3
 """A p-value below this is a difference."""
 _NORMAL_AT_LEVEL = 3.29  # standard errors from the mean, two-sided
 MATCH, DIFFERS, UNKNOWN = "match", "differs", "cannot be told"
-# Share of images whose verdict may differ between two processors: a search goes other ways in bfloat16 or on
-# another device; a verdict in float32 alone differs only near a tie.
+# Share of images whose verdict may differ between two processors. The iterates of a search differ in bfloat16
+# and on other devices; a verdict in float32 alone differs only near a tie.
 _SEARCHED, _JUDGED = 0.01, 0.002
-_RELATIVE = 0.01  # of numbers that are no shares
-# Of results that were computed alike: a part of that, since threads and the size of batches round, too.
+_RELATIVE = 0.01  # relative error of numbers that are no shares
+# The factor on these for results computed alike: threads and batch sizes still change rounding.
 _ALIKE = 0.1
 _ALIKE_RELATIVE = 1e-4
 
 
 def judged(claim: Entry, measured: Entry, images: int | None = None) -> dict[str, Any]:
-    """The verdict on a claimed entry. `images`: of how many images of the claim `measured` is a random part;
-    None: it is of all of them.
-
-    An accuracy on all images has to be the same up to the share of verdicts that arithmetic may turn, a tenth
-    of it where device, precision and environment are those of the claim; on a random part, the count follows
-    the hypergeometric distribution if the claim is true. Other values are compared by their standard errors.
+    """The verdict on a claimed entry. `images`: the number of images of the claim if `measured` is on a
+    random part of them, None if it is on all. An accuracy on all images has to be the same up to the share of
+    verdicts that rounding may change, a tenth of it with the claim's device, precision and environment. On a
+    random part, the count follows the hypergeometric distribution if the claim is true. Other values are
+    compared by their standard errors.
     """
     base = {"claimed": claim.get("value"), "measured": measured.get("value"), "n": measured.get("n")}
     if claim.get("value") is None or measured.get("value") is None:
@@ -75,7 +74,7 @@ def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[
 
 
 def assumed(claim: Entry, measured: Entry, images: int | None = None) -> list[str]:
-    """The settings of a measurement that the published claim does not say, such as `steps 20`."""
+    """The settings of a measurement that the published claim does not name, such as `steps 20`."""
     parts = metric_name.parse(str(claim["metric"]))
     said = {"steps"} if parts.stem[-1:].isdigit() else set()
     words = [] if "n" in claim else [f"n {images or measured.get('n')}"]
@@ -85,19 +84,19 @@ def assumed(claim: Entry, measured: Entry, images: int | None = None) -> list[st
     return words
 
 
-# What a metric's name says, and what decides no more than chance does.
+# Settings that the metric's name contains, and those with no more effect than chance.
 _IN_NAMES = {"metric", "n", "attack", "eps", "norm", "split", "noise", "gamma", "rho", "denominator"}
 _IN_NAMES |= {"corruption", "severity", "seed", "draws", "precision", "indices", "measure", "certificate"}
 _IN_NAMES |= {"definition"}
 
 
 def is_duration(metric: str) -> bool:
-    """Whether it is how long something took, which is not the same twice."""
+    """Whether it is a measured time, which differs from run to run."""
     return metric == "seconds_per_epoch"
 
 
 def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Why results cannot be told, each reason with its metrics."""
+    """The reasons why results cannot be judged, each with its metrics."""
     reasons: dict[str, list[str]] = {}
     for metric, verdict in verdicts.items():
         if verdict["verdict"] == UNKNOWN:
@@ -106,7 +105,7 @@ def unknown_by_reason(verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, li
 
 
 def different(claim: Entry, measured: Entry) -> str:
-    """In which fields of the protocol the two differ, apart from the chosen images; empty if they agree."""
+    """The fields of the protocol in which the two differ, except the chosen images; empty if they agree."""
     apart = ("n", "indices", "train_indices")
     return results.difference(
         *({k: v for k, v in one.items() if k not in apart} for one in (claim, measured))
@@ -114,7 +113,7 @@ def different(claim: Entry, measured: Entry) -> str:
 
 
 def _too_few(claim: Entry, measured: Entry) -> str | None:
-    """Whether there are fewer images than claimed, beyond what arithmetic allows where only some count."""
+    """Whether there are fewer images than claimed; if only some count, by more than rounding explains."""
     counts = [
         entry["n"] if isinstance(entry.get("n"), list) else [entry.get("n")] for entry in (claim, measured)
     ]
@@ -129,7 +128,7 @@ def _rate(claim: Entry) -> float:
 
 
 def _same_arithmetic(claim: Entry, measured: Entry) -> bool:
-    """Whether both were computed alike, so that only threads and the size of batches may round otherwise."""
+    """Whether both were computed alike, so that only threads and batch sizes may change rounding."""
     facts = ("environment", "device", "precision", "prepared")
     return "environment" in claim and all(claim.get(fact) == measured.get(fact) for fact in facts)
 
@@ -186,8 +185,8 @@ def _has_tests(entry: Entry) -> bool:
 
 
 def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
-    """The tests of rb-attack check: each has to hold or fail as before, unless it is that near to a tie that
-    arithmetic may turn it.
+    """The tests of rb-attack check: each has to hold or fail as before, unless it is so near to a tie that
+    rounding may change it.
     """
     allowed = _SEARCHED * (_ALIKE if _same_arithmetic(claim, measured) else 1)
     before, now = ({t["test"]: (t["holds"], t["by"]) for t in one["tests"]} for one in (claim, measured))
@@ -205,12 +204,12 @@ def _checklist(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str,
 
 
 def _sampled(claim: Entry, measured: Entry, base: dict[str, Any]) -> dict[str, Any]:
-    """Estimates from samples (rb-attack --two-phase): on the same sample equal up to arithmetic, on another
-    one by their intervals.
+    """Estimates from samples (rb-attack --two-phase): on the same sample they must be equal up to rounding;
+    on another one their intervals are compared.
     """
     about, again = (_sample(entry) for entry in (claim, measured))
     if about == again and about["sampled"]:
-        weight = about["survivors"] / about["sampled"]  # images that one of the sample stands for
+        weight = about["survivors"] / about["sampled"]  # images that one image of the sample represents
         allowed = weight * _allowed(_rate(claim), claim["n"]) / claim["n"]
         words = f"on the same sample; arithmetic explains {allowed:.3g}"
         return _tested(base, words, float(abs(base["difference"]) <= allowed + 1e-9))
@@ -226,13 +225,13 @@ def _two_phase(entry: Entry) -> Mapping[str, Any]:
 
 
 def _sample(entry: Entry) -> dict[str, Any]:
-    """How many images the screen left, and of how many an estimate is."""
+    """The number of images that the screen did not break, and the number of images of an estimate."""
     counts = {name: _two_phase(entry).get(name) for name in ("survivors", "sampled")}
     return {name: count if type(count) is int else 0 for name, count in counts.items()}
 
 
 def _sampling_error(entry: Entry) -> float:
-    """The standard error of an estimate for just its n images; 0 for a result of all of them."""
+    """The standard error of an estimate of the value on its n images; 0 for a result on all of them."""
     ends = _two_phase(entry).get("interval")
     return (ends[1] - ends[0]) / 2 / 1.96 if isinstance(ends, list) and len(ends) == 2 else 0.0
 
@@ -241,8 +240,8 @@ _PART = "without an interval, a random part of the images does not tell; leave o
 
 
 def _explained(claim: Entry, alike: bool = False) -> float:
-    """By how much arithmetic may change the value; of a share that was computed `alike`, by one image of 100
-    or more at least."""
+    """The most by which rounding may change the value; for a share of 100 images or more that was computed
+    `alike`, at least one image."""
     name, n = str(claim["metric"]), claim.get("n")
     share, is_ge = consistency.is_share(name, claim), metric_name.parse(name).is_ge
     explained = _RELATIVE * abs(float(claim["value"]))
@@ -256,7 +255,8 @@ def _explained(claim: Entry, alike: bool = False) -> float:
 
 
 def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | None) -> dict[str, Any]:
-    """Values that are no counts: on all images equal up to arithmetic, else by their standard errors."""
+    """Values that are no counts: on all images they must be equal up to rounding; else by their standard
+    errors."""
     allowed = _explained(claim, alike=images is None and _same_arithmetic(claim, measured))
     if images is None:
         words = f"on the same images; arithmetic explains {allowed:.3g}"
@@ -269,7 +269,7 @@ def _numbers(claim: Entry, measured: Entry, base: dict[str, Any], images: int | 
 
 
 def _p_value(base: Mapping[str, Any], allowed: float, *errors: float) -> float:
-    """Of a difference beyond what is allowed, by the normal distribution."""
+    """The p-value of a difference beyond the allowed one, by the normal distribution."""
     off = max(abs(base["difference"]) - allowed, 0.0)
     return math.erfc(off / max(math.hypot(*errors), 1e-12) / math.sqrt(2))
 

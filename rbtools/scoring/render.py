@@ -82,8 +82,9 @@ def to_latex(table: Table) -> str:
 
 
 def to_raw_csv(table: Table) -> str:
-    """`to_csv` for programs: texts are as they are in the records, but for zero bytes."""
-    return to_csv(table, lambda words: words.replace("\0", "\ufffd"))  # Python's csv writes them from 3.11 on
+    """`to_csv` for programs: texts are unchanged, but without zero bytes."""
+    # Python's csv can write zero bytes only from 3.11 on
+    return to_csv(table, lambda words: words.replace("\0", "\ufffd"))
 
 
 RENDERERS: dict[str, Callable[[Table], str]] = {
@@ -102,8 +103,8 @@ def heading(words: str, form: str) -> str:
 
 
 def caption(table: Table, form: str) -> str:
-    """What stands below a table: of what its deviations are, of how many images its columns are if they
-    differ, and which labels are of shares in %. Nothing in CSV, where a line below would be a row.
+    """The notes below a table: the meaning of its deviations, the numbers of images of its columns if they
+    differ, and the labels of shares in %. Nothing in CSV, where a line below would be a row.
     """
     words = []
     if any(cell.deviation is not None for row in table.rows for cell in row):

@@ -23,7 +23,7 @@ def described(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_results(values: Mapping[str, Any], table: tuple[schema.Field, ...]) -> dict[str, Any]:
-    """The fields that the table calls protocol, and those that it lacks."""
+    """The fields that are protocol in the schema's table, and fields that the table lacks."""
     others = schema.not_protocol(table)
     return {name: value for name, value in values.items() if name not in others}
 
@@ -45,8 +45,8 @@ def model(record: Mapping[str, Any]) -> int:
 def without(record: Mapping[str, Any], over: Sequence[str]) -> int:
     """The common digest of records that differ only in the fields `over` (`seed`, `dataset`).
 
-    Only architecture, data set and training count: records that differ in a seed differ in their weights too,
-    and in fields that rbtools does not know.
+    Only architecture, data set and training count: records with different seeds also have different weights,
+    and may differ in fields unknown to rbtools.
     """
     description = described({name: record[name] for name in ("arch", "dataset", "train") if name in record})
     for name in over:

@@ -43,8 +43,8 @@ class Heading(NamedTuple):
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under headings; `left_out` are metrics that did not fit. `averaged`: the least and the
-    most records that a row averages. `images`: the least and the most images that the values of each column
-    are of, if the columns differ in that.
+    most records that a row averages. `images`: the least and the most images behind the values of each
+    column, if columns differ.
     """
 
     headings: list[Heading]
@@ -131,7 +131,7 @@ def figure(value: float) -> str:
     if isinstance(value, int):
         return str(value)
     if value == 0 or 5e-4 <= abs(value) <= 1:
-        return f"{value + 0.0:.4f}"  # the sum turns -0.0 into 0.0
+        return f"{value + 0.0:.4f}"  # adding 0.0 turns -0.0 into 0.0
     return f"{value:.4g}"
 
 
@@ -242,7 +242,7 @@ def metric_column(name: str) -> _TableColumn:
     """The column of a metric, of an expression over metrics, or of a field."""
     try:
         compiled: expr.Expression | None = expr.compile(name)
-    except RbError:  # a metric may be called anything
+    except RbError:  # a metric may have any name
         compiled = None
 
     def cell(entry: Ranked, spreads: Spreads) -> TableCell:
@@ -260,7 +260,7 @@ def metric_column(name: str) -> _TableColumn:
 
 
 PUBLISHED = {" published": "value", " difference": "difference", " within": "within"}
-"""The columns beside a metric, by what follows its name, and the fields that they show."""
+"""The columns beside a metric, by the suffix of their names, and the fields that they show."""
 
 
 def published_columns(name: str, records: Sequence[Record]) -> list[_TableColumn]:

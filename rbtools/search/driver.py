@@ -1,8 +1,8 @@
 """The accounting of a search: the queries of each run, their cost, and the end of the budget.
 
 An algorithm's `propose(field, draws)` is a generator. It yields a list of architectures that may be evaluated
-in parallel, and is sent their values, where higher is better; or it yields work of its own (of a
-`BatchEvaluator`), which is done for several runs at once, and is sent the result. It never ends by itself.
+in parallel, and is sent their values, where higher is better; or it yields work for a `BatchEvaluator`, which
+is done for several runs at once, and is sent the result. It never ends by itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
 IDLE = 10_000
-"""Consecutive free proposals after which a run is taken to have nothing new; see `patience`."""
+"""Consecutive free proposals after which a run ends without further queries; see `patience`."""
 
 Value = tuple[float, ...] | None
-"""One number an objective, turned so that more is better; None where the evaluation failed."""
+"""One number per objective, signed so that more is better; None where the evaluation failed."""
 Values = Callable[[Sequence[int]], Mapping[Hashable, Value]]
 """Indices -> the values of their keys."""
 
@@ -89,7 +89,7 @@ class SearchRun:
         self.pending: Any = next(proposals)
 
     def needs(self) -> list[int]:
-        """The architectures to evaluate for the pending proposal, within the rest of the budget."""
+        """The architectures to evaluate for the pending proposal, within the remaining budget."""
         left, new = self.rules.budget - len(self.log), {}
         for index in self.pending:
             key = self.field.key(index)
@@ -152,8 +152,8 @@ def search(
 ) -> list[Trace]:
     """Run the algorithm for each of the run numbers; the runs advance in lockstep.
 
-    What several of them need is evaluated once, and charged to each. A run does not depend on the others: its
-    random numbers belong to (seed, run number).
+    An architecture that several of them need is evaluated once, and charged to each. A run does not depend on
+    the others: its random numbers belong to (seed, run number).
     """
     under_way = []
     for number in runs:

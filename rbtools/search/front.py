@@ -16,14 +16,14 @@ def dominates(first: Point, second: Point) -> bool:
 
 
 def front(points: Sequence[Point]) -> list[int]:
-    """The places of the points that no other dominates; of equal points the first, in their order."""
+    """The positions of the points that no other dominates; of equal points the first, in their order."""
     on = rank_order.front(points, [True] * len(points[0])) if points else []
     firsts = {points[place]: place for place in reversed(range(len(points))) if on[place]}
     return sorted(firsts.values())
 
 
 def scaled(points: Sequence[Point], low: Point, high: Point) -> list[Point]:
-    """The points with each objective from 0 (at `low`) to 1 (at `high`; where both are one, 1)."""
+    """The points with each objective scaled from 0 (at `low`) to 1 (at `high`); 1 if both are equal."""
     spans = [(a, b - a) for a, b in zip(low, high, strict=True)]
     return [
         tuple((x - a) / span if span else 1.0 for x, (a, span) in zip(point, spans, strict=True))

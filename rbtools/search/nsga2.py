@@ -15,7 +15,7 @@ from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import CellSpace, SearchSpace
 from rbtools.spaces.nasbench201 import EDGES, OPS
 
-FAILED = 1e30  # pymoo sorts finite numbers
+FAILED = 1e30  # a finite value, because pymoo sorts finite numbers only
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class NSGA2:
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:
         if not isinstance(field, CellSpace):
-            field.neighbours(0)  # raises RbError: there are no edges to mix
+            field.neighbours(0)  # this raises RbError for other spaces, which have no edges to mix
             return
-        while True:  # restarts when crossover and mutation find nothing new
+        while True:  # restart when crossover and mutation find nothing new
             yield from self._generations(field, draws)
 
     def _generations(self, field: CellSpace, draws: RunDraws) -> Proposals:

@@ -1,4 +1,4 @@
-"""The records that a search writes: the architectures found, and in `search` how."""
+"""The records that a search writes: the architectures found, and the field `search` that describes it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The predictor of BANANAS (White, Neiswanger and Savani, AAAI 2021): an ensemble of feed-forward networks on
 the path encoding of NAS-Bench-201's cells.
 
-Many small networks, also of several runs, are trained together: one after another they would spend their time
-in call overhead. A network's numbers do not depend on the others, since numpy multiplies stacked matrices one
+Many small networks, also of several runs, are trained together: one after another their time would be call
+overhead. A network's numbers do not depend on the others, since numpy multiplies stacked matrices one
 by one.
 """
 
@@ -26,7 +26,7 @@ WIDTH = len(OPS) + len(OPS) ** 2 + len(OPS) ** 3
 """One feature for each sequence of one, two or three operations: 155."""
 BETAS = (0.9, 0.99)
 TINY = 1e-7
-SIDE_BY_SIDE = 10  # ensembles trained at once: more of them exceed the caches
+SIDE_BY_SIDE = 10  # ensembles trained at once; more would exceed the caches
 
 
 def features(ops: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from rbtools.search.driver import Proposals
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
 
-_AT_ONCE = 32  # for parallel evaluation; the result does not depend on it
+_AT_ONCE = 32  # architectures evaluated in parallel; the result does not depend on it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

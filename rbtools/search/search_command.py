@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 Record = dict[str, Any]
-ATTACK, EPS, STEPS = "pgd", "8", 10  # of a measure whose name leaves them out
+ATTACK, EPS, STEPS = "pgd", "8", 10  # defaults for a measure whose name leaves them out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class TableReader(RecordReader):
     """Reads records into a table of results."""
 
     def tell(self) -> None:
-        """Say what was left out."""
+        """Report records that were left out."""
         if not self.came:
             self.screen.say("no records came in.")
         elif not self.good:
@@ -173,7 +173,7 @@ class SearchCommand:
             raise UsageError("Both --measure and --live say how to evaluate. Give one of them.")
         wanted = self._objectives(self.options.objective or (metric,))
         job = MeasureJob(request_of(metric, self.screen.warn), self.run)
-        with executor_for([job], self.run) as executor:  # its workers live for the whole search
+        with executor_for([job], self.run) as executor:  # its workers run for the whole search
 
             def measure(records: list[Record]) -> list[Record]:
                 results = records.copy()
@@ -350,7 +350,7 @@ def request_of(metric: str, warn: Callable[[str], object]) -> MeasureRequest:
     for field in registry.options(MEASURES.load(name)):
         named = [word for word in words if word in (field.metadata.get("choices") or ())]
         params |= {field.name: named[0]} if named else {}
-    distances = parse_units.distances(f"{eps}/255", "linf", warn)  # in a name it has one reading
+    distances = parse_units.distances(f"{eps}/255", "linf", warn)  # in a name the number is unambiguous
     return MeasureRequest(
         measures=(shared.build(MEASURES, name, params),),
         attacks=perturbing([attack], distances, STEPS, None),

@@ -1,4 +1,4 @@
-"""What a search may query: the architectures of a space that have a result, and their neighbours."""
+"""The architectures that a search may query, which have a result, and their neighbours."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CellSpace:
         return draws.choice(self.indices)
 
     def neighbours(self, index: int) -> list[int]:
-        if index not in self._known:  # cached: runs meet the same good cells again and again
+        if index not in self._known:  # cached: runs query the same good cells repeatedly
             self._known[index] = [other for other in nasbench201.neighbours(index) if other in self._there]
         return self._known[index]
 

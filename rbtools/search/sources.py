@@ -74,7 +74,8 @@ class Live:
             return None
         values = []
         for objective in self.objectives:
-            # A record without the objective means a wrong name: every further one would lack it as well.
+            # A record without the objective means a wrong name, so every further record would lack it as
+            # well.
             try:
                 value = objective.of(self.records[key])
             except expr.MissingName as wrong:

@@ -18,7 +18,7 @@ SHAPE, CLASSES = (3, 32, 32), 10
 """The shape of images and number of classes for costs where no data set is named."""
 
 LISTED = 100_000  # from larger spaces a sample is drawn without listing them
-TRIES = 20_000  # the most architectures drawn for one that satisfies the condition
+TRIES = 20_000  # the most draws for each architecture that is requested
 
 
 def records(
@@ -36,7 +36,7 @@ def records(
     """The architectures `numbers` of a space (None: all) as records; with `unique` one per class of equal
     ones.
 
-    about: what `Space.arch` takes (classes, shape); extra: further fields of every record. `where` is a
+    about: the arguments of `Space.arch` (classes, shape); extra: further fields of every record. `where` is a
     condition on records. `sample` draws that many at random, in their order: a smaller sample is part of a
     larger one with the same seed, and `warn` is called if there are fewer. Raises UsageError for a condition
     that cannot be parsed or evaluated.

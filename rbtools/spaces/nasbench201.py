@@ -27,7 +27,7 @@ FORM = "|op~0|+|op~0|op~1|+|op~0|op~1|op~2|"
 SIZE: int = len(OPS) ** len(EDGES)
 CHANNELS, CELLS = 16, 5
 Shape = tuple[int, int, int]
-_KERNEL = (0, 0, 1, 9, 0)  # weights of each operation's kernel
+_KERNEL = (0, 0, 1, 9, 0)  # the number of kernel weights of each operation
 _PREFIX = "nb201-"
 _SEED = 88
 
@@ -126,7 +126,8 @@ def classes() -> tuple[int, ...]:
 
     Cells are the same if they are written the same by the rule of Dong & Yang: an edge is '#' from a zero
     node or by `none`, its source's text by `skip_connect`, else '(source)@op'; a node is its sorted edges
-    joined by '+', zeros kept. Nodes 1 and 2 have 5 and 125 texts, so what cells share is written once.
+    joined by '+', zeros kept. Nodes 1 and 2 have only 5 and 125 texts, so the texts that cells share are
+    written once.
     """
     every = range(len(OPS))
     from_0 = [_edge_text("0", op) for op in every]

@@ -98,7 +98,7 @@ def _plain_value(text: str) -> str | int | float | bool:
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             value = kind(text)
-            return value if abs(value) < 1 << 63 else text  # as JSON holds it
+            return value if abs(value) < 1 << 63 else text  # larger integers do not fit into a record
     return text
 
 

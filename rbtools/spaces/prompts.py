@@ -1,4 +1,4 @@
-"""Files of prompts: what a zero-shot classifier calls its classes."""
+"""Files of prompts: the texts for the classes of a zero-shot classifier."""
 
 from __future__ import annotations
 

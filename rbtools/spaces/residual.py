@@ -23,8 +23,8 @@ ACTIVATIONS = ("relu", "leaky", "sigmoid", "tanh", "swish")
 FILTERS = (1, 3, 5, 7)
 WIDTH, DEPTH = 64, 4
 UNIT = "unit"
-_WIDEST, _DEEPEST = 1 << 16, 1000  # larger values are mistakes
-_EXACT = 1 << 53  # numbers in JSON are exact up to here
+_WIDEST, _DEEPEST = 1 << 16, 1000  # larger values are typing errors
+_EXACT = 1 << 53  # integers in JSON are exact up to here
 _LAYER = re.compile(rf"({'|'.join(ACTIVATIONS)})(\d*)(\+skip)?")
 
 
@@ -88,7 +88,7 @@ class ResidualSpace:
         return self.size
 
     def indices(self, unique: bool = False) -> Iterable[int]:
-        return range(self.size)  # all differ
+        return range(self.size)  # no two architectures are equal
 
     def arch(self, index: int, *, classes: int = 10, shape: Iterable[int] = (3, 32, 32)) -> dict[str, Any]:
         return self._described(self._layers(self._checked(index)), classes, tuple(shape))

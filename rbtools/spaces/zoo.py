@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from rbtools.errors import RbError, unknown
 
-LARGEST_SMALL_IMAGE = 96  # pixels a side; up to here a ResNet has the stem for small images
+LARGEST_SMALL_IMAGE = 96  # pixels per side up to which a ResNet has the stem for small images
 STEMS = ("cifar", "imagenet", "cifar-maxpool")
 POOLS = ("global", "4x4")
 SHORTCUTS = ("activation", "input")
@@ -259,7 +259,7 @@ class VGGForm(NoFields):
 class SimpleCNNForm(NoFields):
     """The four layers of MNISTNet (advbench; PyTorch's own MNIST example)."""
 
-    side: ClassVar[int] = 12  # of the features that the linear layers see, at most
+    side: ClassVar[int] = 12  # the largest side of the features for the linear layers
     family: ClassVar[str] = "simplecnn"
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class ViT:
         tally = Tally((shape[0], side, side))
         tally.conv(width, patch, patch, padding=0, bias=True)
         tokens = tally.height * tally.width + 1
-        tally.params += width + tokens * width  # class token, positions
+        tally.params += width + tokens * width  # weights of the class token and the positions
         tally.params += self.depth * (12 * width * width + 13 * width) + 2 * width
         tally.macs += self.depth * (tokens * 12 * width * width + 2 * tokens * tokens * width)
         tally.linear(width, classes)

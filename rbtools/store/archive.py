@@ -27,8 +27,9 @@ FIRST, LAST = "format.json", "complete.json"
 _MEMBER = re.compile(r"(objects|results|outcomes|state)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
 _CHUNK = 1 << 20
 _SMALL = 1 << 16
-# Of a header that only extends the next one, by a long name for example. The reader takes memory for as many
-# bytes as it claims, and in Python before 3.11.10 and 3.12.6 time that grows with the square of their number.
+# The most bytes of a header that only extends the next one, for example by a long name. The reader allocates
+# as many bytes as the header claims; in Python before 3.11.10 and 3.12.6 it takes time quadratic in their
+# number.
 MOST_BYTES = 8192
 _PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _EXTENDS = (*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
@@ -88,7 +89,7 @@ def put(files: Iterable[ArchiveMember], stream: IO[bytes]) -> Iterator[Written]:
                 wrong = upkeep.problem(kind, path)
                 if wrong is None:
                     size = _add_file(tar, kind, path)
-            except FileNotFoundError:  # a checkpoint that was removed
+            except FileNotFoundError:  # the checkpoint was removed
                 continue
             count += wrong is None
             yield Written(0 if wrong else size, f"{path} is damaged: {wrong}" if wrong else None)
@@ -222,7 +223,7 @@ class _Ending:
         self._stream, self._ends = stream, 0
 
     def read(self, size: int = -1) -> bytes:
-        """Some bytes. Raises EOFError where the end was met again and again."""
+        """Some bytes. Raises EOFError after repeated reads at the end."""
         data = self._stream.read(size)
         self._ends += not data
         if self._ends > _MOST_ENDS:

@@ -46,7 +46,8 @@ def digest(description: Mapping[str, Any]) -> str:
 
 
 def sealed(data: bytes, key: str = "") -> bytes:
-    """Data with a checksum at the end. With a key, it is of both: for a file that does not say its key."""
+    """Data with a checksum at the end. With a key, the checksum covers the key too, for files that do not
+    contain it."""
     return data + _mark(data, key)
 
 
@@ -66,11 +67,11 @@ def _mark(data: bytes, key: str = "") -> bytes:
 
 
 def described(data: bytes, key: str) -> dict[str, Any] | None:
-    """What the content of a result's file says; None where it is damaged or no result of that key."""
+    """Parse the content of a result's file; None if it is damaged or no result of that key."""
     body = unsealed(data)
     if body is None:
         return None
-    for loads in (orjson.loads, json.loads):  # only the latter keeps integers beyond 64 bits, as of a seed
+    for loads in (orjson.loads, json.loads):  # only the latter keeps integers beyond 64 bits, such as seeds
         try:
             result = loads(body)
             if digest(result["what"]) == key:
@@ -90,7 +91,7 @@ def hash_of_file(path: str | os.PathLike[str]) -> str:
 
 
 class Stamp(NamedTuple):
-    """The text of a file's stamp, and whether what was remembered under it may be believed unread."""
+    """The text of a file's stamp, and whether cached values for it are valid without reading the file."""
 
     text: str
     settled: bool

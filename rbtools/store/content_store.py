@@ -48,8 +48,8 @@ class Store:
 
     The folder is made on the first write. With `force` only what this object has written itself is found.
     `found` and `computed` count units of work; `damaged` names files whose content did not fit their
-    checksum or their name; `trouble` says why something could not be kept. Raises RbError if the folder has
-    another format or is no folder.
+    checksum or their name; `trouble` is the reason why something could not be stored. Raises RbError if the
+    folder has another format or is no folder.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Store:
         self.damaged: list[Path] = []
         self.trouble: str | None = None
         self._checked = False
-        self._own: set[tuple[str, str]] = set()  # with `force`: what was written here
+        self._own: set[tuple[str, str]] = set()  # with `force`: the files that this object has written
 
     def result(self, key: str) -> Any | None:
         """The finished result of that key, or None."""
@@ -267,7 +267,7 @@ class Store:
 
     def _found_damaged(self, kind: str, name: str) -> None:
         path = self.path(kind, name)
-        if path is not None and path not in self.damaged:  # read several times before it is replaced
+        if path is not None and path not in self.damaged:  # read it several times before it is replaced
             self.damaged.append(path)
 
     def _read(self, path: Path | None) -> bytes | None:
@@ -326,14 +326,15 @@ class Store:
 
 
 def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
-    """The key of a file's hash in the cache, and whether it may be believed unread. Raises OSError."""
+    """The key of a file's hash in the cache, and whether it is valid without reading the file. Raises
+    OSError."""
     absolute = os.path.abspath(path)
     text, settled = checksum.stamp_of(absolute)
     return f"{FILE}{text}:{absolute}", settled  # a key of earlier versions has the path, "/...", first
 
 
 def is_current(key: str) -> bool:
-    """Whether a key of the cache may still be asked for: not if its file is gone, or has changed since."""
+    """Whether a key of the cache can still be used: not if its file is gone or has changed."""
     if not key.startswith(FILE):
         return True
     try:

@@ -14,7 +14,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.store import lease
 
 ASIDE = ".aside-"
-# Longer than any pause between two writes to one file: an older file has lost its writer.
+# Longer than any pause between two writes to one file: the writer of an older file has ended.
 ABANDONED_SECONDS = 3600.0
 _HINT = "Free some space, or name another folder with --store (or RB_STORE)."
 
@@ -61,8 +61,8 @@ def written_whole(path: Path, *, sync: bool = True, hint: str = _HINT) -> Iterat
 
 @contextlib.contextmanager
 def user_output(path: Path, *, hint: str) -> Iterator[IO[bytes]]:
-    """A stream for what an option says to write. A plain file is replaced as by `written_whole`, and where a
-    link leads to one, that file and not the link; a device or a pipe is written to.
+    """A stream for what an option says to write. A plain file is replaced as by `written_whole`; of a link
+    the target is replaced, not the link. A device or a pipe is written to.
 
     Raises RbError, with the system's reason and the hint, if it cannot be written.
     """

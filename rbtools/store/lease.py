@@ -1,8 +1,8 @@
 """Leases: claims on work in progress, by files that work on a network file system too.
 
 A lease is a file made by exclusive creation; it names its host and process, and its holder touches it every
-few seconds. A lease expires when it was not touched for a minute, or when its process is on this host and has
-ended; so does one whose time is a minute ahead, which a clock that was wrong has left. Results do not depend
+few seconds. A lease expires when it was not touched for a minute, when its process is on this host and has
+ended, or when its time is a minute in the future, after an error of the clock. Results do not depend
 on leases: if two processes hold the same one, both compute the same result and one has wasted its time.
 """
 
@@ -59,7 +59,7 @@ def claim(path: Path) -> Lease | None:
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(token)
-        except OSError:  # a full disk: an empty lease without a holder would block others
+        except OSError:  # the disk may be full: remove the empty lease, or it would block others
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
@@ -112,7 +112,8 @@ def take_away(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        if _content(aside) != token:  # another process was faster: this is the new holder's lease
+        # another process has acquired it already: this is the new holder's lease
+        if _content(aside) != token:
             with contextlib.suppress(OSError):
                 os.link(aside, path)
             return False
@@ -122,7 +123,7 @@ def take_away(path: Path) -> bool:
 
 
 def _content(path: Path) -> bytes:
-    """What a lease says; of a long file, which is none, the beginning. Raises OSError."""
+    """The content of a lease; at most the beginning of a long file, which is no lease. Raises OSError."""
     with opened(path) as stream:
         return stream.read(_LONGEST)
 

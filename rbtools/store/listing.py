@@ -60,9 +60,9 @@ def _found(store: Store, files: Iterable[str]) -> Iterator[ListedResult]:
         try:
             status = os.stat(path)
             data = read(path, status.st_size)
-        except FileNotFoundError:  # dropped just now
+        except FileNotFoundError:  # removed since it was listed
             continue
-        except OSError:  # no plain file, or one that we may not read
+        except OSError:  # not a plain file, or not readable
             yield ListedResult(path, None)
             continue
         result = record(path.rpartition("/")[2], data, status.st_mtime)
@@ -81,7 +81,7 @@ def folders(store: Store, kind: str) -> list[str]:
 
 
 def foreign(store: Store, kind: str) -> Iterator[str]:
-    """What lies between these folders and is none."""
+    """Entries beside these folders that are no such folders."""
     base = f"{existing(store)}/{kind}"
     return (f"{base}/{name}" for name in _listed(base) if not _is_folder(base, name))
 
@@ -108,7 +108,7 @@ def existing(store: Store) -> str:
             f"There is no store {store.folder}. The tools make it when they keep their first result; name"
             " another with --store (or RB_STORE)."
         )
-    store.path("results", "0")  # its format is checked here
+    store.path("results", "0")  # this checks its format
     if not (store.folder / "format.json").exists() and any(store.folder.iterdir()):
         raise RbError(
             f"The folder {store.folder} is no store: it has no format.json. Name another with --store (or"
@@ -192,7 +192,7 @@ def _evaluation(
     return {
         "arch": _arch(of["arch"], about),
         **{key: about[key] for key in ("dataset", "train") if key in about},
-        **{key: of[key] for key in ("checkpoint",) if key in of},  # none for untrained weights
+        **{key: of[key] for key in ("checkpoint",) if key in of},  # untrained weights have none
         "metrics": {entry["metric"]: entry["value"] for entry in entries if entry["value"] is not None},
         "evals": entries,
         **checksums.of_all(entries),
@@ -214,7 +214,8 @@ _MAKERS: dict[str, Callable[[Any, Any, Any], dict[str, Any]]] = {
 def _arch(identity: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     """An architecture's name, then its identity, in the order that rb-arch writes."""
     space = {"space": identity["space"]} if "space" in identity else {}
-    named = {key: value for key, value in about.get("arch", {}).items() if key != "macs"}  # for estimates
+    # dry runs estimate times from these
+    named = {key: value for key, value in about.get("arch", {}).items() if key != "macs"}
     return {**space, **named, **identity}
 
 
@@ -282,7 +283,7 @@ def usage(store: Store) -> list[dict[str, Any]]:
         for entry in _files(os.path.join(base, kind)):
             try:
                 status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:  # gone just now
+            except FileNotFoundError:  # removed since it was listed
                 continue
             count = counts[ASIDE if entry.name.startswith(".") else kind]
             count[0] += 1
@@ -349,7 +350,7 @@ def _help(
     """The main function of a helper process. Only the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:  # only the reader may hold these open, else we would not notice its end
+    for other in others:  # only the reader may hold these open, or this process would not notice its end
         other.close()
     try:
         for item in items:

@@ -43,14 +43,14 @@ def verify(store: Store) -> Iterator[Checked]:
                 wrong = problem(kind, path)
                 if wrong and kind == "objects":
                     with contextlib.suppress(OSError):
-                        store.hash_now(path)  # replaces the cached hash
+                        store.hash_now(path)  # this also replaces the cached hash
                 yield Checked(kind, path, wrong)
             except FileNotFoundError:  # finished and removed meanwhile
                 continue
 
 
 def problem(kind: str, path: str, name: str | None = None) -> str | None:
-    """What is wrong with a file of that kind and name (its own by default), in words.
+    """The problem of a file of that kind and name (its own by default), in words.
 
     Raises FileNotFoundError if it does not exist.
     """
@@ -81,7 +81,7 @@ def _fits(kind: str, name: str, data: bytes, time: float, body: bytes) -> bool:
     if kind == "cache":
         return hashlib.sha256(orjson.loads(body)["key"].encode()).hexdigest() == name
     if kind != "results":
-        return True  # the checksum of outcomes and states is of their key too
+        return True  # the checksum of outcomes and states also covers their key
     result = described(data, name)
     if result is None or listing.record(name, data, time) is None:
         return False

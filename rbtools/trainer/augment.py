@@ -49,8 +49,8 @@ def _crop(images: Tensor, draws: Draws, epoch: int, *, reflect: bool) -> Tensor:
 
 
 def _integers(draws: Draws, high: int, shape: Sequence[int], draw: int = 0) -> Tensor:
-    """The whole numbers of `draws`, drawn on the CPU where the examples are known there: a GPU has a hundred
-    kernels to launch for a few numbers, which are the same ones.
+    """The whole numbers of `draws`. If the examples' numbers are on the CPU, they are drawn there: on a GPU a
+    few numbers take a hundred kernels. Both give the same numbers.
     """
     if draws.device.type == "cpu" or draws.host is None:
         return draws.integers(high, shape, draw)

@@ -1,4 +1,4 @@
-"""A training before its first epoch: what it is given, which does not change, and its state."""
+"""Prepare a training before its first epoch: its inputs, which do not change, and its state."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class TrainExamples:
             )
         ids, held = validation.split(dataset.labels, held_out(recipe, len(dataset.labels)))
         images = dataset.images
-        in_bytes = images.dtype == torch.uint8  # others are in memory, as a user gave them
+        in_bytes = images.dtype == torch.uint8  # float images are the user's own tensors, in memory
         images = streaming.placed(images, device) if in_bytes else images.to(device)
         return cls(images, dataset.labels.to(device), ids, held, data.about)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainSetup:
-    """What a training is given. arch: of the record, for its name and facts. method: as the user gave it.
+    """The inputs of a training. arch: of the record, for its name and facts. method: as the user gave it.
     recipe: with the learning rate of theorem 1. networks: as a step uses them. buckets: of several processes'
     gradients. checks: after each epoch. tracker: None without --track.
     """
@@ -114,7 +114,7 @@ class TrainSetup:
 
 
 def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any]:
-    """The method of the steps: it carries what is `kept` of each example, and is filtered (--filter)."""
+    """The method of the steps, with the tensors `kept` of each example and the filter (--filter)."""
     if recipe.filter is not None:
         return ChenLee(method, recipe.warm_steps, recipe.filter_rule)
     carrying: Method[Any] = method.carrying(kept)
@@ -186,5 +186,5 @@ def start(
     except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
         why = f"what was kept of it does not fit ({folding.reason(wrong)})"
         run.report.notify(f"{task.name}: its training starts again; {why}.")
-        return anew()  # a part may have been loaded
+        return anew()  # the failed load may have changed the first one
     return setup, state

@@ -118,5 +118,5 @@ def synchronised(model: nn.Module) -> nn.Module:
 
 
 def has_batchnorm(model: nn.Module) -> bool:
-    """Whether a network's output for an image depends on the others of its batch."""
+    """Whether a network's output for an image depends on the other images of its batch."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())

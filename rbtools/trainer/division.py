@@ -1,4 +1,5 @@
-"""A batch divided, among processes or into micro-batches: what that changes, and the sums of gradients."""
+"""Batches divided among processes or into micro-batches: differences in results, and the sums of
+gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ ComputeLoss = Callable[..., Loss]
 def notices(
     recipe: Recipe, method: Method[Any], model: nn.Module, name: str, device: torch.device
 ) -> Iterator[str]:
-    """A sentence for each way in which the result is another than that of whole batches in one process.
+    """A sentence for each way in which the result differs from that of undivided batches in one process.
 
     name: that of the network.
     """
@@ -53,8 +54,8 @@ def notices(
 
 
 def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) -> None:
-    """Raise RbError where processes would send another number of pieces of a batch through a network whose
-    BatchNorm is synchronised: it waits for all processes in every pass, and one without images makes none.
+    """Raise RbError if, with synchronised BatchNorm, processes would make different numbers of passes for a
+    batch: such a BatchNorm waits for all processes in every pass.
 
     sizes: those of the batches of an epoch. Each process has every `processes`-th image of a batch, in pieces
     of at most `micro_batch`.
@@ -84,8 +85,9 @@ class _LossOfShare(nn.Module):
     """The loss of this process's images, as a module with the network's parameters.
 
     DistributedDataParallel expects one forward for each backward. A method may send images through the
-    network any number of times; this module's forward is the whole of it, the attack as well. Gradients with
-    respect to images, or of AWP's perturbation, do not accumulate in parameters, and start no sum.
+    network any number of times; this module's forward contains them all, including the attack. Gradients with
+    respect to images, or to AWP's perturbation, do not accumulate in parameters, and start no sum over
+    processes.
     """
 
     def __init__(self, weights: Sequence[nn.Parameter], compute: ComputeLoss) -> None:
@@ -117,17 +119,17 @@ class GradientBuckets:
     def backward(self, *arguments: object, weight: float, last: bool) -> Loss:
         """The loss of some images; `weight` times its gradient is added to the parameters'.
 
-        `last`: these are the last images of this process's share, so that sums over processes start.
+        `last`: these are the last images of this process's share, after which the sums over processes start.
         """
         with contextlib.nullcontext() if last else self.parallel.no_sync():
             loss: Loss = self.parallel(None, *arguments)
-            (loss.value * (weight * distributed.count())).backward()  # DistributedDataParallel takes the mean
+            # because DistributedDataParallel averages
+            (loss.value * (weight * distributed.count())).backward()
         return loss
 
     def backward_of_nothing(self, take_part: Callable[[], None]) -> None:
-        """Take part in the sums of a batch of which this process has no share. `take_part` does so in those
-        of the forward pass, at the same place as in the other processes: DistributedDataParallel has sums of
-        its own before it.
+        """Join the collectives of a batch although this process has no examples. `take_part` joins those of
+        the forward pass, in the order of the other processes: after DistributedDataParallel's first ones.
         """
         self.parallel(take_part).value.backward()
 

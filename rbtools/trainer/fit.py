@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rbtools.datasets.streaming import Streamed
 
-# Of the recipe, and why they are not for a module in memory.
+# Recipe fields that do not apply to a module in memory, and the reasons.
 _OF_RECORDS = {
     **dict.fromkeys(("init", "init_file", "resample"), "the model's weights are the initial ones"),
     "normalize": "the normalisation belongs into the model, as its first layer",
@@ -179,7 +179,7 @@ def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
 
 
 def _device(model: nn.Module, device: str | torch.device) -> str:
-    """The device's name. Raises RbError for a model that cannot be trained on one device."""
+    """The name of the device to train on. Raises RbError for a model that cannot be trained on one device."""
     if not isinstance(model, nn.Module):
         raise RbError(f"The model is a {type(model).__name__}. Expected a torch.nn.Module.")
     weights = list(model.parameters())
@@ -196,7 +196,7 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
 
 @contextlib.contextmanager
 def _borrowed(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
-    """The model on the device; afterwards on its own again, with the modes and random numbers of before."""
+    """Move the model to the device inside the block; then restore its device, modes and the random state."""
     home = next(model.parameters()).device
     cards = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cards), torch.enable_grad(), mode(model, train=True):
@@ -218,7 +218,7 @@ class FitData:
     labels: Tensor
 
     def load(self) -> FitData:
-        """The split itself: see inputs.data.Data, in whose place it stands."""
+        """The split itself; it has the interface of inputs.data.Data."""
         return self
 
 
@@ -239,7 +239,7 @@ def read_data(data: Any) -> FitData:
         classes=classes,
         class_names=[str(number) for number in range(classes)],
         sizes={"train": len(images)},
-        augment=("crop", "flip") if channels == 3 else (),  # as of an .npz file
+        augment=("crop", "flip") if channels == 3 else (),  # the default of .npz files
     )
     return FitData(about.name, about, images.cpu(), labels.cpu())
 

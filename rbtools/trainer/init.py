@@ -24,7 +24,7 @@ WEIGHTS = Registry("initial weights", {}, group="initial-weights", closed=True)
 
 
 def mixed_seed(seed: int, purpose: str) -> int:
-    """A seed for one purpose."""
+    """A seed for one purpose, mixed from the training's seed."""
     return (seed * 0x9E3779B1 + zlib.crc32(purpose.encode())) % (1 << 63)
 
 

@@ -41,7 +41,7 @@ def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: by
     train(setup, state, lambda state: run.store.keep_state(key, state.to_bytes()))
     if distributed.rank() != 0:
         return {}
-    # Only what determines the network, so that the same training always gives the same bytes.
+    # Only fields that determine the network, so that equal trainings give equal bytes.
     about = setup.examples.about
     facts = {"arch": identity(setup.arch), "classes": about.classes, "shape": list(about.shape)}
     return result(setup, state, lambda model: run.store.keep_object(checkpoint.to_bytes(model, facts)))
@@ -79,8 +79,8 @@ def goes_on(setup: TrainSetup, state: TrainState) -> bool:
 
 def train_epoch(setup: TrainSetup, state: TrainState, pace: Pace) -> None:
     """Train one epoch and write its line of history. Raises RbError if the training diverges."""
-    torch.manual_seed(mixed_seed(setup.settings.seed, f"epoch {state.epoch}"))  # dropout's numbers
-    ids = setup.examples.ids  # on the CPU, where images that do not fit a GPU are
+    torch.manual_seed(mixed_seed(setup.settings.seed, f"epoch {state.epoch}"))  # for dropout
+    ids = setup.examples.ids  # on the CPU, like images that do not fit into a GPU
     parts = batches(ids[torch.randperm(len(ids))], setup.recipe.batch_size)
     method = stepping(setup.method, setup.recipe, state.carried)
     totals, rate = Totals(), 0.0
@@ -130,7 +130,7 @@ def _progress(setup: TrainSetup, state: TrainState, batch: int, totals: Totals, 
 def _end_epoch(
     setup: TrainSetup, state: TrainState, parts: Sequence[Tensor], totals: Totals, numbers: dict[str, float]
 ) -> None:
-    """Share what processes have apart, validate, measure, and write the history."""
+    """Exchange the processes' parts of the state, validate, measure, and write the history."""
     for model in dict.fromkeys((state.model, state.kept)):
         distributed.share_buffers(model)
     totals.gather(setup.device)
@@ -156,7 +156,7 @@ def _end_epoch(
 
 
 def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str]) -> dict[str, Any]:
-    """What the record needs of a training that is done: checkpoint names, history (a list per quantity, an
+    """The result of a finished training for the record: checkpoint names, history (a list per quantity, an
     entry per epoch), seconds per epoch, passes, device, threads and normalisation.
 
     `keep` is given the networks to store, and returns the names of their checkpoints.

@@ -1,4 +1,4 @@
-"""Running totals of a training: passes through its models, losses and accuracies; when it has diverged."""
+"""Running totals of a training: passes through its models, losses and accuracies; the test for divergence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Passes:
             hook.remove()
 
     def add(self, count: int) -> None:
-        """Count so many passes of an image each way that are no call of a model."""
+        """Add passes of an image, as many forward as backward, that do not call a model."""
         self.totals["forward"] += count
         self.totals["backward"] += count
 
@@ -107,7 +107,7 @@ DIVERGED = 1e5
 
 
 def check_loss(loss: float, epoch: int) -> None:
-    """Raise RbError if a loss of this epoch, counted from 0, is that of diverged weights."""
+    """Raise RbError if a loss of this epoch, counted from 0, shows diverged weights."""
     if not math.isfinite(loss):
         raise diverged(f"the loss is {loss}", epoch)
     if loss > DIVERGED:

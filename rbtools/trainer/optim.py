@@ -38,7 +38,7 @@ _GUARDED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 def _unguarded(kind: type[torch.optim.Optimizer]) -> Any:
     methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in _GUARDED}
-    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))  # the guard of a step switched that off
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))  # the guard of `step` disabled gradients
     return type(kind.__name__, (kind,), methods)
 
 
@@ -106,7 +106,7 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """The step, of so many, whose initial weights a training returns with --select random; else None."""
+    """With --select random the drawn step whose initial weights the training returns; else None."""
     if recipe.output != "random" or not steps:
         return None
     numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))

@@ -1,4 +1,4 @@
-"""Presets: the recipe of a paper under a name, and what it sets. Imports no torch."""
+"""Presets: the recipes of papers by name, and the options that they set. Imports no torch."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def on_data(method: Any, recipe: Recipe, about: Description) -> tuple[Any, Recip
         changes["lambda_"] = preset.weights[method.name]
     if getattr(method, "eps", None) != changes.get("eps", preset.params.get("eps")) and "eps" in recipe.given:
         for step in ("step_size", "plain_step", "step_min", "step_max"):
-            changes.pop(step, None)  # it was published for another radius
+            changes.pop(step, None)  # the published step is for another radius
     changes = {key: value for key, value in changes.items() if key not in recipe.given}
     if recipe.augment is not None and "augment" not in recipe.given:  # digits are not augmented
         kinds = changes.get("augment", recipe.augment)

@@ -271,7 +271,7 @@ class Recipe:
     def config(self) -> dict[str, Any]:
         """The recipe in the record's form, without unused fields."""
         config = asdict(self)
-        # In other fields of the record, or without effect on the weights.
+        # These are in other fields of the record, or do not affect the weights.
         for key in ("normalize", "given", "select", "preset", "track", "every", "track_n", "init_file"):
             del config[key]
         if self.schedule == "onecycle":
@@ -290,7 +290,7 @@ class Recipe:
 
 def check(recipe: Recipe, training_images: int | None = None) -> None:
     """Raise RbError if a recipe cannot work; the message names the value and what is expected. Without the
-    number of images, checks what does not need it.
+    number of images, it checks only the other fields.
     """
     _check_fields(recipe)
     if recipe.epochs < 0:

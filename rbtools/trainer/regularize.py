@@ -41,8 +41,8 @@ def perturbed_weights(
     """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): w + gamma * |w| / |g| * g.
 
     g is the gradient of the loss with respect to each weight tensor; biases and BatchNorm are not perturbed.
-    Inside the block the weights are perturbed, and afterwards the same is subtracted, so a step made inside
-    remains. The pass for g does not change BatchNorm's statistics. If several processes share a batch,
+    Inside the block the weights are perturbed, and afterwards the perturbation is subtracted, so a step made
+    inside remains. The pass for g does not change BatchNorm's statistics. If several processes share a batch,
     `total` sums their gradients in place; a process without a share of the batch has no `loss`.
     """
     weights = [value for value in model.parameters() if value.requires_grad and value.ndim > 1]

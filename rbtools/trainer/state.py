@@ -1,4 +1,4 @@
-"""The state of a training between two epochs: all that resuming it knows."""
+"""The state of a training between two epochs, from which it resumes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class TrainState:
-    """What an epoch leaves to the next one; order and draws of an epoch follow from its seed and number.
+    """The state after an epoch; order and draws of the next one follow from its seed and number.
 
-    model: the network in training; averaged: its averaged weights (--ema). carried: what the method keeps of
-    each example, by name. epoch: how many are done. history, tracked: a list per quantity, an entry per epoch
-    (of tracked None for epochs without a measurement). best: "epoch", "rank" and "state" of the best
-    validation. drawn: the weights before the drawn step (--select random). passes: how many images were
-    trained on, and their passes. places: processors of the epochs, since rounding depends on them.
+    model: the network in training; averaged: its averaged weights (--ema). carried: the method's tensors with
+    an entry for each example, by name. epoch: how many are done. history, tracked: a list per quantity, an
+    entry per epoch (of tracked None for epochs without a measurement). best: "epoch", "rank" and "state" of
+    the best validation. drawn: the weights before the drawn step (--select random). passes: how many images
+    were trained on, and their passes. places: processors of the epochs, since rounding depends on them.
 
     A new field that resuming needs goes here, into `to_bytes` and into `load`. A stored state that lacks a
     field is not used, and the training starts again: give the field a default in `load` to keep such states.
@@ -103,7 +103,7 @@ def threads(data: bytes | None) -> int | None:
     """The CPU threads (of each process) that a training had; None without a state that says so."""
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
-    except Exception:  # torch raises many kinds for damaged files: who loads the state says what is wrong
+    except Exception:  # torch raises many kinds for damaged files; loading the state reports them
         return None
     return number if type(number) is int and number > 0 else None
 
@@ -116,7 +116,7 @@ def allocate_carried(
     """
     if not method.carried:
         return {}
-    size = len(method.carried) * examples * math.prod(shape) * 2  # of a float16
+    size = len(method.carried) * examples * math.prod(shape) * 2  # bytes of float16 values
     if device.type == "cuda" and not streaming.fits(size, device):
         device = torch.device("cpu")
     limit = streaming.limit()
@@ -131,7 +131,8 @@ def allocate_carried(
 
 
 def share_carried(state: Mapping[str, Tensor], batches: Iterable[Tensor]) -> None:
-    """After an epoch of these batches give every process what the others wrote, each for its share."""
+    """After an epoch of these batches give every process the entries that the others wrote for their
+    examples."""
     if distributed.count() == 1 or not state:
         return
     share = torch.cat([distributed.share(ids) for ids in batches])
@@ -139,4 +140,4 @@ def share_carried(state: Mapping[str, Tensor], batches: Iterable[Tensor]) -> Non
         others = torch.ones(len(values), dtype=torch.bool, device=values.device)
         others[share.to(values.device)] = False
         values[others] = 0
-        distributed.sum_of(values)  # one of the summands is not 0: nothing is rounded
+        distributed.sum_of(values)  # only one summand is not 0, so the sum is exact

@@ -34,8 +34,8 @@ class Piece:
     """The images (N, C, H, W) of one backward pass, with labels (N,) or distributions (N, K).
 
     method: as it is in this step. weight: their share of the batch. awp: gamma, if the step's weights are
-    perturbed by AWP; perturbed: takes that perturbation, until the step is made. last: no other piece of the
-    batch follows in this process.
+    perturbed by AWP; perturbed: a context that ends the perturbation, after the step. last: no other piece of
+    the batch follows in this process.
     """
 
     images: Tensor
@@ -63,7 +63,7 @@ def train_step(
     mixing = mixed_seed(seed, f"mixup {state.epoch} {int(ids[0])}")
     images, targets = batch_of(setup, share, draws, mixing)
     parts = batches(torch.arange(len(share), device=share.device), recipe.micro_batch or batch)
-    parts = [part for part in parts if len(part)]  # a process may have no share of a small batch
+    parts = [part for part in parts if len(part)]  # a process may have no examples of a small batch
     state.passes["images"] += len(share)
     networks.passes.add(len(share) * method.bound_passes(setup.examples.about.classes))
     awp = recipe.awp_gamma if "awp" in recipe.regularize and state.epoch >= recipe.awp_warmup else None
@@ -79,7 +79,7 @@ def train_step(
             total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
         if not parts:
             # Join the collectives although this process has no examples of the batch.
-            assert setup.buckets is not None  # one process alone has a share of every batch
+            assert setup.buckets is not None  # a single process has examples of every batch
             setup.buckets.backward_of_nothing(
                 lambda: None if awp is None else perturbed.enter_context(_perturbed(networks, None, awp))
             )

@@ -1,4 +1,4 @@
-"""The network of a training as its steps use it: recorded passes, and a fast copy for inner attacks."""
+"""The network of a training as its steps use it: passes as CUDA graphs, and a fast copy for inner attacks."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> E
 
 @dataclass(frozen=True, eq=False)
 class StepNetworks:
-    """model: the network in training. inner: what inner attacks call: the copy, a recording of it, or
-    `model`. copy: of the network in eval mode, updated before each attack. passes: counts those of `model`
+    """model: the network in training. inner: what inner attacks call: the copy, its CUDA graphs, or `model`.
+    copy: of the network in eval mode, updated before each attack. passes: counts those of `model`
     and `inner`. half: autocast to bfloat16.
     """
 
@@ -115,7 +115,7 @@ class StepNetworks:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
 
     def shortcuts(self) -> list[str]:
-        """The shortcuts of the inner attack's network."""
+        """How the inner attack's network was made fast, for the record."""
         if self.copy is None:
             return []
         names = [*(["folded"] if self.copy.folds else []), "channels-last"]
@@ -127,7 +127,7 @@ class StepNetworks:
 def of(
     model: nn.Module, task: TrainingTask, method: Method[Any], report: Report, device: torch.device
 ) -> StepNetworks:
-    """The networks of the steps of a model on a device. `method`: with its filter."""
+    """Build the networks that training steps use. `method` includes the filter (--filter)."""
     passes, half = Passes(model), task.precision == "bf16"
     if half:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -143,7 +143,7 @@ def of(
     if copy is None:
         return StepNetworks(device, model, model, None, passes, half)
     inner: nn.Module = copy
-    if not task.recipe.deterministic:  # with it sums have one order, and a recording has another
+    if not task.recipe.deterministic:  # a CUDA graph sums in another order than deterministic kernels
         probe = torch.rand(2, *task.data.about.shape, generator=torch.Generator().manual_seed(0))
         inner = cuda_graphs.frozen(copy, probe.to(device), report.notify)
     passes.watch(inner)

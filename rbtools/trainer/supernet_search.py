@@ -142,7 +142,7 @@ def _alternating(work: _Work) -> dict[str, list[float]]:
         batches = (part.split(method.batch_size) for part in (mine, theirs))
         pairs = list(zip(*batches, strict=True))[: method.steps]
         sums = [0.0, 0.0]
-        unread: list[Tensor] = []  # losses of the weights and of the architecture, on the device
+        unread: list[Tensor] = []  # losses with respect to weights and architecture, on the device
         for step, (own, other) in enumerate(pairs):
             work.run.report.check_cancelled()
             work.model.train()
@@ -188,7 +188,7 @@ def _at_initialisation(work: _Work) -> dict[str, list[float]]:
         net.weigh = ((net.alphas + noise) / method.temperature).softmax(1)
         reward = method.reward(work.model, weights, *work.batch(chosen, step))
         (slope,) = torch.autograd.grad(reward, [net.alphas])
-        largest = torch.fmax(largest, slope.norm())  # a norm that is not a number is not the largest
+        largest = torch.fmax(largest, slope.norm())  # NaN must not count as the largest norm
         total.add_(slope / torch.where(largest > 0, largest, 1.0))
         rewards.append(reward.detach())
         work.run.report.progress(f"{method.name}: {step + 1} of {method.steps} architectures")

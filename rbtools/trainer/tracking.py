@@ -35,7 +35,7 @@ _TILE = 500
 
 @dataclass(frozen=True)
 class Tracking:
-    """What is measured, after which epochs, and on how many images; `test` if that split is needed."""
+    """The measurements, their epochs, and their number of images; `test` if that split is needed."""
 
     names: tuple[str, ...]
     every: int

@@ -79,7 +79,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
         "version": VERSION,
         "arch": identity(record["arch"]),
         "data": data.fingerprint,
-        "normalize": [data.about.mean, data.about.std],  # by the data set's name, not by its content
+        "normalize": [data.about.mean, data.about.std],  # the key has the data set's name, not its content
         "method": {"name": method.name, "version": method.version, "config": registry.config(method)},
         "recipe": recipe.config(),
         "seed": run.settings.seed,
@@ -126,7 +126,8 @@ class _TrainingCache:
     def look(self) -> dict[str, Any] | None:
         """The stored result, if it is complete, or None."""
         plain = self.store.result(self.key)
-        if not isinstance(plain, dict) or "checkpoint" not in plain:  # a store of others may hold anything
+        # a store of other people may contain anything
+        if not isinstance(plain, dict) or "checkpoint" not in plain:
             plain = None
         names = () if plain is None else (plain["checkpoint"], plain.get("best"))
         if plain is None or not all(name is None or self.store.has_object(name) for name in names):
@@ -233,8 +234,8 @@ def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
 
 
 def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
-    """CPU threads of each process of a training on this machine: what the user says; else those that it began
-    with, since another number rounds otherwise; else those that pay for its network.
+    """CPU threads of each process of a training on this machine: the user's number; else the number that the
+    training began with, since another one rounds differently; else the fastest for its network.
     """
     from rbtools.trainer import init
     from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
@@ -277,5 +278,5 @@ def worker_loop(run: Run) -> None:
     while (order := distributed.receive()) is not None:
         own = run.changed(seed=order.seed, progress=discard, notify=discard)
         torch.set_num_threads(order.threads)
-        with contextlib.suppress(RbError):  # all processes get it, and process 0 reports it
+        with contextlib.suppress(RbError):  # all processes raise it, and process 0 reports it
             fit(order.task, own, order.key, device.choose(own), order.state)

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 STEPS = 10
 ENOUGH = 16
-"""Held-out images on which catastrophic overfitting is looked for; of fewer, or none, on training images."""
+"""The least number of held-out images for the test for catastrophic overfitting; else it uses training
+images."""
 _TILE = 500
-_LEAST, _MOST, _SHARE = 32, 512, 50  # images on which catastrophic overfitting is looked for: one of _SHARE
+_LEAST, _MOST, _SHARE = 32, 512, 50  # the test for overfitting uses one training image of _SHARE
 _FALL, _GAP = 0.5, 0.2
 _ERRORS = 2  # standard errors above chance from which a network has learnt something
 LEARNING = 5
-"""Epochs after which a training should have left chance: before, a network may only have begun to learn."""
+"""Epochs after which a training should be better than chance; earlier, a network may just begin to learn."""
 
 
 def split(labels: Tensor, held_out: int) -> tuple[Tensor, Tensor]:
@@ -168,7 +169,7 @@ def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
 
 
 def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
-    """The message after the epoch in which it came: the last of the history."""
+    """The message after the epoch in which it occurred: the last of the history."""
     pgd, own = (history[name][-1] for name in ("pgd_acc", "robust_acc"))
     return (
         f"catastrophic overfitting in epoch {len(history['robust_acc'])}. Under PGD-{STEPS} the accuracy"
@@ -179,7 +180,7 @@ def overfitting_in_words(history: Mapping[str, Sequence[float]]) -> str:
 
 
 def at_chance(setup: TrainSetup, state: TrainState) -> dict[str, float]:
-    """Of a training that ended at chance, which is told: the clean accuracy, for the record."""
+    """Warn of a training that ended at chance; return its clean accuracy for the record."""
     if state.epoch < LEARNING:
         return {}
     examples, method = setup.examples, setup.method
@@ -209,7 +210,8 @@ def ended_at_chance(
 
 
 def at_chance_in_words(accuracy: float, classes: int, method: Method) -> str:
-    """What was found, what a guess gives, and what to change, of a training that `ended_at_chance`."""
+    """The message for a training that `ended_at_chance`: its accuracy, that of a guess, and possible
+    changes."""
     remedies = ["more --epochs"]
     remedies += ["a longer --eps-ramp"] if hasattr(method, "eps_ramp") else []
     remedies += ["a smaller --eps"] if hasattr(method, "eps") else []

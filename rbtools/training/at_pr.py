@@ -41,10 +41,10 @@ class Walk(NamedTuple):
 class ATPR(Method[Solution]):
     """AT-PR (PRBench, algorithm 2): CE(x') at the candidate x' that is farthest from being classified
     correctly. Each of `candidates` is the result of an attack on the cross-entropy from a uniform start, with
-    its own step size and number of steps, drawn for each image. From a misclassified candidate a walk
-    descends the loss, with the candidate's step size, until it is correct, for at most `walk_steps` steps;
-    the walk's L-infinity length is the depth of the candidate. The deepest one is trained on, or, if none is
-    misclassified, the one of highest loss.
+    its own step size and number of steps, drawn for each image. From a misclassified candidate a walk (the
+    paper's word) descends the loss, with the candidate's step size, until it is correct, for at most
+    `walk_steps` steps; the walk's L-infinity length is the depth of the candidate. The deepest one is trained
+    on, or, if none is misclassified, the one of highest loss.
 
     PRBench's text gives neither the ranges of step size and steps nor the distance; it gives the walk along
     the unnormalised gradient (`walk="grad"`); "sign" follows the gradient's signs, "margin" those of the
@@ -161,7 +161,8 @@ class ATPR(Method[Solution]):
 
     @property
     def reach(self) -> float:
-        """The largest sum of step lengths of an attack, of the shorter kind, in pixel units of [0, 1]."""
+        """The largest sum of step lengths of the drawn or the plain attack, the smaller of both, in [0, 1]
+        units."""
         drawn = self.steps_max * self.step_max
         return min(drawn, self.plain_steps * self.plain_step) if self.first == "plain" else drawn
 
@@ -238,7 +239,7 @@ class ATPR(Method[Solution]):
         if number == 0 and self.first == "plain":
             size, count = images.new_full((), self.plain_step), torch.full((n,), self.plain_steps)
             return Candidate(size.expand(n, 1, 1, 1), eps.expand(n, 1, 1, 1), count)
-        if self.settings == "batch":  # as they are drawn for its first image
+        if self.settings == "batch":  # the draws of the batch's first image count for all
             draws = draws.take(torch.zeros(1, dtype=torch.int64))
         if self.eps_spread:
             eps = self.eps - self.eps_spread * (1 - draws.child("eps").uniform((1, 1, 1)).to(images))
@@ -312,8 +313,8 @@ class ATPR(Method[Solution]):
         return Walk(depth, loss, last)
 
     def _walked_together(self, model: nn.Module, candidate: Tensor, labels: Tensor, sizes: Tensor) -> Walk:
-        """The same walks in eval mode without a look at the images, for which a GPU would wait: all of them
-        go through the network at each of `walk_steps` steps, and those that are correct stay where they are.
+        """The same walks in eval mode without reading from the device, for which a GPU would wait. All images
+        go through the network at each of `walk_steps` steps, and correct ones do not move.
         """
         classes, walked = truth(labels), candidate
         if self.walk_size == "plain":
@@ -328,7 +329,8 @@ class ATPR(Method[Solution]):
             if step == 0:
                 loss = cross_entropy(logits, labels).to(depth)
             moving = moving & (logits.argmax(1) != classes)
-            moving = moving & (moving.sum() > self.walk_rest * len(candidate))  # else all walks have ended
+            # few misclassified images end all walks
+            moving = moving & (moving.sum() > self.walk_rest * len(candidate))
             direction = gradient if self.walk == "grad" else gradient.sign()
             further = (walked - sizes * direction).clamp_(0, 1)
             walked = torch.where(wide(moving, walked), further, walked)
@@ -339,7 +341,8 @@ class ATPR(Method[Solution]):
         chosen, last = inner_result if isinstance(inner_result, tuple) else (inner_result, None)
         logits = model(chosen)
         values = cross_entropy(logits, labels)
-        if last is not None:  # zeros with the gradient of the cross-entropies there, in the mode of the walk
+        # zeros whose gradient is that of the cross-entropies there, in the mode of the walk
+        if last is not None:
             # On copies of the buffers: the walk's own pass has already updated BatchNorm's statistics.
             buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             with mode(model, train=self._in_train):

@@ -20,7 +20,8 @@ NOISES = ("uniform", "gaussian", "laplace")
 NOISE = 0.001
 """Standard deviation of the start around the image, for inner problems without a gradient at the image."""
 STEP = 2 / 255
-"""The step of an inner attack if it reaches the border of the ball (Rice et al. 2020, PRBench)."""
+"""The step size of an inner attack, if its steps can reach the border of the ball (Rice et al. 2020,
+PRBench)."""
 
 
 class Loss(NamedTuple):
@@ -72,7 +73,7 @@ class Method(Registered, Generic[InnerResult]):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     inner: ClassVar[str | None] = None
-    # Whether the loss follows the network's operations, so that no recording of them may take its place.
+    # Whether the loss traces the network's operations: such a network must not be replaced by CUDA graphs.
     follows_operations: ClassVar[bool] = False
     # What the method keeps of each example from one epoch to the next, by name: see `carrying`.
     carried: ClassVar[tuple[str, ...]] = ()
@@ -82,7 +83,7 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def reach_options(self) -> tuple[str, str] | None:
-        """The options for step length and number of steps, which limit `reach`; None without steps."""
+        """The options that determine `reach`: step size and number of steps; None without steps."""
         return None
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> InnerResult:
@@ -95,7 +96,7 @@ class Method(Registered, Generic[InnerResult]):
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
     def at(self, done: float) -> Method[InnerResult]:
-        """The method for a step, where a share `done` of the training's steps, from 0 to 1, is done."""
+        """The method for a step; `done` is the share of the training's steps before it, from 0 to 1."""
         return self
 
     def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
@@ -114,8 +115,8 @@ class Method(Registered, Generic[InnerResult]):
         """Raise RbError if the method cannot train this network of images (N, *shape)."""
 
     def bound_passes(self, classes: int) -> int:
-        """More passes per image of a step, forward and as many backward, that are no call of the network:
-        bounds that follow its operations."""
+        """Additional passes per image of a step, as many forward as backward, that do not call the network:
+        those of bounds."""
         return 0
 
     @property
@@ -125,7 +126,7 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def single_step(self) -> bool:
-        """Whether it trains on one step of gradient ascent, so that catastrophic overfitting may come."""
+        """Whether it trains on one step of gradient ascent, which risks catastrophic overfitting."""
         return False
 
     @property

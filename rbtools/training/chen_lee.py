@@ -22,8 +22,9 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     Expects a method with an attack by steps; with `rule="example"` one that attacks in eval mode, since then
     only parts of the batch go through the network.
 
-    On a GPU nothing is read, since it would be waited for: all examples are attacked to the end, and the
-    results and BatchNorm's statistics of those that leave are dropped. So the same images are trained on.
+    On a GPU the decisions are not read, because that would wait for the device: all examples are attacked to
+    the end, and the results and BatchNorm's statistics of filtered ones are discarded. So the training images
+    are the same.
     """
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
@@ -86,7 +87,7 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
         if hit is not None:
             hit = torch.where(
                 stay[:, None], hit, reached.to(hit)
-            )  # of filtered examples, at x' after the warm steps
+            )  # logits of filtered examples at x' after the warm steps
         return LossTerms(values, terms.clean, hit)
 
 
@@ -98,7 +99,7 @@ def _statistics(model: nn.Module) -> list[Tensor]:
 
 
 def _restore_unless(keep: Tensor, buffers: Sequence[Tensor], before: Sequence[Tensor]) -> None:
-    """Give buffers their values of before where `keep`, a truth value on the device, is false."""
+    """Set the buffers back to `before` if `keep` (bool, on the device) is false."""
     with torch.no_grad():
         for buffer, value in zip(buffers, before, strict=True):
             # As .data: autograd keeps BatchNorm's statistics and refuses a backward pass after a change, but
@@ -108,8 +109,8 @@ def _restore_unless(keep: Tensor, buffers: Sequence[Tensor], before: Sequence[Te
 
 @contextmanager
 def _one_pass_unless(keep: Tensor, model: nn.Module) -> Iterator[None]:
-    """Of the passes inside the block only the first one updates buffers, unless `keep`, a truth value on the
-    device, is true: an example that left is trained on its own image alone, which goes through once.
+    """Inside the block only the first pass updates buffers, unless `keep` (bool, on the device) is true: a
+    filtered example is trained on its clean image alone, in a single pass.
     """
     buffers: list[Tensor] = []
     first: list[Tensor] = []

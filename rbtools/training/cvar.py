@@ -30,7 +30,7 @@ class CVaR(Sampled):
     """
 
     name = "cvar"
-    version = 2  # 2: prl has a gradient for every image, exact for equal losses
+    version = 2  # since 2 every image has a gradient: with prl always, with exact also for equal losses
 
     beta: float = param(0.5, "The share of losses in the tail.", check="positive")
     tail: str = param(

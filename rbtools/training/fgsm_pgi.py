@@ -13,12 +13,12 @@ from rbtools.registry import param
 from rbtools.rng.draws import Draws
 from rbtools.training.base import LossTerms, Method, cross_entropy, mode, step_mode_param
 
-_LARGEST = 60000.0  # float16 ends at 65504
+_LARGEST = 60000.0  # the largest float16 is 65504
 
 
 class Prior(NamedTuple):
-    """What is kept of each example, both (N, C, H, W): the perturbation that the step starts from, in pixel
-    units of [0, 1], and the momentum of the gradients, in multiples of their mean size.
+    """The tensors kept for each example, both (N, C, H, W): the perturbation that the step starts from, in
+    pixel units of [0, 1], and the momentum of the gradients, in multiples of their mean size.
     """
 
     delta: Tensor
@@ -140,7 +140,7 @@ class CarriedPrior(Method[PriorStep]):
             values.clamp(-_LARGEST, _LARGEST).to(old.dtype)
             for old, values in zip(kept, result.following, strict=True)
         ]
-        if kept.delta.device != images.device:  # one copy, since each is waited for
+        if kept.delta.device != images.device:  # one copy for both, since each copy waits for the device
             following = list(torch.stack(following).to(kept.delta.device))
         for old, values in zip(kept, following, strict=True):
             old[places] = values
@@ -151,7 +151,7 @@ class CarriedPrior(Method[PriorStep]):
 
 
 def _taken(values: Tensor, places: Tensor, device: torch.device) -> Tensor:
-    """The values at these places, on the device."""
+    """The rows of a tensor at these positions, on the device."""
     if values.device == device:
         return values[places]
     shape = (len(places), *values.shape[1:])

@@ -15,7 +15,7 @@ from rbtools.training.base import LossTerms, Method, cross_entropy, mode, truth
 if TYPE_CHECKING:
     from rbtools.certification.linear_bounds import NetworkBounds
 
-_MIDDLE, _EXPONENT = 0.25, 4.0  # of the smooth ramp
+_MIDDLE, _EXPONENT = 0.25, 4.0  # parameters of the smooth ramp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,8 @@ class IBPTraining(Method[None]):
     name = "ibp"
     inner = "bounds"
     follows_operations = True
-    done: ClassVar[float] = 1.0  # the share of the training's steps that are done; `at` sets another
+    # the share of the training's steps that are done; `at` returns a copy with another
+    done: ClassVar[float] = 1.0
 
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     kappa_end: float = param(
@@ -86,7 +87,7 @@ class IBPTraining(Method[None]):
             network.trace(model, shape, next(model.parameters()).device)
 
     def bound_passes(self, classes: int) -> int:
-        return 2 if self.eps * self.share > 0 else 0  # of the intervals' centres, and of their radii
+        return 2 if self.eps * self.share > 0 else 0  # one for the intervals' centres, one for their radii
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: None) -> LossTerms:
         from rbtools.certification import linear_bounds, network

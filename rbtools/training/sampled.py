@@ -34,7 +34,7 @@ class Sampled(Method[Any]):
         return self.points(images, draws, 0)
 
     def points(self, images: Tensor, draws: Draws, number: int) -> list[Tensor]:
-        """The points of the round of that number, each as `images` (N, C, H, W); each is drawn once."""
+        """The points of a round, each shaped as `images` (N, C, H, W); each point is drawn once."""
         names = (f"round {number} sample {sample}" for sample in range(self.samples))
         return [noisy(images, draws, "uniform", self.eps, name) for name in names]
 

@@ -16,7 +16,7 @@ from rbtools.unpickle.machine import Damaged, Machine, NotTorch, Refused, Unusua
 
 __all__ = ["Damaged", "NotTorch", "Refused", "UnusualTensor", "arrays", "published", "torch_file"]
 
-MOST_ARRAYS = 2**30  # bytes of a data set's pickle: the largest, CIFAR-100's, has 155 MB
+MOST_ARRAYS = 2**30  # the most bytes of a data set's pickle; the largest, CIFAR-100's, has 155 MB
 
 
 def arrays(file: IO[bytes]) -> Any:

@@ -82,7 +82,7 @@ def array(machine: Machine, data: object, kind: object, shape: object, order: st
     if not isinstance(kind, Type) or order not in ("C", "F"):
         raise Damaged("it has an array whose description is none")
     dtype, shape = kind.numpy(), sizes(shape)
-    if type(data) is str:  # bytes of Python 2 that happen to be text
+    if type(data) is str:  # bytes from Python 2 that were decoded as text
         data = data.encode("utf-8")
     need = math.prod(shape) * dtype.itemsize
     if (type(data) is not bytes and type(data) is not bytearray) or len(data) != need:
@@ -195,6 +195,7 @@ NAMES: dict[str, Any] = {
     ),
     **constants("builtins", "list dict int float str tuple bool"),
     **makers("collections", {"OrderedDict": _ordered, "Counter": _counter}),
-    **makers("collections", {"defaultdict": lambda machine, *_: {}}),  # without the default factory
+    # a plain dict, without the default factory
+    **makers("collections", {"defaultdict": lambda machine, *_: {}}),
     **makers("argparse", {"Namespace": lambda machine: argparse.Namespace()}),
 }

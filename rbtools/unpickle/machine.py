@@ -19,7 +19,7 @@ from typing import IO, Any
 from rbtools.errors import shown
 
 MOST_STEPS = 5_000_000  # opcodes: an empty set takes 216 bytes of memory, and one byte of the file
-MOST_DIGITS = 1000  # of a number as text, and bytes of a long one: Python needs quadratic time
+MOST_DIGITS = 1000  # the most digits and bytes of a number, because parsing takes Python quadratic time
 # Hashes of numbers and tuples are no secret: keys of one hash can be computed in advance, and then each is
 # compared with all before it. Numbers from 0 to SMALL are too few for that.
 MOST_GUESSED_KEYS, MOST_KEY_PARTS, SMALL = 3_000, 64, 2**16
@@ -78,7 +78,7 @@ class Unbuilt:
     __slots__ = ("places",)
 
     def __init__(self) -> None:
-        self.places: list[int] = []  # in the memo
+        self.places: list[int] = []  # no value in the memo
 
     def built(self, machine: Machine, state: object) -> Any:
         raise NotImplementedError
@@ -170,7 +170,7 @@ class Machine:
         return items
 
     def remember(self, index: int) -> None:
-        if not 0 <= index <= len(self.memo) + SMALL:  # they are counted up
+        if not 0 <= index <= len(self.memo) + SMALL:  # memo indices count up from 0
             self.guess()
         value = self.memo[index] = self.stack[-1]
         if isinstance(value, Unbuilt):

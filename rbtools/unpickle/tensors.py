@@ -25,7 +25,7 @@ STORAGES = {
     "ComplexFloatStorage": torch.complex64,
     "ComplexDoubleStorage": torch.complex128,
     "UntypedStorage": torch.uint8,
-    # Quantised numbers are not used, but in the older format other storages follow theirs.
+    # Quantised tensors are not supported, but in the older format other storages follow theirs.
     "QInt8Storage": torch.int8,
     "QUInt8Storage": torch.uint8,
     "QInt32Storage": torch.int32,
@@ -50,7 +50,7 @@ class StorageType(NamedGlobal):
 
 
 class Storage:
-    """A range of numbers of one storage of a file; `source` has the memory."""
+    """A range of numbers of one storage of a file; `source` owns the memory."""
 
     __slots__ = ("count", "dtype", "key", "source", "start")
 
@@ -62,7 +62,7 @@ class Storages:
     """The storages of one file, by key."""
 
     def __init__(self) -> None:
-        self.filled = True  # whether the memory has the file's bytes already
+        self.filled = True  # whether the memory already contains the file's bytes
         self.truths: dict[str, torch.Tensor] = {}
 
     def memory(self, key: str, dtype: torch.dtype) -> torch.Tensor:

@@ -187,7 +187,7 @@ def _load_stream(file: IO[bytes], size: int) -> Any:
 
     if pickle() != MAGIC or pickle() != PROTOCOL:
         raise NotTorch("it is a pickle that torch.save did not write")
-    pickle()  # of the machine that wrote it
+    pickle()  # the byte order of the machine that wrote the file
     storages = _Stream(size)
     value = pickle(persistent=storages.persistent)
     storages.fill(file, pickle())

@@ -10,7 +10,7 @@ from rbtools.errors import RbError
 from rbtools.models.families import Inferred, State, head_key, noted_names
 from rbtools.zoo import external
 
-LEFT_OUT = ("num_batches_tracked",)  # may be missing from a file
+LEFT_OUT = ("num_batches_tracked",)  # a tensor that may be missing from a file
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 

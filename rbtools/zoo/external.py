@@ -19,7 +19,7 @@ from rbtools.spaces.own_code import Foreign
 from rbtools.spaces.prompts import ZERO_SHOT
 
 SMALL_STEM = "cifar"
-WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # prefixes of names
+WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # prefixes of spaces in names
 
 
 @cache

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
-HUB_FILES = (WEIGHTS_FILE, "pytorch_model.bin")  # names of weights in a repository of the Hub
+HUB_FILES = (WEIGHTS_FILE, "pytorch_model.bin")  # file names of weights in a repository of the Hub
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_HASHED = re.compile(r".*-([0-9a-f]{8,})\.pth")  # a file of torchvision, by the beginning of its SHA-256
+# the end of torchvision's file names: the first digits of the SHA-256
+_HASHED = re.compile(r".*-([0-9a-f]{8,})\.pth")
 _INTERPOLATIONS = ("bilinear", "bicubic")
 
 
@@ -36,7 +37,7 @@ _INTERPOLATIONS = ("bilinear", "bicubic")
 def of_hub(name: str, run: Run) -> NamedWeights:
     """The weights of a repository of the Hub, ORG/NAME or ORG/NAME@REVISION."""
     match = _REPOSITORY.fullmatch(name)
-    # The Hub has no names of another beginning or end, with two marks, or longer ones.
+    # The Hub allows no other first and last characters, no double marks, and no longer names.
     parts = [] if match is None or len(match[1]) > 96 else match[1].split("/")
     if not parts or any(part.strip("-.") != part or "--" in part or ".." in part for part in parts):
         here = os.path.exists(name) or name[:1] in "./~"

@@ -21,12 +21,13 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
     auxiliary heads, used only in training, are left out. With `arch["stem"]` "cifar" it is the form for small
     images (see `external.small_stem`). Raises RbError for an unknown name and for images that are too small.
     """
-    from rbtools.models.torchvision_import import torchvision  # 2 s, which other networks need not wait for
+    # the import takes 2 s, so other networks skip it
+    from rbtools.models.torchvision_import import torchvision
 
     about = external.torchvision(str(arch.get("name")))
     options = {"aux_logits": False, "init_weights": True} if about["auxiliary"] else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of a slow initialisation
+        warnings.simplefilter("ignore")  # the constructor warns of a slow initialisation
         network: nn.Module = torchvision.models.get_model(
             about["name"], weights=None, num_classes=classes, **options
         )
@@ -150,7 +151,7 @@ def pretrained_timm(
 def _timm(arch: Mapping[str, Any], **options: Any) -> nn.Module:
     timm = import_timm()
     name = str(arch.get("name"))
-    if not timm.is_model(name):  # so nothing that timm would fetch: "hf-hub:..." is no name of its list
+    if not timm.is_model(name):  # so that timm fetches nothing: "hf-hub:..." is no name of its list
         raise unknown("timm model", name, timm.list_models())
     sizes = {word: arch[key] for word, key in (("img_size", "side"), ("patch_size", "patch")) if key in arch}
     try:
@@ -164,7 +165,7 @@ def _timm(arch: Mapping[str, Any], **options: Any) -> nn.Module:
             " choose a vision transformer."
         ) from None
     patch = getattr(getattr(network, "patch_embed", None), "patch_size", None)
-    if "side" in arch and patch and arch["side"] % patch[0]:  # timm would cut off the rest
+    if "side" in arch and patch and arch["side"] % patch[0]:  # otherwise timm would cut off the remainder
         raise RbError(
             f"A side of {arch['side']} pixels does not divide into patches of {patch[0]} in timm's {name}."
             " Choose a patch that divides it."

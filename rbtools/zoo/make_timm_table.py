@@ -30,7 +30,7 @@ def entries() -> dict[str, dict[str, Any]]:
                 warnings.simplefilter("ignore")
                 network = timm.create_model(name, pretrained=False, num_classes=7)
         except (RuntimeError, RbError, ValueError, NotImplementedError, AttributeError, TypeError):
-            continue  # what computes with its parameters while it is built
+            continue  # networks that compute with their parameters while they are built
         state, cfg = network.state_dict(), network.pretrained_cfg
         ends = [f"{cfg.get(end)}.weight" for end in ("classifier", "first_conv")]
         small = sum(value.numel() for value in network.parameters()) <= LARGEST

@@ -18,7 +18,7 @@ from rbtools.models.load_weights import meta_init
 from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import by_digest
 
-SIDES = (32, 64, 224)  # of images, in pixels; multiply-adds are tabulated for these
+SIDES = (32, 64, 224)  # sides of images in pixels for which multiply-adds are tabulated
 NATIVE, LARGE = 224, 256
 
 

@@ -97,7 +97,7 @@ def configuration(name: str) -> dict[str, Any]:
     encoder or tokenizer the package does not contain.
     """
     open_clip = import_open_clip()
-    if name not in open_clip.list_models():  # so nothing that open_clip would fetch
+    if name not in open_clip.list_models():  # so that open_clip fetches nothing
         raise unknown("open_clip model", name, open_clip.list_models())
     config: dict[str, Any] = open_clip.get_model_config(name)
     text = config.get("text_cfg", {})
@@ -127,7 +127,7 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
     config, of_classes = configuration(name), prompts.read(path, classes)
     open_clip = import_open_clip()
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # it warns that there are no weights yet
+    logging.disable(logging.WARNING)  # open_clip warns that there are no weights yet
     try:
         clip = open_clip.create_model(name, pretrained=None, load_weights=False)
     finally:
@@ -158,7 +158,8 @@ def _images(clip: Any, side: int) -> dict[str, Any]:
 
 
 def _warnings(name: str, weights: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """That weights of the same tensors need the other activation, where open_clip has such."""
+    """A warning that weights with the same tensors need the other activation, if open_clip has such
+    weights."""
     quick = [tag for tag, cfg in weights.items() if cfg.get("quick_gelu")]
     if name.endswith(QUICK_GELU) or not quick:
         return []

@@ -27,7 +27,7 @@ TIMM_OPTIONS = {"model", "mean", "std", "interpolation", "crop_pct"}  # of timm'
 
 
 def of_network(network: nn.Module, classes: int) -> list[Known]:
-    """Those that the network's authors publish for that many classes, the usual one first; empty without."""
+    """The normalisations that the network's authors publish for that many classes, the usual one first."""
     own = getattr(network, "normalizations", None)
     if isinstance(own, Mapping):
         others = getattr(network, "other_normalizations", {})
@@ -45,10 +45,10 @@ def in_use(
     named: bool,
     metadata: Mapping[str, Any],
 ) -> list[Known]:
-    """One of each kind that networks of these tensors are published with; empty where none is.
+    """The published normalisations of networks with these tensors, one of each kind.
 
-    `arch` is recognised from the tensors with these `names`, or `named` by the user, whose name decides
-    between configurations of equal tensors; as does the one in `metadata`, the options of a training script.
+    `arch` is recognised from the tensors with these `names`, or `named` by the user. That name, or the one in
+    `metadata` (the options of a training script), decides between configurations with equal tensors.
     `known` are normalisations by name.
     """
     if own := _of_timm_training(metadata):
@@ -64,7 +64,7 @@ def in_use(
         configurations = import_timm().models.get_arch_pretrained_cfgs(str(arch["name"])).values()
         pairs = list(_pairs([cfg.to_dict() for cfg in configurations if cfg.has_weights], classes))
     elif space == ZERO_SHOT:
-        pairs = list(getattr(network, "published", ()))  # its name does not say which weights they are
+        pairs = list(getattr(network, "published", ()))  # several weights are published under one name
     elif space in ("timm", "repo"):
         pairs = of_network(network, classes)[: 1 if named else None]
     numbered = {str(number): pair for number, pair in enumerate(pairs)}
@@ -72,8 +72,8 @@ def in_use(
 
 
 def _of_timm_training(metadata: Mapping[str, Any]) -> list[Known]:
-    """The normalisation that timm's training script takes by its saved options (where these name none, it is
-    the configuration's of `model`); empty for the files of others.
+    """The normalisation in the saved options of timm's training script, by default that of the configuration
+    of `model`; empty for other files.
     """
     options = metadata.get("args")
     if not isinstance(options, Mapping) or not options.keys() >= TIMM_OPTIONS:

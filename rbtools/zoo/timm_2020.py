@@ -20,7 +20,7 @@ URL = (
     "https://github.com/rwightman/pytorch-image-models/releases/download/v0.1-weights/"
     "vit_small_p16_224-15ec54c9.pth"
 )
-default_cfgs: dict[str, Any] = {  # where timm's registry looks for it
+default_cfgs: dict[str, Any] = {  # timm's registry reads this name
     NAME: {
         "url": URL,
         "num_classes": 1000,

@@ -1,4 +1,5 @@
-"""Image classifiers of the package transformers: what their `config.json` and `preprocessor_config.json` say.
+"""Image classifiers of the package transformers: the contents of their `config.json` and
+`preprocessor_config.json`.
 
 The network is recognised from its weights (`models.transformers_names`); here the configuration is compared
 with what the class that is built computes, and the preprocessing is read.
@@ -13,7 +14,7 @@ from rbtools.errors import RbError
 
 IMAGES_FILE = "preprocessor_config.json"
 _VIT = {"hidden_act": "gelu", "qkv_bias": True}
-# What the class that is built computes, by transformers' class; these are transformers' defaults too.
+# Settings of the classes that are built here, by transformers' class; these are also its defaults.
 CLASSES: dict[str, dict[str, Any]] = {
     "ViTForImageClassification": _VIT,
     "DeiTForImageClassificationWithTeacher": _VIT,
@@ -32,8 +33,8 @@ CLASSES: dict[str, dict[str, Any]] = {
     },
     "RegNetForImageClassification": {"hidden_act": "relu"},
 }
-_DISTILLED = {192: "tiny", 384: "small", 768: "base"}  # timm's names by the width
-EPSILON = 1e-6  # of LayerNorm here; a smaller one changes the logits by 1e-5 of the largest at most
+_DISTILLED = {192: "tiny", 384: "small", 768: "base"}  # timm's names by width
+EPSILON = 1e-6  # epsilon of LayerNorm here; a smaller one changes the logits by at most 1e-5 of the largest
 _OF_A_HEAD = 64  # channels, in all vision transformers here
 _INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 _LARGE = 384  # from this side on ConvNeXt's preprocessing scales both sides and crops nothing
@@ -96,7 +97,7 @@ def _preprocessing(config: Mapping[str, Any]) -> str | None:
         return None
     sides = size if isinstance(size, Mapping) else {}
     shortest = sides.get("shortest_edge")
-    if "crop_pct" in config:  # ConvNeXt's, where a size alone is that of the crop
+    if "crop_pct" in config:  # in ConvNeXt's configuration a single size is that of the crop
         side = int(sides["shortest_edge"] if sides else size)
         whole = int(side / (config["crop_pct"] or 1))
         large = f"squash-{interpolation}-{side}-{side}"

@@ -47,7 +47,7 @@ def setting():
 
 
 def ours(name, setting, seed=0, **params):
-    """Which examples stand, by a float32 look at what the attack returns."""
+    """Which examples the model classifies correctly, in float32, after the attack."""
     model, images, labels = setting
     eps = params.pop("eps", EPS[params.get("norm", "linf")])
     found = ATTACKS.build(name, eps=eps, **params)(
@@ -93,7 +93,7 @@ def test_square_finds_as_much_as_that_of_pyautoattack(schedule, norm, setting):
 def test_the_rescaled_squares_shrink_as_those_of_torchattacks(queries):
     torchattacks = pytest.importorskip("torchattacks")
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    reference = torchattacks.Square(model, n_queries=queries)  # its defaults, as NAS-RobBench-201 has them
+    reference = torchattacks.Square(model, n_queries=queries)  # NAS-RobBench-201 uses its defaults
     mine = ATTACKS.build("square", queries=queries, schedule="rescaled")
     assert mine.queries == reference.n_queries
     assert [mine.share(query) for query in range(queries)] == pytest.approx(
@@ -152,9 +152,6 @@ def test_stronger_attacks_leave_fewer_standing(setting):
     assert stands["noise"] > 90 and stands["apgd-t"] < 80
 
 
-# --- the very steps of torchattacks and foolbox, from the same start -------------------------------
-
-
 class InFloat64(nn.Module):
     """Computed in float64, so that rounding turns no sign and no library's order of operations shows."""
 
@@ -174,7 +171,7 @@ class InFloat64(nn.Module):
 def test_pgd_takes_the_steps_of_other_libraries(library, norm):
     model, eps = InFloat64().eval(), {"linf": 0.05, "l2": 0.6}[norm]
     images = torch.rand(12, 3, 6, 6, generator=torch.Generator().manual_seed(1))
-    images[0] = 0.0  # on the wall of the box
+    images[0] = 0.0  # on the border of the box
     labels = model(images).argmax(1)
     package = pytest.importorskip(library)
     if library == "torchattacks":

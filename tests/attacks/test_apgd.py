@@ -46,7 +46,7 @@ def test_who_stalls():
 
 
 class Path:
-    """One pixel under a loss of its own; the points that were asked for are kept."""
+    """A model of one pixel with a given loss; it records the queried points."""
 
     def __init__(self, loss):
         self.loss, self.points = loss, []

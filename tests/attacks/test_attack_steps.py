@@ -96,7 +96,8 @@ def test_the_projection_in_l1_is_the_nearest_point_of_the_ball(eps):
 def test_the_projection_in_l1_is_the_nearest_point_of_ball_and_box(seed, eps, scale, channels):
     # Against a bisection in float64 over the threshold of sign(d) clip(|d| - t, 0, room).
     generator = torch.Generator().manual_seed(seed)
-    images = torch.rand(3, channels, 5, 5, generator=generator).round(decimals=1)  # some lie on the walls
+    # some lie on the border of the box
+    images = torch.rand(3, channels, 5, 5, generator=generator).round(decimals=1)
     points = images + scale * torch.randn(images.shape, generator=generator)
     nearest = steps.project(points, images, eps, "l1")
     assert nearest.min() >= 0 and nearest.max() <= 1

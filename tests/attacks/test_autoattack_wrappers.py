@@ -117,7 +117,7 @@ def test_nothing_shows_outside_and_nothing_outside_matters(name, params, quick, 
     def tracer(*_):
         return None
 
-    outer = sys.gettrace()  # of a measurement of coverage
+    outer = sys.gettrace()  # coverage measurement sets a tracing function
     sys.settrace(tracer)
     try:
         perturbed = attack(model, images, labels, draws_for(7))
@@ -176,7 +176,8 @@ def test_channels_last_gives_the_same_result(name, params, quick):
 
 
 class Constant(nn.Module):
-    """A network without a live path: its logits do not know the image, and it hands out one tensor."""
+    """A network without a live path: its logits do not depend on the image, and it always returns one
+    tensor."""
 
     def __init__(self, classes):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every attack written here keeps to: closed forms, budgets, odd models, independence of the batch."""
+"""Properties of all attacks of rbtools: closed forms, budgets, unusual models, independence of the batch."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_every_attack_is_among_them():
     layout=st.sampled_from([torch.contiguous_format, torch.channels_last]),
 )
 def test_never_leaves_ball_or_box(name, params, eps, seed, scale, layout):
-    images = images_for(4, seed=seed % 97).round(decimals=1)  # some pixels lie on the walls
+    images = images_for(4, seed=seed % 97).round(decimals=1)  # some pixels lie on the border of the box
     images = images.to(memory_format=layout)
     model = Linear(5, seed=seed % 7)
     labels = model(images).argmax(1)
@@ -230,7 +230,7 @@ def test_model_without_gradient_can_be_searched(name):
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_verdicts_are_those_of_a_linear_model_in_closed_form(name, params, norm):
     model, images, eps = Linear(4), images_for(60), 0.1
-    if norm == "l2":  # where no wall is in the way
+    if norm == "l2":  # where the box does not interfere
         images, eps = 0.4 + 0.2 * images, 0.05
         model.weight -= model.weight.mean(1, keepdim=True)  # so that the images' mean decides nothing
     labels = model(images).argmax(1)
@@ -366,7 +366,7 @@ def tilted(logits):
 
 
 class Coarse(CountingModel):
-    """A model that searches for another one: it takes points for wrong long before they are."""
+    """An inexact fast model: it misclassifies points long before the exact model does."""
 
     def __init__(self, model):
         super().__init__(lambda images: tilted(model(images)), decides=model)

@@ -1,4 +1,4 @@
-"""What an attack sees of a model: a target of one's own, the mean over draws, a plain callable."""
+"""The models that attacks accept: a user's own target, the mean over draws, a plain callable."""
 
 from __future__ import annotations
 

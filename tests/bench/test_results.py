@@ -1,4 +1,4 @@
-"""bench/results.py: RESULTS.md is what results.jsonl prints, and names scripts that are there."""
+"""bench/results.py: RESULTS.md is printed from results.jsonl, and names scripts that exist."""
 
 from __future__ import annotations
 

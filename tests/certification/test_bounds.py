@@ -1,4 +1,4 @@
-"""Certificates are sound: no point of a ball contradicts them; and they are what the papers say."""
+"""Certificates are sound: no point of a ball contradicts them. They equal the papers' formulas."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_of_an_affine_network_the_bounds_are_exact() -> None:
                 rows = jacobian[label] - jacobian
                 dual = rows.abs().sum(1) if norm == "linf" else rows.norm(dim=1)
                 exact = (clean[i, label] - clean[i] - size * dual)[torch.arange(3) != label].min()
-                if norm == "linf" and name == "ibp":  # intervals between the layers lose something
+                if norm == "linf" and name == "ibp":  # interval bounds between the layers are looser
                     assert bound[i] < exact
                 elif name == "crown":
                     assert exact - 1e-4 < bound[i] < exact

@@ -1,4 +1,5 @@
-"""How commands are made of registered things: their options, their help, and what a slip is answered with."""
+"""How commands are made of registered things: their options, their help, and the messages for typing
+errors."""
 
 from __future__ import annotations
 
@@ -77,11 +78,6 @@ def test_help_of_a_chosen_method_says_what_it_is_and_has_its_options() -> None:
         ("ge", ["attack"], f"No attack is named. Choose one of: {', '.join(ATTACKS)}"),
         (
             "attack",
-            ["--eps", "8", "pgd"],
-            "No option '--eps' stands before the attack. Options follow it: rb-attack pgd --eps 8. Try",
-        ),
-        (
-            "attack",
             ["--eps", "8"],
             "No option '--eps' stands before the attack. Options follow it: rb-attack fgsm --eps ... Try",
         ),
@@ -94,22 +90,11 @@ def test_help_of_a_chosen_method_says_what_it_is_and_has_its_options() -> None:
         ("ge", ["pgd", "x.jsonl"], "'pgd' is the name of an attack. Write: rb-ge attack pgd. Try"),
         ("ge", ["fog,frost"], "'fog,frost' is the name of a corruption. Write: rb-ge corrupt fog,frost. Try"),
         ("ge", ["uniform"], "'uniform' is the name of a noise. Write: rb-ge pr --noise uniform. Try"),
-        ("pr", ["--noise", "normal"], "Unknown noise 'normal'. Did you mean 'gaussian'? Known: uniform,"),
         ("train", ["--method", "corruption", "--noise", "normal"], "Did you mean 'gaussian'? Try"),
-        ("plot", ["scater"], "Did you mean 'scatter' or 'search'? Known: box, hist, scatter, curves,"),
         ("plot", ["corruption"], "Unknown plot 'corruption'. Did you mean 'corruptions'"),
-        ("attack", ["clean"], "Unknown attack 'clean'. Did you mean 'none'? Known: fgsm,"),
-        ("train", ["--method", "normal"], "Unknown training method 'normal'. Did you mean 'erm'?"),
         ("attack", ["transfr"], "Unknown attack 'transfr'. Did you mean 'transfer'? Known: fgsm,"),
-        (
-            "train",
-            ["--method", "trades", "--beta", "6"],
-            "No option '--beta' for --method trades: here that is --lambda. Weight of the divergence. Try",
-        ),
         ("train", ["--lambda", "3"], "Option '--lambda' belongs to --method trades"),
-        ("train", ["--method", "pgd", "--lambda", "3"], "but --method is pgd."),
         ("train", ["--method=erm", "--eps", "3"], "Option '--eps' belongs to --method pgd and "),
-        ("train", ["--epoch", "3"], "No such option '--epoch'. Did you mean '--epochs'?"),
         ("train", ["--method"], "Option '--method' requires an argument."),
     ],
 )

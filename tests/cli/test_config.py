@@ -1,4 +1,4 @@
-"""Defaults from a file: what counts, and what is refused."""
+"""Defaults from a file: their priority, and invalid files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_below_a_subcommand_stand_its_own_options() -> None:
 def test_method_and_preset_may_stand_in_a_file() -> None:
     config("rb-train: {method: trades, lambda: 5, device: cpu, epochs: 3}\n")
     assert in_force("train")["lambda_"] == 5.0
-    values = in_force("train", "--preset", "rice2020")  # on the command line it is the whole recipe
+    values = in_force("train", "--preset", "rice2020")  # on the command line it sets the whole recipe
     assert (values["method"], values["epochs"], values["device"]) == (None, 10, "cpu")
     config("rb-train: {schedule: cosine, decay: 0.5, epochs: 0}\n")  # a default without effect is no mistake
     result = run("train", "--allow-empty")
@@ -132,7 +132,8 @@ def test_a_file_of_indices_is_a_path_and_their_numbers_are_none() -> None:
     for text in ("0-99,7", "lists/some.txt"):
         config(f"rb-attack: {{n: '{text}'}}\n")
         assert in_force("attack", "pgd")["indices"] == text
-    config("rb-attack: {n: 9, allow-code: false, store: inner/store}\n")  # what forbids nothing may be said
+    # options that forbid nothing are allowed
+    config("rb-attack: {n: 9, allow-code: false, store: inner/store}\n")
     assert in_force("attack", "pgd")["n"] == 9
 
 

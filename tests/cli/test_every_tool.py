@@ -1,4 +1,4 @@
-"""What is the same in every tool: help, version, usage errors, bad lines, what passes through."""
+"""Behaviour that all tools share: help, version, usage errors, bad lines, unchanged records."""
 
 from __future__ import annotations
 

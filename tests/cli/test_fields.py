@@ -1,4 +1,5 @@
-"""Records with fields that hold what no tool writes: one record fails, in words, and the others are done."""
+"""Records with field values that no tool writes: that record fails with a message, the others are
+processed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of all filters, where an interruption comes at the worst moment."""
+"""The loop of all filters: interruptions at critical moments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Divisible(Same):
 
 
 class Scripted(Executor):
-    """Two workers: the last record ends only once somebody helps with it."""
+    """Two workers: the last record ends only when the other worker helps."""
 
     def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
         super().__init__(functions, run)

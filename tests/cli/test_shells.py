@@ -32,7 +32,7 @@ START = {
 
 
 class Terminal:
-    """A shell with a terminal of its own: what is typed, and what it then shows."""
+    """A shell with its own terminal: type into it, and read its output."""
 
     def __init__(self, shell: str) -> None:
         environment = {**os.environ, "TERM": "xterm", "HOME": os.getcwd(), "LC_ALL": "C.UTF-8"}
@@ -48,7 +48,8 @@ class Terminal:
         os.write(self.handle, text.encode())
 
     def wait_for(self, pattern: str, after: str = "", seconds: float = 120.0) -> str:
-        """What was shown since something was typed, when it has the pattern (behind some words)."""
+        """Wait until the output since the last input matches the pattern (after some words), and return
+        it."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             plain = re.sub(
@@ -81,7 +82,7 @@ def terminal(request: pytest.FixtureRequest) -> Iterator[Terminal]:
         opened.close()
 
 
-# What is typed before Tab, and what then stands in the line.
+# The input before Tab, and the line after it.
 CASES = {
     "an attack": ("rb-attack squ", "rb-attack square"),
     "an option": ("rb-attack pgd --restar", "--restarts"),
@@ -101,5 +102,5 @@ def test_tab_completes_in_a_real_shell(terminal: Terminal) -> None:
     for typed, wanted in CASES.values():
         terminal.type(typed + "\t")
         terminal.wait_for(re.escape(wanted))
-        terminal.type("\x15")  # the line is dropped: Ctrl-U
+        terminal.type("\x15")  # discard the line: Ctrl-U
         terminal.wait_for("")

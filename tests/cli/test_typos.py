@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rbtools.cli import tools
 from rbtools.models import build
 
-# What is typed, and words of the answer: for most of them what to type instead.
+# The arguments, and a part of the message, mostly the correction.
 MISTAKES = {
     "rb-attack": "Choose one of: fgsm, pgd",
     "rb-attack pdg results.jsonl": "Did you mean 'pgd'?",

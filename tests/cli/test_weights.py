@@ -141,7 +141,7 @@ def test_an_architectures_weights_are_found_by_its_index(
     pair = datasets.NORMALIZATIONS["cifar10"]
     assert record["arch"]["normalize"] == [list(pair.mean), list(pair.std)]
     assert Path(record["checkpoint_file"]).parent.name == folder
-    # The next stage of a pipe is not told again, and finds the same weights.
+    # The next stage of a pipe finds the same weights without --checkpoint.
     assert one(attack("--dataset", data, "--force", given=record))["metrics"] == record["metrics"]
 
 
@@ -180,7 +180,7 @@ def test_what_has_no_weights_says_so(data: str) -> None:
     assert result.exit_code == 2 and "nowhere does not exist. Expected a file." in result.stderr
     given = {"schema": 1, "arch": {"space": "zoo", "name": "resnet18"}}
     assert "of the space 'zoo'" in said(attack(*where, folder, given=given))
-    result = attack(*where, "data.npz", "--weights", folder)  # an old word
+    result = attack(*where, "data.npz", "--weights", folder)  # a deprecated option
     assert result.exit_code == 2 and "Both a file and a folder of weights are given." in result.stderr
 
 

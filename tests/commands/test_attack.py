@@ -54,7 +54,8 @@ def test_an_attack_adds_its_results_and_passes_the_rest(trained: dict[str, Recor
     assert record["metrics"]["acc"] >= record["metrics"]["pgd3.4"] >= record["metrics"]["pgd3.16"]
     entry = record["evals"][-1]
     assert 0 <= entry.pop("ci95")[0] <= entry.pop("value") and entry.pop("seconds") > 0
-    passes = entry.pop("passes")  # a step is one of both for what still stands; then the verdicts
+    # a step is a forward and a backward pass of the unbroken images; then the final check
+    passes = entry.pop("passes")
     assert 0 < passes["backward"] <= 3 and passes["backward"] < passes["forward"] <= 3 + 3 + 2
     assert entry == {
         "tool": "rb-attack",
@@ -150,7 +151,7 @@ def test_records_come_out_as_they_came_in(trained: dict[str, Record]) -> None:
     failed = {"schema": 1, "error": {"message": "before"}, "text": "hello"}
     result = run(["fgsm", "--n", "5", "--errors", "retry"], trained["erm"], failed, trained["pgd"])
     first, second, third = records(result)
-    assert second == failed  # what was no record cannot be tried again
+    assert second == failed  # an invalid line cannot be retried
     assert (first["train"]["method"], third["train"]["method"]) == ("erm", "pgd")
     assert result.stderr.endswith("2 computed, 0 found in the store, 1 passed on with their error.\n")
 
@@ -224,7 +225,8 @@ TWO_PHASE_AGAIN = ["pgd", "--steps", "3", "--eps", "16", "--n", "20", *CPU]
 def test_a_run_that_finds_everything_imports_no_torch(
     chosen: list[str], heavy: set[str], request: pytest.FixtureRequest, trained: dict[str, Record]
 ) -> None:
-    if "stored outcomes" in request.node.callspec.id:  # that break images, so that the screen leaves them out
+    # stored attacks that break images, which the screen then leaves out
+    if "stored outcomes" in request.node.callspec.id:
         run(["fgsm", "--eps", "16", "--n", "20", *CPU], *trained.values())
     first = run(chosen, trained["erm"], trained["pgd"])
     code = (
@@ -243,7 +245,7 @@ def test_a_run_that_finds_everything_imports_no_torch(
     )
     records_again = [json.loads(line) for line in again.stdout.splitlines()]
     for entry in (entry for record in records_again for entry in record["evals"]):
-        entry.pop("command", None)  # only a process of its own has a command line
+        entry.pop("command", None)  # only a separate process has a command line
     assert records_again == records(first)
     assert again.stderr == "rb-attack: 2 records: 0 computed, 2 found in the store.\n"
     assert not {*heavy, "scipy", "sklearn"} & set(Path("modules").read_text().split())
@@ -292,7 +294,7 @@ def test_a_published_checkpoint_is_evaluated_without_a_pipe(published: Path, pho
     assert record["dataset"] == f"imagefolder:{photos}"
     assert record["evals"][-1]["n"] == 6
     assert record["metrics"]["fgsm.8"] <= record["metrics"]["acc"]
-    told = run(["fgsm", "--eps", "8", *where])  # the file tells what network it holds
+    told = run(["fgsm", "--eps", "8", *where])  # the network is recognised from the file
     assert one(told)["arch"] == record["arch"] and one(told)["metrics"] == record["metrics"]
     assert told.stderr.endswith("0 computed, 1 found in the store.\n")
     again = one(run(["fgsm", "--eps", "8,0", "--n", "6"], record))  # in a pipe
@@ -301,7 +303,7 @@ def test_a_published_checkpoint_is_evaluated_without_a_pipe(published: Path, pho
 
 @pytest.fixture
 def photo_model(trained: dict[str, Record], photos: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
-    """A network by formula that knows the 20 training photographs: it takes the class of the nearest one."""
+    """A network by formula: it predicts the class of the nearest of the 20 training photographs."""
     files = sorted((photos / "train").rglob("*.png"))
     pixels = torch.stack([torch.from_numpy(np.array(Image.open(file))) for file in files])
     pixels = pixels.permute(0, 3, 1, 2).flatten(1).float() / 255
@@ -326,7 +328,7 @@ def test_a_class_map_says_which_folder_is_which_class(photo_model: Record, photo
     assert one(run(asked, photo_model))["metrics"]["train.acc"] == 1
     mapped = one(run([*asked, "--dataset", ":class-map=map.json"], photo_model))
     assert mapped["metrics"]["train.acc"] == 0
-    # The next stage of a pipe is not told again, and must not take the alphabet's order.
+    # The next stage of a pipe has no class map option, and must not use the alphabetical order.
     assert mapped["class_map"] == folders[::-1]
     again = one(run([*asked, "--force"], mapped))
     assert again["metrics"]["train.acc"] == 0
@@ -473,7 +475,7 @@ def test_a_device_that_is_not_there_is_said(trained: dict[str, Record]) -> None:
 
 
 def test_steps_that_cannot_reach_the_border_are_warned_about() -> None:
-    """Nothing is read: the words alone say it."""
+    """The error needs only the arguments; nothing is read."""
     short = "warning: --eps is 32/255, but the steps add up to 20/255: the attack cannot reach the"
     for words, option in (
         (["--step-size", "2"], "--step-size"),
@@ -543,12 +545,12 @@ def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     ladder = one(run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--force"], plain))
     names = ["pgd3.4", "pgd3.16", "pgd3.32"]
     before, after = plain["metrics"], ladder["metrics"]
-    assert before[names[0]] == after[names[0]]  # the first rung is the plain attack
+    assert before[names[0]] == after[names[0]]  # the smallest distance is the plain attack
     assert all(after[name] <= before[name] for name in names)
     assert sorted((after[name] for name in names), reverse=True) == [after[name] for name in names]
     assert ladder["evals"][-1]["ladder"]
     extended = ["pgd", "--eps", "4,16,32,64", "--steps", "3", "--n", "60", "--ladder", "--force"]
-    longer = one(run(extended, ladder))["metrics"]  # the lower rungs come from the store
+    longer = one(run(extended, ladder))["metrics"]  # the smaller distances come from the store
     assert {name: longer[name] for name in names} == {name: after[name] for name in names}
     assert longer["pgd3.64"] <= after["pgd3.32"]
 
@@ -572,7 +574,7 @@ def test_an_ensemble_of_other_attacks_is_never_called_autoattack(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how = ["aa", "--eps", "16", "--n", "10", "--attacks"]
-    with monkeypatch.context() as former:  # the store of an earlier rbtools has it as aa.16
+    with monkeypatch.context() as former:  # an earlier version of rbtools stored it as aa.16
         former.setattr(ATTACKS.load("aa"), "stem", "aa")
         former.setattr(tasks.AttackOutput, "postprocess_key", lambda output: {})
         old = one(run([*how, "noise,fgsm"], trained["erm"]))
@@ -686,7 +688,7 @@ def test_the_checklist_passes_an_ordinary_model(trained: dict[str, Record]) -> N
 def test_the_checklist_finds_masked_gradients(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that rounds its input: no gradient tells where to go, and Square is not misled."""
+    """A model that rounds its input: gradients are useless, and Square does not need them."""
     model = api.load(trained["erm"])
 
     class Masked(torch.nn.Module):
@@ -746,7 +748,8 @@ class Ink(torch.nn.Module):
 def test_another_models_examples(
     precision: str, trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two networks that look at halves of the image: examples of the one leave the other's half alone."""
+    """Two networks, each of which uses one half of the image: examples for one do not change the other's
+    half."""
     halves = {trained["erm"]["checkpoint"]: slice(0, 4), trained["pgd"]["checkpoint"]: slice(4, 8)}
     load = lambda record, *_: Ink(halves[record["checkpoint"]]).eval()  # noqa: E731
     monkeypatch.setattr(resolve, "load_model", load)
@@ -895,7 +898,7 @@ def test_only_outcomes_of_these_images_and_no_larger_distance_are_a_screen(
     known: dict[str, Record], weak_screen: tuple[Any, ...]
 ) -> None:
     fewer = one(run(["pgd", "--steps", "7", "--eps", "32", "--n", "60"], known["erm"]))
-    fewer["evals"][-1]["attack"] = ["pgd"]  # an entry of somebody else's
+    fewer["evals"][-1]["attack"] = ["pgd"]  # an entry of another program
     assert two_phase(fewer, "--two-phase", "all:steps=1")["screen"] == "pgd1"
     larger = one(run(["pgd", "--steps", "7", "--eps", "40", "--n", "120"], known["erm"]))
     assert two_phase(larger, "--two-phase", "all:steps=1")["screen"] == "pgd1"

@@ -84,7 +84,7 @@ def test_further_radii_and_another_alpha_take_no_draws(known: dict[str, Record])
         entry(one(result), name)["seconds"]
         for result, name in ((first, "cert.smooth.0.25.0.1"), (second, "cert.smooth.0.25.0.2"))
     ]
-    assert seconds[0] == seconds[1]  # of the same draws
+    assert seconds[0] == seconds[1]  # from the same draws
 
 
 def test_the_batch_changes_no_count(trained: dict[str, Record]) -> None:

@@ -58,17 +58,6 @@ def test_the_difference_comes_with_both_sides(
     assert [entry["metric"] for entry in record["evals"][-len(names) :]] == [f"ge.{name}" for name in names]
 
 
-def test_an_evaluation_that_is_there_is_not_made_again(trained: dict[str, Record]) -> None:
-    chosen = ["fgsm", "--eps", "8", "--n", "40", "--device", "cpu"]
-    evaluated = one(CliRunner().invoke(attack, chosen, input=json.dumps(trained["erm"])))
-    result = run(["attack", "fgsm", "--eps", "8", *SOME], evaluated)
-    assert result.stderr == "rb-ge: 1 record: 1 computed, 0 found in the store.\n"
-    assert one(result)["metrics"]["fgsm.8"] == evaluated["metrics"]["fgsm.8"]
-    assert run(["attack", "fgsm", "--eps", "8", *SOME], evaluated).stderr.startswith(
-        "rb-ge: 1 record: 0 computed, 1 found"
-    )
-
-
 def test_all_images_of_both_splits_are_the_default(trained: dict[str, Record]) -> None:
     record = one(run(["acc", "--device", "cpu"], trained["erm"]))
     assert record["evals"][-1]["n"] == [1442, 355]
@@ -86,7 +75,7 @@ def test_a_difference_can_be_named(trained: dict[str, Record]) -> None:
 
 
 def test_what_the_record_has_of_one_split_is_not_computed_again(trained: dict[str, Record]) -> None:
-    """Also where the store knows nothing of it."""
+    """Also without results in the store."""
     chosen = ["--gamma", "0.3", "--rho", "0.2", "--samples", "4"]
     some = ["--n", "40", "--device", "cpu"]
 
@@ -112,7 +101,7 @@ def test_what_the_record_has_of_one_split_is_not_computed_again(trained: dict[st
         # With another number of test images it is another evaluation.
         _, computed = gap(evaluated, "--n", "30", "--n-train", "60", "--device", "cpu", "--force")
         assert computed == 2
-        # And the other way round: what is known is the training side.
+        # The other way round: the training side is stored.
         evals = [entry for entry in full["evals"] if entry["metric"].startswith("train.")]
         metrics = {name: value for name, value in full["metrics"].items() if name.startswith("train.")}
         again, computed = gap({**trained["erm"], "evals": evals, "metrics": metrics}, *SOME)

@@ -1,4 +1,4 @@
-"""rb-rank --against: which published row is a record's, what is compared, and where it is shown."""
+"""rb-rank --against: the published row of a record, the comparison, and its output."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(arguments: list[str], records: list[Record]) -> Result:
 
 
 def compared(against: str, *records: Record) -> list[Record | None]:
-    """What each record gets as `published`, in the order of falling acc."""
+    """The `published` field of each record, ordered by decreasing acc."""
     result = run(["--against", against], list(records))
     assert result.exit_code == 0, result.stderr
     return [json.loads(line).get("published") for line in result.stdout.splitlines()]
@@ -57,9 +57,6 @@ def compared(against: str, *records: Record) -> list[Record | None]:
 def prbench() -> str:
     Path("board.json").write_text(json.dumps(PRBENCH))
     return "prbench:board.json"
-
-
-# --- which row -----------------------------------------------------------------------------------
 
 
 def test_a_robustbench_model_is_the_one_that_arch_names() -> None:
@@ -97,7 +94,7 @@ def test_a_name_of_several_threat_models_is_the_one_that_was_attacked() -> None:
     )
     assert l2 is not None and l2["row"].startswith("cifar10/L2/") and "aa.l2.0.5" in l2["metrics"]
     assert linf is not None and linf["row"].startswith("cifar10/Linf/") and "aa.8" in linf["metrics"]
-    assert clean is None  # which of the two cannot be told
+    assert clean is None  # it is ambiguous which of the two is meant
     assert said is not None and said["row"].startswith("cifar10/L2/")
 
 
@@ -175,9 +172,6 @@ def test_the_robustness_dataset() -> None:
     assert verdicts == {"acc": True, "pgd40.1": True, "corrupt.fog.3": False}
 
 
-# --- what is compared ----------------------------------------------------------------------------
-
-
 def test_the_difference_is_judged_by_both_numbers_of_images(prbench: str) -> None:
     (beside,) = compared(prbench, model(entry("acc", 0.8), train={"method": "trades"}))
     assert beside is not None
@@ -207,9 +201,6 @@ def test_a_number_without_n_has_a_difference_and_no_verdict(prbench: str) -> Non
     (beside,) = compared(prbench, record)
     assert beside is not None and beside["metrics"]["acc"]["difference"] == pytest.approx(-0.1)
     assert "within" not in beside["metrics"]["acc"] and "neither n" in beside["metrics"]["acc"]["reason"]
-
-
-# --- where it is shown ---------------------------------------------------------------------------
 
 
 def two() -> list[Record]:

@@ -1,4 +1,4 @@
-"""rb-verify: true claims match, false ones differ, on all images and on some; what cannot be told says so."""
+"""rb-verify: true claims match, false ones differ, on all images and on some; undecidable ones say so."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measured(known: dict[str, Record]) -> Record:
 
 
 def claimed(record: Record, metric: str, more: int) -> Record:
-    """The record with so many more images in a claim, and all else made to fit."""
+    """The record with `more` images added to a claim, and consistent other fields."""
     record = copy.deepcopy(record)
     for entry in record["evals"]:
         if entry["metric"] == metric:
@@ -271,13 +271,6 @@ def test_old_records_are_told_apart(measured: Record) -> None:
     result = run(["--inconsistent"], record)
     assert result.exit_code == 0 and "results without a checksum" in result.stderr
     assert "acc" in json.loads(result.stdout)["verify"]["without_checksum"]
-
-
-def test_the_same_from_python(measured: Record) -> None:
-    import rbtools
-
-    verify = rbtools.verify(claimed(measured, "pgd3.16", 3), sample=100)["verify"]
-    assert verify["entries"]["pgd3.16"]["verdict"] == "differs"
 
 
 def test_workers_measure_too(trained: dict[str, Record]) -> None:

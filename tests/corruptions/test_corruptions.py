@@ -21,11 +21,11 @@ GOLDEN = json.loads((Path(__file__).parent / "data" / "cifar-c-statistics.json")
 # Of the corruptions that CIFAR-10-C has.
 DETERMINISTIC = [name for name in GOLDEN if not CORRUPTIONS.load(name).random]
 RANDOM = [name for name in GOLDEN if name not in DETERMINISTIC]
-# What does not change images more and more by its constants, whoever computes it, as runs of severities
-# that do: glass trades distance for rounds, water comes before mud and paler colours before stronger ones,
-# frost covers what it cools, and rubber is stretched less the more finely it is.
+# Corruptions whose change of the images does not grow with the severity, by their published constants: the
+# runs of severities in which it grows.
 RUNS: dict[tuple[str, str], list[tuple[int, ...]]] = {
-    ("defocus_blur", "cifar"): [(1, 2, 3, 4), (1, 2, 3, 5)],  # its 4th disk passes a wave of these images
+    # its 4th disk does not remove one frequency of these images
+    ("defocus_blur", "cifar"): [(1, 2, 3, 4), (1, 2, 3, 5)],
     ("glass_blur", "cifar"): [(3, 1, 5, 4), (3, 2, 5)],
     ("glass_blur", "imagenet"): [(2, 1, 4, 5, 3)],
     ("frost", "cifar"): [(1, 2, 3), (1, 5), (1, 4)],

@@ -1,4 +1,4 @@
-"""Downloads, from a server on this very machine: kept only where they are what was published."""
+"""Downloads from a server on this machine: only published content is kept."""
 
 from __future__ import annotations
 
@@ -70,9 +70,6 @@ def bring(remote, home, say=quiet, check_cancelled=quiet):
 
 def left(home):
     return sorted(path.name for path in Path(home).iterdir())
-
-
-# --- one file -------------------------------------------------------------------------------------
 
 
 def test_a_file_arrives_whole_and_says_how_far_it_is(server, tmp_path):
@@ -160,9 +157,6 @@ def test_a_folder_that_cannot_be_written_is_named(server, tmp_path):
     assert str(tmp_path / "file") in message and "--data-dir" in message
 
 
-# --- whole data sets ------------------------------------------------------------------------------
-
-
 def test_cifar_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatch):
     made = archives.cifar10(tmp_path / "made")
     packed = archives.tar(tmp_path / "cifar.tar.gz", tmp_path / "made/cifar-10-batches-py")
@@ -183,7 +177,8 @@ def test_cifar_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatch):
 
 
 def test_an_archive_that_is_there_is_unpacked_without_a_download(server, tmp_path, monkeypatch):
-    """By several at once, as the stages of a pipe ask for it; what killed ones left goes away."""
+    """Several processes download at once, like the stages of a pipe; partial files of killed ones are
+    removed."""
     made, home = archives.cinic10(tmp_path / "made", each=1), tmp_path / "sets"
     home.mkdir()
     packed = archives.tar(home / "CINIC-10.tar.gz", tmp_path / "made/CINIC-10", inside=".")
@@ -225,9 +220,6 @@ def test_a_damaged_archive_leaves_no_folder(tmp_path, damage):
     packed.write_bytes(broken.get(damage, b""))
     message = error_of(fetch.unpack, packed, tmp_path / "sets", quiet)
     assert str(packed) in message and left(tmp_path) == ["cifar.tar.gz", "made"]
-
-
-# --- facts ----------------------------------------------------------------------------------------
 
 
 def test_addresses_and_checksums_are_those_of_torchvision():

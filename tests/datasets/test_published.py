@@ -37,7 +37,7 @@ PACKED = {  # name -> (archive, the folder that is in it, and under which name)
 
 
 def small(monkeypatch, name, made, folder):
-    """Let a data set be as small as what was made, with the MD5 sums of it."""
+    """Give a data set the small size and the MD5 sums of the archive made here."""
     cls = CLASSES[name]
     monkeypatch.setattr(cls, "sizes", {split: len(labels) for split, (_, labels) in made.items()})
     if name == "tinyimagenet":
@@ -389,7 +389,7 @@ def test_damaged_file_is_named(make, name, damage):
     )
     message = error_of(datasets.load, name, "test", folder)
     assert str(victim) in message
-    if name not in ("cinic10", "tinyimagenet"):  # single images are Pillow's to judge
+    if name not in ("cinic10", "tinyimagenet"):  # Pillow checks single images
         expected = {"empty": "is empty.", "html": "is an HTML page that was saved as data."}
         assert expected.get(damage, "cut off, damaged or something else") in message
         assert "Expected " in message
@@ -480,7 +480,7 @@ def test_labels_out_of_range_are_refused(make, label, tmp_path):
 
 def test_an_svhn_file_that_is_not_the_published_one_never_reaches_scipy(make, monkeypatch):
     folder, _ = make("svhn")
-    archives.svhn(folder, count=11)  # whole, and another file
+    archives.svhn(folder, count=11)  # a complete file with other content
     monkeypatch.setattr("scipy.io.loadmat", lambda *args, **options: pytest.fail("scipy opens it"))
     message = error_of(datasets.load, "svhn", "test", folder)
     assert f"The file {folder / 'test_32x32.mat'} cannot be read (its MD5 is" in message

@@ -1,4 +1,4 @@
-"""Images larger than memory: equal to the tensor of all of them, and never all there."""
+"""Images larger than memory: equal to the tensor of all, but never all in memory."""
 
 from __future__ import annotations
 
@@ -131,9 +131,6 @@ def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatc
     assert torch.equal(found[torch.tensor([5, 0])], whole[[5, 0]]) and moved == [torch.device("cuda")]
     monkeypatch.setattr(streaming, "_free_on", lambda device: 2 * ALL.nbytes)
     assert streaming.placed(whole, torch.device("cuda")) is whole
-
-
-# --- folders --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many images each batch had that was computed."""
+    """The number of images of each computed batch."""
     sizes: list[int] = []
     made = evaluate._batch
 

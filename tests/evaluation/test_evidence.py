@@ -1,4 +1,4 @@
-"""Saved adversarial images: what they hold, that they are judged, and that no tampered claim is believed."""
+"""Saved adversarial images: their contents, their verification, and the rejection of tampered claims."""
 
 from __future__ import annotations
 

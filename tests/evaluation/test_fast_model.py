@@ -1,4 +1,4 @@
-"""Models made ready for searches: the same function, and what decides stays what it is."""
+"""Fast models for searches: they compute the same function, and the exact model still decides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPE = (3, 32, 32)
 
 
 def network(name: str) -> nn.Module:
-    """An untrained network whose BatchNorm has seen something."""
+    """An untrained network with other than initial BatchNorm statistics."""
     torch.manual_seed(0)
     if name == "nb201":
         arch: Any = sized("nasbench201", channels=8, cells=1).arch(13714)
@@ -140,7 +140,7 @@ def test_passes_and_vanishing_gradients_are_counted() -> None:
 
 @pytest.mark.parametrize("broken", [2, 6])
 def test_an_image_has_the_same_passes_in_every_batch(broken: int) -> None:
-    """Where most of a batch is broken its rest goes forward again, and else all of it goes backward."""
+    """If most of a batch is broken, the others get a second forward pass; else all go backward."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
     images = torch.rand(8, 3, 4, 4, generator=torch.Generator().manual_seed(2))
     labels = model(images).argmax(1)

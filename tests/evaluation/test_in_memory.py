@@ -248,7 +248,8 @@ def test_without_a_store_nothing_is_written_and_with_one_nothing_is_computed_aga
     first = rbtools.evaluate(network, digits, attack, store="kept", precision="fp32")
     sizes = counting(network)
     again = rbtools.evaluate(network, digits, attack, store="kept", precision="fp32")
-    assert sum(sizes) <= 8 and torch.equal(again.correct, first.correct)  # a look at the logits of four
+    # a check of the logits of four images
+    assert sum(sizes) <= 8 and torch.equal(again.correct, first.correct)
     with torch.no_grad():
         next(network.parameters()).mul_(1.5)
     rbtools.evaluate(network, digits, attack, store="kept", precision="fp32")

@@ -1,4 +1,4 @@
-"""Stored outcomes: what shows in an entry's settings decides the key by which it is found."""
+"""Stored outcomes: all settings in an entry are part of its key."""
 
 from __future__ import annotations
 

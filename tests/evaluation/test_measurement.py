@@ -1,4 +1,4 @@
-"""Measures of records: where they are made, what they are called, what is kept, what is refused."""
+"""Measures of records: weights and splits, names, stored results, errors."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ class Convolutional(nn.Module):
 
 
 class Around(nn.Module):
-    """A network, the nearest mean if none is given, after something else is done to the images, and before
-    something to the logits."""
+    """A network (by default the nearest mean) between a function of the images and a function of the
+    logits."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Around(nn.Module):
 
 
 class Gradient(torch.autograd.Function):
-    """Identity with another gradient: by `mode` turned round, or of a pattern that says nothing."""
+    """Identity with a wrong gradient: by `mode` its negative, or a constant pattern."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, mode: str) -> Tensor:

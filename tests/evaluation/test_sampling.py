@@ -185,7 +185,7 @@ def test_bf16_leaves_the_decisions_as_they_are(network: Any) -> None:
 
 
 def test_a_gpu_is_waited_for_once_in_eight_batches_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copies near a tie, which the model itself decides, are looked up together."""
+    """The copies near a tie, which the model itself decides, are read from the device together."""
     monkeypatch.setattr(probabilistic, "batch_size", lambda device, shape: 20)
     noise, model, waits = NOISES.build("uniform"), Above(1, 0.4), []
     (want,) = sample_copies(tile_of(model, 20, Above(1, 0.4, blur=0.05)), noise, [0.2], 32)

@@ -1,4 +1,4 @@
-"""A two-phase run that is killed goes on where it was, and ends as one that was not."""
+"""A killed two-phase run resumes from its stored outcomes, with the result of an uninterrupted run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A real Ray cluster of two nodes on this machine's loopback, for the tests.
 
-Every node is a `ray start` in a session of its own, so that it can be killed as a machine would go:
-all its processes at once, without a word.
+Every node is a `ray start` in a session of its own, so that it can be killed like a failing machine: all its
+processes at once, without notice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cluster:
         # Not below the caller's folder: Ray makes sockets in it, whose paths have to be short.
         self.folder = Path(tempfile.mkdtemp(prefix="rb-ray-", dir="/tmp"))
         self._cpus = cpus
-        # Ray listens on all of the machine's addresses: only who has the token may let it run something.
+        # Ray listens on all of the machine's addresses: only holders of the token may run code on it.
         self.access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self._environment = {**os.environ, **self.access, **_SETTINGS}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}

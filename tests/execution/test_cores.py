@@ -1,4 +1,4 @@
-"""Core tokens: never more than there are, given back however one ends, nothing piled up while waiting."""
+"""Core tokens: never more than cores, freed however a process ends, no open files left over while waiting."""
 
 from __future__ import annotations
 

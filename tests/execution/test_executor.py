@@ -1,4 +1,4 @@
-"""What becomes of a job's exceptions; and a third engine, in one class and a line of `ENGINES`."""
+"""The handling of a job's exceptions; and a third engine, as one class and a line of `ENGINES`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that forks workers: once imported, workers that are told apart, and nobody left at the end."""
+"""The process that forks workers: modules imported once, distinct workers, and no process left at the end."""
 
 from __future__ import annotations
 

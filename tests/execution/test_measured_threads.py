@@ -1,4 +1,4 @@
-"""How many threads pay for a network: measured once, kept in the store, and with a training."""
+"""The fastest number of threads for a network: measured once, stored, and kept during a training."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_measuring_changes_neither_draws_nor_threads() -> None:
 
 
 def test_a_network_that_does_not_run_is_not_measured() -> None:
-    """Its work says why, with the message that belongs to it."""
+    """The work itself reports the error."""
     run = Run.of(tool="test", device="cpu")
     assert resources.training_threads(run, LARGE, linear()._replace(shape=(1, 9, 9))) == 8
     assert not measured_threads._known

@@ -35,7 +35,7 @@ pytestmark = [
 
 PATIENCE = 600  # seconds for what a busy machine may delay
 TRAIN = "rb-train --epochs 3 --batch-size 256"
-# Every process of a node prints all the time: nothing of that may reach a tool's output.
+# Every process of a node prints constantly; none of this may reach a tool's output.
 NOISE = """
 import threading, time
 def noise():

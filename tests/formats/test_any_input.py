@@ -58,7 +58,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "nares": {"f.jsonl": {"arch_id": 1, "arch": ARCH, "MACs": 1, "train": [TRAINING], "test_best": [TEST]}},
 }
 
-# A failure is told as it was met: to make it smaller takes minutes.
+# A failure is reported without shrinking, which takes minutes.
 QUICKLY = settings(max_examples=40, phases=[Phase.generate])
 
 odd = (

@@ -76,7 +76,7 @@ def used(statistics: str) -> nn.Module:
 def test_the_kernel_of_batches_is_that_of_training_mode(
     each: bool, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel, "_ROWS", most)  # 600: parameters in several groups
+    monkeypatch.setattr(kernel, "_ROWS", most)  # with a limit of 600 the parameters are in several groups
     batches = [images_of(5), images_of(4, seed=1)]
     rows = torch.cat([rows_of(network().train(), images, each) for images in batches])
     exact = torch.einsum("iop,jop->ij", rows, rows)
@@ -84,7 +84,7 @@ def test_the_kernel_of_batches_is_that_of_training_mode(
     found = kernel.gram_of_batches(model, batches, each_logit=each)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
     assert not any(parameter.requires_grad for parameter in model.parameters())
-    # What goes through the other images is a part of it.
+    # The gradient includes the dependence through the other images.
     alone = torch.cat([rows_of(network().train(), image[None], each) for image in torch.cat(batches)])
     assert not torch.allclose(exact, torch.einsum("iop,jop->ij", alone, alone), rtol=0.05)
 

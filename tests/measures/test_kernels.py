@@ -277,7 +277,7 @@ def test_naswot_takes_relus_of_any_kind_that_reach_the_logits() -> None:
 
         def forward(self, images: Tensor) -> Tensor:
             x = images.flatten(1)
-            self.relu(self.layer(-x))  # leads nowhere
+            self.relu(self.layer(-x))  # the logits do not depend on it
             logits: Tensor = self.relu(self.layer(x)) + F.relu(self.layer(x)) + self.layer(x).relu()
             return logits + torch.relu_(self.layer(x))
 

@@ -1,4 +1,5 @@
-"""--prepare compile: blocks that repeat are compiled in place, and what cannot be compiled runs as it is."""
+"""--prepare compile: repeated blocks are compiled in place; networks that cannot be compiled run
+unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded passes, on a pretend recorder."""
+"""Captured passes, with simulated CUDA graphs."""
 
 from __future__ import annotations
 

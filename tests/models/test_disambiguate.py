@@ -1,4 +1,5 @@
-"""What names and shapes leave open, settled by what BatchNorm remembers of the training images."""
+"""Fields that tensor names and shapes do not determine, chosen by BatchNorm's statistics of training
+images."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ KNOWN = {"none": None, **{name: (p.mean, p.std) for name, p in NORMALIZATIONS.it
 @pytest.fixture(scope="module")
 def images():
     generator = torch.Generator().manual_seed(0)
-    fine = torch.rand(64, 3, 16, 16, generator=generator)  # what pooling takes away
+    fine = torch.rand(64, 3, 16, 16, generator=generator)  # high frequencies, which pooling removes
     return 0.6 * statistics.synthetic((3, 16, 16), 64) + 0.4 * fine
 
 
 def trained(text, images, pair, steps=15):
-    """A network that has met the images, cropped at random or not, behind a normalisation."""
+    """A network with BatchNorm statistics of the images, cropped at random or not, behind a normalisation."""
     torch.manual_seed(0)
     arch = {"space": "nasbench201", "str": text, "channels": 4, "cells": 1}
     network = build(arch, classes=4, shape=(3, 16, 16))
@@ -42,7 +43,7 @@ def trained(text, images, pair, steps=15):
         optimizer.zero_grad()
         F.cross_entropy(model(images[part]), labels[part]).backward()
         optimizer.step()
-    with torch.no_grad():  # as in the last epochs of a schedule that ends at 0
+    with torch.no_grad():  # the weights stay constant, as in the last epochs of a schedule that ends at 0
         for _ in range(90):
             model(images)
     return model.eval()
@@ -106,7 +107,7 @@ def test_a_fresh_network_remembers_nothing(images):
 
 
 def test_of_two_normalisations_that_fit_alike_one_is_taken(images):
-    """Not the guess, here the data set's, which does not fit."""
+    """The guess, here the data set's normalisation, is not used, because it does not fit."""
     torch.save(bare(trained(SKIP, images, ((0.49,) * 3, (0.25,) * 3))), "m.pt")
     known = {"dataset": 0.5, "one": 0.25 * 1.16, "other": 0.25 / 1.16}
     known = {name: ((0.1 if name == "dataset" else 0.49,) * 3, (std,) * 3) for name, std in known.items()}
@@ -117,14 +118,14 @@ def test_of_two_normalisations_that_fit_alike_one_is_taken(images):
 
 
 def test_statistics_that_fit_no_candidate_decide_nothing(with_skip, images):
-    """As after a last step that was too large: the best of three bad fits is no answer."""
+    """The best of three bad fits is refused, as after a last step that was too large."""
     state = {key: value.clone() for key, value in bare(with_skip).items()}
     state["cells.0.layers.2.op.1.weight"] *= 3
     state["stem.1.weight"] *= 2
     torch.save(state, "m.pt")
     with pytest.raises(Ambiguous, match="ambiguous; candidates and their divergences"):
         load(images)
-    torch.save(bare(with_skip), "m.pt")  # and black images decide nothing
+    torch.save(bare(with_skip), "m.pt")  # black images cannot decide
     with pytest.raises(Ambiguous, match="candidates and their divergences: nb201-"):
         load(torch.zeros(64, 3, 16, 16))
 
@@ -142,7 +143,7 @@ def test_the_normalisation_of_a_network_without_batchnorm_is_asked_for(images):
 
 def test_normalisations_that_fit_equally_well_but_differ_are_both_named():
     class Flat(nn.Module):
-        """Its BatchNorm sees nothing of the image."""
+        """The input of its BatchNorm does not depend on the image."""
 
         def __init__(self):
             super().__init__()
@@ -179,7 +180,8 @@ def cut(images: torch.Tensor, labels: torch.Tensor) -> statistics.Batches:
 
 
 def test_near_normalisations_are_compared_again_on_more_images() -> None:
-    """The first images are darker, as if CINIC-10's constants were right or wrong: all images tell."""
+    """The first images are darker, which would favour the other constants; all images together decide
+    correctly."""
     images = statistics.synthetic((3, 32, 32), 1024)
     known = {name: NORMALIZATIONS[name] for name in ("cifar10", "rice", "cinic10")}
     for trained_on, factor in (("cifar10", 0.97), ("cinic10", 1.0)):
@@ -190,7 +192,8 @@ def test_near_normalisations_are_compared_again_on_more_images() -> None:
         found = statistics.normalisation(network, images[:64] * factor, known, known, more)
         assert found is not None and found.tie is not None and found.tie.images == 1024
         assert found.names[0] == trained_on and next(iter(found.tie.divergences)) == trained_on
-        assert found.tie.divergences.keys() == {"cifar10", "cinic10"}  # rice is cifar10 in other digits
+        # rice has cifar10's constants with other digits
+        assert found.tie.divergences.keys() == {"cifar10", "cinic10"}
         few = statistics.normalisation(network, images[:64], known, known, cut(images[:64], torch.zeros(64)))
         assert few is not None and few.names[0] == "cifar10" and few.tie is not None  # published most
         alone = {"cifar10": known["cifar10"], "rice": known["rice"]}
@@ -208,7 +211,7 @@ def test_a_divergence_over_batches_is_that_over_all_images() -> None:
 
 
 def test_near_normalisations_are_both_told_with_the_accuracy_of_each(images) -> None:
-    """Labels by the network itself behind the second: its accuracy is 1."""
+    """The labels are the network's predictions with the second normalisation, so its accuracy is 1."""
     near = tuple(value + 0.015 for value in KNOWN["cifar10"][0]), KNOWN["cifar10"][1]
     model = trained(SKIP, images, KNOWN["cifar10"])
     torch.save(bare(model), "m.pt")

@@ -1,4 +1,4 @@
-"""Files that were made to harm, or that nobody foresaw: a sentence each, in little time and memory."""
+"""Hostile and unusual files: each gives an error message, with little time and memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_lists_of_the_same_lists_are_looked_at_once() -> None:
     assert not PickleScan().holds_tensors(raw) and not PickleScan().is_plain(raw)
     value: Any = 0.5
     for _ in range(4):
-        value = [value] * 2_000  # 10^13 numbers, if they were written
+        value = [value] * 2_000  # 10^13 numbers if expanded
     torch.save({"state_dict": cell(), "history": value}, "weights.pt")
     read = checkpoint.read("weights.pt")
     assert "history" not in read.metadata and read.origin["nesting"] == ["state_dict"]
@@ -131,7 +131,8 @@ def test_an_architecture_that_a_file_notes_is_checked(noted: dict[str, Any], mat
 
 def test_a_normalisation_of_other_channels_is_left_out() -> None:
     state = cell()
-    state["stem.1.running_mean"] = torch.full((4,), 0.3)  # so that BatchNorm remembers something
+    # so that BatchNorm's statistics are not the initial ones
+    state["stem.1.running_mean"] = torch.full((4,), 0.3)
     torch.save(state, "weights.pt")
     _, _, facts = checkpoint.load("weights.pt", hints=checkpoint.NormalizationHints(known=CIFAR))
     assert facts["shape"][0] == 1 and facts["normalize"] is None
@@ -182,7 +183,7 @@ def test_a_packed_file_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytest.
     Path("w.pt").write_bytes(bz2.compress(pickle.dumps({"full": bytes(2**24)})))
     with pytest.raises(RbError, match="unpacks to more than 100 times its size"):
         checkpoint.load("w.pt")
-    # The opcode r puts an object at a place of the memo: here the two-billionth, with room for all before it.
+    # The opcode r stores an object at an index of the memo: index two billion would allocate all before it.
     Path("w.pt").write_bytes(bz2.compress(b"\x80\x02}r\xff\xff\xff\x7f."))
     with pytest.raises(RbError, match="has no weights where they are looked for"):
         checkpoint.load("w.pt")
@@ -243,7 +244,7 @@ def test_many_tensors_of_the_same_few_bytes_are_refused() -> None:
 
 
 def test_a_tensor_name_of_a_megabyte_is_refused() -> None:
-    """Names are compared with those of networks, each with patterns."""
+    """Long names would make the patterns for networks' names slow."""
     torch.save({"x" * 10**6: torch.zeros(1), "fc.weight": torch.zeros(2, 3)}, "w.pt")
     with pytest.raises(RbError, match="has 1000000 letters"):
         read_checkpoint.read("w.pt")

@@ -1,4 +1,4 @@
-"""Changed files of all families: the same logits, or refused; never another function in silence."""
+"""Changed files of all families: the same logits or an error, never silently another function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every network of torchvision, and the zoo in other people's namings, told from names and shapes."""
+"""All networks of torchvision, and the zoo in other repositories' names, recognised from names and shapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rbtools.zoo import by_digest, external, make_torchvision_table
 
 with_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="timm is not installed")
 
-# What is one function with a network of the zoo is named after that.
+# A network with the function of one of the zoo gets the zoo's name.
 IN_ZOO = {
     **{f"resnet{depth}": {"name": f"resnet{depth}", "stem": "imagenet"} for depth in (18, 34, 50, 101, 152)},
     "vit_b_16": {"name": "vit-b"},
@@ -182,7 +182,7 @@ def mart_names(state):
 
 
 def nested_head(state):
-    """What is left after `model.fc = nn.Sequential(nn.Dropout(), nn.Linear(...))`."""
+    """The names after `model.fc = nn.Sequential(nn.Dropout(), nn.Linear(...))`."""
     return {re.sub(r"^(linear|fc)\.", "fc.1.", key): value for key, value in state.items()}
 
 

@@ -1,4 +1,4 @@
-"""Networks of the same names and shapes: their functions, and which it is by what BatchNorm remembers."""
+"""Networks with equal tensor names and shapes: their functions, and the choice by BatchNorm's statistics."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_variant_is_told_from_its_sibling(name: str, run: Run) -> None:
     assert list(fit["divergences"]) == [name, PAIRS[name]]
     torch.testing.assert_close(model(waves(SIDE)), network(waves(SIDE)))
     assert recognition.judged("m.pt", facts, run) == facts
-    # A sibling that the user names is not replaced, and warned of; without images nothing is decided.
+    # A variant that the user names is kept, with a warning; without images nothing is decided.
     if name == "resnet18:stem=cifar-maxpool":
         _, arch, facts = loaded(named_arch(PAIRS[name]))
         assert disambiguate.label(arch) == PAIRS[name]
@@ -133,7 +133,7 @@ def test_an_unusual_activation_or_epsilon_is_found_where_the_usual_one_fits_badl
 ) -> None:
     torch.manual_seed(0)
     network = build(named_arch(name), classes=10, shape=(3, SIDE, SIDE))
-    if "eps" in name:  # it counts where activations are small
+    if "eps" in name:  # epsilon matters for small activations
         for layer in (module for module in network.modules() if isinstance(module, nn.Conv2d)):
             layer.weight.data.mul_(0.05)
     calibrated(network)
@@ -143,7 +143,7 @@ def test_an_unusual_activation_or_epsilon_is_found_where_the_usual_one_fits_badl
     assert arch[field] == named_arch(name)[field]
     assert facts["fit"]["fits"] and facts["fit"]["margin"] > disambiguate.MARGIN
     torch.testing.assert_close(model(waves(SIDE)), network(waves(SIDE)))
-    if name == "wrn-10-2:activation=silu":  # the usual one is warned of where it is named
+    if name == "wrn-10-2:activation=silu":  # a user who names the usual variant gets a warning
         plain = named_arch("wrn-10-2:activation=relu")
         _, arch, facts = loaded(plain)
         assert f"Try --arch {name}" in facts["warnings"][0] and arch["activation"] == "relu"
@@ -190,7 +190,7 @@ def test_on_other_images_than_those_of_the_training_the_network_is_warned_of(run
     stripes = (torch.arange(SIDE) % 2).expand(20, 3, SIDE, SIDE).float()
     _, _, facts = loaded(seen=hints(stripes))
     fit = facts["fit"]
-    assert not fit["fits"] and fit["first"] > fit["most"] == 0.2  # 0.15, and 1/20 by chance
+    assert not fit["fits"] and fit["first"] > fit["most"] == 0.2  # the limit is 0.15, plus 1/20 by chance
     (warning,) = recognition.judged("m.pt", facts, run)["warnings"]
     assert "or trained on other images. Check --normalize and --dataset" in warning
     nearer = {**facts, "fit": {**fit, "first": 0.01}}

@@ -97,7 +97,7 @@ def test_every_metric_has_an_entry_that_says_source_and_rounding() -> None:
         "rounding": 0.0001,
         "value": 0.0005,
     }
-    assert entries["cw20.8"]["rounding"] == 0.0001  # printed as 0.00; its row tells
+    assert entries["cw20.8"]["rounding"] == 0.0001  # printed as 0.00; the method of the row identifies it
     assert entries["pr.uniform.0.0313725"]["gamma"] == 8 / 255
     assert entries["probacc.uniform.0.0313725.0.05"]["criterion"] == Estimator(passes="above").criterion
 
@@ -118,7 +118,7 @@ def test_what_an_entry_says_of_noise_denominator_and_criterion_is_what_rb_pr_say
         return {name: value for name, value in entries[metric].items() if name not in published}
 
     def expected(of: str, **more: str) -> dict[str, Any]:
-        # The definition in words is of rb-pr's own draws.
+        # The text that defines the noise appears only in entries of rb-pr.
         return {name: value for name, value in of_rb_pr[of].items() if name != "definition"} | more
 
     pr, gap = f"pr.{noise}.0.08", f"pr-all.{noise}.0.0313725"

@@ -314,7 +314,7 @@ def test_no_name_of_an_edge_lies_over_the_arrow_of_another(width: float, count: 
         for place, text in enumerate(names):
             for arrow in (*arrows[:place], *arrows[place + 1 :]):
                 line = arrow.get_transform().transform_path(arrow.get_path())
-                shaft = Path(line.vertices[:3], line.codes[:3])  # without its head
+                shaft = Path(line.vertices[:3], line.codes[:3])  # the arrow without its head
                 assert not shaft.intersects_bbox(text.get_window_extent(), filled=False)
 
 

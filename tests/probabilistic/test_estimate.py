@@ -50,7 +50,7 @@ def test_pr_d_of_all_ones_has_the_exact_interval_over_images() -> None:
 
 
 def test_images_and_not_draws_are_the_sampling_unit() -> None:
-    # Half of the images always right, half never: ten thousand draws an image teach nothing more.
+    # Half of the images always correct, half never: ten thousand draws per image give no further information.
     few, many = pr_d([0, 100] * 50, 100), pr_d([0, 10_000] * 50, 10_000)
     assert few.interval == pytest.approx(clopper_pearson(50, 100))
     assert many.interval == pytest.approx(clopper_pearson(50, 100))
@@ -239,7 +239,7 @@ def test_quantiles_are_images_with_exact_intervals() -> None:
         (0.5, 1.0),
     ]
     assert "ci99" in quantiles([1], 2, 0.99)[0] and quantiles([-1], 2) == []
-    # The smallest of 100 is low by bad luck: its upper end allows for the luck of each of them.
+    # The smallest of 100 is low by chance: its upper end allows for that.
     low, high = found[0]["ci95"]
     assert low == pytest.approx(clopper_pearson(2, 10)[0])
     chance = 1 - (1 - 0.025) ** (1 / 100)

@@ -29,7 +29,7 @@ def test_the_exact_stop_says_what_all_draws_would(samples: int, rho: float, abov
     assert (verdict == want).all()
     most = sequential.allowed(samples, rho, above)
     for run, verdict_, stop in zip(failures, verdict, draws, strict=True):
-        seen = run[:stop].sum()  # certain here, and not a draw before
+        seen = run[:stop].sum()  # the decision is certain now, but not one draw earlier
         assert seen == most + 1 if not verdict_ else seen + samples - stop == most
     assert draws.mean() < samples
 
@@ -64,7 +64,7 @@ def test_the_sequential_test_errs_no_more_often_than_stated(rho: float, confiden
 
 @pytest.mark.parametrize("rho", [0.05, 0.2])
 def test_the_bets_are_worth_their_integrals(rho: float) -> None:
-    """What the stakes grow to, by quadrature: just enough where the rule stops, and not a draw before."""
+    """The wealth of the bets, by quadrature: sufficient where the rule stops, but not one draw earlier."""
 
     def worth(failures: int, draws: int, low: float, high: float) -> float:
         def odds(rate: float) -> float:

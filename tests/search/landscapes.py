@@ -25,19 +25,19 @@ PRICES = (
     (3, 8, 1, 7, 2),
     (2, 0, 5, 10, 6),
 )
-"""What each operation is worth on each edge: the best is 9 + 8 + 11 + 9 + 8 + 10."""
+"""The value of each operation on each edge: the best cell has 9 + 8 + 11 + 9 + 8 + 10."""
 BEST = (3, 3, 3, 2, 1, 3)
 
 
 def slope(index: int) -> float:
-    """A sum over edges: the one optimum can be walked to from everywhere, in at most six steps."""
+    """A sum over edges: local search reaches the only optimum from every cell in at most six steps."""
     return float(
         sum(prices[op] for prices, op in zip(PRICES, nasbench201.ops_of({"index": index}), strict=True))
     )
 
 
 def needle(index: int) -> float:
-    """Noise, and one best cell that nothing leads to."""
+    """Noise, and one best cell whose neighbours are no better than others."""
     return 100.0 if index == nasbench201.index_by_ops()[BEST] else Random(f"needle {index}").random()
 
 

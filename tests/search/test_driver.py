@@ -1,4 +1,4 @@
-"""What a query costs: exact, against a table that counts what it is asked."""
+"""The exact cost of queries, against a table that counts its look-ups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EDGES_AND_OPS = 24
 
 @dataclasses.dataclass(frozen=True)
 class Scripted:
-    """Asks for what it is told to, over and over, and keeps the answers."""
+    """Proposes given architectures repeatedly, and records the answers."""
 
     batches: Sequence[Sequence[int]]
     heard: list[Any] = dataclasses.field(default_factory=list)

@@ -35,7 +35,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> str:
-    """A command that says what an architecture is worth, and writes down that it was asked."""
+    """A command that gives each architecture a value, and writes a log of its calls."""
     (tmp_path / "work.py").write_text(WORK)
     return f"{shlex.quote(sys.executable)} -S work.py"
 

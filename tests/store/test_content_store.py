@@ -186,7 +186,7 @@ def test_what_is_no_plain_file_counts_as_absent(odd: str, store: Store) -> None:
     assert not store.has_object(name) and not store.has_state(KEY) and not store.damaged
     with pytest.raises(RbError, match="is not in the store"):
         store.object(name)
-    if odd != "folder":  # a file replaces everything else
+    if odd != "folder":  # a file replaces any other object
         store.keep_result(KEY, WHAT, 1)
         assert store.keep_object(b"weights") == name
         assert store.result(KEY) == 1 and store.has_object(name)
@@ -246,7 +246,7 @@ def test_an_object_that_rots_without_a_new_time_is_found_when_it_is_hashed(
     path = store.object(name)
     before = checksum.stamp_of(path)
     path.write_bytes(b"weightz")
-    monkeypatch.setattr(checksum, "stamp_of", lambda _: before)  # a disk tells nobody
+    monkeypatch.setattr(checksum, "stamp_of", lambda _: before)  # a disk error changes no stamp
     later = Store("rb-store")
     assert later.has_object(name)  # looking up does not read the file
     assert later.hash_now(path) != name

@@ -1,4 +1,4 @@
-"""Claims on work in progress: one holder at a time, taken over from the dead and the silent, never stolen."""
+"""Claims on work in progress: one holder at a time; expired leases are taken over, live ones never."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS = [{"unit": number} for number in range(3)]
 KEYS = [digest(unit) for unit in UNITS]
 LEASE = Path("leases/one")
 START = "import sys, time\nfrom pathlib import Path\nfrom rbtools.store import Store, lease\n"
-WAIT_SECONDS = 120.0  # far more than anything here takes, on a machine that does much else
+WAIT_SECONDS = 120.0  # far longer than these tests take, even on a busy machine
 
 
 def process(code: str) -> subprocess.Popen[str]:
@@ -30,7 +30,7 @@ def process(code: str) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def held() -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lease, with a quick heart; a line to it makes it release."""
+    """Another process that holds the lease and renews it often; a line of input makes it release."""
     code = (
         "lease.HEARTBEAT_SECONDS = 0.05\n"
         f"mine = lease.claim(Path({str(LEASE)!r}))\n"
@@ -72,9 +72,6 @@ def somebody(**changes: object) -> bytes:
     return token
 
 
-# --- one at a time --------------------------------------------------------------------------------
-
-
 def test_a_lease_has_one_holder_until_it_is_released() -> None:
     first = lease.claim(LEASE)
     assert first is not None and lease.claim(LEASE) is None
@@ -83,9 +80,6 @@ def test_a_lease_has_one_holder_until_it_is_released() -> None:
     second = lease.claim(LEASE)
     assert second is not None
     second.release()
-
-
-# --- the dead and the silent ----------------------------------------------------------------------
 
 
 def test_a_dead_holder_of_this_host_is_taken_over_at_once(held: subprocess.Popen[str]) -> None:
@@ -146,7 +140,7 @@ def test_a_lease_that_was_lost_is_not_deleted_by_its_old_holder(held: subprocess
     held.send_signal(signal.SIGCONT)
     assert say(held) == "released\n"
     assert LEASE.read_bytes() == mine.token
-    assert time.time() - LEASE.stat().st_mtime > 50  # nor did its heart beat for ours
+    assert time.time() - LEASE.stat().st_mtime > 50  # nor did it renew our lease
     mine.release()
     assert not LEASE.exists()
 
@@ -194,9 +188,6 @@ def test_a_full_disk_leaves_no_empty_lease() -> None:
     with process(code) as other:
         assert other.stdout is not None and other.stdout.read() == "OSError\n"
     assert LEASE.parent.is_dir() and not LEASE.exists()
-
-
-# --- units of work ---------------------------------------------------------------------------------
 
 
 def nobody_waits() -> None:

@@ -1,4 +1,4 @@
-"""Stamps: what they change with, and when they are not believed."""
+"""Stamps: the changes that they show, and the cases in which they are not reliable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Batches divided among processes: what BatchNorm over all GPUs would wait for in vain is refused."""
+"""Batches divided among processes: divisions with which synchronised BatchNorm would wait forever are
+refused."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_pieces_are_counted_as_they_are_made() -> None:
 
 
 def test_a_training_is_refused_before_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the pretend device, with four processes that are never asked anything."""
+    """On the pretend device, with four simulated processes that never communicate."""
     from rbtools.training import METHODS
     from tests.pretend_device import PretendDevice
     from tests.pretend_training import trained_for

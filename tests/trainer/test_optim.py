@@ -20,7 +20,7 @@ KINDS = [
 
 
 def trained(kind, options, state=None, steps=3):
-    """The weights after some steps, and the optimiser; `state` is where another one stood."""
+    """The weights after some steps, and the optimiser; `state` is the state of an earlier optimiser."""
     weight = nn.Parameter(torch.linspace(-1, 1, 6).reshape(2, 3))
     optimizer = kind([weight], **options)
     if state is not None:

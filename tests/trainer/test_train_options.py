@@ -135,7 +135,7 @@ def test_the_filter_trains_a_batch_of_no_use_as_erm_does(
     attack = METHODS.build("pgd", attack_steps=3)
     found = go(changed(filter="chen-lee", warm_steps=1), attack)
     assert found["checkpoint"] == go(TWICE, attack if raised else None)["checkpoint"]
-    # Clean, the warm step, the look; then the other steps and x', or x alone.
+    # Clean images, the warm step, the decision; then the other steps and x', or x alone.
     wanted = {"forward": 6, "backward": 4} if raised else {"forward": 4, "backward": 2}
     assert found["train"]["passes"] == wanted
     told = found["train"]["config"]

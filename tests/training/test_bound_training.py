@@ -1,4 +1,4 @@
-"""IBP training and CROWN-IBP: losses and gradients beside matrices, and the ramp of eps."""
+"""IBP training and CROWN-IBP: losses and gradients compared with matrix formulas, and the ramp of eps."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_the_smooth_ramp_is_a_fourth_power_and_the_line_that_continues_it() -> N
 
 
 def test_passes_of_the_bounds_follow_the_schedule() -> None:
-    at = (0.1, 0.3, 0.9)  # before the ramp, in it, and after it
+    at = (0.1, 0.3, 0.9)  # before, during and after the ramp
     passes = {
         name: [
             METHODS.build(name, eps_warmup=0.2, eps_ramp=0.4, **more).at(done).bound_passes(3) for done in at
@@ -168,7 +168,8 @@ def test_a_ramp_that_never_ends_is_refused(name: str) -> None:
 def test_its_margins_are_those_of_the_certificates(
     name: str, options: dict[str, Any], certifier: str, more: dict[str, Any]
 ) -> None:
-    """In eval mode, but for the charge for rounding: what the history counts is what rb-certify counts."""
+    """In eval mode the history and rb-certify count the same images, except for the bound of rounding
+    errors."""
     torch.manual_seed(1)
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.AvgPool2d(2),

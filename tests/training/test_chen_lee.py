@@ -1,4 +1,4 @@
-"""Chen and Lee's filter: what it leaves out, what is still attacked, and what is trained on then."""
+"""Chen and Lee's filter: the filtered examples, those that are still attacked, and the images of the loss."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_who_left_has_the_clean_cross_entropy_and_the_others_the_methods(rule, l
     values.mean().backward()
     assert loss.value.item() == pytest.approx(values.mean().item(), rel=1e-9)
     assert net.scale.grad.item() == pytest.approx(scale.grad.item(), rel=1e-9)
-    # What is told of who left is where the attack left them.
+    # The logits of filtered examples are those at the point where their attack stopped.
     reached = torch.where(torch.tensor(stay) > 0, at + 0.1, at + 0.041)
     assert loss.adversarial_logits.argmax(1).tolist() == (reached > 0.5).tolist()
 

@@ -445,7 +445,7 @@ def test_defaults_are_those_of_the_papers():
 
 
 def test_settings_that_came_later_leave_the_keys_of_former_results_alone():
-    """What a method is in a store key, unless it is set otherwise: its numbers are those of that time."""
+    """The default fields of methods in store keys: a changed default needs a new version."""
     inner = {"eps": 8 / 255, "step_size": 2 / 255, "attack_steps": 10, "inner_mode": "eval"}
     pair = {**inner, "lambda": 1.0, "pair": "softmax"}
     ranges = {"step_min": 1 / 255, "step_max": 4 / 255, "steps_min": 5, "steps_max": 15}

@@ -1,4 +1,4 @@
-"""Files of torch.save: what is read is what torch reads, and what does not hold together is refused."""
+"""Files of torch.save: values equal torch's, and inconsistent files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of RobustBench's entries: every row is a network, and a name that means several is asked about."""
+"""Names of RobustBench's entries: every row is a network, and an ambiguous name is refused."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def layer(name: str, outputs: int, *inputs: int) -> Shapes:
-    """A weight and a bias; without inputs those of a normalisation."""
+    """The weight and bias of a linear layer or, without inputs, of a normalisation."""
     return {f"{name}.weight": (outputs, *inputs), f"{name}.bias": (outputs,)}
 
 
@@ -138,7 +138,7 @@ def pixels(side: int) -> Tensor:
     return (0.5 + 0.3 * torch.sin(2 * c + 0.4 * h) + 0.2 * torch.cos(0.9 * w + c)).float()[None]
 
 
-# By the network: its tensors, what it is recognised as, and the pixels a side of the image.
+# Network -> (its tensors, the recognised name, the side of the image in pixels).
 NETWORKS: dict[str, tuple[Shapes, str, int]] = {
     "ViT": (vit(), "zoo:deit-ti", 224),
     "DeiT": (vit("deit"), "timm:deit_tiny_distilled_patch16_224", 224),
@@ -167,7 +167,7 @@ def test_a_network_computes_what_transformers_computes(name: str) -> None:
     state = renamed(filled(shapes))
     space, _, known = expected.partition(":")
     arch = {"space": space, "name": known}
-    if name != "DeiT":  # with two heads it is known by its configuration alone
+    if name != "DeiT":  # only the configuration shows that it has two heads
         seen = infer(state)
         arch = seen.arch
         assert (f"{arch['space']}:{arch['name']}", seen.classes, seen.in_channels) == (expected, 10, 3)

@@ -24,7 +24,7 @@ METRICS = frozenset("--metric --rows --cols --by --x --y --colour --objective --
 
 
 class Follows(NamedTuple):
-    """What may come next: choices (`many`: several with commas), dashed words, files, folders."""
+    """The possible next words: choices (`many`: several with commas), options, files, folders."""
 
     choices: tuple[str, ...] = ()
     dashed: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def _metrics() -> tuple[str, ...]:
 
 
 def _values(pages: Iterable[Page]) -> dict[str, Follows]:
-    """Option, or place and option where places differ -> what may follow. The more specific comes first."""
+    """Option, or place and option where places differ -> possible values. The more specific comes first."""
     values: dict[str, dict[str, Follows | None]] = {}
     for page in pages:
         for param in page.command.get_params(page.context):
@@ -253,7 +253,7 @@ def fish(tools: Sequence[Sequence[Page]]) -> str:
     """`complete` lines for fish, with what each option means."""
     pages = [page for of_tool in tools for page in of_tool]
     places = " ".join(f"'{page.words}'" for page in pages if " " in page.words)
-    where: dict[tuple[str, str], list[str]] = {}  # what is offered, by tool, and at which places
+    where: dict[tuple[str, str], list[str]] = {}  # offered words by tool, and their places
     for page in pages:
         for offered in _fish_offers(page):
             where.setdefault((page.words.split()[0], offered), []).append(page.words)
@@ -269,7 +269,7 @@ def fish(tools: Sequence[Sequence[Page]]) -> str:
 
 
 def _fish_offers(page: Page) -> list[str]:
-    """What a page offers, as the ends of `complete` lines; many pages offer the same."""
+    """The words that a page offers, as the ends of `complete` lines; many pages offer the same."""
     after = _after(page)
     lines = [] if after.files else ["-f"]
     if isinstance(page.command, click.Group):

@@ -36,7 +36,7 @@ CLEAN = "clean"
 # foolbox' PGD has 40 steps; APGD-CE and Square are AutoAttack's.
 ATTACKS = {"fgsm@Linf": "fgsm", "pgd@Linf": "pgd40", "aa_apgd-ce@Linf": "apgd-ce", "aa_square@Linf": "square"}
 LINF = "@Linf"
-DATA = {"imagenet16-120": "ImageNet16-120"}  # the others are named as here
+DATA = {"imagenet16-120": "ImageNet16-120"}  # the others have the same names here
 TRAIN = {"method": "erm", "preset": "nasbench201"}
 
 

@@ -21,7 +21,7 @@ from rbtools.formats.rows import MetricValues, PublishedRow
 from rbtools.records import metric_name, texts
 from rbtools.registry import param
 
-SMALLEST = 100_000  # parameters or multiply-adds that a network here can have
+SMALLEST = 100_000  # the least number of parameters or multiply-adds of a network
 PARTS = ("D1", "W1", "D2", "W2", "D3", "W3")
 EPS = 8 / 255
 _PGD = {"attack": "pgd", "norm": "linf", "eps": EPS, "steps": 20}
@@ -42,7 +42,7 @@ NUMBERS: dict[str, Record] = {
     "Linf_pgd_lip": {"metric": "pgd20.8.lip", **_PGD},
     "Linf_cw_lip": {"metric": "cw40.8.lip", **_CW},
 }
-# Histories of the validation: what they say at the best epoch.
+# Histories of the validation, and the metrics of their values at the best epoch.
 VALIDATION: dict[str, Record] = {
     "val_acc": {"metric": "val.acc"},
     "pgd": {"metric": "val.pgd20.8", **_PGD},
@@ -147,7 +147,7 @@ class NARes:
         for unit in units:
             training: Training = unit.content
             line = lines.setdefault(dumps(training.line["arch"]).decode(), (training.line, {}))
-            seed = dumps(training.train.get("seed"))  # of any type
+            seed = dumps(training.train.get("seed"))  # a value of any type
             if seed in line[1]:
                 report.note("two records stand for one training; the last one is written", unit.where)
             line[1][seed] = training
@@ -188,7 +188,8 @@ def _arch(line: Record) -> Record:
     }
     arch |= {"depth": depth, "width": width}
     for ours, theirs in (("params", "Params"), ("macs", "MACs")):
-        if isinstance(line.get(theirs), int) and line[theirs] >= SMALLEST:  # else it is in millions
+        # otherwise the number is in millions
+        if isinstance(line.get(theirs), int) and line[theirs] >= SMALLEST:
             arch[ours] = line.pop(theirs)
     return {key: value for key, value in arch.items() if value is not None}
 

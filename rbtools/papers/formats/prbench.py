@@ -284,7 +284,7 @@ class _Keys:
         return {"metric": name, "attack": attack, "norm": "linf", "eps": self.eps, **steps}
 
     def place(self, metric: str, spelled: str | None = None) -> tuple[str, str] | None:
-        """The group and key of a metric; None where a row has no place for it."""
+        """The group and key of a metric; None if a row cannot express it."""
         candidates = list(self._candidates(metric))
         if spelled is not None:
             group, slash, key = spelled.partition("/")

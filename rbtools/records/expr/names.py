@@ -21,7 +21,7 @@ class MissingName(RbError):
     def __init__(self, name: str, record: Record) -> None:
         super().__init__(name, record)
         self.name, self.record = name, record
-        self.beside_text = False  # compared with a text, so perhaps meant as a text
+        self.beside_text = False  # it is compared with a text, so it may be meant as one
 
     def __str__(self) -> str:
         metrics, fields = list(metrics_of(self.record)), list(_fields(self.record))
@@ -121,7 +121,7 @@ def expand(pattern: str, names: Iterable[str]) -> list[str]:
 def select(metrics: Iterable[str], text: str) -> list[str]:
     """The metrics that a list such as `acc, fgsm.*` names, each once, in the order of the list.
 
-    Raises MissingName for an item that names none of them, RbError for an empty list.
+    Raises MissingName for an item that matches no metric, RbError for an empty list.
     """
     metrics = list(metrics)
     items = [item.strip() for item in text.split(",") if item.strip()]

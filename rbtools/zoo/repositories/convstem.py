@@ -88,6 +88,6 @@ def infer(state: State) -> Seen | None:
 
 
 def _convnext(state: State, width: int) -> str | None:
-    if width == 768:  # tiny and small differ in the blocks of the third stage
+    if width == 768:  # tiny and small differ only in the blocks of the third stage
         return "convnext-s" if "stages.2.blocks.9.conv_dw.weight" in state else "convnext-t"
     return {1024: "convnext-b", 1536: "convnext-l"}.get(width)

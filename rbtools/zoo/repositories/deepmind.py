@@ -27,7 +27,7 @@ NAMES = (
 )
 EXAMPLES = ("deepmind/wrn-28-10", "deepmind/preactresnet18", "deepmind/ra-wrn-70-16")
 BLOCKS = {"18": (2, 2, 2, 2), "34": (3, 4, 6, 3)}
-RA_WRN = ((30, 31, 10), (96, 216, 432, 864))  # blocks of a stage, widths with the stem's
+RA_WRN = ((30, 31, 10), (96, 216, 432, 864))  # (blocks of each stage, widths of the stem and the stages)
 SQUEEZE = 0.25  # squeeze-and-excitation's channels as a share of the block's
 
 CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))

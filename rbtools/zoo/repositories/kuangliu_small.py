@@ -92,7 +92,7 @@ class GroupShuffleBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
         super().__init__()
         inner, self.stride = outputs // 4, stride
-        self.groups = 1 if inputs == 24 else groups  # of the first convolution: not on the stem's output
+        self.groups = 1 if inputs == 24 else groups  # groups of the first convolution: 1 on the stem's output
         self.conv1, self.bn1 = _conv(inputs, inner, 1, groups=self.groups), nn.BatchNorm2d(inner)
         self.conv2, self.bn2 = _conv(inner, inner, 3, stride, inner), nn.BatchNorm2d(inner)
         self.conv3, self.bn3 = _conv(inner, outputs, 1, groups=groups), nn.BatchNorm2d(outputs)

@@ -20,9 +20,10 @@ from rbtools.zoo.repositories.deepmind import SqueezeExcite, variants  # noqa: F
 
 NAMES = r"peng/ra-wrn-101-2"
 EXAMPLES = ("peng/ra-wrn-101-2",)
-BLOCKS, WIDTHS = (7, 11, 18, 1), (96, 512, 1024, 2016, 4032)  # of a stage; widths with the stem's
+# blocks of each stage, widths of the stem and the stages
+BLOCKS, WIDTHS = (7, 11, 18, 1), (96, 512, 1024, 2016, 4032)
 GROUPS = 2
-NARROW, SQUEEZE = 0.25, 0.25  # a block's inner channels by its output's; squeezed ones by its input's
+NARROW, SQUEEZE = 0.25, 0.25  # ratios: a block's inner to its output channels; squeezed to input channels
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
