@@ -177,7 +177,8 @@ class BootstrapDraws:
             drawn = np.empty(total.shape)
             for row, (record, entry, name) in enumerate(zip(records, entries, whose, strict=True)):
                 values = self.number(record, entry["terms"][number]["metric"], name)
-                drawn[row] = sign * self._alike(record, sign * values)  # all terms are good together
+                # all terms are drawn as fully correlated
+                drawn[row] = sign * self._alike(record, sign * values)
             finite = ~np.isnan(drawn)
             least = np.where(finite, drawn, np.inf).min(0)
             most = np.where(finite, drawn, -np.inf).max(0)

@@ -58,7 +58,7 @@ def step_mode_param() -> Any:
     return param("eval", help, choices=("eval", "train"))
 
 
-InnerResult = TypeVar("InnerResult")  # the type of what `Method.inner_attack` hands to `Method.loss`
+InnerResult = TypeVar("InnerResult")  # the type that `Method.inner_attack` returns and `Method.loss` takes
 
 
 class Method(Registered, Generic[InnerResult]):

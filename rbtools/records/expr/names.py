@@ -41,7 +41,8 @@ class MissingName(RbError):
         parts = self.name.split("-")
         if any("-".join(parts[:end]) in names for end in range(1, len(parts))):
             return f" {NAMES_RULE}."
-        return near(self.name, names, not_for=("none",))  # not clean accuracy, but an operation's number
+        # here "none" counts an operation; it does not mean clean accuracy
+        return near(self.name, names, not_for=("none",))
 
 
 def _listed(names: list[str]) -> str:
