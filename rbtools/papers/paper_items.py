@@ -229,7 +229,7 @@ PRBENCH = Paper(
                 "c": f"rb-plot curves --metric 'pr.uniform.*' {_OF_PAIR}",
                 "d": "rb-plot curves --metric 'pr.laplace.*' --where \"{pair} and train.method in"
                 f" ['corruption',{_NOISES},'pgd']\" {{to}}",
-                "e": f"rb-plot curves --over rho --metric '{{first}}' {_OF_PAIR}",
+                "e": f"rb-plot curves --over rho --metric 'probacc.uniform.{{gamma}}.*' {_OF_PAIR}",
                 "f": f"rb-plot curves --metric 'ge.pr-all.uniform.*' {_OF_PAIR}",
             },
             lacks=f"{_METHODS}; AutoAttack is its APGD-CE and APGD-T on 50 images",

@@ -199,7 +199,7 @@ DRAWN = {
     ("figure 2", "b"): ("box --preset prbench-code", "--weightings equal", "--within dataset,arch.name"),
     ("figure 2", "c"): ("curves --metric 'pr.uniform.*'", "arch.name == 'resnet18'"),
     ("figure 2", "d"): ("curves --metric 'pr.laplace.*'", "['corruption','corruption gaussian'", "'pgd']"),
-    ("figure 2", "e"): ("curves --over rho --metric 'probacc.uniform.0.03.*", "arch.name == 'resnet18'"),
+    ("figure 2", "e"): ("curves --over rho --metric 'probacc.uniform.0.03.*'", "arch.name == 'resnet18'"),
     ("figure 2", "f"): ("curves --metric 'ge.pr-all.uniform.*'", "arch.name == 'resnet18'"),
     ("figure 3", ""): ("curves --metric 'pr.uniform.*' --facet dataset,arch.name",),
     ("figure 4", ""): ("curves --over rho --metric 'probacc.uniform.0.03.*", "--facet dataset,arch.name"),
