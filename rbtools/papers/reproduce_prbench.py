@@ -145,6 +145,11 @@ def pair(record: dict[str, Any]) -> str:
     return f"{record.get('dataset')}, {network(record)}, "
 
 
+def first_pair(records: list[dict[str, Any]]) -> str:
+    """The pair of tables 4, 5 and 12: that of the first record."""
+    return pair(records[0]) if records else ""
+
+
 def rows_of(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
     """The columns of all tables, by data set, network and method."""
     found: dict[str, dict[str, float | None]] = {}
@@ -180,7 +185,7 @@ def composite(rows: side.Rows) -> dict[str, dict[str, float | None]]:
 
 def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     """The paper's claims on tables 4, 5 and 12 and on figure 6, tested on the first pair of these records."""
-    return claims_of(of_group(rows_of(records, scale), pair(records[0])))
+    return claims_of(of_group(rows_of(records, scale), first_pair(records)))
 
 
 def claims_of(rows: side.Rows) -> list[side.Claim]:
@@ -352,7 +357,7 @@ def in_table_12(method: str) -> bool:
 def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTable]:
     """Tables 4, 5 and 8 to 12, and the composite. The text of table 10 is not at hand, only the site's."""
     ours = rows_of(records, scale)
-    first = pair(records[0]) if records else ""
+    first = first_pair(records)
     here = of_group(ours, first)
     # Below full scale the first pair is none of the paper's, and only the others stand for further pairs.
     further = {name: one for name, one in ours.items() if first == FIRST or not name.startswith(first)}
