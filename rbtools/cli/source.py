@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import click
 import orjson
@@ -44,6 +44,7 @@ class RecordSource:
     table: Callable[[dict[str, Any], int], str] | None = (
         None  # the table of a record for a terminal of this width
     )
+    reads_ahead: ClassVar[bool] = True  # the lines may be read in another thread
 
     @property
     def strict(self) -> bool:
