@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 WINDOW_PER_JOB = 4
+ELSEWHERE = "Another shard writes this record."
 LONG = 600.0
 """Seconds: a run that takes longer says so after its first result."""
 
@@ -94,6 +95,8 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
             "--shard with --checkpoint divides the images of one model over processes that share a store."
             " Leave out --store none and --force."
         )
+    if source.places:
+        raise UsageError("--shard with :places is for records; here shards divide the images of one model.")
     return run.changed(divide=True, workers=max(run.placement.workers, source.place[1]))
 
 
@@ -111,7 +114,7 @@ class _Loop:
         self.source, self.functions, self.screen, self.output = source, functions, screen, output
         self.run = run
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
-        self.helped = 0
+        self.helped = self.elsewhere = 0
         self.spare = run.placement.divide and any(function.divisible for function in functions)
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
@@ -176,10 +179,12 @@ class _Loop:
 
     def lines(self) -> Iterator[Line]:
         """The lines of the source, read ahead to know their number."""
-        lines = self.source.lines(self.screen, self.output, spare=self.spare)
+        lines = self.source.lines(
+            self.screen, self.output, spare=self.spare, results=len(self.functions)
+        )
         if not self.source.reads_ahead:
             return lines
-        self.ahead = ReadAhead(lines, lambda line: len(self.functions))
+        self.ahead = ReadAhead(lines, lambda line: len(self.functions if line.results is None else line.results))
         return iter(self.ahead)
 
     @property
@@ -223,7 +228,7 @@ class _Loop:
         total = self.total if reading else window.given
         if total is None or total < 2:
             return name + progress.text
-        done, text = window.given - len(window.waiting.keys() - window.held.keys()), name + progress.text
+        done, text = self.done + self.failed + self.passed + len(window.held), name + progress.text
         if done:
             rest = (time.perf_counter() - self.start) / done * (total - done)
             text += f" · {clock_time(rest)} left in all"
@@ -259,6 +264,11 @@ class _Loop:
         if not line.continues:
             self.screen.wrong_line(message)
         return dumps(bad_line_record(self.screen.tool, line))
+
+    def place_of_another(self) -> bytes:
+        """The line that stands for a result of another shard: the tools after this one pass it on."""
+        self.elsewhere += 1
+        return dumps({"schema": SCHEMA, "error": {"tool": self.screen.tool, "message": ELSEWHERE}})
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
         """The output line of a finished job; messages about it go to the terminal."""
@@ -357,6 +367,7 @@ class _Loop:
             parts = [f"{self.done} judged"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.passed} passed on with their error"] if self.passed else []
+        parts += [f"{self.elsewhere} of other shards"] if self.elsewhere else []
         parts += [f"{self.helped} written by another shard"] if self.helped else []
         return f"{total} record{'s' * (total != 1)}: {', '.join(parts)}."
 
@@ -395,16 +406,31 @@ class _Window:
         """The jobs of a line; a line without jobs is written in its turn."""
         record = self.loop.record_of(line)
         if record is not None:
-            yield from self.jobs(record, where(line), helps=line.helps)
+            yield from self.jobs(record, where(line), helps=line.helps, results=line.results)
+            return
+        if line.results is not None and 0 not in line.results:  # the shard of the first result passes it on
+            if self.loop.source.places:
+                self.finish(self._places(1)[0], self.loop.place_of_another)
+            else:
+                self.room.release()
             return
         if line.helps:
             self.room.release()
             return
         self.finish(self._places(1)[0], lambda: self.loop.passing(line))
 
-    def jobs(self, record: dict[str, Any], at: str, *, helps: bool = False) -> Iterator[Job]:
-        """A job for each function; `at` is the place of the record. `helps`: another shard writes it."""
-        for function, place in enumerate(self._places(len(self.loop.functions))):
+    def jobs(
+        self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
+    ) -> Iterator[Job]:
+        """A job for each function, or for those of `results`; `at` is the place of the record. `helps`:
+        another shard writes it."""
+        every = range(len(self.loop.functions))
+        mine = every if results is None else results
+        functions = every if self.loop.source.places else mine
+        for function, place in zip(functions, self._places(len(functions)), strict=True):
+            if function not in mine:
+                self.finish(place, self.loop.place_of_another)
+                continue
             job = Job(place, function, record)
             if helps:
                 self.helps.add(place)
