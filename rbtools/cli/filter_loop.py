@@ -179,12 +179,12 @@ class _Loop:
 
     def lines(self) -> Iterator[Line]:
         """The lines of the source, read ahead to know their number."""
-        lines = self.source.lines(
-            self.screen, self.output, spare=self.spare, results=len(self.functions)
-        )
+        lines = self.source.lines(self.screen, self.output, spare=self.spare, results=len(self.functions))
         if not self.source.reads_ahead:
             return lines
-        self.ahead = ReadAhead(lines, lambda line: len(self.functions if line.results is None else line.results))
+        self.ahead = ReadAhead(
+            lines, lambda line: len(self.functions if line.results is None else line.results)
+        )
         return iter(self.ahead)
 
     @property

@@ -74,8 +74,9 @@ class RecordSource:
         """Yield the lines of this shard, after checking input and output.
 
         `spare`: a shard without a line, because there are more shards than lines, gets that of another one
-        to help with. `results`: how many the tool makes of a record; shards divide them. Raises UsageError if there is no input, or input and output are one file, and NoRecords
-        at the end of an input that had no line for any shard.
+        to help with. `results`: how many the tool makes of a record; shards divide them. Raises UsageError if
+        there is no input, or input and output are one file, and NoRecords at the end of an input that had no
+        line for any shard.
         """
         number, of = self.place
         every = self._any_lines(output)

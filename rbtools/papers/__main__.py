@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import filecmp
 import importlib
 import os
 import subprocess
@@ -72,7 +71,7 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
         raise RbError(
             f"The recipe {name} ended with status {done.returncode}. Run it again: it goes on there."
         )
-    put(aside, records)
+    sidebyside.put(aside, records)
     if part is not None:
         parts = cluster.files_of(whole, part)
         lacking = ", ".join(one.name for one in parts if not one.exists())
@@ -80,21 +79,13 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
             click.echo(f"{records} is written. The last shard joins all; not there yet: {lacking}.")
             return
         cluster.join(parts, aside)
-        put(aside, whole)
+        sidebyside.put(aside, whole)
     report(name, setting.scale, whole)
-
-
-def put(new: Path, old: Path) -> None:
-    """Replace a file if the new one differs."""
-    if old.exists() and filecmp.cmp(old, new, shallow=False):
-        new.unlink()
-    else:
-        new.replace(old)
 
 
 def report(name: str, scale: str, records: Path) -> None:
     """Print the published values beside ours, and which of the paper's claims hold."""
-    with records.open() as stream:
+    with records.open("rb") as stream:
         click.echo(comparison(name).report(sidebyside.read(stream), scale))
 
 

@@ -46,7 +46,7 @@ def shell_text(pipe: str, jobs: str, part: str | None) -> str:
         else:
             other = dumps({"schema": SCHEMA, "error": {"tool": "rb-arch", "message": ELSEWHERE}}).decode()
             after = (
-                f' | awk -v of={of} -v mine="$(turned)" -v other=\'{other.strip()}\''
+                f" | awk -v of={of} -v mine=\"$(turned)\" -v other='{other.strip()}'"
                 " '{ print NR % of == mine % of ? $0 : other }'"
             )
     functions = "".join(
