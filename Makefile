@@ -89,7 +89,8 @@ clean:  ## remove .venv and everything that was built
 #   make figures-NAME                 runs the reproduction where it is not done, then draws
 #
 # Records go to $(REPRODUCED)/NAME-SCALE.jsonl, figures and tables to $(REPRODUCED)/NAME. Run it again and it goes
-# on where it was. JOBS trainings run at once; SHARD=2/8, or auto in a Slurm array, is a part of the records. PR_PAIRS, PR_VITS and PR_VIT_S choose parts of PRBench.
+# on where it was. JOBS trainings run at once (auto, ray: workers of every stage); SHARD=2/8, or auto in a Slurm array,
+# is a part of the records. PR_PAIRS, PR_VITS and PR_VIT_S choose parts of PRBench.
 REPRODUCED ?= reproduced
 JOBS ?= 2
 DATA ?= data

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -45,11 +45,26 @@ def missing(name: str, setting: Setting) -> str:
     return sidebyside.absent(name, sidebyside.needed(setting, sets, published, name == "prbench"))
 
 
+def run(name: str, setting: Setting, folder: Path, into: IO[bytes] | int, *, dry: bool = False) -> None:
+    """Run the pipe of a recipe. Without RB_STORE and RB_CONFIG the store is in the folder, and no
+    configuration is read. Raises RbError if a tool fails."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    usual = {"RB_CONFIG": "none", "RB_STORE": str(folder / "store")}
+    own = {"RB_DATA": setting.data, "PATH": path, **_ONE_THREAD}
+    # A tool that fails ends the recipe, in groups too.
+    text = cluster.shell_text(RECIPES[name](setting), setting.jobs, setting.shard, dry=dry)
+    line = ["bash", "-e", "-o", "pipefail", "-c", text]
+    done = subprocess.run(line, stdout=into, env={**usual, **os.environ, **own})
+    if done.returncode and not dry:
+        raise RbError(
+            f"The recipe {name} ended with status {done.returncode}. Run it again: it goes on there."
+        )
+
+
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
     """Run a recipe, which resumes from the store, and print the published values beside ours. Records are
     written to a temporary file, which replaces the old one only if it is complete and differs: figures
-    compare dates. Without RB_STORE and RB_CONFIG the store is in the folder, and no configuration is read. A
-    shard has a file of its own; the last one joins all, and prints.
+    compare dates. A shard has a file of its own; the last one joins all, and prints.
     """
     if lacking := missing(name, setting):
         raise RbError(lacking)
@@ -59,18 +74,8 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
     aside = records.with_name(f"new-{records.name}")
     if part is not None:
         records.unlink(missing_ok=True)  # that of an earlier run is not to be joined
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    usual = {"RB_CONFIG": "none", "RB_STORE": str(folder / "store")}
-    own = {"RB_DATA": setting.data, "PATH": path, **_ONE_THREAD}
     with aside.open("wb") as stream:
-        # A tool that fails ends the recipe, in groups too.
-        text = cluster.shell_text(RECIPES[name](setting), str(setting.jobs), part)
-        line = ["bash", "-e", "-o", "pipefail", "-c", text]
-        done = subprocess.run(line, stdout=stream, env={**usual, **os.environ, **own})
-    if done.returncode:
-        raise RbError(
-            f"The recipe {name} ended with status {done.returncode}. Run it again: it goes on there."
-        )
+        run(name, setting, folder, stream)
     sidebyside.put(aside, records)
     if part is not None:
         parts = cluster.files_of(whole, part)
@@ -116,8 +121,11 @@ def report(name: str, scale: str, records: Path) -> None:
 @click.option("--where", default=None, help="Only some records for reproduce-search.")
 @click.option("--width", default=6.5, help="The width of figures in inches.")
 @click.option("--only-draw", is_flag=True, help="Draw the records that are there, and run nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Run nothing; each stage says what it would compute, and how long."
+)
 @click.option("--records", default=None, type=click.Path(exists=True), help="Compare these, and run nothing.")
-def main(name: str | None, folder: str, part: str | None, **options: Any) -> None:
+def main(name: str | None, folder: str, part: str | None, dry_run: bool, **options: Any) -> None:
     """Reproduce a paper, or draw its figures and tables. Without NAME, list the names."""
     if name is None:
         click.echo("\n".join(NAMES))
@@ -142,6 +150,9 @@ def main(name: str | None, folder: str, part: str | None, **options: Any) -> Non
             click.echo(reproduce_search.report(options["table"], str(options["runs"]), options["where"]))
         elif options["records"] is not None:
             report(of, setting.scale, Path(options["records"]))
+        elif dry_run:
+            for source in (of,) if kind == "reproduce" else FIGURES[of]:
+                run(source, setting, Path(folder), subprocess.DEVNULL, dry=True)
         elif kind == "reproduce":
             reproduce(of, setting, Path(folder))
         else:

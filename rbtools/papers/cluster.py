@@ -21,15 +21,19 @@ EVALUATORS = ("attack", "certify", "corrupt", "ge", "measure", "pr")
 _FAILED = b'{"schema":%d,"error":' % SCHEMA
 
 
-def shell_text(pipe: str, jobs: str, part: str | None) -> str:
+def shell_text(pipe: str, jobs: str, part: str | None, *, dry: bool = False) -> str:
     """The pipe with workers in every stage and as one shard, `I/N`, of the records.
 
     A number of jobs is that of trainings, which the recipe has itself: the stages of a pipe run at the same
-    time anyway. `auto` and `ray` are for all stages.
+    time anyway. `auto` and `ray` are for all stages. `dry`: every stage says what it would do, and a search
+    does nothing.
     """
     more = {tool: "" for tool in ("arch", "train", *EVALUATORS)}
     if not jobs.isdigit():
         more |= dict.fromkeys(("train", *EVALUATORS), f" --jobs {jobs}")
+    if dry:
+        more = {tool: f"{words} --dry-run --allow-empty" * (tool != "arch") for tool, words in more.items()}
+        pipe = f"rb-search() {{ :; }}; {pipe}"
     divided, after, begin = "train" if "rb-train" in pipe else "arch", "", ""
     if part is not None:
         number, of = shard(part)

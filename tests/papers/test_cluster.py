@@ -93,6 +93,8 @@ def test_workers_are_of_every_stage_and_a_number_of_them_of_trainings() -> None:
         "rb-pr --gamma 1 --jobs ray",
         "rb-train --jobs 2 --jobs ray",
     ]
+    dry = cluster.shell_text("{ rb-search darts; rb-arch; } | rb-train", "2", None, dry=True)
+    assert 'rb-train "$@" --dry-run' in dry and "rb-search() { :; }" in dry and 'rb-arch "$@"' not in dry
 
 
 def test_records_are_divided_once_where_they_are_trained_or_else_listed() -> None:
