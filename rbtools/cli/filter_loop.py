@@ -225,13 +225,15 @@ class _Loop:
         if helpers is not None and place in helpers.helped:
             place = helpers.helped[place]
         name = f"{name_of(window.waiting[place][0].record)} " if place in window.waiting else ""
-        total = self.total if reading else window.given
+        total = self.total
+        if total is None and not reading:
+            total = window.given
         if total is None or total < 2:
             return name + progress.text
         done, text = self.done + self.failed + self.passed + len(window.held), name + progress.text
         if done:
-            rest = (time.perf_counter() - self.start) / done * (total - done)
-            text += f" · {clock_time(rest)} left in all"
+            seconds = (time.perf_counter() - self.start) / done * (total - done)
+            text += f" · {clock_time(seconds)} left in all"
         return f"[{min(done + 1, total)}/{total}] {text}"
 
     def _read(self, executor: Executor, room: threading.Semaphore) -> None:
@@ -324,16 +326,18 @@ class _Loop:
         if not self.screen.wants_details:
             return
         stages = {name: round(seconds, 3) for name, seconds in report.stages.items()}
-        rest = report.seconds - sum(report.stages.values())
-        words = [f"{name} {seconds:.2f} s" for name, seconds in {**stages, "rest": max(rest, 0)}.items()]
+        unmeasured = report.seconds - sum(report.stages.values())
+        words = [
+            f"{name} {seconds:.2f} s" for name, seconds in {**stages, "rest": max(unmeasured, 0)}.items()
+        ]
         self.screen.detail(f"{name_of(record)}: {report.seconds:.2f} s: {', '.join(words)}.")
         outcome = "failed" if report.result is None else "pending" if report.pending else "done"
-        known = record.get("metrics", {})
+        before = record.get("metrics", {})
         new = {} if report.result is None else report.result.get("metrics", {})
         event: dict[str, Any] = {"event": "record", "name": name_of(record), "outcome": outcome}
         event |= {"place": place} if place else {}
         event |= {"found": report.found, "computed": report.computed, "seconds": round(report.seconds, 3)}
-        event |= {"stages": stages, "metrics": {k: v for k, v in new.items() if known.get(k) != v}}
+        event |= {"stages": stages, "metrics": {k: v for k, v in new.items() if before.get(k) != v}}
         self.screen.tell(event, report.result)
 
     def times(self) -> str:
@@ -353,8 +357,8 @@ class _Loop:
         """The result in one line for people, where standard error is a terminal."""
         if not self.screen.terminal:
             return
-        known = record.get("evals", [])
-        new = [entry for entry in result.get("evals", []) if entry not in known]
+        before = record.get("evals", [])
+        new = [entry for entry in result.get("evals", []) if entry not in before]
         if new:
             self.screen.say(f"{name_of(result)}  " + "  ".join(map(_in_words, new)))
 
