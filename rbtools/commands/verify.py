@@ -108,8 +108,8 @@ def main(
         run = work.run
         job = VerifyJob(run.selection.n, sample, run.settings.seed, run)
         status = shared.done(_with_file(source, work, job))
-    known = heard.tell()
-    return status or (shared.FAILED if heard.wrong or not known else shared.DONE)
+    any_verdict = heard.tell()
+    return status or (shared.FAILED if heard.wrong or not any_verdict else shared.DONE)
 
 
 def _with_file(
@@ -146,9 +146,11 @@ class _OrItsOwn(shared.RecordSource):
 
     start: Callable[[], dict[str, Any]] | None = None
 
-    def lines(self, screen: shared.Terminal, output: RecordWriter, *, spare: bool = False) -> Iterator[Line]:
+    def lines(
+        self, screen: shared.Terminal, output: RecordWriter, *, spare: bool = False, results: int = 1
+    ) -> Iterator[Line]:
         came = False
-        for line in super().lines(screen, output, spare=spare):
+        for line in super().lines(screen, output, spare=spare, results=results):
             came = True
             yield line
         if not came and self.start is not None:

@@ -160,12 +160,11 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.Excerpt]:
     """What figures 10 to 12 show of the files of the data set, from the files that rb-convert writes of the
-    record with the lowest number."""
+    first record, #0 at full scale."""
     if not records:
         return {name: side.PaperTable(name, {}, {}, ()) for name in ("figure 10", "figure 11", "figure 12")}
     written = FORMATS.build("jung2023")
-    first = Unit("", written.unit(min(records, key=lambda record: int(record["arch"]["index"]))))
-    documents = written.documents([first], ConversionReport())
+    documents = written.documents([Unit("", written.unit(records[0]))], ConversionReport())
     files = {one.path.rpartition("/")[2]: json.loads(b"".join(one.content)) for one in documents}
     meta = files["meta.json"]
     shown = {**meta, "ids": {index: meta["ids"][index] for index in ("21", "1832")}}
@@ -219,9 +218,3 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}
     return reproduce_search.on_records(reproduce_search.JUNG, columns, records, scale, "Table 1 (eps 1)")
-
-
-def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables and claims."""
-    texts = [table.text() for table in tables(records, scale).values()]
-    return "\n".join([*texts, side.told(claims(records, scale))])

@@ -128,20 +128,17 @@ def _sizes(matrix: HeatmapMatrix, width: float) -> tuple[float, float]:
 
 
 def _families(names: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Runs of metrics that differ in their last numbers only: name, first place, last place."""
+    """Runs of metrics that differ in their last numbers only: name, first place, last place. A metric of
+    rb-corr's SET:NAME has its set in the name; those without a number are a run over the sets.
+    """
     runs: list[tuple[str, int, int]] = []
     for place, name in enumerate(names):
-        family = _family(name)
+        of_set, colon, metric = name.rpartition(":")
+        parts = words.with_number(metric)
+        family = words.tidy(metric if parts is None else f"{of_set}{colon}{parts.family}")
         first = runs.pop()[1] if runs and runs[-1][0] == family else place
         runs.append((family, first, place))
     return runs
-
-
-def _family(name: str) -> str:
-    """A metric without its number; of rb-corr's SET:NAME with the set, but for one that has no number."""
-    of_set, colon, metric = name.rpartition(":")
-    parts = words.with_number(metric)
-    return words.tidy(metric if parts is None else f"{of_set}{colon}{parts.family}")
 
 
 def _name(axes: Axes, names: Sequence[str], cell: float, most: float, which: str) -> float:

@@ -179,9 +179,6 @@ def test_runs_of_one_family_in_joined_sets_are_named_with_their_set() -> None:
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["acc", "a:fgsm", "b:fgsm", "c:fgsm"]
 
 
-# --- curves ---------------------------------------------------------------------------------------
-
-
 def test_lines_of_facets_share_names_and_looks() -> None:
     some = [
         {**trained(method, **{"pr.uniform.0.1": 0.5, "pr.uniform.0.2": 0.4}), "dataset": dataset}
@@ -270,9 +267,6 @@ def test_means_have_their_deviations() -> None:
     axes = drawn("bars", some, metric="acc", group="train.method").axes[0]
     (segment,) = next(one for one in axes.containers if hasattr(one, "lines")).lines[2][0].get_segments()
     assert segment[:, 0].tolist() == pytest.approx([0.5 - 0.5**0.5, 0.5 + 0.5**0.5])
-
-
-# --- searches and confidences ---------------------------------------------------------------------
 
 
 def searched(algorithm: str, objective: str = "acc", **more: Any) -> dict[str, Any]:
