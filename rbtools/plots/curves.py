@@ -162,7 +162,7 @@ class CurvesPlot(Drawing):
         entries: dict[str, Artist] = {}
         several = len({panel.quantity for panel in panels}) > 1
         for number, panel in enumerate(panels):
-            look = {
+            look: dict[str, Any] = {
                 "color": style.COLOURS[1 + number % (len(style.COLOURS) - 1)],
                 "linestyle": style.DASHES[1 + number % (len(style.DASHES) - 1)],
             }
