@@ -378,6 +378,16 @@ def _check_together(recipe: Recipe) -> None:
 
 def check_method(recipe: Recipe, method: Method) -> None:
     """Raise RbError if a method does not go with the recipe."""
+    if method.weight_radius is not None:
+        for option, given in (
+            ("--regularize awp", "awp" in recipe.regularize),
+            ("micro of --batch-size", recipe.micro_batch is not None),
+        ):
+            if given:
+                raise RbError(
+                    f"--method {method.name} perturbs the weights for a whole batch, and {option} does not go"
+                    " with it. Leave out one of the two."
+                )
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
             f"--lr theorem1 is about a share beta of adversarial loss, which --method {method.name} has"
