@@ -107,7 +107,7 @@ class Method(Registered, Generic[InnerResult]):
 
     @property
     def weight_radius(self) -> float | None:
-        """How far all weights ascend the loss before a step's gradient is taken (SAM); None for not at all."""
+        """How far all weights ascend the loss before a step's gradient is taken (SAM); None if not."""
         return None
 
     def check_network(self, model: nn.Module, shape: Sequence[int]) -> None:
