@@ -34,7 +34,7 @@ def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Ten
 
 
 @dataclass(frozen=True)
-class AWP:
+class AWPAscent:
     """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): w moves by gamma |w| g / |g|.
 
     Biases and BatchNorm do not move. The optimiser's step is made at the perturbed weights, which its weight
@@ -55,7 +55,7 @@ class AWP:
 
 
 @dataclass(frozen=True)
-class SAM:
+class SAMAscent:
     """Sharpness-aware minimisation (Foret et al. 2021; davda54/sam): all weights move by rho g / |g|.
 
     The optimiser's step is made from the weights before the perturbation. BatchNorm's statistics are those of
@@ -76,7 +76,7 @@ class SAM:
         return list(self.rho * each / whole)
 
 
-Ascent: TypeAlias = AWP | SAM
+Ascent: TypeAlias = AWPAscent | SAMAscent
 """How the weights of a step are perturbed before its gradient is taken."""
 
 
@@ -122,8 +122,8 @@ def perturbed_weights(
     finally:
         with torch.no_grad():
             if ascent.step_inside:
-                for weight, step in added:
-                    weight.sub_(step)
+                for moved, step in added:
+                    moved.sub_(step)
             else:
                 _restore([*before, *statistics])
 

@@ -30,7 +30,7 @@ def test_a_step_on_a_quadratic_is_the_closed_form() -> None:
 
     gradient = torch.tensor([1.0, 2.0, 5.0]).double()
     length = (gradient.square().sum() + 25).sqrt()
-    with regularize.perturbed_weights(net, loss, regularize.SAM(RHO)):
+    with regularize.perturbed_weights(net, loss, regularize.SAMAscent(RHO)):
         assert torch.allclose(net["w"][:, 0], 1 + RHO * gradient / length)
         assert torch.allclose(net["v"], RHO * slope / length)
         loss().backward()
