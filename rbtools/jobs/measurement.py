@@ -372,4 +372,7 @@ def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
     if job.attack is not None and not clean:
         attack = [job.attack.name, metric_name.eps_name(job.attack.eps)]
         return before, [] if measure.plain and attack == ["pgd", "8"] else attack
-    return before, [metric_name.eps_name(measure.eps)] if measure.own_eps else []
+    if not measure.own_eps:
+        return before, []
+    ball = [] if measure.norm == "linf" else [measure.norm]
+    return before, [*ball, metric_name.eps_name(measure.eps, measure.norm)]
