@@ -156,9 +156,9 @@ class Recipe:
     l2: float = param(5e-3, "Weight decay of l2.", check="non-negative", part_of="regularize:l2:weight")
     wci_weight: float = param(
         0.001,
-        "Lambda of wci: its weight in the loss.",
+        "Weight of wci in the loss.",
         check="non-negative",
-        part_of="regularize:wci:weight",
+        part_of="regularize:wci:lambda",
     )
     label_smoothing: float = param(
         0.0,
