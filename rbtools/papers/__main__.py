@@ -70,8 +70,14 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
 
 def report(name: str, scale: str, records: Path) -> None:
     """Print the published values beside ours, and which of the paper's claims hold."""
+    module = comparison(name)
     with records.open() as stream:
-        click.echo(comparison(name).report(sidebyside.read(stream), scale))
+        rows = sidebyside.read(stream)
+    if hasattr(module, "report"):
+        click.echo(module.report(rows, scale))
+        return
+    texts = [table.text() for table in module.tables(rows, scale).values()]
+    click.echo("\n".join([*texts, sidebyside.told(module.claims(rows, scale))]))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -86,7 +92,7 @@ def report(name: str, scale: str, records: Path) -> None:
 @click.option("--weights", default=None, help="NAS-Bench-201's weights.  [default: nas-bench-201 in --data]")
 @click.option("--jobs", default=2, help="Trainings, or figures, at once.")
 @click.option("--dataset", default="", help="Images of yours for reproduce-wci: imagefolder:PATH.")
-@click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 and 11, with spaces.")
+@click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 to 11, with spaces.")
 @click.option("--vits", default=None, help="Networks of timm for PRBench's table 8, with commas.")
 @click.option("--vit-s", default=None, help="The file of the weights of PRBench's ViT-S.")
 @click.option(

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 RESIDUAL = ("cinic10", "svhn", "cifar100")
 _SIDES = ":side=32:patch=4"
-_TIMM = ("deit_tiny_patch16_224.fb_in1k", "deit_small_patch16_224.fb_in1k")
-VITS = ",".join(f"timm:{name}{_SIDES}" for name in (*_TIMM, "vit_base_patch16_224.orig_in21k_ft_in1k"))
+_VIT_L = "vit_large_patch16_224.augreg_in21k_ft_in1k"
+_TIMM = (
+    *("deit_tiny_patch16_224.fb_in1k", "deit_small_patch16_224.fb_in1k"),
+    *("vit_base_patch16_224.orig_in21k_ft_in1k", _VIT_L),
+)
+VITS = ",".join(f"timm:{name}{_SIDES}" for name in _TIMM)
 _RESNETS = [f"{data}/{network}" for network in ("resnet18", "wrn-28-10") for data in RESIDUAL]
 PAIRS = " ".join(
     [
@@ -26,8 +30,8 @@ class Setting:
     """The parameters of a recipe. scale: mini, full or tiny. data, weights: folders of data sets and of
     NAS-Bench-201's published weights.
     jobs: trainings at once. dataset: another data set for the curves of wci. pairs: further SET/NETWORK of
-    PRBench. vits: networks of timm for its table 8, with commas; vit_s: the file of ViT-S's weights. None:
-    the scale's own, "" leaves them out.
+    PRBench. vits: networks of timm for its tables 8 and 9, with commas; vit_s: the file of ViT-S's weights.
+    None: the scale's own, "" leaves them out.
     """
 
     scale: str
@@ -55,9 +59,11 @@ class Setting:
         return self.at("", file, "") if self.vit_s is None else self.vit_s
 
 
-# --- PRBench: tables 4, 5, 8, 9, 11, 12 and the composite figure ------------------------------------------
+# --- PRBench: tables 4, 5, 8 to 12 and the composite figure -----------------------------------------------
 
 _PR_METHODS = "erm,corruption,cvar,at-pr,pgd,trades,mart,alp,clp,kl-pgd"
+_PR_OF_TABLE_8 = "erm,corruption,pgd,trades,mart,clp,kl-pgd"
+_PR_OF_TABLE_11 = _PR_METHODS.replace("at-pr,", "")
 # By data set: distance, step, first radius of noise, radii, and images of the generalisation error. The files
 # of CINIC-10 and ImageNet-50 come class by class, so that their first thousand are of one.
 _PR_OF_SET = {
@@ -77,14 +83,14 @@ def _evaluated(s: Setting, dataset: str = "") -> str:
         "step": s.at("8/255", "2/255", "8/255"),
         "first": s.at("32/255", "0.03", "32/255"),
         "gamma": s.at("32/255,0.3,0.35,0.4", "0.03,0.08,0.1,0.12", "32/255,0.3,0.35,0.4"),
-        "images": s.at("--n-train 355", "--n 0-999", "--n 20 --n-train 20"),
+        "images": s.at("--n-train 355", "--n 0-999", "--n 5 --n-train 5"),
         **_PR_OF_SET.get(dataset, {}),
     }
-    images, n, truncate = of["images"], s.at("", "", "--n 20"), s.at("", "--truncate", "")
+    images, n, truncate = of["images"], s.at("", "", "--n 5"), s.at("", "--truncate", "")
     twenty = f"--eps {of['eps']} --step-size {of['step']} --steps {s.at('20', '20', '2')}"
     passes = f"--gamma {of['gamma']} {s.at('', '--passes above', '--samples 3')}"
     first = f"--gamma {of['first']} {s.at('--samples 25', '', '--samples 3')}"
-    attack = s.at("--n 50 --attacks apgd-ce,apgd-t", "", "--n 10 --attacks apgd-ce")
+    attack = s.at("--n 50 --attacks apgd-ce,apgd-t", "", "--n 2 --attacks apgd-ce")
     return " | ".join(
         [
             f"rb-attack pgd --eps {of['eps']} --step-size {of['step']} --steps {s.at('10', '10', '1')}"
@@ -109,31 +115,41 @@ def prbench(s: Setting) -> str:
         "--arch resnet18 --dataset cifar10",
         "--index 11472 --cells 1 --channels 2",
     )
-    tiny = "--eps 32 --step-size 8 --epochs 1 --attack-steps 2"
+    tiny = "--eps 32 --step-size 8 --epochs 1 --batch-size 512 --attack-steps 1"
     how = s.at(f"{small} --epochs 6", "--preset prbench-code", tiny)
-    noise = s.at("--epochs 6 --eps 32", "--preset prbench-code", "--epochs 1 --eps 32")
-    filtered = s.at(
-        "--eps 32 --step-size 8 --epochs 6", "--preset prbench-code", "--eps 32 --epochs 1 --attack-steps 2"
-    )
+    noise = s.at("--epochs 6 --eps 32", "--preset prbench-code", "--epochs 1 --batch-size 512 --eps 32")
+    filtered = s.at("--eps 32 --step-size 8 --epochs 6", "--preset prbench-code", tiny)
     warm = s.at("2 5 9", "1 2 3 4 5 6 7 8 9", "1")  # one more than m in table 12
-    noises = s.at("gaussian laplace", "gaussian laplace", "gaussian")  # table 5: training with other kinds
-    methods = s.at(_PR_METHODS, _PR_METHODS, "erm,corruption,pgd")
-    # Table 8: ViT-S is timm's of 2020, whose weights are in a file.
+    noises = s.at("gaussian laplace", "gaussian laplace", "gaussian")  # tables 5, 9 and 11
+    methods = s.at(_PR_METHODS, _PR_METHODS, "erm,pgd")
+
+    def noised(made: str, how: str) -> str:
+        """Training with the other kinds of noise."""
+        return f"for noise in {noises}; do {made} | rb-train --method corruption {how} --noise $noise; done"
+
+    def at_steps(made: str) -> str:
+        """Table 12."""
+        train = f"rb-train --method trades {filtered} --filter chen-lee:steps=$warm"
+        return f"for warm in {warm}; do {made} | {train}; done"
+
+    # Table 8, and without ViT-L table 9: ViT-S is timm's of 2020, whose weights are in a file.
     transformers = ""
     files: tuple[tuple[str, str], ...] = ((s.vits_of_scale(), ""),)
     if s.vit_s_of_scale():
         files += ((f"timm:vit_small_patch16_224_2020{_SIDES}", f":file='{s.vit_s_of_scale()}'"),)
     for name, file in files:
+        fit = f"--init timm{file} --preset prbench-code --jobs {s.jobs}"
         if name:
-            fit = f"rb-arch --arch {name} --dataset cifar10 | rb-train --init timm{file}"
-            fit += f" --preset prbench-code --jobs {s.jobs} --method"
-            transformers += f"{fit} {_PR_METHODS}; "
-            transformers += f"for noise in {noises}; do {fit} corruption --noise $noise; done; "
-    # Tables 9 and 11: below full scale digits stand for all sets: a second network for table 9, MNIST's for
+            made = f"rb-arch --arch {name} --dataset cifar10"
+            transformers += f" {made} | rb-train --method {_PR_OF_TABLE_8} {fit};"
+        of_9 = ",".join(one for one in name.split(",") if _VIT_L not in one)
+        if of_9:
+            transformers += f" {noised(f'rb-arch --arch {of_9} --dataset cifar10', fit)};"
+    # Tables 9 to 11: below full scale digits stand for all sets: a second network for 9 and 10, MNIST's for
     # 11.
     further = s.at(
         "--eps 32 --step-size 8 --samples 8 --rounds 2 --epochs 6 --method erm,corruption,cvar,pgd",
-        f"--preset prbench-code --method {_PR_METHODS}",
+        "--preset prbench-code --method",
         f"{how} --method pgd",
     )
     pairs = ""
@@ -141,15 +157,19 @@ def prbench(s: Setting) -> str:
         dataset, _, network = pair.partition("/")
         form = " --cells 1 --channels 8" if dataset == "digits" and "nb201" in network else ""
         network += _PR_FORMS.get(dataset, form)
-        pairs += f"rb-arch --arch {network} --dataset {dataset} | rb-train {further} --jobs {s.jobs}"
-        pairs += f" | {_evaluated(s, dataset)}; "
+        in_11 = dataset in ("cinic10", "imagenet50", "mnist")
+        named = s.at("", f" {_PR_OF_TABLE_11 if in_11 else _PR_METHODS}", "")
+        made = f"rb-arch --arch {network} --dataset {dataset}"
+        group = f"{made} | rb-train {further}{named} --jobs {s.jobs}; {noised(made, noise)};"
+        if pair == "cifar100/resnet18":
+            group += f" {at_steps(made)};"
+        pairs += f"{{ {group} }} | {_evaluated(s, dataset)}; "
     bound = s.at("--eps 32 --batch-size 20", "--eps 8", "--eps 32 --batch-size 2")
-    by_noise = f"rb-arch {arch} | rb-train --method corruption {noise} --noise $noise"
-    by_warm = f"rb-arch {arch} | rb-train --method trades {filtered} --filter chen-lee:steps=$warm"
-    further_training = f"for noise in {noises}; do {by_noise}; done; for warm in {warm}; do {by_warm}; done;"
+    first = f"rb-arch {arch}"
     return (
-        f"{{ {{ rb-arch {arch} | rb-train --method {methods} {how} --jobs {s.jobs}; {further_training}"
-        f" {transformers} }} | {_evaluated(s)} | rb-measure bound --paper prbench {bound}; {pairs} }}"
+        f"{{ {{ {first} | rb-train --method {methods} {how} --jobs {s.jobs}; {noised(first, noise)};"
+        f" {at_steps(first)};{transformers} }} | {_evaluated(s)} | rb-measure bound --paper prbench {bound};"
+        f" {pairs} }}"
     )
 
 
@@ -172,7 +192,7 @@ def nas_robbench_201(s: Setting) -> str:
     how = s.at(
         "--method pgd --eps 32 --step-size 8 --attack-steps 4 --epochs 5 --val 0 --lr 0.1",
         "--preset nasrobbench201 --method pgd --seed 0,1,2",
-        "--method pgd --eps 32 --attack-steps 1 --epochs 1",
+        "--method pgd --eps 32 --attack-steps 1 --epochs 1 --batch-size 512",
     )
     train = f"rb-train {how} --jobs {s.jobs}"
     # Table 7: the cells that differentiable searches derive, trained like the others.
@@ -184,7 +204,7 @@ def nas_robbench_201(s: Setting) -> str:
         f" rb-search nasi {search} {s.at('--steps 20', '', '--steps 2')}"
     )
     some = "gaussian_noise,brightness,contrast,jpeg_compression --n 200"
-    corrupt = f"rb-corrupt {s.at(some, 'all', 'contrast --n 40')} --severity {s.at('1,5', '1,5', '5')}"
+    corrupt = f"rb-corrupt {s.at(some, 'all', 'contrast --n 5')} --severity {s.at('1,5', '1,5', '5')}"
     if s.scale == "full":  # under the published corruptions, which ImageNet16-120 has none of
         networks = (
             f"for classes in 10 100; do rb-arch --unique --dataset cifar$classes | {train} |"
@@ -195,17 +215,17 @@ def nas_robbench_201(s: Setting) -> str:
     else:
         sample = f"{{ {s.at(_DARTS, '', '')} {_robbench_sample(s)}; }} | {train}; {{ {derived}; }} | {train}"
         networks = f"{{ {sample}; }} | {corrupt}"
-    far = s.at("--eps 64,128,255", "--eps 16,32,64,128,255", "--eps 64,128,255 --n 40 --steps 3")
-    square = s.at("--eps 12 --n 100 --queries 200", "--eps 3", "--eps 12 --n 40 --queries 5")
+    far = s.at("--eps 64,128,255", "--eps 16,32,64,128,255", "--eps 64,128,255 --n 5 --steps 3")
+    square = s.at("--eps 12 --n 100 --queries 200", "--eps 3", "--eps 12 --n 5 --queries 5")
     autoattack = s.at(
-        "--eps 32 --n 50 --attacks apgd-ce,apgd-t", "--eps 8", "--eps 32 --n 5 --attacks apgd-ce"
+        "--eps 32 --n 50 --attacks apgd-ce,apgd-t", "--eps 8", "--eps 32 --n 2 --attacks apgd-ce"
     )
     kernels = s.at(
         "--kernel twice --attack fgsm,pgd --eps 12,32 --batch-size 20",
         "--preset nasrobbench201",
         "--kernel robust --eps 32 --batch-size 4",
     )
-    near = s.at("--eps 12,32", "--eps 3,8", "--eps 12,32 --n 40")
+    near = s.at("--eps 12,32", "--eps 3,8", "--eps 12,32 --n 5")
     return " | ".join(
         [
             f"{{ {networks}; }}",
@@ -242,16 +262,18 @@ def nas_bench_201_robustness(s: Setting) -> str:
     )
     archs = s.at(mini, full, "rb-arch --unique --sample 3 --seed 2 --cells 1 --channels 4")
     trained = "rb-train --method erm --epochs"
-    near = s.at("--eps 2,4,8,16,32 --n 200", "--eps 0.1,0.5,1,2,3,4,8", "--eps 4,8,32 --n 40")
+    near = s.at("--eps 2,4,8,16,32 --n 200", "--eps 0.1,0.5,1,2,3,4,8", "--eps 8,32 --n 5")
     fgsm = s.at(near, "--eps 0.1,0.5,1,2,3,4,5,6,7,8,255", near)
-    corrupted = s.at("all --n 100 --severity 3,4", "", "contrast,brightness --n 40 --severity 3")
+    corrupted = s.at("all --n 100 --severity 3,4", "", "contrast,brightness --n 5 --severity 3")
     measured = s.at(
-        "--batches 2 --batch-size 64", "--preset jung2023", "--batches 1 --batch-size 8 --probes 1"
+        "--batches 2 --batch-size 64",
+        "--preset jung2023",
+        "--batches 1 --batch-size 2 --probes 1 --solver lanczos:iterations=3",
     )
     return " | ".join(
         [
             f"{{ {archs}; }}",
-            s.at(f"{trained} 6 --val 0 --jobs {s.jobs}", "cat", f"{trained} 1"),
+            s.at(f"{trained} 6 --val 0 --jobs {s.jobs}", "cat", f"{trained} 1 --batch-size 512"),
             f"rb-attack fgsm {fgsm} --detail {weights}",
             f"rb-attack pgd {near} --steps 40 --step-size '0.0333333*eps' --iterate last --detail {weights}",
             f"rb-attack apgd-ce {near} {s.at('--steps 50', '', '--steps 3')} {weights}",
@@ -275,11 +297,12 @@ def wci(s: Setting) -> str:
         "{ for set in cifar10 cifar100; do rb-arch --arch preactresnet18 --dataset $set; done; }",
         f"rb-arch --index 13714 --cells 1 --channels 2 {data}",
     )
-    small = f"--method pgd {eps} --attack-steps 7 --val 0 --lr 0.05 --precision fp32"
+    small = f"--method pgd {eps} --val 0 --lr 0.05 --precision fp32 --attack-steps"
     how = s.at(
-        f"{small} --epochs 24 --schedule piecewise:milestones=14/20 --track robust,wci:every=2,n=500",
+        f"{small} 7 --epochs 24 --schedule piecewise:milestones=14/20 --track robust,wci:every=2,n=500",
         "--preset rice2020 --track robust,wci:every=5",
-        f"{small} --epochs 3 --schedule piecewise:milestones=2 --track robust,wci:every=1,n=20",
+        f"{small} 1 --epochs 3 --batch-size 512 --schedule piecewise:milestones=2"
+        " --track robust,wci:every=1,n=5",
     )
     radius = " ".join(eps.split()[:2])
     bound = s.at(f"{radius} --batch-size 128", "--preset rice2020", f"{radius} --batch-size 8 --probes 2")

@@ -90,46 +90,62 @@ def plain(value: float) -> str:
 
 
 class PaperTable(NamedTuple):
-    """A paper's values and ours, row -> column -> value. show: how a column's value is written."""
+    """A paper's values and ours, row -> column -> value. show: how a column's value is written. site: the
+    values of the paper's web page; with it `published` has the printed ones.
+    """
 
     title: str
     published: Rows
     ours: Rows
     columns: Sequence[str]
     show: Callable[[str, float], str] = lambda column, value: percent(value)
+    site: Mapping[str, Mapping[str, float | None]] = {}
+
+    def sides(self) -> dict[str, Rows]:
+        """The sides by their names, ours last."""
+        printed = {"printed": self.published} if self.published else {}
+        paper = {**printed, "site": self.site} if self.site else {"published": self.published}
+        return {**paper, "ours": self.ours}
 
     def rows(self) -> list[str]:
-        """The rows of either side, the published ones first."""
-        return [*self.published, *(row for row in self.ours if row not in self.published)]
+        """The rows of any side, the paper's first."""
+        return list(dict.fromkeys(row for side in self.sides().values() for row in side))
 
-    def cell(self, row: str, column: str) -> tuple[str, str, str]:
-        """The published value, ours, and ours minus the published; a dash for what one side lacks."""
-        paper, here = (side.get(row, {}).get(column) for side in (self.published, self.ours))
-        texts = ["-" if value is None else self.show(column, value) for value in (paper, here)]
-        apart = "-" if paper is None or here is None else self.show(column, here - paper)
-        return texts[0], texts[1], apart if apart.startswith("-") else f"+{apart}"
+    def cell(self, row: str, column: str) -> tuple[str, ...]:
+        """The value of each side, and ours minus the first of the others; a dash for what is not there."""
+        *paper, here = (side.get(row, {}).get(column) for side in self.sides().values())
+        texts = ["-" if value is None else self.show(column, value) for value in (*paper, here)]
+        theirs = next((value for value in paper if value is not None), None)
+        apart = "-" if theirs is None or here is None else self.show(column, here - theirs)
+        return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
-        """Markdown: a line a row, and in each cell the published value, ours, and the difference."""
-        lines = [f"{self.title}: published / ours / difference", ""]
+        """Markdown: a line a row, and in each cell the values of the sides, and the difference."""
+        lines = [f"{self.title}: {' / '.join(self.sides())} / difference", ""]
         lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
         for row in self.rows():
             cells = [self.cell(row, column) for column in self.columns]
-            shown = ("-" if cell[:2] == ("-", "-") else " / ".join(cell) for cell in cells)
+            shown = ("-" if set(cell) == {"-"} else " / ".join(cell) for cell in cells)
             lines.append(f"| {row} | {' | '.join(shown)} |")
         return "\n".join([*lines, ""])
 
     def beside(self) -> Table:
-        """For Markdown and LaTeX files: two columns for each of the paper's, its values and ours."""
-        columns = [(column, side) for column in self.columns for side in (0, 1)]
+        """For Markdown and LaTeX files: for each of the paper's columns one of each side, ours last. A side
+        that says nothing else in a column than those before it is left out there.
+        """
+        named = ["" if side == "ours" else f" ({side})" for side in self.sides()]
+        named[0] = named[0].replace("published", "paper")
+        cells = {(row, column): self.cell(row, column) for row in self.rows() for column in self.columns}
         shown = [
-            (column, side)
-            for column, side in columns
-            if side or any(self.cell(row, column)[0] != "-" for row in self.rows())
+            (column, at)
+            for column in self.columns
+            for at, name in enumerate(named)
+            if not name
+            or any(cells[row, column][at] not in ("-", *cells[row, column][:at]) for row in self.rows())
         ]
-        names = [Heading(f"{column}{' (paper)' if not side else ''}", True) for column, side in shown]
+        names = [Heading(f"{column}{named[at]}", True) for column, at in shown]
         rows = [
-            [TableCell(row), *(TableCell(self.cell(row, column)[side]) for column, side in shown)]
+            [TableCell(row), *(TableCell(cells[row, column][at]) for column, at in shown)]
             for row in self.rows()
         ]
         return Table([Heading("", False), *names], rows, [])
@@ -208,8 +224,8 @@ def told(claims: Sequence[Claim]) -> str:
     lines += [f"- {claim.words}: {words[claim.holds]} ({claim.found})" for claim in claims]
     known = [claim for claim in claims if claim.holds is not None]
     held = sum(bool(claim.holds) for claim in known)
-    rest = len(claims) - len(known)
-    unknown = f"; {rest} cannot be told from these records" if rest else ""
+    undecided = len(claims) - len(known)
+    unknown = f"; {undecided} cannot be told from these records" if undecided else ""
     return "\n".join([*lines, "", f"{held} of {len(known)} claims hold here{unknown}."])
 
 
