@@ -22,9 +22,5 @@ class SAM(ERM):
     rho: float = param(0.05, "L2 length of the perturbation of all weights.", check="non-negative")
 
     @property
-    def passes(self) -> tuple[int, int]:
-        return 2, 2
-
-    @property
     def weight_radius(self) -> float | None:
         return self.rho
