@@ -29,15 +29,16 @@ PAIRS = " ".join(
 class Setting:
     """The parameters of a recipe. scale: mini, full or tiny. data, weights: folders of data sets and of
     NAS-Bench-201's published weights.
-    jobs: trainings at once. dataset: another data set for the curves of wci. pairs: further SET/NETWORK of
-    PRBench. vits: networks of timm for its tables 8 and 9, with commas; vit_s: the file of ViT-S's weights.
-    None: the scale's own, "" leaves them out.
+    jobs: trainings at once, or auto or ray. shard: I/N, a part of the records. dataset: another data set for
+    the curves of wci. pairs: further SET/NETWORK of PRBench. vits: networks of timm for its tables 8 and 9,
+    with commas; vit_s: the file of ViT-S's weights. None: the scale's own, "" leaves them out.
     """
 
     scale: str
     data: str = "data"
     weights: str = "data/nas-bench-201"
-    jobs: int = 2
+    jobs: str = "2"
+    shard: str | None = None
     dataset: str = ""
     pairs: str | None = None
     vits: str | None = None

@@ -5,15 +5,16 @@ A reproduction (`reproduce_NAME.py`) turns the records that its recipe made into
 
 from __future__ import annotations
 
+import filecmp
 import importlib.util
-import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import orjson
 
 from rbtools.datasets import DATASETS
 from rbtools.papers.recipes import Setting
@@ -39,13 +40,54 @@ class Missing(NamedTuple):
     layout: str
 
 
-def read(stream: Iterable[str]) -> list[dict[str, Any]]:
-    """The records of a stream; those that failed are counted on stderr and left out."""
-    found = [json.loads(line) for line in stream if line.strip()]
-    good = [record for record in found if "error" not in record]
-    if len(good) < len(found):
-        click.echo(f"{len(found) - len(good)} of {len(found)} records failed and are left out.", err=True)
-    return good
+# What figures and tables show of a record, besides its entries.
+_SHOWN = ("schema", "arch", "dataset", "checkpoint", "train", "search", "metrics")
+# The entries that they show: intervals of PR and of generalisation errors. The bounds have no other place.
+_WITH_INTERVALS = ("pr", "probacc", "ge")
+
+
+def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    """The records of a stream, whole, one by one; those that failed are counted on stderr and left out."""
+    count = failed = 0
+    for line in stream:
+        if line.strip():
+            count += 1
+            record = orjson.loads(line)
+            if "error" in record:
+                failed += 1
+            else:
+                yield record
+    if failed:
+        click.echo(f"{failed} of {count} records failed and are left out.", err=True)
+
+
+def essential(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a figure or a table shows of a record: a tenth of a record with 90 entries. The history of a
+    training is kept where something was measured along it.
+    """
+    kept = {name: record[name] for name in _SHOWN if name in record}
+    train = record.get("train")
+    if isinstance(train, dict) and "wci" not in train.get("history", ()):
+        kept["train"] = {name: value for name, value in train.items() if name != "history"}
+    entries = [
+        {name: value for name, value in entry.items() if name != "detail"}
+        for entry in record.get("evals") or ()
+        if "vacuous" in entry or entry["metric"].partition(".")[0] in _WITH_INTERVALS
+    ]
+    return kept | ({"evals": entries} if entries else {})
+
+
+def read(stream: Iterable[str | bytes]) -> list[dict[str, Any]]:
+    """What figures and tables show of the records of a stream."""
+    return [essential(record) for record in each(stream)]
+
+
+def put(new: Path, old: Path) -> None:
+    """Replace a file if the new one differs: figures compare dates."""
+    if old.exists() and filecmp.cmp(old, new, shallow=False):
+        new.unlink()
+    else:
+        new.replace(old)
 
 
 def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
