@@ -196,14 +196,14 @@ def nas_robbench_201(s: Setting) -> str:
         sample = f"{{ {s.at(_DARTS, '', '')} {_robbench_sample(s)}; }} | {train}; {{ {derived}; }} | {train}"
         networks = f"{{ {sample}; }} | {corrupt}"
     far = s.at("--eps 64,128,255", "--eps 16,32,64,128,255", "--eps 64,128,255 --n 40 --steps 3")
-    square = s.at("--eps 12 --n 100 --queries 200", "--eps 3", "--eps 12 --n 40 --queries 5")
+    square = s.at("--eps 12,32 --n 100 --queries 200", "--eps 3,8", "--eps 12,32 --n 40 --queries 5")
     autoattack = s.at(
         "--eps 32 --n 50 --attacks apgd-ce,apgd-t", "--eps 8", "--eps 32 --n 5 --attacks apgd-ce"
     )
     kernels = s.at(
         "--kernel twice --attack fgsm,pgd --eps 12,32 --batch-size 20",
         "--preset nasrobbench201",
-        "--kernel robust --eps 32 --batch-size 4",
+        "--kernel twice --attack fgsm,pgd --eps 12,32 --batch-size 4",
     )
     near = s.at("--eps 12,32", "--eps 3,8", "--eps 12,32 --n 40")
     return " | ".join(
@@ -213,6 +213,7 @@ def nas_robbench_201(s: Setting) -> str:
             f"rb-attack pgd {near} --iterate last",
             f"rb-attack pgd {far} --iterate last",
             f"rb-attack square {square} --schedule rescaled",
+            f"rb-attack noise {near} {s.at('--samples 20', '', '--samples 2')}",  # table 4 e
             f"rb-attack aa {autoattack}",
             f"rb-measure ntk {kernels}",  # figures 5 and 6 and the scores of table 7, on fresh weights
             f"rb-measure naswot {s.at('--batch-size 64', '', '--batch-size 8')}",

@@ -215,7 +215,7 @@ def test_what_searches_derived_is_in_table_7_alone() -> None:
         "DARTS": {"clean": 0.75},
         "DARTS, cell of NAS-Bench-201": {"clean": 0.25},
     }
-    assert tables["table 5"].ours["0"]["clean"] == 0.5
+    assert tables["table 5"].ours["none=0"]["clean"] == 0.5
 
 
 def test_networks_of_one_size_span_their_accuracies_under_attack() -> None:
