@@ -93,7 +93,7 @@ def test_notes_beside_the_weights_become_metadata(network):
 
 
 def lightning(state, **options):
-    """A file of Lightning's trainer, as the weights of NAS-RobBench-201 are: sine waves in place of weights."""
+    """A file of Lightning's trainer, as the weights of NAS-RobBench-201 are, with sine waves for weights."""
     waves = {
         key: torch.sin(torch.arange(value.numel()) + place).reshape(value.shape).to(value.dtype)
         for place, (key, value) in enumerate(state.items())
