@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rbtools.errors import RbError, near, shown, unknown
+from rbtools.errors import RbError, UsageError, near, shown, unknown
 from rbtools.plain_files import read_plain
 
 OWN = "python:"  # prefix of a user's own class: python:MODULE:CLASS
@@ -141,6 +141,14 @@ def hooks(group: str) -> list[Any]:
 def gathered(group: str) -> dict[str, Any]:
     """The tables that folders of the package registered in that group, in one."""
     return {name: value for table in hooks(group) for name, value in table.items()}
+
+
+def preset(group: str, name: str) -> Any:
+    """The preset of that name or alias in a group. Raises UsageError naming the near misses."""
+    presets, aliases = gathered(group), gathered("preset-aliases")
+    if (found := presets.get(aliases.get(name, name))) is None:
+        raise unknown("preset", name, [*presets, *aliases], UsageError)
+    return found
 
 
 def imported(target: str) -> Any:

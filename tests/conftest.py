@@ -73,6 +73,8 @@ _FOREIGN = ("RB_", "XDG_", "TORCH_", "SLURM_")  # settings of the user's that te
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test, nor a process it starts, sees the user's files, settings or terminal."""
+    from rbtools.datasets import digits
+
     home = tmp_path_factory.mktemp("home")
     here = Path.cwd()
     with pytest.MonkeyPatch.context() as patch:
@@ -86,6 +88,8 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         if OTHER_MACHINE:
             patch.setenv("PYTHONPATH", str(MACHINE), prepend=os.pathsep)
+        patch.setattr(digits, "raw", cache(digits.raw))  # thousands of commands load them
+        patch.setattr(os, "fsync", os.fstat)  # no test cuts the power: only a wrong handle is noticed
         os.chdir(home)
         yield
         os.chdir(here)

@@ -406,107 +406,19 @@ def test_a_parameter_typed_any_is_seen() -> None:
 @pytest.mark.parametrize(
     ("module", "source", "found"),
     [
-        ("rbtools.attacks.x", "import rbtools.evaluation", "may import rng"),
-        ("rbtools.attacks.x", "from rbtools import evaluation", "may import rng"),
-        ("rbtools.attacks.x", "from rbtools.evaluation import draws", "may import rng"),
         ("rbtools.attacks.x", "from .. import evaluation as e", "may import rng"),
-        ("rbtools.attacks.x", "def f():\n    from rbtools import store", "may import rng"),
-        (
-            "rbtools.attacks.x",
-            "class A:\n    async def f(self):\n        import rbtools.store.files",
-            "may import",
-        ),
         ("rbtools.attacks.x", "try:\n    pass\nfinally:\n    import rbtools.store", "may import"),
         ("rbtools.attacks.x", "import importlib\nimportlib.import_module('rbtools.store')", "may import"),
-        (
-            "rbtools.training.x",
-            "import os, rbtools.models",
-            "may import attacks, certification",
-        ),
-        ("rbtools.records.x", "from rbtools.spaces import zoo", "may import no other room"),
-        ("rbtools.evaluation.x", "from rbtools import cli", "only api and commands import cli"),
         ("rbtools.trainer.x", "import rbtools.cli.shared", "only api and commands import cli"),
-        ("rbtools.evaluation.x", "from rbtools import search", "nothing inside imports"),
         ("rbtools.cli.x", "from rbtools.zoo import hub_weights", "nothing inside imports"),
         ("rbtools.plots.x", "import rbtools.pages", "may import of the rooms outside none"),
         ("rbtools.units", "from rbtools.records import dumps", "below every room"),
-        ("rbtools.cellar.x", "from rbtools.records import dumps", "not a room"),
         ("rbtools.spaces.x", "def f():\n    import torch.nn", "spaces never imports torch"),
-        ("rbtools.store.x", "from torch import nn", "store never imports torch"),
         ("rbtools.store.x", "from rbtools.lazy import nn, np", "store never imports torch"),
-        ("rbtools.records.x", "import click", "records never imports click"),
-        (
-            "rbtools.evaluation.x",
-            "def f():\n    from rich.table import Table",
-            "evaluation never imports rich",
-        ),
         ("rbtools.models.x", "import click", "only cli and commands import click"),
         ("rbtools.datasets.x", "from torchvision import datasets", "torchvision comes through"),
-        (
-            "rbtools.attacks.x",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n import rbtools.evaluation",
-            "may",
-        ),
     ],
 )
 def test_forbidden_import_is_found(module: str, source: str, found: str) -> None:
     complaints = violations(source, module)
     assert len(complaints) == 1 and found in complaints[0]
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        (
-            "rbtools.attacks.x",
-            "from rbtools import errors, registry, units\nfrom rbtools.errors import RbError",
-        ),
-        ("rbtools.attacks.x", "from . import steps\nfrom rbtools.attacks.steps import project"),
-        ("rbtools.attacks.x", "from rbtools import __version__"),
-        ("rbtools.evaluation.x", "import torch\nfrom rbtools import attacks, store, models, scoring"),
-        ("rbtools.cli.x", "import click\nfrom rbtools.evaluation import evaluate"),
-        (
-            "rbtools.store.x",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor",
-        ),
-        ("rbtools.search.x", "from rbtools import cli, execution, jobs, scoring, spaces, records"),
-        (TORCHVISION_DOOR, "import torchvision"),
-    ],
-)
-def test_allowed_import_passes(module: str, source: str) -> None:
-    assert violations(source, module) == []
-
-
-def test_relative_import_of_a_package_starts_at_itself() -> None:
-    assert [i.target for i in imports("from . import pgd", "rbtools.attacks", package=True)] == [
-        "rbtools.attacks.pgd"
-    ]
-
-
-def test_only_what_runs_at_load_counts_as_loaded() -> None:
-    source = (
-        "import a\n"
-        "from typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    import b\nelse:\n    import c\n"
-        "try:\n    import d\nexcept ImportError:\n    pass\n"
-        "def f():\n    import e\n"
-        "class G:\n    import g\n"
-    )
-    assert {i.target for i in imports(source, "rbtools.x") if i.at_load} == {
-        "a",
-        "typing.TYPE_CHECKING",
-        "c",
-        "d",
-        "g",
-    }
-
-
-def test_loaded_with_follows_imports_through_modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, source in {
-        "a": "from rbtools import b",
-        "b": "from rbtools.c import f",
-        "c": "import torch.nn",
-    }.items():
-        (tmp_path / f"{name}.py").write_text(source)
-        monkeypatch.setitem(MODULES, f"rbtools.{name}", tmp_path / f"{name}.py")
-    assert loaded_with("rbtools.a")["torch"] == "rbtools.c"

@@ -123,9 +123,6 @@ def test_a_list_is_read_up_to_its_limit(text: str) -> None:
         plain_files.read_text("list", most=99)
 
 
-# --- pipes of the command line --------------------------------------------------------------------
-
-
 def poured(path: str, text: str) -> threading.Thread:
     """A pipe, and a thread that writes the text into it."""
     os.mkfifo(path)
@@ -160,8 +157,6 @@ def test_devices_without_an_end_are_no_records_and_no_settings() -> None:
     with plain_files.streamed(os.devnull) as stream:
         assert stream.read() == b""
 
-
-# --- no other way ---------------------------------------------------------------------------------
 
 # What opens a file to read it, and the places that may call it with anything but `plain(...)`.
 OPENS = set(

@@ -23,7 +23,7 @@ from rbtools.cli.config import SHARED
 from rbtools.cli.method_options import method_options
 from rbtools.cli.shared import RecordSource  # noqa: F401  # with the options that fill SHARED
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.datasets import DATASETS, WITH_PATH
+from rbtools.datasets import DATASETS
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS
 from rbtools.measures import MEASURES
@@ -392,18 +392,6 @@ def test_a_data_set_is_a_frozen_dataclass_with_a_docstring(name: str) -> None:
     cls = DATASETS.load(name)
     assert dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert cls.__dict__["__doc__"] and not cls.__dict__["__doc__"].startswith(cls.__name__ + "(")
-
-
-@pytest.mark.parametrize("name", [name for name in DATASETS if name not in MADE])
-def test_a_data_set_whose_files_are_not_there_says_what_it_looked_for(name: str) -> None:
-    """Its files are read in tests/datasets."""
-    path = "nowhere/file" if name in WITH_PATH else None
-    full = f"{name}:{path}" if path else name
-    for ask in (datasets.load, datasets.fingerprint):
-        with pytest.raises(RbError) as wrong:
-            ask(full, "test", "nowhere")
-        assert "nowhere" in str(wrong.value) and len(str(wrong.value)) > 60
-    assert not Path("nowhere").exists()
 
 
 @pytest.mark.parametrize("name", MADE)

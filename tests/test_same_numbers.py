@@ -237,21 +237,6 @@ def small(name: str, run: Run) -> dict[str, Any]:
     return train_model.train(record, METHODS.build(name, **params), how, run)
 
 
-@pytest.mark.parametrize("name", ["erm", "trades"])
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_a_resumed_training_ends_with_the_same_weights(
-    name: str, epochs: int, uninterrupted: dict[str, str], tmp_path: Path
-) -> None:
-    run = Run.of(tool="test", store=Store(tmp_path / "store"), check_cancelled=pulling(epochs))
-    with pytest.raises(Pulled):
-        small(name, run)
-    assert len(list(run.store.files("state"))) == 1
-    record = small(name, run.changed(check_cancelled=lambda: None))
-    assert record["checkpoint"] == uninterrupted[name]
-    assert len(record["train"]["history"]["loss"]) == 3
-    assert not list(run.store.files("state"))
-
-
 def test_a_training_in_a_worker_gives_the_same_weights(uninterrupted: dict[str, str], tmp_path: Path) -> None:
     run = Run.of(tool="test", store=Store(tmp_path / "store"), jobs=2)
     how = recipe.Recipe(epochs=3, batch_size=256, augment=("crop", "flip"))

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from rbtools.attacks import steps
 from rbtools.attacks.active_examples import ActiveExamples, AttackBatch, ExampleRows, wide
 from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.target import Mean
+from rbtools.attacks.target import Mean, Network
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
     # Takes images, objective, start, and the loss and gradient there; returns the state of a run.

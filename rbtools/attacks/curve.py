@@ -66,19 +66,13 @@ class CurveAttack(MinimalNormAttack):
             best = fmn.FMN(norm=self.norm, steps=first).search(model, images, labels)
         for targets in classes if targeted else ():
             attack = fmn.FMN(norm=self.norm, steps=targeted)
-            best = nearer(best, self._towards(attack, model, images, labels, targets))
+            radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
+            objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
+            move = functools.partial(attack.move, radius)
+            best = nearer(best, minimal_norm.nearest(model, images, objective, self.norm, attack.steps, move))
         if refined:
             best = nearer(best, self._refine(model, images, labels, best[0], refined))
         return self._bisect(model, images, labels, *best)
-
-    def _towards(
-        self, attack: fmn.FMN, model: Network, images: Tensor, labels: Tensor, targets: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """FMN from the images towards the classes `targets` (N,); any wrong class counts."""
-        radius = torch.full((len(images), 1, 1, 1), torch.inf, device=images.device)
-        objective = losses.AttackObjective(losses.targeted_logit_margin, labels, targets)
-        move = functools.partial(attack.move, radius)
-        return minimal_norm.nearest(model, images, objective, self.norm, attack.steps, move)
 
     def _refine(
         self, model: Network, images: Tensor, labels: Tensor, points: Tensor, count: int

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools.attacks import losses
 from rbtools.attacks.active_examples import ExampleRows, check_schedule, wide
 from rbtools.attacks.minimal_norm import MinimalNormAttack
-from rbtools.attacks.target import need_constant
+from rbtools.attacks.target import Network, need_constant
 from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.target import Network
 
 BETAS = (0.9, 0.999)
 ADAM_EPS = 1e-8

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, minimal_norm, steps
-from rbtools.attacks.minimal_norm import MinimalNormAttack
+from rbtools.attacks.minimal_norm import MinimalNormAttack, Search
 from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.minimal_norm import Search
     from rbtools.attacks.target import Network
 
 _LAST_STEP = 0.01  # the length of the last step, as in the paper

@@ -11,7 +11,7 @@ from rbtools.attacks import losses, pyauto
 from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
-from rbtools.attacks.target import differentiate
+from rbtools.attacks.target import Network, differentiate
 from rbtools.lazy import torch
 from rbtools.registry import param
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from rbtools.attacks.active_examples import AttackBatch, Stage
     from rbtools.attacks.pyauto import TameModel
-    from rbtools.attacks.target import Network
 
 ALPHA_MAX = 0.1  # the largest weight of the projection of the image
 ETA = 1.05  # overshoot factor of a step beyond the linearised boundary

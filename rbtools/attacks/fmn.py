@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, minimal_norm, steps
 from rbtools.attacks.base import norm_param
-from rbtools.attacks.minimal_norm import MinimalNormAttack
+from rbtools.attacks.minimal_norm import MinimalNormAttack, Search
 from rbtools.lazy import torch
 from rbtools.registry import param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.minimal_norm import Search
     from rbtools.attacks.target import Network
 
 _DUAL = {"linf": 1, "l2": 2, "l1": math.inf}  # the norm of the gradient that bounds the change of the loss

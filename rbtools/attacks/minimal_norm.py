@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.active_examples import check_schedule, wide
 from rbtools.attacks.base import SequentialAttack
-from rbtools.attacks.target import as_target, differentiate
+from rbtools.attacks.target import Network, as_target, differentiate
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.losses import AttackObjective
-    from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
 
     # Takes the search, the objective's gradient (N, C, H, W) and value (N,) at its points, and the number of

@@ -25,19 +25,21 @@ def preset(name: str, eps: tuple[float, ...] | None = None) -> tuple[PresetAttac
 
     Where a published step size cannot reach a distance of `eps`, the attack's default is used.
     """
-    known: dict[str, tuple[PresetAttack, ...]] = gathered("attack-presets")
-    if name not in known:
-        raise unknown("preset", name, known)
+    presets: dict[str, tuple[PresetAttack, ...]] = gathered("attack-presets")
+    if name not in presets:
+        raise unknown("preset", name, presets)
     if eps is None:
-        return known[name]
+        return presets[name]
     parts = []
-    for part in known[name]:
+    for part in presets[name]:
         params = part.params
         reach = params["step_size"] * params["steps"] if "step_size" in params else math.inf
         near = tuple(one for one in eps if units.reaches(reach, one))
         far = tuple(one for one in eps if one not in near)
-        own = {key: value for key, value in params.items() if key != "step_size"}
+        no_step = {key: value for key, value in params.items() if key != "step_size"}
         parts += [
-            PresetAttack(part.attack, some, values) for some, values in ((near, params), (far, own)) if some
+            PresetAttack(part.attack, some, values)
+            for some, values in ((near, params), (far, no_step))
+            if some
         ]
     return tuple(parts)

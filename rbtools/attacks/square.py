@@ -215,9 +215,9 @@ def _advance(state: _SquareState, going: Tensor, better: Tensor) -> None:
 def _skip_known(state: _SquareState) -> None:
     """Leave out the queries that propose a rejected square."""
     if state.numbers is not None and state.rejected is not None:
-        known = state.rejected.gather(1, state.numbers)
-        known |= torch.arange(known.shape[1], device=known.device) < state.next[:, None]
-        state.next = known.long().cummin(1).values.sum(1)
+        answered = state.rejected.gather(1, state.numbers)
+        answered |= torch.arange(answered.shape[1], device=answered.device) < state.next[:, None]
+        state.next = answered.long().cummin(1).values.sum(1)
 
 
 @dataclass

@@ -109,14 +109,6 @@ class MaxPooled(Operation):
         """The coefficients of an input are summed over the windows that it is in."""
         return self._pooled(inputs[0].magnitude) * rounding.gamma(0, math.prod(self.kernel))
 
-    def _pads(self, size: Sequence[int], windows: Sequence[int]) -> list[int]:
-        """The padding of both ends of width and height with which all windows fit exactly."""
-        pads = []
-        for i in (1, 0):
-            extent = (windows[i] - 1) * self.stride[i] + self.dilation[i] * (self.kernel[i] - 1) + 1
-            pads += [self.padding[i], extent - self.padding[i] - size[i]]
-        return pads
-
     def _unfolded(self, values: Tensor, pads: list[int]) -> Tensor:
         """The inputs of each window, (N, C, h * w, windows); -inf outside."""
         padded = F.pad(values, pads, value=-math.inf)
@@ -130,7 +122,10 @@ class MaxPooled(Operation):
         lower, upper = bounds
         n, rows, _, *windows = coefficients.shape
         size = lower.shape[2:]
-        pads = self._pads(size, windows)
+        pads = []  # at both ends of width and height, so that all windows fit exactly
+        for i in (1, 0):
+            extent = (windows[i] - 1) * self.stride[i] + self.dilation[i] * (self.kernel[i] - 1) + 1
+            pads += [self.padding[i], extent - self.padding[i] - size[i]]
         least, most = self._unfolded(lower, pads), self._unfolded(upper, pads)
         best, position = least.max(2, keepdim=True)
         others = most.scatter(2, position, -math.inf).amax(2, keepdim=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools.lazy import Tensor, torch
 from rbtools.probabilistic import smoothing
-from rbtools.probabilistic.smoothing import StoppingPlan
 from rbtools.rng.draws import Draws
 
 if TYPE_CHECKING:
@@ -78,7 +77,18 @@ class _Drawing:
                 return
             self._extend(rows, before, draws)
             before = draws
-            self._decide(rows, plan, look, crossed)
+            # Close the examples whose questions are decided at this look.
+            failures = (self.drawn - self.hits)[rows].cpu()[:, None]
+            places, right = rows.cpu(), self.selected.eq(self.examples.labels)[rows].cpu()
+            crossed[places] |= failures <= torch.as_tensor(plan.certify[:, look])
+            passed = crossed[places].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
+            questions = crossed.shape[1]
+            given_up = (failures >= torch.as_tensor(plan.give_up[:, look])).gather(
+                1, passed.clamp(max=questions - 1)[:, None]
+            )[:, 0]
+            done = given_up | (passed >= torch.where(right, questions, 1))
+            self.passed[rows] = passed.to(rows.device)
+            self.open[rows] = ~done.to(rows.device)
 
     def _extend(self, rows: Tensor, start: int, stop: int) -> None:
         """Count the copies number `start` to `stop` of the examples in rows (M,)."""
@@ -86,20 +96,6 @@ class _Drawing:
         for classes in _classes(self.examples, draws, rows, self.method.sigma, start, stop):
             self.hits[rows] += classes.eq(self.selected[rows][:, None]).sum(1)
         self.drawn[rows] += stop - start
-
-    def _decide(self, rows: Tensor, plan: StoppingPlan, look: int, crossed: Tensor) -> None:
-        """Close the examples in rows whose questions are decided at a look; `crossed` (N, R) is kept."""
-        failures = (self.drawn - self.hits)[rows].cpu()[:, None]
-        places, right = rows.cpu(), self.selected.eq(self.examples.labels)[rows].cpu()
-        crossed[places] |= failures <= torch.as_tensor(plan.certify[:, look])
-        passed = crossed[places].long().cumprod(1).sum(1)  # a radius counts only with all smaller ones
-        questions = crossed.shape[1]
-        given_up = (failures >= torch.as_tensor(plan.give_up[:, look])).gather(
-            1, passed.clamp(max=questions - 1)[:, None]
-        )[:, 0]
-        done = given_up | (passed >= torch.where(right, questions, 1))
-        self.passed[rows] = passed.to(rows.device)
-        self.open[rows] = ~done.to(rows.device)
 
 
 def _classes(

@@ -153,8 +153,8 @@ def tell(results: Iterable[tuple[Record, dict[str, Any] | None]], name: str, scr
     values = [one for _, beside in every if beside for one in beside["metrics"].values()]
     judged = [one for one in values if "within" in one]
     beyond = sum(not one["within"] for one in judged)
-    known = sum(beside is not None for _, beside in every)
-    words = f"{name} has values of {known} of {counted(len(every), 'record')}"
+    matched = sum(beside is not None for _, beside in every)
+    words = f"{name} has values of {matched} of {counted(len(every), 'record')}"
     if judged:
         words += f"; {beyond} of {counted(len(judged), 'difference')} beyond the sampling error"
     screen.say(f"{words}.")

@@ -83,7 +83,14 @@ class _Main:
         """Run the command, after notices about deprecated options in the command line."""
         for notice in ctx.meta.pop(OLD_WORDS, ()):
             streams.of_command().terminal(ctx.command_path.split()[0], False, False, None).warn(notice)
-        _refuse_odd(self.get_params(ctx), ctx)
+        for param in self.get_params(ctx):  # JSON cannot hold NaN, infinity, integers beyond 64 bits
+            value = ctx.params.get(param.name or "")
+            if isinstance(value, int) and abs(value) > registry.MOST:
+                raise click.BadParameter(
+                    f"{value} is too large. Expected {registry.MOST} at most.", ctx, param
+                )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise click.BadParameter(f"{value} is no finite number.", ctx, param)
         return super().invoke(ctx)  # type: ignore[misc]
 
     def get_short_help_str(self, limit: int = 45) -> str:
@@ -102,22 +109,11 @@ def _chosen(ctx: click.Context) -> str:
 
 def _need_allow_code(names: Sequence[str], args: Sequence[str], ctx: click.Context) -> None:
     """Refuse a class of the user's without --allow-code, before its module is imported."""
-    own = next((name for name in names if name.startswith(registry.OWN)), None)
-    if own is not None and "--allow-code" not in args:
+    own_code = next((name for name in names if name.startswith(registry.OWN)), None)
+    if own_code is not None and "--allow-code" not in args:
         raise click.UsageError(
-            f"{own} is a program, which would run. If you trust it, add --allow-code.", ctx
+            f"{own_code} is a program, which would run. If you trust it, add --allow-code.", ctx
         )
-
-
-def _refuse_odd(params: list[click.Parameter], ctx: click.Context) -> None:
-    """Refuse numbers that JSON cannot hold in records and store keys: NaN, infinity, integers beyond 64
-    bits."""
-    for param in params:
-        value = ctx.params.get(param.name or "")
-        if isinstance(value, int) and abs(value) > registry.MOST:
-            raise click.BadParameter(f"{value} is too large. Expected {registry.MOST} at most.", ctx, param)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise click.BadParameter(f"{value} is no finite number.", ctx, param)
 
 
 class Command(_Main, click.Command):
@@ -184,9 +180,9 @@ class Group(_Main, click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError:
             for name, command in self.commands.items():
-                known = getattr(command, "registry", None)
-                if known is not None and args[0].split(",")[0] in known:
-                    kind = known.kind
+                methods = getattr(command, "registry", None)
+                if methods is not None and args[0].split(",")[0] in methods:
+                    kind = methods.kind
                     line = [name, *filter(None, [getattr(command, "option", None)]), args[0]]
                     raise click.UsageError(
                         f"'{args[0]}' is the name of {'an' if kind[0] in 'aeiou' else 'a'} {kind}. Write:"

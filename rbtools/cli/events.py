@@ -103,10 +103,10 @@ class Board:
             self._write(_name(event), event["epoch"], values)
         elif event["event"] == "record" and record is not None and "train" in record:
             train = record["train"]
-            what = {"arch": record["arch"].get("name"), **train}
-            for epoch in range(self._written.get(_name(what), 0), train["epochs"]):
+            training = {"arch": record["arch"].get("name"), **train}
+            for epoch in range(self._written.get(_name(training), 0), train["epochs"]):
                 values = {key: rest[epoch] for key, rest in train["history"].items() if epoch < len(rest)}
-                self._write(_name(what), epoch + 1, values)
+                self._write(_name(training), epoch + 1, values)
 
     def _write(self, name: str, epoch: int, values: dict[str, float]) -> None:
         if name not in self._writers:

@@ -125,27 +125,22 @@ _PLAINER = (  # plainer words for click's messages on invalid values
 
 def sentence(wrong: click.ClickException) -> str:
     if isinstance(wrong, click.NoSuchOption):
-        return _no_option(wrong)
+        text = f"No such option '{wrong.option_name}'."
+        if wrong.ctx is None:
+            return text
+        params = wrong.ctx.command.get_params(wrong.ctx)
+        options = [one for one in params if isinstance(one, click.Option) and not one.hidden]
+        flags = [flag for one in options for flag in [*one.opts, *one.secondary_opts]]
+        if wrong.option_name in ("-o", "--out", "--output"):
+            return f"{text} Records and tables go to standard output: write > FILE at the end of the line."
+        return text + near_option(wrong.option_name, flags)
     text = " ".join(wrong.format_message().split())
     for pattern, words in _PLAINER:
         text = re.sub(pattern, words, text)
     if choice := re.search(r"'([^']*)' is not one of (.*)\.?$", text):
-        known = re.findall("'([^']*)'", choice[2])
-        return f"{text.removesuffix('.')}.{near(choice[1], known)}"
+        choices = re.findall("'([^']*)'", choice[2])
+        return f"{text.removesuffix('.')}.{near(choice[1], choices)}"
     command = wrong.ctx.command if isinstance(wrong, click.UsageError) and wrong.ctx is not None else None
     if isinstance(command, click.Group) and (name := re.fullmatch(r"No such command '([^']*)'\.", text)):
         return text + near(name[1], command.commands)
     return text if text.endswith((".", "?", "!")) else text + "."
-
-
-def _no_option(wrong: click.NoSuchOption) -> str:
-    """The message for an unknown option, with the option that is meant."""
-    text = f"No such option '{wrong.option_name}'."
-    if wrong.ctx is None:
-        return text
-    params = wrong.ctx.command.get_params(wrong.ctx)
-    options = [one for one in params if isinstance(one, click.Option) and not one.hidden]
-    flags = [flag for one in options for flag in [*one.opts, *one.secondary_opts]]
-    if wrong.option_name in ("-o", "--out", "--output"):
-        return f"{text} Records and tables go to standard output: write > FILE at the end of the line."
-    return text + near_option(wrong.option_name, flags)

@@ -195,8 +195,8 @@ class _Loop:
             return name + progress.text
         done, text = window.given - len(window.waiting.keys() - window.held.keys()), name + progress.text
         if done:
-            rest = (time.perf_counter() - self.start) / done * (window.given - done)
-            text += f" · {clock_time(rest)} left in all"
+            seconds = (time.perf_counter() - self.start) / done * (window.given - done)
+            text += f" · {clock_time(seconds)} left in all"
         return f"[{min(done + 1, window.given)}/{window.given}] {text}"
 
     def _read(self, executor: Executor, room: threading.Semaphore) -> None:
@@ -268,16 +268,18 @@ class _Loop:
         if not self.screen.wants_details:
             return
         stages = {name: round(seconds, 3) for name, seconds in report.stages.items()}
-        rest = report.seconds - sum(report.stages.values())
-        words = [f"{name} {seconds:.2f} s" for name, seconds in {**stages, "rest": max(rest, 0)}.items()]
+        unmeasured = report.seconds - sum(report.stages.values())
+        words = [
+            f"{name} {seconds:.2f} s" for name, seconds in {**stages, "rest": max(unmeasured, 0)}.items()
+        ]
         self.screen.detail(f"{name_of(record)}: {report.seconds:.2f} s: {', '.join(words)}.")
         outcome = "failed" if report.result is None else "pending" if report.pending else "done"
-        known = record.get("metrics", {})
+        before = record.get("metrics", {})
         new = {} if report.result is None else report.result.get("metrics", {})
         event: dict[str, Any] = {"event": "record", "name": name_of(record), "outcome": outcome}
         event |= {"place": place} if place else {}
         event |= {"found": report.found, "computed": report.computed, "seconds": round(report.seconds, 3)}
-        event |= {"stages": stages, "metrics": {k: v for k, v in new.items() if known.get(k) != v}}
+        event |= {"stages": stages, "metrics": {k: v for k, v in new.items() if before.get(k) != v}}
         self.screen.tell(event, report.result)
 
     def times(self) -> str:
@@ -297,8 +299,8 @@ class _Loop:
         """The result in one line for people, where standard error is a terminal."""
         if not self.screen.terminal:
             return
-        known = record.get("evals", [])
-        new = [entry for entry in result.get("evals", []) if entry not in known]
+        before = record.get("evals", [])
+        new = [entry for entry in result.get("evals", []) if entry not in before]
         if new:
             self.screen.say(f"{name_of(result)}  " + "  ".join(map(_in_words, new)))
 

@@ -25,10 +25,7 @@ _OF_CHECKPOINT = frozenset({"arch", "normalize", "prompts"})
 
 
 def call(
-    tool: str | click.Command,
-    words: Sequence[str],
-    options: Mapping[str, Any],
-    streams: MemoryStreams,
+    tool: str | click.Command, words: Sequence[str], options: Mapping[str, Any], streams: MemoryStreams
 ) -> list[Record]:
     """Run a command and return the records that it writes. Raises RbError if it fails.
 
@@ -92,8 +89,8 @@ def arguments(
     An unknown name is passed on: the command refuses it.
     """
     page = tools.find(page, words)
-    known = _python_options(page.command.get_params(page.context), page)
-    by_name = {name: option for option in known.values() for name in reversed(option_names(option))}
+    python_options = _python_options(page.command.get_params(page.context), page)
+    by_name = {name: option for option in python_options.values() for name in reversed(option_names(option))}
     tokens = list(words)
     for name, value in options.items():
         option = by_name.get(name)
@@ -125,7 +122,9 @@ def _tokens(name: str, option: click.Option | None, value: object, streams: Memo
     if isinstance(value, Mapping) and option.multiple:
         streams.files |= value
         value = list(value)
-    elif _holds_records(value):
+    elif isinstance(value, Mapping) or (
+        isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
+    ):
         streams.files[name] = value
         value = name
     if name == "n" and isinstance(value, Iterable) and not isinstance(value, str):
@@ -133,12 +132,6 @@ def _tokens(name: str, option: click.Option | None, value: object, streams: Memo
     if option.multiple and isinstance(value, Iterable) and not isinstance(value, str):
         return [f"{flag}={as_typed(item)}" for item in value]
     return [f"{flag}={as_typed(value)}"]
-
-
-def _holds_records(value: object) -> bool:
-    return isinstance(value, Mapping) or (
-        isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
-    )
 
 
 def as_typed(value: object) -> str:
@@ -150,7 +143,8 @@ def as_typed(value: object) -> str:
     folder = getattr(value, "folder", None)  # a store
     if folder is not None:
         return str(folder)
-    assert isinstance(value, Iterable)
+    if not isinstance(value, Iterable):
+        return str(value)
     items = [as_typed(item) for item in value]
     nested = any(not isinstance(item, (str, int, float)) for item in value)
     return (" " if nested else ",").join(items)

@@ -23,21 +23,11 @@ class OptionGroup(NamedTuple):
 GROUPS = (
     OptionGroup("Model", ("checkpoint", "arch", "normalize"), ("allow-code",)),
     OptionGroup("Data", ("dataset", "split", "n"), ("data-dir", "download")),
+    OptionGroup("Running", ("device", "jobs", "seed"), ("batch", "precision", "prepare", "threads", "shard")),
     OptionGroup(
-        "Running",
-        ("device", "jobs", "seed"),
-        ("batch", "precision", "prepare", "threads", "shard"),
+        "Records and store", ("store", "dry-run"), ("as", "in-place", "errors", "allow-empty", "force")
     ),
-    OptionGroup(
-        "Records and store",
-        ("store", "dry-run"),
-        ("as", "in-place", "errors", "allow-empty", "force"),
-    ),
-    OptionGroup(
-        "Messages and help",
-        ("quiet", "verbose", "help", "help-all"),
-        ("log", "config", "version"),
-    ),
+    OptionGroup("Messages and help", ("quiet", "verbose", "help", "help-all"), ("log", "config", "version")),
 )
 _GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.more)}
 
@@ -95,9 +85,9 @@ def sections(
     names), its own options, then the groups."""
     every = ctx.meta.get(_ALL, False)
     options = _options(params)
-    own = [param for param in options if param.name not in chosen and not shared(param)]
+    ungrouped = [param for param in options if param.name not in chosen and not shared(param)]
     yield HelpSection(title, _records(ctx, [one for one in options if one.name in chosen]), [])
-    yield HelpSection("Options", _records(ctx, own), [])
+    yield HelpSection("Options", _records(ctx, ungrouped), [])
     for group in GROUPS:
         members = [
             one for one in options if one.name not in chosen and _GROUP_OF.get(long_name(one)) == group

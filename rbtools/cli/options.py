@@ -35,8 +35,8 @@ def bundle(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def command_(**kwargs: object) -> object:
-            own = {key: kwargs.pop(key) for key in keys}
-            return function(**kwargs, **{name: make(**own)})
+            values = {key: kwargs.pop(key) for key in keys}
+            return function(**kwargs, **{name: make(**values)})
 
         before = len(getattr(command_, "__click_params__", []))
         for option in reversed(options):
@@ -193,13 +193,7 @@ weights_parts = (
     click.option("--member", cls=Part, part_of="checkpoint", metavar="NAME", now="--checkpoint FILE#MEMBER"),
 )
 source_options = bundle(
-    "source",
-    record_source,
-    *_stream_options,
-    checkpoint_option,
-    arch_option,
-    prompts_part,
-    normalize_option,
+    "source", record_source, *_stream_options, checkpoint_option, arch_option, prompts_part, normalize_option
 )
 
 eps_option = click.option(
@@ -209,16 +203,17 @@ eps_option = click.option(
     help="Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
 )
 
+detail_option = click.option(
+    "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
+)
+
 _log_option = click.option(
     "--log", metavar="FILE", default=None, help="Append events to FILE, one JSON object per line."
 )
 _word_options = (
     click.option("--quiet", "-q", is_flag=True, help="Print only warnings and errors on stderr."),
     click.option(
-        "--verbose",
-        "-v",
-        is_flag=True,
-        help="Print more on stderr, such as the seconds of each stage.",
+        "--verbose", "-v", is_flag=True, help="Print more on stderr, such as the seconds of each stage."
     ),
     click.option(
         "--config",
@@ -508,10 +503,5 @@ config.SHARED |= _long_options(
 ) - {"as", "member", "normalize", "replace", "weights"}
 
 image_options = bundle(
-    "work",
-    build_context.alone,
-    _seed_option,
-    *_data_options,
-    _split_option,
-    *_message_options,
+    "work", build_context.alone, _seed_option, *_data_options, _split_option, *_message_options
 )

@@ -111,8 +111,8 @@ def _spread(text: bytes, result: Ranking, shown: str | None) -> Record:
     """The record of a line. A merged one also gets the deviation of each shown expression."""
     record = _read(text, result)
     parts = result.parts.get(text, ())
-    asked = [*expr.items(shown or ""), *(key.text for key in result.keys)]
-    for name in asked if len(parts) > 1 else ():
+    expressions = [*expr.items(shown or ""), *(key.text for key in result.keys)]
+    for name in expressions if len(parts) > 1 else ():
         if expr.is_bare(name):
             continue
         with contextlib.suppress(RbError):
@@ -135,16 +135,18 @@ def _write_table(
     records = [entry.record for entry in ranked]
     points = [sort_key.text for sort_key in choice.front if sort_key.text != key]
     first = list(dict.fromkeys([*others, *points]))
-    known = metric_name.names(records)
-    rest = [name for name in known if name not in first] if shown is None else chosen(shown, records)
+    every_metric = metric_name.names(records)
+    chosen_metrics = (
+        [name for name in every_metric if name not in first] if shown is None else chosen(shown, records)
+    )
     built = table.build(
         ranked,
         key,
-        metrics=None if shown is None and not first else [*first, *rest],
+        metrics=None if shown is None and not first else [*first, *chosen_metrics],
         fields=choice.group or None,
         also=choice.within,
     )
-    metrics = [key, *(name for name in known if name in [one.title for one in built.headings])]
+    metrics = [key, *(name for name in every_metric if name in [one.title for one in built.headings])]
     _warn_of_n(metrics, records, screen)
     _render(built, key, form, output, screen)
 
@@ -183,8 +185,8 @@ def _write_pivot(
 ) -> None:
     """A table for each group of --within, with the group's values above it, or in CSV as columns."""
     every = [entry.record for group in groups for entry in group]
-    known = metric_name.names(every)
-    wanted = known if shown is None else chosen(shown, every)
+    every_metric = metric_name.names(every)
+    wanted = every_metric if shown is None else chosen(shown, every)
     if not wanted:
         raise UsageError("No record has a metric to show. Evaluate the models first.")
     _warn_of_n(wanted, every, screen)

@@ -91,9 +91,9 @@ class Inconsistent:
             have = f"{counted(self.unexplained, 'record')} with metrics that have no entry in evals"
             screen.warn(f"{have} ({self.first_unexplained}): nothing says how they were measured.")
         if self.judged > self.IN_FULL:
-            rest = counted(self.judged - self.IN_FULL, "further record")
+            further = counted(self.judged - self.IN_FULL, "further record")
             screen.say(
-                f"{rest} compared with themselves by a glance only; rb-verify --inconsistent compares all."
+                f"{further} compared with themselves by a glance only; rb-verify --inconsistent compares all."
             )
 
 

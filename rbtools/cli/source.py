@@ -208,8 +208,8 @@ def file_path(path: str) -> str:
 
         if published_weights.is_name(path):
             return path
-        what = "is a folder" if os.path.isdir(path) else "does not exist"
-        raise UsageError(f"{path} {what}. Expected a file.")
+        problem = "is a folder" if os.path.isdir(path) else "does not exist"
+        raise UsageError(f"{path} {problem}. Expected a file.")
     return os.path.abspath(path)
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rbtools.records.metric_name import heading_pieces
+from rbtools.records.results import is_number
 from rbtools.scoring import remeasured, table
 
 _GAP = 2  # spaces between columns
@@ -80,20 +81,20 @@ def _fitting(built: table.Table, key: str, width: int, fixed: int) -> tuple[list
     set), then intervals of metrics, then details.
     """
     titles = [heading.title for heading in built.headings]
-    every, own = range(len(titles)), titles.index(key, fixed)
+    every, key_place = range(len(titles)), titles.index(key, fixed)
     short = [_column(built, place, measured=False) for place in every]
     full = [_column(built, place, measured=True) for place in every]
     if sum(column.width + _GAP for column in full) <= width + _GAP:
         return full, []
-    details = [place for place in every if place > own and table.is_detail(titles[place])]
-    metrics = [place for place in every if place > own and place not in details]
-    chosen = {place: short[place] for place in (*range(fixed), own)}
+    details = [place for place in every if place > key_place and table.is_detail(titles[place])]
+    metrics = [place for place in every if place > key_place and place not in details]
+    chosen = {place: short[place] for place in (*range(fixed), key_place)}
     free = width + _GAP - sum(column.width + _GAP for column in chosen.values())
-    about = range(fixed, own)
+    about = range(fixed, key_place)
     shared = [place for place in about if len(built.rows) > 1 and len(set(short[place].cells)) == 1]
     apart = [place for place in about if place not in shared]
     wishes = [(place, short[place]) for place in [*apart, *metrics, *shared]]
-    wishes += [(place, full[place]) for place in [own, *metrics]]
+    wishes += [(place, full[place]) for place in [key_place, *metrics]]
     wishes += [(place, short[place]) for place in details]
     for place, column in wishes:
         more = column.width - chosen[place].width if place in chosen else column.width + _GAP
@@ -198,7 +199,7 @@ def model_table(record: Mapping[str, Any], width: int) -> str:
 def _model_row(
     name: str, value: object, entry: Mapping[str, Any], spread: table.Spread
 ) -> list[table.TableCell]:
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    number = value if is_number(value) else str(value)
     n, split = entry.get("n"), entry.get("split")
     return [
         table.TableCell(name),
@@ -269,6 +270,5 @@ def _verdict_row(name: str, verdict: Mapping[str, Any]) -> list[table.TableCell]
             # only its name: the record has the details
             cells.append(table.TableCell(re.split("[,;:]", value)[0]))
             continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        cells.append(table.TableCell(value if number else None))
+        cells.append(table.TableCell(value if is_number(value) else None))
     return cells

@@ -9,11 +9,10 @@ import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rbtools.cli import entry_commands, keywords
-from rbtools.cli.entry_commands import Unsayable, distance, is_number
+from rbtools.cli.entry_commands import EntryCommand, Unsayable, distance
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
 from rbtools.execution.executor import JobFunction
@@ -21,26 +20,17 @@ from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
 from rbtools.lazy import torch
-from rbtools.records import consistency, dumps, expr, metric_name
+from rbtools.records import consistency, expr, metric_name
+from rbtools.records.results import is_number
 from rbtools.scoring import minmax, published_difference, remeasured
 
 Record = dict[str, Any]
 Entry = Mapping[str, Any]
 FIELD = "verify"
-_APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields that are results
-_OF_ALL = ("ge", "measure")  # tools whose results a part of the images cannot check
-CHECKLIST = "obfuscation.failed"  # the metric of rb-attack check
-_OPTIONS = (
-    "store",
-    "data_dir",
-    "device",
-    "threads",
-    "batch",
-    "download",
-    "class_map",
-    "allow_code",
-    "dataset",
-)
+_APART = ("metrics", "evals", "checksums", FIELD, "error")  # fields of results
+_OF_ALL = ("ge", "measure")  # tools whose results no part of the images tells
+CHECKLIST = "obfuscation.failed"  # of rb-attack check
+_OPTIONS = tuple("store data_dir device threads batch download class_map allow_code dataset".split())
 
 
 @dataclass(frozen=True)
@@ -155,11 +145,11 @@ def _score(record: Record, entry: Entry) -> Record:
     if not isinstance(terms, list) or not isinstance(ranges, Mapping):
         return _unknown(entry, "the entry lacks the ranges of its terms, by which a score is scaled")
     try:
-        known = [minmax.Term(term["metric"], term["weight"], term["higher"]) for term in terms]
+        score_terms = [minmax.Term(term["metric"], term["weight"], term["higher"]) for term in terms]
         metrics = record.get("metrics") or {}
-        values = [_value(term.metric, {**record, "metrics": metrics}) for term in known]
-        ends = [ranges[term.metric] for term in known]
-        score = minmax.rescored(values, known, ends, str(entry.get("missing")))
+        values = [_value(term.metric, {**record, "metrics": metrics}) for term in score_terms]
+        ends = [ranges[term.metric] for term in score_terms]
+        score = minmax.rescored(values, score_terms, ends, str(entry.get("missing")))
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         return _unknown(entry, "the entry's terms and ranges do not fit together")
     return remeasured.judged(entry, {**entry, "value": score})
@@ -184,22 +174,6 @@ def _expression(record: Record, entry: Entry) -> Record:
     return remeasured.judged(entry, {**entry, "value": value})
 
 
-class _Command(NamedTuple):
-    """A command line after `rb-`, as words."""
-
-    words: list[str]
-
-    def value(self, name: str) -> str | None:
-        """The value of `--NAME=VALUE`."""
-        return next((word.partition("=")[2] for word in self.words if word.startswith(f"--{name}=")), None)
-
-    def on(self, images: Sequence[int]) -> _Command:
-        """The command on chosen images."""
-        words = [word for word in self.words if not word.startswith("--n=")]
-        listed = ",".join(map(str, images)) if len(images) > 1 else f"{images[0]}-{images[0]}"
-        return _Command([*words, "--n", listed])
-
-
 class _Measurement:
     """The measurement of a record's entries. `came`: the record before it was given a file."""
 
@@ -213,10 +187,17 @@ class _Measurement:
 
     def verdicts(self) -> dict[str, Record]:
         """The verdict on each entry."""
-        sayable, verdicts = self._sayable()
+        reasons = {entry["metric"]: self._unsayable(entry) for entry in self.entries}
+        verdicts = {
+            entry["metric"]: _unknown(entry, reason)
+            for entry in self.entries
+            if (reason := reasons[entry["metric"]]) is not None
+        }
+        sayable = [entry for entry in self.entries if entry["metric"] not in verdicts]
         checked = [entry for entry in sayable if _is_checklist(entry)]
         for entry in checked:
-            self._checklist(entry)
+            if (command := self._check(entry)) is not None:
+                self._run_alone([command], entry)
         sayable = [entry for entry in sayable if not _is_checklist(entry)]
         screened = [entry for entry in sayable if _sources(entry)]
         for entry in screened:
@@ -227,29 +208,30 @@ class _Measurement:
             if "indices" not in entry:  # otherwise a difference may measure it too
                 self._run(_clean(entry), [entry])
         context = {entry["metric"]: entry for entry in (*sayable, *self._clean_entries())}
-        with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
-            others = {} if len(clean) == len(sayable) else context
-            for words in entry_commands.commands(others, consistency.is_published):
-                self._run(_Command(self._with_sources(words, folder)), sayable)
+        others = {} if len(clean) == len(sayable) else context
+        for command in entry_commands.commands(others, consistency.is_published):
+            if "from_" in command.options:
+                options = {**command.options, "from_": self._source(command.options["from_"])}
+                command = command._replace(options=options)
+            self._run(command, sayable)
         for entry in [*sayable, *screened, *checked]:
             verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
 
-    def _checklist(self, entry: Entry) -> None:
-        """Measure the five tests of rb-attack check, by the settings of the attacks that they compare."""
-        words = self._check(entry)
+    def _run_alone(self, commands: list[EntryCommand], entry: Entry, store: str | None = None) -> None:
+        """Run commands, of which the last one measures this entry."""
         try:
-            result = self._results(_Command(words))
+            result = [self._results(command, store) for command in commands][-1]
         except RbError as wrong:
             self.failed[entry["metric"]] = str(wrong)
-            return
-        self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
+        else:
+            same = [one for one in result["evals"] if one["metric"] == entry["metric"]]
+            self.measured |= {one["metric"]: one for one in same}
 
-    def _check(self, entry: Entry) -> list[str]:
-        """The command of a checklist; empty where the record lacks an attack that it compared."""
+    def _check(self, entry: Entry) -> EntryCommand | None:
+        """rb-attack check for a checklist; None where the record lacks an attack that it compared."""
         about = {name: entry.get(name) for name in ("eps", "split", "n", "seed")}
-        words = ["attack", "check", f"--eps={distance(float(entry['eps']))}", f"--n={about['n']}"]
-        words += [f"--split={about['split']}", f"--seed={about['seed']}"]
+        options = {**about, "eps": distance(float(entry["eps"]))}
         for attack, option in (("pgd", "steps"), ("square", "queries"), ("noise", "samples")):
             values = [
                 one[option]
@@ -258,9 +240,9 @@ class _Measurement:
                 if all(one.get(name) == value for name, value in about.items())
             ]
             if not values:
-                return []
-            words.append(f"--{option}={values[0]}")
-        return words
+                return None
+            options[option] = values[0]
+        return EntryCommand(("attack", "check"), options)
 
     def _screened(self, entry: Entry) -> None:
         """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
@@ -269,70 +251,46 @@ class _Measurement:
         images = {name: entry[name] for name in ("n", "split", "precision") if name in entry}
         sources = [{**images, **source} for source in _sources(entry)]
         try:
-            lines = entry_commands.commands({str(source["metric"]): source for source in sources})
-            lines += entry_commands.commands({entry["metric"]: entry})
+            commands = entry_commands.commands({str(source["metric"]): source for source in sources})
+            commands += entry_commands.commands({entry["metric"]: entry})
         except (Unsayable, KeyError):
             self.failed[entry["metric"]] = "the entry does not say how the attacks of its screen ran"
             return
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
-            try:
-                for words in lines:
-                    result = self._results(_Command(words), store=folder)
-            except RbError as wrong:
-                self.failed[entry["metric"]] = str(wrong)
-                return
-        self.measured |= {one["metric"]: one for one in result["evals"] if one["metric"] == entry["metric"]}
+            self._run_alone(commands, entry, folder)
 
-    def _with_sources(self, words: list[str], folder: str) -> list[str]:
-        """The command with a file of the attacked model in place of its checkpoint's name."""
-        if words[:2] != ["attack", "transfer"]:
-            return words
-        place = words.index("--from") + 1
-        name = words[place]
+    def _source(self, name: str) -> Record:
+        """The attacked model whose checkpoint has that name."""
+        if name == self.record.get("checkpoint"):
+            return self.bare
         models = [entry["source_model"] for entry in self.entries if entry.get("source") == name]
-        model = self.bare if name == self.record.get("checkpoint") else {**models[0], "checkpoint": name}
-        file = Path(folder, "source.jsonl")
-        file.write_bytes(dumps(model) + b"\n")
-        return [*words[:place], str(file), *words[place + 1 :]]
+        return {**models[0], "checkpoint": name}
 
     def _clean_entries(self) -> list[Entry]:
         """Clean accuracies, which say how many images rb-pr was given."""
         entries = self.record.get("evals") or ()
         return [entry for entry in entries if metric_name.without_split(entry["metric"]) == "acc"]
 
-    def _sayable(self) -> tuple[list[Entry], dict[str, Record]]:
-        """The entries that determine their measurement, and the verdicts on the others."""
-        sayable, verdicts = [], {}
-        for entry in self.entries:
-            if _is_checklist(entry):
-                if self._check(entry):
-                    sayable.append(entry)
-                else:
-                    verdicts[entry["metric"]] = _unknown(entry, "the record lacks attacks that it compared")
-                continue
-            published = consistency.is_published(entry)
-            context = {one["metric"]: one for one in (entry, *self._clean_entries())}
-            try:
-                entry_commands.command(entry, context, lenient=published)
-            except Unsayable as wrong:
-                verdicts[entry["metric"]] = _unknown(entry, str(wrong))
-                continue
-            known = "source_model" in entry or entry.get("source") == self.record.get("checkpoint")
-            if entry_commands.is_transfer(entry) and not known:
-                verdicts[entry["metric"]] = _unknown(
-                    entry,
-                    "the record does not have the attacked model, which rb-attack transfer names with --from",
-                )
-            else:
-                sayable.append(entry)
-        return sayable, verdicts
+    def _unsayable(self, entry: Entry) -> str | None:
+        """Why the entry cannot be measured again; None where it can."""
+        if _is_checklist(entry):
+            return None if self._check(entry) else "the record lacks attacks that it compared"
+        context = {one["metric"]: one for one in (entry, *self._clean_entries())}
+        try:
+            entry_commands.command(entry, context, lenient=consistency.is_published(entry))
+        except Unsayable as wrong:
+            return str(wrong)
+        of_source = "source_model" in entry or entry.get("source") == self.record.get("checkpoint")
+        if entry_commands.is_transfer(entry) and not of_source:
+            return "the record does not have the attacked model, which rb-attack transfer names with --from"
+        return None
 
-    def _run(self, command: _Command, entries: Sequence[Entry]) -> None:
-        """Run a command, and assign its results, or its error, to the entries that it measures."""
+    def _run(self, command: EntryCommand, entries: Sequence[Entry]) -> None:
+        """Run a command; its results, or its error, are those of the entries that it gives."""
         part = None
         try:
             part = self._images(command)
-            result = self._results(command if part is None else command.on(part[0]))
+            result = self._results(command if part is None else command.adding(n=part[0]))
         except RbError as wrong:
             for entry in entries:
                 self.failed.setdefault(entry["metric"], str(wrong))
@@ -343,30 +301,30 @@ class _Measurement:
                 if part is not None:
                     self.parts[entry["metric"]] = part[1]
 
-    def _images(self, command: _Command) -> tuple[list[int], int] | None:
+    def _images(self, command: EntryCommand) -> tuple[list[int], int] | None:
         """The random part of the command's images with their number; None for all of them."""
         wanted = self.job.n
-        if wanted is None or command.words[0] in _OF_ALL or command.value("two-phase"):
+        if wanted is None or command.words[0] in _OF_ALL or "two_phase" in command.options:
             return None
-        inputs = resolve_inputs(self.bare, self.job.run, command.value("split") or "test")
-        asked = command.value("n")
-        order = inputs.data.order(inputs.data.load().labels)[: None if asked is None else int(asked)].tolist()
+        inputs = resolve_inputs(self.bare, self.job.run, command.options.get("split", "test"))
+        n = command.options.get("n")
+        order = inputs.data.order(inputs.data.load().labels)[: None if n is None else int(n)].tolist()
         if wanted >= len(order):
             return None
         return sorted(self.job.draws(self.record, "images").sample(order, wanted)), len(order)
 
-    def _results(self, command: _Command, store: str | None = None) -> Record:
-        """The results of a command. `store`: a folder for the results of several commands, in place of the
-        run's store."""
+    def _results(self, command: EntryCommand, store: str | None = None) -> Record:
+        """What a command gives. `store`: a folder for the results of several, in place of the run's store."""
         run, record = self.job.run, self.bare
         options = run.options(_OPTIONS)
         if store is not None:
             _, path = checkpoint_of(record, run)
             record, options = {**record, "checkpoint_file": str(path)}, {**options, "store": store}
-        tool, *words = command.words
+        lists = dict(command.lists)
+        tool, *words = (*command.words, *([",".join(lists.pop(""))] if "" in lists else []))
+        options = {**options, **command.options, **lists, "force": store is None}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            options = {**options, "force": store is None}
             (result,) = keywords.call(tool, words, options, MemoryStreams([record]))
         return {**result}
 
@@ -413,7 +371,7 @@ def _sources(entry: Entry) -> list[Entry]:
     return [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
 
 
-def _clean(entry: Entry) -> _Command:
+def _clean(entry: Entry) -> EntryCommand:
     """The command of a clean accuracy."""
-    words = ["attack", "none", f"--split={entry.get('split', 'test')}"]
-    return _Command([*words, *([f"--n={entry['n']}"] if "n" in entry else [])])
+    options = {"split": entry.get("split", "test"), "n": entry.get("n")}
+    return EntryCommand(("attack", "none"), options)

@@ -87,10 +87,7 @@ _choice_options = options.bundle(
 @click.option("--member", cls=Part, part_of="from-checkpoint", now="--from-checkpoint FILE#MEMBER")
 @options.allow_code_option
 @click.option(
-    "--space",
-    default="nasbench201",
-    type=click.Choice(list(SPACES)),
-    help="The set of architectures.",
+    "--space", default="nasbench201", type=click.Choice(list(SPACES)), help="The set of architectures."
 )
 @click.option("--unique", is_flag=True, help="One architecture for each class of equal networks (6466).")
 @click.option("--index", default=None, metavar="LIST", help="Indices, in this order: 13714 or 0-9,50.")

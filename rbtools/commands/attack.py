@@ -35,9 +35,7 @@ def _size_or_goal(text: str) -> dict[str, Any]:
 @click.option(
     "--ladder", is_flag=True, help="Count an image that is fooled at one --eps as fooled at all larger ones."
 )
-@click.option(
-    "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
-)
+@options.detail_option
 @click.option(
     "--save-adv",
     metavar="DIR|FILE.adv",
@@ -155,9 +153,7 @@ def _two_phase(
 
 
 @shared.command()
-@click.option(
-    "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
-)
+@options.detail_option
 @options.source_options
 @options.search_options
 def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext) -> shared.Status:
@@ -250,10 +246,7 @@ def check(
 
 @shared.command()
 @click.option(
-    "--norm",
-    type=click.Choice(["linf", "l2", "l1"]),
-    default="linf",
-    help="The norm of the distances.",
+    "--norm", type=click.Choice(["linf", "l2", "l1"]), default="linf", help="The norm of the distances."
 )
 @click.option(
     "--queries",

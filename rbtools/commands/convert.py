@@ -108,11 +108,11 @@ class _Reading:
             for unit in self.format.units(source, self.report):
                 output.line(self._record(unit))
         except Broken as wrong:
-            rest = f" Expected what rb-convert {self.format.name} --help describes."
+            advice = f" Expected what rb-convert {self.format.name} --help describes."
             if self.good:
                 count = f"{self.good} record{'s' * (self.good != 1)}"
-                rest = f" The {count} before it are written; get the file again for the rest."
-            self._say(f"{source.name} {wrong}.{rest}")
+                advice = f" The {count} before it are written; get the file again for the rest."
+            self._say(f"{source.name} {wrong}.{advice}")
             output.line(dumps(_failed(f"{source.name} {wrong}.")))
         except OSError as error:
             raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
@@ -175,11 +175,7 @@ class _Writing:
     """Converts records to published files."""
 
     def __init__(
-        self,
-        chosen: Format,
-        report: ConversionReport,
-        screen: shared.Terminal,
-        source: shared.RecordSource,
+        self, chosen: Format, report: ConversionReport, screen: shared.Terminal, source: shared.RecordSource
     ) -> None:
         self.format, self.report, self.screen, self.source = chosen, report, screen, source
 

@@ -229,7 +229,12 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
         for line in correlate.lines(matrix, *drawn):
             output.line(dumps(line))
         return
-    built = _table(matrix)
+    headings = [table.Heading(matrix.kind, False), *(table.Heading(col, True) for col in matrix.cols)]
+    rows: dict[str, list[table.TableCell]] = {row: [table.TableCell(row)] for row in matrix.rows}
+    for line in correlate.lines(matrix):
+        interval: Any = line.get("ci95")
+        rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
+    built = table.Table(headings, list(rows.values()), [])
     if form == "table":
         from rbtools.cli.tables import draw
 
@@ -237,15 +242,6 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
     else:
         text = render.RENDERERS[form](built)
     output.line(text.rstrip("\n").encode())
-
-
-def _table(matrix: correlate.Matrix) -> table.Table:
-    headings = [table.Heading(matrix.kind, False), *(table.Heading(col, True) for col in matrix.cols)]
-    rows: dict[str, list[table.TableCell]] = {row: [table.TableCell(row)] for row in matrix.rows}
-    for line in correlate.lines(matrix):
-        interval: Any = line.get("ci95")
-        rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
-    return table.Table(headings, list(rows.values()), [])
 
 
 if __name__ == "__main__":

@@ -26,9 +26,7 @@ severity_option = click.option(
     metavar="DIR",
     help="Take the corrupted images from an archive, NAME.npy and labels.npy, such as CIFAR-10-C.",
 )
-@click.option(
-    "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
-)
+@options.detail_option
 @click.option(
     "--reference",
     metavar="FILE",

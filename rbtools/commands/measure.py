@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from rbtools import parse_units
+from rbtools import parse_units, registry
 from rbtools.cli import options, shared
-from rbtools.measures import MEASURES, presets
+from rbtools.measures import MEASURES
 from rbtools.registry import gathered, param
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ class MeasureOptions:
     split: str | None = param(None, "train, test or both.  [default: the measure's own]", metavar="LIST")
     batches: int | None = param(None, "Number of batches.  [default: the measure's own]", bounds="[1, inf)")
     batch_size: int | None = param(
-        None,
-        "Images of a batch.  [default: the measure's own]",
-        bounds="[1, inf)",
+        None, "Images of a batch.  [default: the measure's own]", bounds="[1, inf)"
     )
     init_seed: int = param(
         0,
@@ -122,7 +120,7 @@ def _request(
 
 def _preset(options: MeasureOptions, params: dict[str, Any]) -> tuple[MeasureOptions, dict[str, Any]]:
     """The preset's settings, with the options of the command line over them."""
-    preset = presets.named(str(options.preset))
+    preset = registry.preset("measure-presets", str(options.preset))
     context = click.get_current_context()
     fresh = {
         name: value

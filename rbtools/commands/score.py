@@ -175,7 +175,10 @@ class _Held:
             if stream:
                 output.line(text)
             else:
-                self._hold(text, record)
+                self.texts.append(text)
+                self.working.append(record is not None)
+                if record is not None:
+                    self.composite.add(record)
         self.inconsistent.tell(self.screen)
         for name, count in self.without.items():
             self.screen.warn(f"{counted(count, 'record')} without {name}: the record says why.")
@@ -221,12 +224,6 @@ class _Held:
             self.screen.error(message)
             return dumps({**record, "error": {"tool": self.screen.tool, "message": str(wrong)}}), None
         return dumps(result), result
-
-    def _hold(self, text: bytes, record: dict[str, Any] | None) -> None:
-        self.texts.append(text)
-        self.working.append(record is not None)
-        if record is not None:
-            self.composite.add(record)
 
     def unscored(self) -> list[bytes]:
         """The unchanged lines; a message reports what would be scored."""

@@ -12,6 +12,7 @@ import click
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter, Stop
+from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, dumps, expr
@@ -58,7 +59,7 @@ class SelectedResults:
 
     def __init__(self, store: Store, choice: StoreSelection, screen: shared.Terminal) -> None:
         self.store, self.choice, self.screen = store, choice, screen
-        self.condition = None if choice.where is None else _condition(choice.where)
+        self.condition = None if choice.where is None else compiled(choice.where, "--where")
         self.matching = self.damaged = self.seen = self.absent = 0
 
     def records(self) -> Iterator[listing.ListedResult]:
@@ -131,13 +132,6 @@ class SelectedResults:
     def status(self) -> int:
         """The exit status: a damaged result is a failure."""
         return shared.FAILED if self.damaged else shared.DONE
-
-
-def _condition(text: str) -> expr.Expression:
-    try:
-        return expr.compile(text)
-    except RbError as wrong:
-        raise UsageError(f"--where: {wrong}") from None
 
 
 store_option = options.bundle("store", lambda store: Store(store), options.store_option)
@@ -242,9 +236,7 @@ def _deleted(path: str, screen: shared.Terminal) -> bool:
 
 @shared.command()
 @click.option(
-    "--keep-metrics",
-    is_flag=True,
-    help="Remove all but results: checkpoints and unfinished trainings, too.",
+    "--keep-metrics", is_flag=True, help="Remove all but results: checkpoints and unfinished trainings, too."
 )
 @click.option("--dry-run", is_flag=True, help="Only report what would be removed.")
 @store_option
@@ -288,11 +280,7 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
 @store_option
 @options.screen_options
 def export(
-    file: str,
-    choice: StoreSelection,
-    no_checkpoints: bool,
-    store: Store,
-    screen: shared.Terminal,
+    file: str, choice: StoreSelection, no_checkpoints: bool, store: Store, screen: shared.Terminal
 ) -> int:
     """Write results to one archive.
 
@@ -380,8 +368,8 @@ def _archive_in(file: str) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer
         return
     if Path(file).is_dir() or not Path(file).exists():
-        what = "is a folder" if Path(file).is_dir() else "does not exist"
-        raise UsageError(f"{file} {what}. Expected an archive that rb-store export wrote.")
+        problem = "is a folder" if Path(file).is_dir() else "does not exist"
+        raise UsageError(f"{file} {problem}. Expected an archive that rb-store export wrote.")
     with streamed(file) as stream:
         yield stream
 

@@ -108,8 +108,8 @@ def main(
         run = work.run
         job = VerifyJob(run.selection.n, sample, run.settings.seed, run)
         status = shared.done(_with_file(source, work, job))
-    known = heard.tell()
-    return status or (shared.FAILED if heard.wrong or not known else shared.DONE)
+    any_verdict = heard.tell()
+    return status or (shared.FAILED if heard.wrong or not any_verdict else shared.DONE)
 
 
 def _with_file(

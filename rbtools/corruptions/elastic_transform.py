@@ -71,11 +71,7 @@ def affine_places(draws: Draws, size: tuple[int, ...], reach: float) -> tuple[Te
     height, width = size
     distance = min(size) // 3
     x, y = width // 2, height // 2
-    corners = [
-        [x + distance, y + distance],
-        [x + distance, y - distance],
-        [x - distance, y - distance],
-    ]
+    corners = [[x + distance, y + distance], [x + distance, y - distance], [x - distance, y - distance]]
     shifts = draws.uniform((3, 2)).double().mul_(2).sub_(1).mul_(reach)
     points = shifts + torch.tensor(corners, dtype=shifts.dtype, device=shifts.device)
     along = (points[:, 1] - points[:, 2]) / (2 * distance)  # the map of a step to the right

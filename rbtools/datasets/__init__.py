@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 
 from rbtools.datasets import indices
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
+from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
 from rbtools.datasets.indices import subset
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
@@ -151,7 +151,7 @@ def fingerprint(
     name: str,
     split: str,
     data_dir: PathLike | None = None,
-    cache: Cache | None = None,
+    cache: HashCache | None = None,
     *,
     class_map: PathLike | None = None,
     allow_code: bool = False,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rbtools.datasets import content_hash
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, numbered
+from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache, numbered
 from rbtools.errors import RbError, shown
 from rbtools.lazy import np
 
@@ -46,7 +46,7 @@ class ArrayDataset(DatasetSource):
             shapes.pop(), names, {split: len(labels) for split, (_, labels) in made.items()}
         )
 
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         images, labels = _arrays_of(self, split)
         return content_hash.pixels_hash(images.shape, [images], labels)
 

@@ -83,7 +83,7 @@ class Dataset:
         return len(self.labels)
 
 
-class Cache(Protocol):
+class HashCache(Protocol):
     """A cache of fingerprints: a store, or any object with these two methods."""
 
     def get(self, key: str) -> str | None:
@@ -114,7 +114,7 @@ class DatasetSource(Registered, ABC):
         """One split in memory."""
 
     @abstractmethod
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """SHA-256 (hex) of the content of a split; imports no torch."""
 
     def download(self, split: str, say: Callable[[str], None], check_cancelled: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from rbtools.datasets.base import Cache
+from rbtools.datasets.base import HashCache
 from rbtools.plain_files import opened
 from rbtools.store.checksum import stamp
 
@@ -38,7 +38,7 @@ def lines(*fields: str) -> bytes:
 
 
 def remembered(
-    cache: Cache | None,
+    cache: HashCache | None,
     what: Iterable[str],
     files: Iterable[tuple[str, str | os.PathLike[str]]],
     make: Callable[[], str],

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rbtools.datasets import cifar, content_hash, npy, streaming
-from rbtools.datasets.base import Cache, Dataset, Description, check_labels, damaged
+from rbtools.datasets.base import Dataset, Description, HashCache, check_labels, damaged
 from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote, check
 from rbtools.errors import RbError, near
 from rbtools.lazy import np
@@ -22,22 +22,9 @@ from rbtools.store.archive import TarHeader
 from rbtools.units import SEVERITIES
 
 # The corruptions of the benchmark, and those that its authors use for validation.
-CORRUPTIONS = (
-    "brightness",
-    "contrast",
-    "defocus_blur",
-    "elastic_transform",
-    "fog",
-    "frost",
-    "gaussian_noise",
-    "glass_blur",
-    "impulse_noise",
-    "jpeg_compression",
-    "motion_blur",
-    "pixelate",
-    "shot_noise",
-    "snow",
-    "zoom_blur",
+CORRUPTIONS = tuple(
+    "brightness contrast defocus_blur elastic_transform fog frost gaussian_noise glass_blur impulse_noise"
+    " jpeg_compression motion_blur pixelate shot_noise snow zoom_blur".split()
 )
 EXTRA = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 
@@ -149,7 +136,7 @@ class CifarC(PublishedDataset):
         images = streaming.images((len(blocks) * size, *self.shape), fetch)
         return self.loaded(split, images, labels, self.class_names)
 
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers the pixels and labels of the selected blocks, packed or not."""
         self.known(split)
         parts = self.parts(split)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rbtools.datasets import content_hash
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, damaged
+from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache, damaged
 from rbtools.datasets.published_files import Arrays, DataFile, Remote, check
 from rbtools.errors import RbError
 from rbtools.lazy import np
@@ -52,7 +52,7 @@ class Digits(DatasetSource):
     def describe(self) -> Description:
         return self.described((1, 8, 8), _DIGITS, dict(SIZES), mean=MEAN, std=STD)
 
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         if split not in FINGERPRINTS:
             raise self.unknown_split(split, FINGERPRINTS)
         return FINGERPRINTS[split]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rbtools.datasets import decode
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description
+from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
 from rbtools.datasets.tree import Tree, fingerprint, labelled, scan, some, split_folders
 from rbtools.errors import RbError, near
 from rbtools.plain_files import read_text
@@ -61,7 +61,7 @@ class ImageFolder(DatasetSource):
         tree = self._tree(split)
         return labelled(self.name, split, tree, self._class_names(tree), (3, *decode.size_of(tree, 0)))
 
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers the class names in the model's order, and each file's path in the split and its bytes."""
         tree = self._tree(split)
         return fingerprint(tree, self._class_names(tree), cache)

@@ -68,7 +68,18 @@ def check(text: str) -> None:
 def _listed(text: str) -> tuple[str, list[int]]:
     """The source, for messages, and the numbers in ascending order, at least one."""
     if _RANGES.fullmatch(text) and not os.path.exists(text):  # a long list is no valid path
-        return f"--n {text}", _spelled_out(text)
+        numbers: list[int] = []
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            low, high = int(first), int(last or first)
+            if high >= MOST:
+                raise RbError(f"--n {text} names the example {high}. Expected numbers below {MOST}.")
+            if high < low:
+                raise RbError(f"--n {text} has the range {part}, which is empty. Write {high}-{low}.")
+            if len(numbers) + high - low >= MOST:
+                raise RbError(f"--n {text} names more than {MOST} examples. Expected each once.")
+            numbers.extend(range(low, high + 1))
+        return f"--n {text}", sorted(numbers)
     path, key = _parts(text)
     try:
         content = read_text(path, "utf-8-sig")
@@ -79,22 +90,6 @@ def _listed(text: str) -> tuple[str, list[int]]:
     if not numbers:
         raise RbError(f"The file of indices {path} is empty. Expected {EXPECTED}.")
     return f"The file of indices {path}", numbers
-
-
-def _spelled_out(text: str) -> list[int]:
-    """The numbers of `0-999,1500` in ascending order."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
-        if high >= MOST:
-            raise RbError(f"--n {text} names the example {high}. Expected numbers below {MOST}.")
-        if high < low:
-            raise RbError(f"--n {text} has the range {part}, which is empty. Write {high}-{low}.")
-        if len(numbers) + high - low >= MOST:
-            raise RbError(f"--n {text} names more than {MOST} examples. Expected each once.")
-        numbers.extend(range(low, high + 1))
-    return sorted(numbers)
 
 
 def of(numbers: Sequence[int], *, in_order: bool = False) -> Indices:

@@ -12,10 +12,10 @@ from typing import Any
 
 from rbtools.datasets import content_hash, npy, streaming
 from rbtools.datasets.base import (
-    Cache,
     Dataset,
     DatasetSource,
     Description,
+    HashCache,
     check_labels,
     damaged,
     numbered,
@@ -70,7 +70,7 @@ class Npz(DatasetSource):
 
         return self.loaded(split, streaming.images(images.shape, fetch), labels, class_names)
 
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers the pixels and labels of the split, independent of their layout."""
 
         def make() -> str:

@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rbtools.datasets import content_hash, decode, streaming
-from rbtools.datasets.base import Cache, Dataset, DatasetSource, Description, check_labels, damaged, numbered
+from rbtools.datasets.base import (
+    Dataset,
+    DatasetSource,
+    Description,
+    HashCache,
+    check_labels,
+    damaged,
+    numbered,
+)
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plain_files import plain
@@ -80,7 +88,7 @@ class Parquet(DatasetSource):
             decode.check_sizes(table)  # report a wrong size now, not during the work
         return self.loaded(split, images, table.labels, class_names)
 
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers the labels and the encoded images in order, independent of their division into files."""
         files = self._splits_with(split)[split]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from rbtools.datasets import cifar
-from rbtools.datasets.base import Cache, Dataset, Description, NotHere, damaged
+from rbtools.datasets.base import Dataset, Description, HashCache, NotHere, damaged
 from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote
 from rbtools.datasets.tree import Tree, fingerprint, is_image, labelled, same_classes, scan, some
 from rbtools.errors import RbError
@@ -41,7 +41,7 @@ class Photographs(PublishedDataset):
         tree = self._checked(split)
         return labelled(self.name, split, tree, tree.classes, self.shape, self.resize)
 
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers the names of classes and files, and the files' bytes."""
         tree = self._checked(split)
         return fingerprint(tree, tree.classes, cache, self.kind)

@@ -11,10 +11,10 @@ from typing import ClassVar, NamedTuple
 
 from rbtools.datasets import content_hash, fetch
 from rbtools.datasets.base import (
-    Cache,
     Dataset,
     DatasetSource,
     Description,
+    HashCache,
     NotHere,
     Remote,
     check_labels,
@@ -136,7 +136,7 @@ class Arrays(PublishedDataset):
         """Raises RbError where a file is missing, damaged, or holds something else."""
         return self.loaded(split, *self._checked(split), self.class_names)
 
-    def fingerprint(self, split: str, cache: Cache | None = None) -> str:
+    def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers pixels and labels, so that a packed and an unpacked archive have the same one.
 
         Raises RbError for a file whose MD5 is not the published one.

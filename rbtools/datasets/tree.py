@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from rbtools.datasets import content_hash, decode, streaming
-from rbtools.datasets.base import Cache, Dataset
+from rbtools.datasets.base import Dataset, HashCache
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.plain_files import opened
@@ -253,7 +253,9 @@ def labelled(
     )
 
 
-def fingerprint(tree: Tree, class_names: list[str], cache: Cache | None, kind: str = "imagefolder 1") -> str:
+def fingerprint(
+    tree: Tree, class_names: list[str], cache: HashCache | None, kind: str = "imagefolder 1"
+) -> str:
     """The hash of a tree: the classes, then each file's path in the split and its bytes.
 
     Raises RbError naming a file that cannot be read.

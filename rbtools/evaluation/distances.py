@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.evaluation import diagnostics
-from rbtools.evaluation.base import EvalTask, Outcome, Output, method_key
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, method_key
 from rbtools.evaluation.tasks import CleanOutput, accuracy_entry, attack_settings, run_attack
 from rbtools.lazy import np, torch
 from rbtools.records import metric_name
@@ -15,7 +15,6 @@ from rbtools.records import metric_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.evaluation.base import Batch
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DIGITS = 6

@@ -57,7 +57,12 @@ def data_of(given: Any, *, kept: bool) -> GivenData:
     RbError for images or labels in another form.
     """
     if isinstance(given, str):
-        return _named(given)
+        from rbtools.execution.run import Run
+        from rbtools.inputs import data
+
+        named = data.data_of({}, Run.of(dataset=given))
+        dataset = named.load()
+        return GivenData(dataset.images, dataset.labels, named.fingerprint)
     return GivenData(*pair(given, in_order=kept))
 
 
@@ -216,12 +221,3 @@ def result_of(
         seconds=seconds,
         entry=entry,
     )
-
-
-def _named(name: str) -> GivenData:
-    from rbtools.execution.run import Run
-    from rbtools.inputs import data
-
-    named = data.data_of({}, Run.of(dataset=name))
-    dataset = named.load()
-    return GivenData(dataset.images, dataset.labels, named.fingerprint)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.attacks import losses
-from rbtools.evaluation.base import EvalTask, Outcome, Output, method_key
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, method_key
 from rbtools.evaluation.tasks import CleanOutput
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, splitting
@@ -16,7 +16,6 @@ from rbtools.records import metric_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.evaluation.base import Batch
     from rbtools.probabilistic.distributions import Noise
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools.attacks import steps
 from rbtools.errors import UsageError
-from rbtools.evaluation.base import EvalTask, Outcome, Output, method_key
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, method_key
 from rbtools.evaluation.tasks import CleanOutput, attack_settings
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import intervals
 from rbtools.records import metric_name
-
-if TYPE_CHECKING:
-    from rbtools.evaluation.base import Batch
 
 # The gaps of these metrics are test - train: loss and error on test images grow with overfitting.
 GAPS = frozenset({"loss", "error"})

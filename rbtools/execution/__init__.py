@@ -5,8 +5,5 @@ from rbtools.registry import Registry
 LOCAL = "local"
 ENGINES = Registry(
     "engine",
-    {
-        LOCAL: "rbtools.execution.local:LocalExecutor",
-        "ray": "rbtools.execution.ray_executor:RayExecutor",
-    },
+    {LOCAL: "rbtools.execution.local:LocalExecutor", "ray": "rbtools.execution.ray_executor:RayExecutor"},
 )

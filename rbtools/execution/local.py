@@ -19,17 +19,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from rbtools.execution import device
-from rbtools.execution.executor import (
-    Executor,
-    Finished,
-    Job,
-    JobFunction,
-    JobReport,
-    Notice,
-    Progress,
-    run_on,
-)
+from rbtools.execution import device, executor
 from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.run import Run
 
@@ -38,13 +28,12 @@ _SECONDS_TO_END_ALONE = 10.0
 _SECONDS_BETWEEN_PROGRESS = 0.2
 
 
-class LocalExecutor(Executor):
+class LocalExecutor(executor.Executor):
     """`jobs` worker processes on this machine."""
 
-    def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
+    def __init__(self, functions: Sequence[executor.JobFunction], run: Run) -> None:
         super().__init__(functions, run)
-        # and the number of the try
-        self._jobs: queue.SimpleQueue[tuple[Job, int] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[executor.Job, int] | None] = queue.SimpleQueue()  # and its try
         self._ending = threading.Event()
         self._starting = threading.Lock()
         self._server: ForkServer | None = None
@@ -62,7 +51,7 @@ class LocalExecutor(Executor):
         work = partial(_work, list(self.functions), self.run)
         return ForkServer(work, partial(_preload, list(self.functions) if self.preload else ()))
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: executor.Job) -> None:
         """Queue a job; the first free worker takes it."""
         self._jobs.put((job, 1))
 
@@ -85,14 +74,14 @@ class LocalExecutor(Executor):
                     return
             except Exception as error:  # no process, memory or file handle is left: the job fails
                 problem = f"No worker process could be started: {error}. Use fewer --jobs."
-                self.post(Finished(job.place, JobReport(problem=problem)))
+                self.post(executor.Finished(job.place, executor.JobReport(problem=problem)))
                 continue
             connection, pid = worker
             try:
                 connection.send(job)
-                while not isinstance(message := connection.recv(), JobReport):
+                while not isinstance(message := connection.recv(), executor.JobReport):
                     self.post(message)
-                self.post(Finished(job.place, message))
+                self.post(executor.Finished(job.place, message))
             except (EOFError, OSError):
                 connection.close()
                 worker = None
@@ -110,19 +99,19 @@ class LocalExecutor(Executor):
                 self._server = self._started_server()
             return self._server.fork(number)
 
-    def _died(self, pid: int, job: Job, tries: int) -> None:
+    def _died(self, pid: int, job: executor.Job, tries: int) -> None:
         """Try the job of a dead worker again, or report that it failed."""
         assert self._server is not None
         ending = _ending_in_words(self._server.status(pid))
         if tries < TRIES and not job.helps:
             self._jobs.put((job, tries + 1))
-            self.post(Notice(f"A worker {ending}; its record is tried again."))
+            self.post(executor.Notice(f"A worker {ending}; its record is tried again."))
             return
         problem = (
             f"The worker process {ending}, {TRIES} times. If memory ran out, use fewer --jobs"
             " or a smaller --batch (rb-train: --batch-size)."
         )
-        self.post(Finished(job.place, JobReport(problem=problem)))
+        self.post(executor.Finished(job.place, executor.JobReport(problem=problem)))
 
 
 def _ending_in_words(code: int | None) -> str:
@@ -134,7 +123,7 @@ def _ending_in_words(code: int | None) -> str:
     return f"ended with status {code}"
 
 
-def _preload(functions: Sequence[JobFunction]) -> None:
+def _preload(functions: Sequence[executor.JobFunction]) -> None:
     for function in functions:
         function.preload()
 
@@ -142,7 +131,9 @@ def _preload(functions: Sequence[JobFunction]) -> None:
 # --- in the worker ----------------------------------------------------------------------------------
 
 
-def _work(functions: Sequence[JobFunction], run: Run, connection: Connection, number: int) -> NoReturn:
+def _work(
+    functions: Sequence[executor.JobFunction], run: Run, connection: Connection, number: int
+) -> NoReturn:
     """The main function of a worker process: one job after another until the connection closes, or SIGTERM
     comes.
     """
@@ -155,7 +146,7 @@ def _work(functions: Sequence[JobFunction], run: Run, connection: Connection, nu
         nonlocal last
         if time.monotonic() - last > _SECONDS_BETWEEN_PROGRESS:
             last = time.monotonic()
-            connection.send(Progress(text, place))
+            connection.send(executor.Progress(text, place))
 
     run = run.changed(worker=number, progress=progress, event=connection.send)
     status = 0
@@ -163,7 +154,7 @@ def _work(functions: Sequence[JobFunction], run: Run, connection: Connection, nu
         while True:
             job = connection.recv()
             place = job.place
-            report = run_on(job, functions, run)
+            report = executor.run_on(job, functions, run)
             connection.send(report)
             if report.problem is not None and "torch" in sys.modules and not device.usable():
                 status = 1

@@ -28,7 +28,7 @@ _SECONDS_TO_LEAVE = 0.5
 _PLACE = re.compile(r"^\[[^\]]*\] *\S+:\d+: *")  # "[time W pid thread] file.cc:12: "
 
 
-class Share(NamedTuple):
+class NodeShare(NamedTuple):
     """The resources that one task takes of a node, and how many such tasks the cluster runs at once.
 
     `threads`: the threads of a large network without --threads. Every node has that many, so that a result
@@ -179,7 +179,7 @@ def _ask(address: str) -> None:
         ) from None
 
 
-def share(ray: ModuleType, run: Run) -> Share:
+def share(ray: ModuleType, run: Run) -> NodeShare:
     """The resources of a task. Raises RbError if no node of the cluster could ever run one."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = sorted(int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1)
@@ -197,14 +197,14 @@ def share(ray: ModuleType, run: Run) -> Share:
             f" have {most}. Use fewer --threads, or start larger nodes."
         )
     if cards and run.placement.device in ("auto", "cuda"):
-        return Share(
+        return NodeShare(
             "cuda",
             1 / run.placement.jobs_per_gpu,
             run.placement.threads or 1,
             cards * run.placement.jobs_per_gpu,
         )
     device = "cpu" if run.placement.device == "auto" else run.placement.device
-    return Share(
+    return NodeShare(
         device,
         0.0,
         run.placement.threads or cores[0],

@@ -23,17 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import __version__
-from rbtools.execution import ray_cluster, resources
-from rbtools.execution.executor import (
-    Executor,
-    Finished,
-    Job,
-    JobFunction,
-    JobReport,
-    Notice,
-    Progress,
-    run_on,
-)
+from rbtools.execution import executor, ray_cluster, resources
 from rbtools.execution.run import Run
 from rbtools.store import lease
 from rbtools.store.checksum import digest
@@ -64,7 +54,7 @@ class RunSpec(NamedTuple):
     `folder`: the base of relative paths; `lease`: the name of a file in the driver's store.
     """
 
-    functions: Sequence[JobFunction]
+    functions: Sequence[executor.JobFunction]
     run: Run
     folder: str
     lease: str | None
@@ -74,13 +64,13 @@ class RunSpec(NamedTuple):
 class _Ticket:
     """A submitted job, and the state of its Ray task."""
 
-    job: Job
+    job: executor.Job
     number: int
     tries: int = 1
     ref: Any = None
 
 
-class RayExecutor(Executor):
+class RayExecutor(executor.Executor):
     """Jobs on a Ray cluster.
 
     Entering it joins the cluster, leaving it stops the tasks, whose finished work is stored. Raises RbError
@@ -89,7 +79,7 @@ class RayExecutor(Executor):
 
     own_capacity = True
 
-    def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
+    def __init__(self, functions: Sequence[executor.JobFunction], run: Run) -> None:
         super().__init__(functions, run)
         # Calls for the executor's thread, in order; None ends it.
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -132,7 +122,7 @@ class RayExecutor(Executor):
             self._leave()
             raise
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: executor.Job) -> None:
         """Submit a job; it starts as soon as there is room for it."""
         self._count += 1
         ticket = _Ticket(job, self._count)
@@ -194,7 +184,7 @@ class RayExecutor(Executor):
             lambda future: self._calls.put(lambda: self._answered(ticket, future))
         )
 
-    def _answered(self, ticket: _Ticket, future: Future[JobReport]) -> None:
+    def _answered(self, ticket: _Ticket, future: Future[executor.JobReport]) -> None:
         """Report a finished task; retry one that was lost with its machine or process."""
         del self._running[ticket.number]
         if self._ending:
@@ -209,7 +199,7 @@ class RayExecutor(Executor):
                 ticket.tries += 1
                 self._waiting.appendleft(ticket)
                 lost = f"A Ray worker was lost ({type(error).__name__}); its record is tried again."
-                self.post(Notice(lost))
+                self.post(executor.Notice(lost))
                 return
             else:
                 problem = (
@@ -217,8 +207,8 @@ class RayExecutor(Executor):
                     f" {_in_words(error)} If memory ran out, use more --threads (fewer tasks a node) or a"
                     " smaller --batch (rb-train: --batch-size)."
                 )
-            report = JobReport(problem=problem)
-        self.post(Finished(ticket.job.place, report))
+            report = executor.JobReport(problem=problem)
+        self.post(executor.Finished(ticket.job.place, report))
 
     def _listen(self) -> None:
         """Wait for the next status text of a worker."""
@@ -227,7 +217,7 @@ class RayExecutor(Executor):
 
     def _show(self, future: Future[str]) -> None:
         with contextlib.suppress(Exception):  # the actor is gone: only progress is lost
-            self.post(Progress(future.result()))
+            self.post(executor.Progress(future.result()))
             self._listen()
 
 
@@ -259,11 +249,11 @@ class Inbox:
 # --- in the worker ----------------------------------------------------------------------------------
 
 
-def serve(version: str, spec: bytes, job: Job, threads: int, inbox: Any) -> JobReport:
+def serve(version: str, spec: bytes, job: executor.Job, threads: int, inbox: Any) -> executor.JobReport:
     """Run one job: the remote function."""
     node = socket.gethostname()
     if version != __version__:
-        return JobReport(
+        return executor.JobReport(
             problem=f"The Ray node {node} has rbtools {__version__}, driver {version}. Install one version on"
             " all nodes."
         )
@@ -275,7 +265,7 @@ def serve(version: str, spec: bytes, job: Job, threads: int, inbox: Any) -> JobR
     with contextlib.suppress(OSError):
         os.chdir(folder)
     if not sees(run, name):
-        return JobReport(
+        return executor.JobReport(
             problem=f"The Ray node {node} does not see the store {run.store.folder}. Name a folder that all"
             " nodes share with --store, or leave out --jobs ray."
         )
@@ -287,7 +277,7 @@ def serve(version: str, spec: bytes, job: Job, threads: int, inbox: Any) -> JobR
             last = time.monotonic()
             inbox.progress.remote(text)
 
-    return run_on(job, functions, run.changed(threads=threads, progress=progress))
+    return executor.run_on(job, functions, run.changed(threads=threads, progress=progress))
 
 
 _last: tuple[bytes, RunSpec] | None = None

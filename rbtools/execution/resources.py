@@ -70,9 +70,9 @@ def threads_for(run: Run, arch: object, share: int | None = None, trial: Trial |
     if isinstance(arch, Mapping) and arch.get("space") in SMALL:
         return 1
     most = share or max(cores.count() // max(run.placement.jobs, 1), 1)
-    asked = cores.asked()
-    if asked is not None:
-        return min(asked, most)
+    thread_count = cores.asked()
+    if thread_count is not None:
+        return min(thread_count, most)
     return most if trial is None or most == 1 else measured_threads.of(run, trial, most)
 
 

@@ -77,8 +77,8 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
         for path in _lost(entry, other):
             report.lose("evals", path)
     apart = ("metrics", "evals", "checksums", "schema")
-    rest = {key: value for key, value in record.items() if key not in apart}
-    for path in _lost(rest, again):
+    fields = {key: value for key, value in record.items() if key not in apart}
+    for path in _lost(fields, again):
         report.lose("fields", path)
 
 

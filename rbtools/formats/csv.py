@@ -147,8 +147,8 @@ class CSV:
         constants = self._constants()
         cells: dict[str, str] = {}
         results = ("metrics", "evals", "checksums", "schema", "csv")
-        rest = {key: value for key, value in record.items() if key not in results}
-        for path, value in _leaves(rest):
+        fields = {key: value for key, value in record.items() if key not in results}
+        for path, value in _leaves(fields):
             name = path if path in FIELDS or path.startswith(("arch.", "train.")) else f"record.{path}"
             if _got(constants, path) != value:
                 cells[back[name][0] if name in back else name] = _written(value, name)

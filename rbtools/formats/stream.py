@@ -140,10 +140,10 @@ class _Text:
 
     def _ends_at(self, wrong: Exception) -> bool:
         """Whether more text could complete the value."""
-        rest = self.held[wrong.pos if isinstance(wrong, json.JSONDecodeError) else 0 :].strip()
-        if "Unterminated" in str(wrong) or ("escape" in str(wrong) and len(rest) < _ESCAPE):
+        unread = self.held[wrong.pos if isinstance(wrong, json.JSONDecodeError) else 0 :].strip()
+        if "Unterminated" in str(wrong) or ("escape" in str(wrong) and len(unread) < _ESCAPE):
             return True
-        return any(word.startswith(rest) for word in _WORDS) or _PART.fullmatch(rest) is not None
+        return any(word.startswith(unread) for word in _WORDS) or _PART.fullmatch(unread) is not None
 
     def cut(self, path: Path) -> Broken:
         after = f" after {'.'.join(map(str, path))}" if path else ""

@@ -17,7 +17,7 @@ from rbtools.datasets.normalization import CLASSES
 from rbtools.errors import RbError, UsageError, shown, unknown
 from rbtools.execution.run import Run
 from rbtools.inputs import published_weights, recognition, resolve
-from rbtools.inputs.data import data_of, of_data
+from rbtools.inputs.data import Data, data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
 from rbtools.registry import Registry
@@ -29,7 +29,6 @@ from rbtools.store import canonical, digest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.inputs.data import Data
 
 VERSION = 4
 # LEADERBOARD:NAME is an entry of it: `(name, classes) -> (--arch, --normalize, preprocessing)`, as typed.
@@ -142,8 +141,8 @@ def with_file(
         raise OtherCheckpoint(
             f"another checkpoint: {path} is {here[:19]}..., and that of the record {str(name)[:19]}..."
         )
-    known = record.get("recognised") if "checkpoint_file" in record else {"normalize_from": "checkpoint"}
-    return {**record, "checkpoint_file": file, "recognised": known}
+    recognised = record.get("recognised") if "checkpoint_file" in record else {"normalize_from": "checkpoint"}
+    return {**record, "checkpoint_file": file, "recognised": recognised}
 
 
 def resolve_inputs(record: dict[str, Any], run: Run, split: str | None = None) -> resolve.Inputs:
@@ -168,15 +167,15 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
     identity(record["arch"])  # this raises RbError for an invalid architecture
     data, path = data_of(record, run), record["checkpoint_file"]
     name = resolve.checkpoint_name(record, run)
-    known = record.get("recognised")
-    known = known if isinstance(known, dict) else {}
-    unchecked = known.get("unchecked")
+    recognised = record.get("recognised")
+    recognised = recognised if isinstance(recognised, dict) else {}
+    unchecked = recognised.get("unchecked")
     open_fields = unchecked if isinstance(unchecked, list) else []
     given = {key: value for key, value in record["arch"].items() if key not in open_fields}
     arch, facts = _recognised(path, name, given, data, run)
-    facts["arch_from"] = known.get("arch_from", "given")
-    if "normalize" in given and "normalize_from" in known:
-        facts["normalize_from"] = known["normalize_from"]
+    facts["arch_from"] = recognised.get("arch_from", "given")
+    if "normalize" in given and "normalize_from" in recognised:
+        facts["normalize_from"] = recognised["normalize_from"]
     facts = recognition.judged(path, facts, run)
     recognition.say_tie(path, facts, run)
     recognition.warn(path, facts, run)
@@ -189,11 +188,11 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
 
 def _is_open(record: dict[str, Any]) -> bool:
     """Whether the record is of a user's file with fields that only the images of a data set decide."""
-    file, arch, known = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
+    file, arch, recognised = (record.get(key) for key in ("checkpoint_file", "arch", "recognised"))
     if not isinstance(file, str) or not os.path.isfile(file) or not isinstance(arch, dict):
         return False
-    source = known.get("normalize_from", "open") if isinstance(known, dict) else "open"
-    unchecked = isinstance(known, dict) and "unchecked" in known
+    source = recognised.get("normalize_from", "open") if isinstance(recognised, dict) else "open"
+    unchecked = isinstance(recognised, dict) and "unchecked" in recognised
     return (unchecked or ("normalize" not in arch and source == "open")) and isinstance(
         arch.get("space"), str
     )
@@ -204,12 +203,12 @@ def _recognised(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The complete architecture of a file, and facts on its source; from the store if known."""
     about = None if data is None else data.about
-    asked = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
+    key_fields = {"kind": "recognised", "version": VERSION, "file": name, "given": dict(given)}
     if data is not None and about is not None:
-        asked |= {"data": data.fingerprint, "split": data.split, "classes": about.classes}
-        asked |= {"shape": about.shape, "normalize": [about.mean, about.std]}
-    known = run.store.get(f"recognised:{digest(asked)}")
-    if known is None:
+        key_fields |= {"data": data.fingerprint, "split": data.split, "classes": about.classes}
+        key_fields |= {"shape": about.shape, "normalize": [about.mean, about.std]}
+    stored = run.store.get(f"recognised:{digest(key_fields)}")
+    if stored is None:
         from rbtools.models import checkpoint
 
         _, arch, facts = checkpoint.load(
@@ -225,9 +224,9 @@ def _recognised(
             ),
             allow_code=run.selection.allow_code,
         )
-        known = canonical({"arch": arch, "facts": facts}).decode()
-        run.store.put(f"recognised:{digest(asked)}", known)
-    result = orjson.loads(known)
+        stored = canonical({"arch": arch, "facts": facts}).decode()
+        run.store.put(f"recognised:{digest(key_fields)}", stored)
+    result = orjson.loads(stored)
     arch = result["arch"]
     # put these fields first, for readers
     first = {key: arch[key] for key in ("space", "name") if key in arch}

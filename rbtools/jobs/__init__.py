@@ -156,8 +156,7 @@ class TrainJob(_RunJob):
         from rbtools.trainer.train_model import train
 
         # The store's counters are shared: `replace` keeps the same store object.
-        run = self.run.changed(seed=self.seed)
-        return train(record, self.method, self.recipe, run)
+        return train(record, self.method, self.recipe, self.run.changed(seed=self.seed))
 
 
 @dataclass(frozen=True)

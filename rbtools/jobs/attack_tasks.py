@@ -11,7 +11,7 @@ import orjson
 
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
-from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor, device, nn
 
     from rbtools.attacks.base import Attack
-    from rbtools.evaluation.base import Batch
     from rbtools.probabilistic.distributions import Noise
 
 # the fields that loading a model needs besides the checkpoint

@@ -288,12 +288,7 @@ def write(corruptions: Sequence[Any], folder: Path, run: Run) -> list[str]:
 
 
 def _write_one(
-    corruption: Corruption,
-    path: Path,
-    images: Tensor | Streamed,
-    ids: Tensor,
-    target: torch.device,
-    run: Run,
+    corruption: Corruption, path: Path, images: Tensor | Streamed, ids: Tensor, target: torch.device, run: Run
 ) -> int:
     """Write one file, continuing an earlier run; return how many images that run had written."""
     channels, height, width = images.shape[1:]

@@ -39,6 +39,7 @@ from rbtools.inputs.resolve import Inputs
 from rbtools.lazy import nn, np, torch
 from rbtools.plain_files import opened
 from rbtools.records import consistency, metric_name
+from rbtools.records.results import is_number
 from rbtools.store.files import user_output
 from rbtools.trainer.augment import pixels
 
@@ -279,17 +280,13 @@ def _header(path: str | Path, stream: IO[bytes]) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise _damaged(path, "its header is no object")
     for name in _NUMBERS:
-        if not _is_number(header.get(name)):
+        if not is_number(header.get(name)):
             raise _damaged(path, f"its header has no number '{name}'")
     n, coarse = header["n"], header["coarse"]
     counts = isinstance(n, int) and n > 0 and isinstance(coarse, int) and 0 <= coarse <= 127
     if not counts or not 0 < header["step"] <= 1 or not header["eps"] > 0:
         raise _damaged(path, "a number in its header is out of range")
     return header
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _damaged(path: str | Path, why: str) -> RbError:
@@ -379,7 +376,7 @@ def _claim(record: Mapping[str, Any], header: Mapping[str, Any]) -> Mapping[str,
 
 def _verdict(inputs: Inputs, header: dict[str, Any], path: str) -> dict[str, Any]:
     claim = _claim(inputs.record, header)
-    claimed = claim.get("value") if _is_number(claim.get("value")) else None
+    claimed = claim.get("value") if is_number(claim.get("value")) else None
     fields = {"claimed": claimed, "n": header["n"], "eps": header.get("eps"), "norm": header.get("norm")}
     problem = _of_another(inputs, header, claim)
     if problem is None:
@@ -409,7 +406,7 @@ def _of_another(inputs: Inputs, header: Mapping[str, Any], claim: Mapping[str, A
         same = math.isclose(there, value) if numeric else there == value  # type: ignore[arg-type]
         if not same:
             return f"its {fact} is {there}, and that of the claim {value}"
-    if not _is_number(claim.get("value")):
+    if not is_number(claim.get("value")):
         return "the claim has no value"
     said = ("attack", "eps", "norm", "steps", "n", "value")  # and no field that would explain a difference
     return consistency.contradicts_name(name, {fact: header[fact] for fact in said if fact in header})

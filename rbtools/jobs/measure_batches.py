@@ -20,7 +20,7 @@ from rbtools.inputs.data import Data, InMemory
 from rbtools.jobs import divide
 from rbtools.lazy import nn, torch
 from rbtools.measures import batchnorm
-from rbtools.measures.base import MeasureBatch
+from rbtools.measures.base import BatchResult, MeasureBatch, Value
 from rbtools.rng.draws import Draws
 from rbtools.store import digest
 from rbtools.trainer import init
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.base import Attack
-    from rbtools.measures.base import BatchResult, Value
 
 
 class MeasureItem(NamedTuple):
@@ -138,8 +137,7 @@ class Measuring:
             return
         results = {tile: computed.get(tile) or _stored(store.state(name)) for tile, name in names.items()}
         yield from _joined(
-            items,
-            {tile: known or self._computed(tile, items[tile.place]) for tile, known in results.items()},
+            items, {tile: known or self._computed(tile, items[tile.place]) for tile, known in results.items()}
         )
         for name in names.values():
             store.drop_state(name)

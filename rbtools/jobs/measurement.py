@@ -140,8 +140,8 @@ def _check(record: dict[str, Any], jobs: Sequence[MeasureItem], request: Measure
             if all(old.get(key) == settings.get(key) for key in _SAME):
                 # Other fields of the entry are not known yet, except those that identify the data.
                 open_ = {key: results.LATER for key in old.keys() - settings.keys() - schema.of_images()}
-                known = {"metric": old["metric"], "precision": "fp32", **settings}
-                results.refuse(record, _shown(open_ | known, record, job, run))
+                expected = {"metric": old["metric"], "precision": "fp32", **settings}
+                results.refuse(record, _shown(open_ | expected, record, job, run))
 
 
 _SAME = ("measure", "on", "split", "attack", "eps", "paper")  # the fields that a metric's name contains
@@ -229,7 +229,7 @@ def _data(record: dict[str, Any], run: Run, split: str, on: str) -> Data:
 def _what(record: dict[str, Any], job: MeasureItem, request: MeasureRequest, run: Run) -> dict[str, Any]:
     """The key fields: everything that determines the result."""
     about = job.data.about
-    what: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kind": "measure",
         "version": VERSION,
         "measure": job.measure.name,
@@ -240,19 +240,19 @@ def _what(record: dict[str, Any], job: MeasureItem, request: MeasureRequest, run
         "precision": "fp32",
     }
     if job.on == "trained":
-        what |= {"checkpoint": resolve.checkpoint_name(record, run), "arch": identity(record["arch"])}
+        fields |= {"checkpoint": resolve.checkpoint_name(record, run), "arch": identity(record["arch"])}
     else:
-        what |= {"arch": identity(arch_of(record, job.data)), "normalize": [about.mean, about.std]}
-        what |= {"init_seed": request.init_seed, "classes": about.classes, "shape": about.shape}
+        fields |= {"arch": identity(arch_of(record, job.data)), "normalize": [about.mean, about.std]}
+        fields |= {"init_seed": request.init_seed, "classes": about.classes, "shape": about.shape}
     if job.measure.data:
-        what |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}
+        fields |= {"data": job.data.fingerprint, "split": job.data.split, "size": job.size, "n": job.n}
     if job.attack is not None:
         attack = job.attack
         config = registry.config(attack)
-        what |= {"attack": {"attack": attack.name, "version": attack.version, "config": config}}
+        fields |= {"attack": {"attack": attack.name, "version": attack.version, "config": config}}
     if job.random:
-        what |= seed_fields(run.settings.seed)
-    return what
+        fields |= seed_fields(run.settings.seed)
+    return fields
 
 
 # --- entries ---------------------------------------------------------------------------------------
@@ -281,11 +281,11 @@ def _compute(
             finished = iter(()) if helping else measuring.all(items)
         for number, values, seconds in finished:
             place = missing[number]
-            job, what, name = jobs[place]
+            job, fields, name = jobs[place]
             cost = {"seconds": round(seconds, 3), "device": chosen.type, "precision": "fp32"}
             results[place] = [_entry(job, value, request, run) | cost for value in values]
-            about = {"kind": "evaluation", "of": what, **resolve.names(record, job.data)}
-            run.store.keep_result(name, what, results[place], about)
+            about = {"kind": "evaluation", "of": fields, **resolve.names(record, job.data)}
+            run.store.keep_result(name, fields, results[place], about)
 
 
 def _threads(record: dict[str, Any], data: Data, request: MeasureRequest, run: Run) -> int:

@@ -21,7 +21,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.apgd import APGDMargin
 from rbtools.datasets import indices
 from rbtools.evaluation import tasks
-from rbtools.evaluation.base import EvalTask, Outcome, Output
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.probabilistic import margin
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs import resolve
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rbtools.attacks.base import Attack
-    from rbtools.evaluation.base import Batch
     from rbtools.execution.run import Run
     from rbtools.inputs.resolve import Inputs
 

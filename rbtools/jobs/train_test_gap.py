@@ -127,7 +127,11 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> d
     turned = metric_name.parse(test["metric"]).words[0] in gaps  # test - train
     name_of = metric_name.gap_name if turned else metric_name.ge_name
     entry = {
-        **{key: value for key, value in test.items() if _is_of_both(key)},
+        **{
+            key: value
+            for key, value in test.items()
+            if schema.role(key) in ("protocol", "label") or key in ("value", "seconds", "distance")
+        },
         "metric": name_of(test["metric"]),
         "split": "test-train" if turned else "train-test",
         "n": [test["n"], train["n"]] if turned else [train["n"], test["n"]],
@@ -151,19 +155,7 @@ def _gap(train: dict[str, Any], test: dict[str, Any], gaps: frozenset[str]) -> d
 def _is_whole(entry: dict[str, Any]) -> bool:
     """Whether an entry of the record has the fields of a difference: value, seconds and finite intervals."""
     names = [*filter(schema.is_interval, entry)]
-    if not names or not all(map(_is_number, (entry.get("value"), entry.get("seconds")))):
+    if not names or not all(map(results.is_number, (entry.get("value"), entry.get("seconds")))):
         return False
     ends = [entry[name] for name in names]
-    return all(isinstance(two, list) and len(two) == 2 and all(map(_is_number, two)) for two in ends)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_of_both(field: str) -> bool:
-    """Whether a field of one split's entry describes the difference too.
-
-    Results and costs of one split do not; `distance` is kept nevertheless, as measured on test.
-    """
-    return schema.role(field) in ("protocol", "label") or field in ("value", "seconds", "distance")
+    return all(isinstance(two, list) and len(two) == 2 and all(map(results.is_number, two)) for two in ends)

@@ -93,7 +93,30 @@ def stage(
     return nn.Sequential(*blocks)
 
 
-class ResNet(nn.Module):
+class _FourStages(nn.Module):
+    """Four stages of blocks; those after the first have twice the channels at half the size."""
+
+    layer1: nn.Sequential
+    layer2: nn.Sequential
+    layer3: nn.Sequential
+    layer4: nn.Sequential
+
+    def add_stages(
+        self, block: Callable[..., nn.Module], blocks: Sequence[int], width: int, *options: Any
+    ) -> int:
+        """Make the stages; return the channels of the last."""
+        channels, expansion = width, getattr(block, "expansion", 1)
+        for number, count in enumerate(blocks):
+            sizes = (count, channels, width << number, 2 if number else 1)
+            setattr(self, f"layer{number + 1}", stage(block, *sizes, *options))
+            channels = (width << number) * expansion
+        return channels
+
+    def through_stages(self, x: Tensor) -> Tensor:
+        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+
+
+class ResNet(_FourStages):
     """Images (N, in_channels, H, W) -> logits (N, classes).
 
     `blocks` are the blocks in each of the four stages, (2, 2, 2, 2) for ResNet-18; `width` is the number
@@ -101,11 +124,6 @@ class ResNet(nn.Module):
     over the whole image, a number over windows of 4x4, of which there have to be so many. Weights have
     PyTorch's default initialisation.
     """
-
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -124,17 +142,12 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.maxpool = nn.Identity() if stem == "cifar" else nn.MaxPool2d(3, 2, padding=1)
-        channels = width
-        for number, count in enumerate(blocks):
-            inner = width << number
-            setattr(self, f"layer{number + 1}", stage(block, count, channels, inner, 2 if number else 1))
-            channels = inner * block.expansion
+        channels = self.add_stages(block, blocks, width)
         self.windows = windows
         self.linear = nn.Linear(channels * (windows or 1), classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.maxpool(self.activation(self.bn1(self.conv1(images))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        x = self.through_stages(self.maxpool(self.activation(self.bn1(self.conv1(images)))))
         pooled = x.mean((2, 3)) if self.windows is None else F.avg_pool2d(x, 4).flatten(1)
         return self.linear(pooled)
 
@@ -164,17 +177,30 @@ def resnet(form: zoo.ResNetForm, fields: Mapping[str, Any], *, classes: int, sha
     )
 
 
-class PreActBlock(nn.Module):
+class PreActivated(nn.Module):
     """BatchNorm, ReLU, 3x3 convolution, twice: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
 
-    def __init__(self, channels_in: int, channels_out: int, stride: int, shortcut: str) -> None:
+    def __init__(
+        self, channels_in: int, channels_out: int, stride: int, activation: Activation = F.relu
+    ) -> None:
         super().__init__()
-        self.of_input = shortcut == "input"
-        self.activation: Activation = F.relu
+        self.activation: Activation = activation
         self.bn1 = nn.BatchNorm2d(channels_in)
         self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels_out)
         self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+
+    def convolved(self, x: Tensor) -> Tensor:
+        """The two convolutions, of the activated input."""
+        return self.conv2(self.activation(self.bn2(self.conv1(x))))
+
+
+class PreActBlock(PreActivated):
+    """Its shortcut convolution takes the activated input, or the block's."""
+
+    def __init__(self, channels_in: int, channels_out: int, stride: int, shortcut: str) -> None:
+        super().__init__(channels_in, channels_out, stride)
+        self.of_input = shortcut == "input"
         self.shortcut: nn.Sequential | None = None
         if stride != 1 or channels_in != channels_out:
             self.shortcut = nn.Sequential(nn.Conv2d(channels_in, channels_out, 1, stride, bias=False))
@@ -182,21 +208,16 @@ class PreActBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = self.activation(self.bn1(x))
         beside = x if self.shortcut is None else self.shortcut(x if self.of_input else active)
-        return self.conv2(self.activation(self.bn2(self.conv1(active)))) + beside
+        return self.convolved(active) + beside
 
 
-class PreActResNet(nn.Module):
+class PreActResNet(_FourStages):
     """Images (N, in_channels, H, W) -> logits (N, classes); four stages of blocks.
 
     With `final_norm`, BatchNorm (`bn`) and ReLU follow the last block; kuangliu/pytorch-cifar has
     neither. `shortcut`: what a shortcut convolution takes, "activation" or "input". Average pooling adapts to
     the image.
     """
-
-    layer1: nn.Sequential
-    layer2: nn.Sequential
-    layer3: nn.Sequential
-    layer4: nn.Sequential
 
     def __init__(
         self,
@@ -211,17 +232,12 @@ class PreActResNet(nn.Module):
         super().__init__()
         self.activation: Activation = F.relu
         self.conv1 = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
-        channels = width
-        for number, count in enumerate(blocks):
-            sizes = (count, channels, width << number, 2 if number else 1)
-            setattr(self, f"layer{number + 1}", stage(PreActBlock, *sizes, shortcut))
-            channels = width << number
+        channels = self.add_stages(PreActBlock, blocks, width, shortcut)
         self.bn = nn.BatchNorm2d(channels) if final_norm else None
         self.linear = nn.Linear(channels, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.conv1(images)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        x = self.through_stages(self.conv1(images))
         if self.bn is not None:
             x = self.activation(self.bn(x))
         return self.linear(x.mean((2, 3)))
@@ -240,16 +256,11 @@ def preactresnet(
     )
 
 
-class WideBlock(nn.Module):
-    """BatchNorm, ReLU, 3x3 convolution, twice: (N, C, H, W) -> (N, C', H/stride, W/stride)."""
+class WideBlock(PreActivated):
+    """Its shortcut convolution takes the activated input."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
-        super().__init__()
-        self.activation: Activation = F.relu
-        self.bn1 = nn.BatchNorm2d(channels_in)
-        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels_out)
-        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        super().__init__(channels_in, channels_out, stride)
         self.convShortcut: nn.Conv2d | None = None
         if channels_in != channels_out:
             self.convShortcut = nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
@@ -257,7 +268,7 @@ class WideBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = self.activation(self.bn1(x))
         beside = x if self.convShortcut is None else self.convShortcut(active)
-        return self.conv2(self.activation(self.bn2(self.conv1(active)))) + beside
+        return self.convolved(active) + beside
 
 
 class WideResNet(nn.Module):

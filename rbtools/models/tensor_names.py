@@ -62,8 +62,8 @@ def translation(given: Iterable[str], wanted: Mapping[str, Any]) -> dict[str, st
     if _SWIN in wanted and "layers.0.downsample.reduction.weight" in given:
         later = {key: match for key in given if (match := _MERGING.fullmatch(key))}
         moved = {key: f"layers.{int(match[1]) + 1}.downsample.{match[2]}" for key, match in later.items()}
-        rest = [key for key in given if key not in moved and not key.endswith(_COMPUTED)]
-        return {**moved, **{key: translated(key, wanted, head) for key in rest}}
+        unmoved = [key for key in given if key not in moved and not key.endswith(_COMPUTED)]
+        return {**moved, **{key: translated(key, wanted, head) for key in unmoved}}
     binary = _WITHOUT_WEIGHTS[0] in wanted and _WITHOUT_WEIGHTS[1] not in wanted
     return {
         key: translated(key, wanted, head)

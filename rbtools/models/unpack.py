@@ -118,7 +118,15 @@ def take_normalisation(
         if leaf in MEANS and partner and all(0 < state[n].numel() <= MOST_CHANNELS for n in (key, partner)):
             pairs.append(_of_one_size(path, state.pop(key), state.pop(partner)))
     if not pairs:
-        pairs = _in_metadata(metadata, path)
+        # At its top or inside `normalize`, `normalization` or `args` (of timm's training script).
+        places = [metadata, *(metadata.get(name) for name in ("normalize", "normalization", "args"))]
+        pairs = []
+        for place in places:
+            pair: list[Any] = (
+                [place.get(name) for name in ("mean", "std")] if isinstance(place, Mapping) else []
+            )
+            if pair and all(_are_numbers(values) for values in pair):
+                pairs.append(_of_one_size(path, *pair))
     if not pairs:
         return None, None
     mean, std = pairs[0]
@@ -139,18 +147,6 @@ def _of_one_size(path: object, mean: Numbers, std: Numbers) -> tuple[Tensor, Ten
         )
     means, stds = torch.broadcast_tensors(means, stds)
     return means, stds
-
-
-def _in_metadata(metadata: Mapping[str, Any], path: object) -> list[Any]:
-    """Normalisations in the metadata: mean and std, at its top or inside `normalize`, `normalization`
-    or `args` (timm's training script)."""
-    places = [metadata, *(metadata.get(name) for name in ("normalize", "normalization", "args"))]
-    pairs = []
-    for place in places:
-        pair: list[Any] = [place.get(name) for name in ("mean", "std")] if isinstance(place, Mapping) else []
-        if pair and all(_are_numbers(values) for values in pair):
-            pairs.append(_of_one_size(path, *pair))
-    return pairs
 
 
 def _are_numbers(values: object) -> bool:

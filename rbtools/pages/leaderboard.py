@@ -74,8 +74,7 @@ def filled(content: dict[str, Any], title: str) -> str:
         "script": script,
         "content": embedded(content),
     }
-    page = _file("page.html")
-    pieces = page.split("{{")
+    pieces = _file("page.html").split("{{")
     whole = [pieces[0]]
     for piece in pieces[1:]:
         key, rest = piece.split("}}", 1)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rbtools.cli.entry_commands import distance, is_number
+from rbtools.cli.entry_commands import distance
 from rbtools.errors import RbError
 from rbtools.pages import bibliography
 from rbtools.pages.page_content import CONTROL, commands_of, policy
 from rbtools.plots.base import Scoring, encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
+from rbtools.records.results import is_number
 
 Record = Mapping[str, Any]
 CHECK = "obfuscation.failed"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rbtools.attacks import ATTACKS
 from rbtools.measures import MEASURES
 from rbtools.records import metric_name
+from rbtools.records.results import is_number
 
 Record = Mapping[str, Any]
 
@@ -114,7 +115,7 @@ def _is_attack(word: str) -> bool:
 def value(record: Record, name: str) -> float | None:
     """The number of a column for a record, None where it has none."""
     number = _count(record, name) if name in ARCH_COUNTS else (record.get("metrics") or {}).get(name)
-    return number if isinstance(number, int | float) and not isinstance(number, bool) else None
+    return number if is_number(number) else None
 
 
 def _count(record: Record, name: str) -> Any:

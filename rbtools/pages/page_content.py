@@ -20,12 +20,7 @@ Record = Mapping[str, Any]
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 Pair = tuple[float, float]
 
-FIELDS = {
-    "dataset": "Data set",
-    "arch.name": "Model",
-    "train.method": "Training",
-    "train.seed": "Seed",
-}
+FIELDS = {"dataset": "Data set", "arch.name": "Model", "train.method": "Training", "train.seed": "Seed"}
 # Fields that the page computes itself, and ranks among other records than those of the page.
 _REPLACED = frozenset(field.name for field in schema.RECORD if field.role == "result")
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from rbtools.cli import keywords, options, shared
-from rbtools.cli.entry_commands import distance, is_number
+from rbtools.cli.entry_commands import distance
 from rbtools.cli.sink import Sink, where_option
 from rbtools.cli.source import name_of
 from rbtools.cli.streams import MemoryStreams
@@ -21,6 +21,7 @@ from rbtools.inputs import checkpoints
 from rbtools.pages import model_report
 from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
 from rbtools.records import metric_name
+from rbtools.records.results import is_number
 from rbtools.scoring import plotted, render, table
 
 Record = dict[str, Any]

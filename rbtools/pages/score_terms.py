@@ -9,6 +9,7 @@ from typing import Any
 from rbtools.errors import RbError
 from rbtools.pages import page_columns as board
 from rbtools.records import expr, metric_name
+from rbtools.records.results import is_number
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
@@ -133,4 +134,4 @@ def _value(record: Record, name: str) -> float | None:
         value = expr.compile(name)(record)
     except RbError:
         return None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if is_number(value) else None

@@ -70,8 +70,14 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
 
 def report(name: str, scale: str, records: Path) -> None:
     """Print the published values beside ours, and which of the paper's claims hold."""
+    module = comparison(name)
     with records.open() as stream:
-        click.echo(comparison(name).report(sidebyside.read(stream), scale))
+        rows = sidebyside.read(stream)
+    if hasattr(module, "report"):
+        click.echo(module.report(rows, scale))
+        return
+    texts = [table.text() for table in module.tables(rows, scale).values()]
+    click.echo("\n".join([*texts, sidebyside.told(module.claims(rows, scale))]))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

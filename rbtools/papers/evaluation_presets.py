@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rbtools.attacks.presets import PresetAttack
-from rbtools.measures.presets import MeasurePreset
+from rbtools.measures import MeasurePreset
 from rbtools.scoring.plan import ScorePreset, TermSpec
 
 

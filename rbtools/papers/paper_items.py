@@ -499,7 +499,7 @@ ROBUSTNESS_DATASET = Paper(
             "The neighbours of the network that is best on clean images (#13714).",
             {
                 "": "rb-plot scatter --x acc --y 'mean(fgsm.{one},pgd40.{one})' --neighbours 13714"
-                " {one_set} {to}",
+                " {one_set} {to}"
             },
             lacks="three neighbours of 24",
         ),
@@ -535,7 +535,7 @@ WCI = Paper(
                 f" --facet {_REGULAR} {{to}}",
             },
             lacks="24 epochs of a small network on digits; the paper: PreActResNet-18, CIFAR-10 and -100",
-        ),
+        )
     },
 )
 

@@ -77,14 +77,14 @@ def _evaluated(s: Setting, dataset: str = "") -> str:
         "step": s.at("8/255", "2/255", "8/255"),
         "first": s.at("32/255", "0.03", "32/255"),
         "gamma": s.at("32/255,0.3,0.35,0.4", "0.03,0.08,0.1,0.12", "32/255,0.3,0.35,0.4"),
-        "images": s.at("--n-train 355", "--n 0-999", "--n 20 --n-train 20"),
+        "images": s.at("--n-train 355", "--n 0-999", "--n 5 --n-train 5"),
         **_PR_OF_SET.get(dataset, {}),
     }
-    images, n, truncate = of["images"], s.at("", "", "--n 20"), s.at("", "--truncate", "")
+    images, n, truncate = of["images"], s.at("", "", "--n 5"), s.at("", "--truncate", "")
     twenty = f"--eps {of['eps']} --step-size {of['step']} --steps {s.at('20', '20', '2')}"
     passes = f"--gamma {of['gamma']} {s.at('', '--passes above', '--samples 3')}"
     first = f"--gamma {of['first']} {s.at('--samples 25', '', '--samples 3')}"
-    attack = s.at("--n 50 --attacks apgd-ce,apgd-t", "", "--n 10 --attacks apgd-ce")
+    attack = s.at("--n 50 --attacks apgd-ce,apgd-t", "", "--n 2 --attacks apgd-ce")
     return " | ".join(
         [
             f"rb-attack pgd --eps {of['eps']} --step-size {of['step']} --steps {s.at('10', '10', '1')}"
@@ -109,15 +109,13 @@ def prbench(s: Setting) -> str:
         "--arch resnet18 --dataset cifar10",
         "--index 11472 --cells 1 --channels 2",
     )
-    tiny = "--eps 32 --step-size 8 --epochs 1 --attack-steps 2"
+    tiny = "--eps 32 --step-size 8 --epochs 1 --batch-size 512 --attack-steps 1"
     how = s.at(f"{small} --epochs 6", "--preset prbench-code", tiny)
-    noise = s.at("--epochs 6 --eps 32", "--preset prbench-code", "--epochs 1 --eps 32")
-    filtered = s.at(
-        "--eps 32 --step-size 8 --epochs 6", "--preset prbench-code", "--eps 32 --epochs 1 --attack-steps 2"
-    )
+    noise = s.at("--epochs 6 --eps 32", "--preset prbench-code", "--epochs 1 --batch-size 512 --eps 32")
+    filtered = s.at("--eps 32 --step-size 8 --epochs 6", "--preset prbench-code", tiny)
     warm = s.at("2 5 9", "1 2 3 4 5 6 7 8 9", "1")  # one more than m in table 12
     noises = s.at("gaussian laplace", "gaussian laplace", "gaussian")  # table 5: training with other kinds
-    methods = s.at(_PR_METHODS, _PR_METHODS, "erm,corruption,pgd")
+    methods = s.at(_PR_METHODS, _PR_METHODS, "erm,pgd")
     # Table 8: ViT-S is timm's of 2020, whose weights are in a file.
     transformers = ""
     files: tuple[tuple[str, str], ...] = ((s.vits_of_scale(), ""),)
@@ -172,7 +170,7 @@ def nas_robbench_201(s: Setting) -> str:
     how = s.at(
         "--method pgd --eps 32 --step-size 8 --attack-steps 4 --epochs 5 --val 0 --lr 0.1",
         "--preset nasrobbench201 --method pgd --seed 0,1,2",
-        "--method pgd --eps 32 --attack-steps 1 --epochs 1",
+        "--method pgd --eps 32 --attack-steps 1 --epochs 1 --batch-size 512",
     )
     train = f"rb-train {how} --jobs {s.jobs}"
     # Table 7: the cells that differentiable searches derive, trained like the others.
@@ -184,7 +182,7 @@ def nas_robbench_201(s: Setting) -> str:
         f" rb-search nasi {search} {s.at('--steps 20', '', '--steps 2')}"
     )
     some = "gaussian_noise,brightness,contrast,jpeg_compression --n 200"
-    corrupt = f"rb-corrupt {s.at(some, 'all', 'contrast --n 40')} --severity {s.at('1,5', '1,5', '5')}"
+    corrupt = f"rb-corrupt {s.at(some, 'all', 'contrast --n 5')} --severity {s.at('1,5', '1,5', '5')}"
     if s.scale == "full":  # under the published corruptions, which ImageNet16-120 has none of
         networks = (
             f"for classes in 10 100; do rb-arch --unique --dataset cifar$classes | {train} |"
@@ -195,17 +193,17 @@ def nas_robbench_201(s: Setting) -> str:
     else:
         sample = f"{{ {s.at(_DARTS, '', '')} {_robbench_sample(s)}; }} | {train}; {{ {derived}; }} | {train}"
         networks = f"{{ {sample}; }} | {corrupt}"
-    far = s.at("--eps 64,128,255", "--eps 16,32,64,128,255", "--eps 64,128,255 --n 40 --steps 3")
-    square = s.at("--eps 12,32 --n 100 --queries 200", "--eps 3,8", "--eps 12,32 --n 40 --queries 5")
+    far = s.at("--eps 64,128,255", "--eps 16,32,64,128,255", "--eps 64,128,255 --n 5 --steps 3")
+    square = s.at("--eps 12,32 --n 100 --queries 200", "--eps 3,8", "--eps 12,32 --n 5 --queries 5")
     autoattack = s.at(
-        "--eps 32 --n 50 --attacks apgd-ce,apgd-t", "--eps 8", "--eps 32 --n 5 --attacks apgd-ce"
+        "--eps 32 --n 50 --attacks apgd-ce,apgd-t", "--eps 8", "--eps 32 --n 2 --attacks apgd-ce"
     )
     kernels = s.at(
         "--kernel twice --attack fgsm,pgd --eps 12,32 --batch-size 20",
         "--preset nasrobbench201",
         "--kernel twice --attack fgsm,pgd --eps 12,32 --batch-size 4",
     )
-    near = s.at("--eps 12,32", "--eps 3,8", "--eps 12,32 --n 40")
+    near = s.at("--eps 12,32", "--eps 3,8", "--eps 12,32 --n 5")
     return " | ".join(
         [
             f"{{ {networks}; }}",
@@ -243,16 +241,18 @@ def nas_bench_201_robustness(s: Setting) -> str:
     )
     archs = s.at(mini, full, "rb-arch --unique --sample 3 --seed 2 --cells 1 --channels 4")
     trained = "rb-train --method erm --epochs"
-    near = s.at("--eps 2,4,8,16,32 --n 200", "--eps 0.1,0.5,1,2,3,4,8", "--eps 4,8,32 --n 40")
+    near = s.at("--eps 2,4,8,16,32 --n 200", "--eps 0.1,0.5,1,2,3,4,8", "--eps 8,32 --n 5")
     fgsm = s.at(near, "--eps 0.1,0.5,1,2,3,4,5,6,7,8,255", near)
-    corrupted = s.at("all --n 100 --severity 3,4", "", "contrast,brightness --n 40 --severity 3")
+    corrupted = s.at("all --n 100 --severity 3,4", "", "contrast,brightness --n 5 --severity 3")
     measured = s.at(
-        "--batches 2 --batch-size 64", "--preset jung2023", "--batches 1 --batch-size 8 --probes 1"
+        "--batches 2 --batch-size 64",
+        "--preset jung2023",
+        "--batches 1 --batch-size 2 --probes 1 --solver lanczos:iterations=3",
     )
     return " | ".join(
         [
             f"{{ {archs}; }}",
-            s.at(f"{trained} 6 --val 0 --jobs {s.jobs}", "cat", f"{trained} 1"),
+            s.at(f"{trained} 6 --val 0 --jobs {s.jobs}", "cat", f"{trained} 1 --batch-size 512"),
             f"rb-attack fgsm {fgsm} --detail {weights}",
             f"rb-attack pgd {near} --steps 40 --step-size '0.0333333*eps' --iterate last --detail {weights}",
             f"rb-attack apgd-ce {near} {s.at('--steps 50', '', '--steps 3')} {weights}",
@@ -276,11 +276,12 @@ def wci(s: Setting) -> str:
         "{ for set in cifar10 cifar100; do rb-arch --arch preactresnet18 --dataset $set; done; }",
         f"rb-arch --index 13714 --cells 1 --channels 2 {data}",
     )
-    small = f"--method pgd {eps} --attack-steps 7 --val 0 --lr 0.05 --precision fp32"
+    small = f"--method pgd {eps} --val 0 --lr 0.05 --precision fp32 --attack-steps"
     how = s.at(
-        f"{small} --epochs 24 --schedule piecewise:milestones=14/20 --track robust,wci:every=2,n=500",
+        f"{small} 7 --epochs 24 --schedule piecewise:milestones=14/20 --track robust,wci:every=2,n=500",
         "--preset rice2020 --track robust,wci:every=5",
-        f"{small} --epochs 3 --schedule piecewise:milestones=2 --track robust,wci:every=1,n=20",
+        f"{small} 1 --epochs 3 --batch-size 512 --schedule piecewise:milestones=2"
+        " --track robust,wci:every=1,n=5",
     )
     radius = " ".join(eps.split()[:2])
     bound = s.at(f"{radius} --batch-size 128", "--preset rice2020", f"{radius} --batch-size 8 --probes 2")

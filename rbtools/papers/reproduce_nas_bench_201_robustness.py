@@ -163,9 +163,3 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
     names = metrics(scale)
     columns = {column: names[column.replace("Clean", "clean")] for column in reproduce_search.JUNG.columns}
     return reproduce_search.on_records(reproduce_search.JUNG, columns, records, scale, "Table 1 (eps 1)")
-
-
-def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables and claims."""
-    texts = [table.text() for table in tables(records, scale).values()]
-    return "\n".join([*texts, side.told(claims(records, scale))])

@@ -128,8 +128,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
         pairs = [(none, row.get(one), row.get(next_)) for none, row in best.items()]
         words = f"accuracy does not rise from {one} to {next_}"
         found.append(side.all_above(words, pairs, or_equal=True))
-    levels = sorted(best)
-    for fewer, more in itertools.pairwise(levels):
+    for fewer, more in itertools.pairwise(sorted(best)):
         a, b = best[fewer].get("PGD 8"), best[more].get("PGD 8")
         found.append(side.above(f"the best with {fewer} is above that with {more} (PGD 8)", a, b))
     # A network without a live path predicts the same class for every image, which attacks cannot change.
@@ -274,9 +273,3 @@ def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dic
         return DERIVED.get(record.get("search", {}).get("algorithm", ""))
 
     return found | side.means(side.of_first_set(records), row, columns)
-
-
-def report(records: list[dict[str, Any]], scale: str) -> str:
-    """The tables and claims."""
-    texts = [table.text() for table in tables(records, scale).values()]
-    return "\n".join([*texts, side.told(claims(records, scale))])

@@ -208,8 +208,8 @@ def told(claims: Sequence[Claim]) -> str:
     lines += [f"- {claim.words}: {words[claim.holds]} ({claim.found})" for claim in claims]
     known = [claim for claim in claims if claim.holds is not None]
     held = sum(bool(claim.holds) for claim in known)
-    rest = len(claims) - len(known)
-    unknown = f"; {rest} cannot be told from these records" if rest else ""
+    undecided = len(claims) - len(known)
+    unknown = f"; {undecided} cannot be told from these records" if undecided else ""
     return "\n".join([*lines, "", f"{held} of {len(known)} claims hold here{unknown}."])
 
 

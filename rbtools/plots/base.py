@@ -110,8 +110,7 @@ class Drawing:
             raise RbError("There are no records to draw.")
         with style.applied():
             figure = blank(self.width)
-            painted = self.paint(figure, held, scoring)
-            finish(figure, painted, self.title)
+            finish(figure, self.paint(figure, held, scoring), self.title)
         return figure
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:

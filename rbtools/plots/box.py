@@ -83,8 +83,8 @@ class Box(weightings.Composed):
         first, line, height = None, None, 0.0
         for number, row in enumerate(rows):
             widths = [scale * _needed(group) for group in row]
-            rest = self.width - _SIDE - sum(widths)
-            columns = [*widths, rest] if rest > 0.05 else widths
+            free_width = self.width - _SIDE - sum(widths)
+            columns = [*widths, free_width] if free_width > 0.05 else widths
             inner = outer[number].subgridspec(1, len(columns), width_ratios=columns)
             high = 0.0
             for place, panel in enumerate(row):

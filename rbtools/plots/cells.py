@@ -99,7 +99,11 @@ class CellsPlot(Drawing):
         for op, (words_, colour) in enumerate(OP_LOOKS):
             share = [sum(cell[edge] == op for cell in ops) / len(ops) for edge in range(count)]
             bars = axes.bar(range(count), share, 0.72, low, color=colour, edgecolor="white", linewidth=0.6)
-            _write_shares(axes, share, low, colour)
+            ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
+            for edge, (part, start) in enumerate(zip(share, low, strict=True)):
+                if part >= 0.09:  # the text fits into the bar
+                    text, size = f"{100 * part:.0f} %", style.SMALL - 0.5
+                    axes.text(edge, start + part / 2, text, ha="center", va="center", size=size, color=ink)
             entries.append((bars, words_))
             low = [a + b for a, b in zip(low, share, strict=True)]
         layout.name_x(axes, _edge_names(), self.width - 0.7)
@@ -145,15 +149,6 @@ class CellsPlot(Drawing):
 
 def _edge_names() -> list[str]:
     return [f"{number + 1}: {a}→{b}" for number, (a, b) in enumerate(nasbench201.EDGES)]
-
-
-def _write_shares(axes: Axes, share: Sequence[float], low: Sequence[float], colour: str) -> None:
-    """The share in percent inside each bar that is high enough for it."""
-    ink = "white" if colour in (style.BLUE, style.GREEN) else "black"
-    for edge, (part, start) in enumerate(zip(share, low, strict=True)):
-        if part >= 0.09:
-            text, size = f"{100 * part:.0f} %", style.SMALL - 0.5
-            axes.text(edge, start + part / 2, text, ha="center", va="center", size=size, color=ink)
 
 
 def _graphs(figure: Figure, cells: Sequence[Record]) -> Painted:

@@ -131,15 +131,11 @@ def _families(names: Sequence[str]) -> list[tuple[str, int, int]]:
     """Runs of metrics that differ in their last numbers only: name, first place, last place."""
     runs: list[tuple[str, int, int]] = []
     for place, name in enumerate(names):
-        family = _family(name)
+        parts = words.with_number(name)
+        family = words.tidy(name) if parts is None else parts.family
         first = runs.pop()[1] if runs and runs[-1][0] == family else place
         runs.append((family, first, place))
     return runs
-
-
-def _family(name: str) -> str:
-    parts = words.with_number(name)
-    return words.tidy(name) if parts is None else parts.family
 
 
 def _name(axes: Axes, names: Sequence[str], cell: float, most: float, which: str) -> float:

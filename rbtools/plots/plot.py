@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +17,6 @@ from rbtools.plots import PLOTS, Plot
 from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
 from rbtools.registry import Registry
 from rbtools.scoring import plotted
-
-if TYPE_CHECKING:
-    pass
 
 
 @shared.command(choose=PLOTS)

@@ -35,15 +35,15 @@ class Radar(weightings.Composed):
         score = self.scored(records, scoring)
         usual = {term.metric: term.weight for term in score.terms}
         if self.weightings is None:
-            own = {name: [float(other == name) for other in usual] for name in usual}
+            spokes = {name: [float(other == name) for other in usual] for name in usual}
         else:
-            own = weightings.weightings(self.weightings, usual)
-        self._check(own)
-        columns = [score.weighed(weights) for weights in ([*usual.values()], *own.values())]
+            spokes = weightings.weightings(self.weightings, usual)
+        self._check(spokes)
+        columns = [score.weighed(weights) for weights in ([*usual.values()], *spokes.values())]
         every = weightings.grouped(records, columns, self.group)
         rows = weightings.best(every, self.top)
         axes = figure.add_subplot()
-        side = _web(axes, list(own), self.width)
+        side = _web(axes, list(spokes), self.width)
         entries = []
         for number, (name, numbers) in enumerate(zip(rows.names, rows.numbers, strict=True)):
             entries.append((_line(axes, numbers[1:], number), name))
@@ -55,8 +55,8 @@ class Radar(weightings.Composed):
     def _check(self, spokes: Collection[str]) -> None:
         """Raise RbError for too few or too many spokes or lines."""
         if not LEAST_SPOKES <= len(spokes) <= MOST_SPOKES:
-            asked = {"--weightings": self.weightings, "--metric": self.metric, "--preset": self.preset}
-            option = next((name for name, text in asked.items() if text is not None), None)
+            options = {"--weightings": self.weightings, "--metric": self.metric, "--preset": self.preset}
+            option = next((name for name, text in options.items() if text is not None), None)
             what, do = f"{option} names", "; rb-plot bars draws any number of weightings"
             if option is None:
                 what = f"The metrics that every record has, {', '.join(spokes)}, make"

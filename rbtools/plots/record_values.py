@@ -21,8 +21,7 @@ def column(records: Sequence[Record], text: str, option: str) -> list[float | No
     names), and if no record has a number there.
     """
     try:
-        compiled = expr.compile(text)
-        return _values(records, compiled)
+        return _values(records, expr.compile(text))
     except RbError as wrong:
         raise RbError(f"{option}: {wrong}") from None
 

@@ -74,9 +74,9 @@ class Scatter(Drawing):
             ("--neighbours", self.neighbours),
             ("--highlight", self.highlight),
         )
-        asked = [option for option, text in colours if text is not None]
-        if len(asked) > 1:
-            raise RbError(f"{' and '.join(asked)} both give points a colour. Leave one out.")
+        options = [option for option, text in colours if text is not None]
+        if len(options) > 1:
+            raise RbError(f"{' and '.join(options)} both give points a colour. Leave one out.")
         y = self.y or metric_name.default_rank_key(records)
         points = _points(records, self.x, y)
         axes = figure.add_subplot()
@@ -122,9 +122,9 @@ class Scatter(Drawing):
             return _grouped(axes, points, texts, self.colour)
         shades = record_values.column(points.records, self.colour, "--colour")
         known = [place for place, shade in enumerate(shades) if shade is not None]
-        rest = [place for place, shade in enumerate(shades) if shade is None]
-        _dots(axes, points, rest, color=style.PALE)
-        # Draw points in the order of the colour, so that both ends of the scale stay visible.
+        unshaded = [place for place, shade in enumerate(shades) if shade is None]
+        _dots(axes, points, unshaded, color=style.PALE)
+        # In the order of the colour both ends stay visible; otherwise the densest part would cover them.
         known.sort(key=lambda place: shades[place] or 0.0)
         drawn = _dots(axes, points, known, c=[shades[place] for place in known], cmap="viridis")
         bar = figure.colorbar(drawn, ax=axes, pad=0.02, aspect=28)
@@ -209,9 +209,9 @@ def _highlighted(axes: Axes, points: Points, condition: str) -> list[tuple[Artis
     except RbError as wrong:
         raise RbError(f"--highlight: {wrong}") from None
     inside = [place for place, on in enumerate(holds) if on]
-    rest = [place for place, on in enumerate(holds) if not on]
+    others = [place for place, on in enumerate(holds) if not on]
     entries: list[tuple[Artist, str]] = []
-    for places, text, colour in ((inside, condition, style.VERMILLION), (rest, "others", "#C4C4C4")):
+    for places, text, colour in ((inside, condition, style.VERMILLION), (others, "others", "#C4C4C4")):
         dots = _dots(axes, points, places, color=colour, zorder=4 if places is inside else 2)
         entries.append((dots, f"{words.tidy(text)} ({len(places):,})"))
     return entries
@@ -264,8 +264,8 @@ def _neighbourhood(axes: Axes, points: Points, centre: int) -> list[tuple[Artist
             changed.setdefault(other[edge], []).append((place, edge))
     marked = {place for pairs in changed.values() for place, _ in pairs}
     own = at[nasbench201.classes()[centre]]
-    rest = [place for place in range(len(points.x)) if place not in marked and place not in own]
-    _dots(axes, points, rest, color="#C4C4C4")
+    others = [place for place in range(len(points.x)) if place not in marked and place not in own]
+    _dots(axes, points, others, color="#C4C4C4")
     entries: list[tuple[Artist, str]] = []
     labels: dict[tuple[float, float], list[str]] = {}
     for op, pairs in sorted(changed.items()):

@@ -24,11 +24,7 @@ class ContactSheet(base.Drawing):
     """The options of a contact sheet; the caller provides the images."""
 
     def of(
-        self,
-        caption: str,
-        clean: np.ndarray,
-        rows: Mapping[str, Images],
-        severities: Sequence[int],
+        self, caption: str, clean: np.ndarray, rows: Mapping[str, Images], severities: Sequence[int]
     ) -> Figure:
         """The Figure of an image, uint8 (H, W, C), and of its corrupted versions, one for each severity."""
         with style.applied():
@@ -38,11 +34,7 @@ class ContactSheet(base.Drawing):
         return figure
 
     def _tiles(
-        self,
-        figure: Figure,
-        clean: np.ndarray,
-        rows: Mapping[str, Images],
-        severities: Sequence[int],
+        self, figure: Figure, clean: np.ndarray, rows: Mapping[str, Images], severities: Sequence[int]
     ) -> float:
         """Names and tiles in blocks side by side; in inches, downwards. Returns the height."""
         blocks = max(1, min(math.ceil(len(rows) / 3), int(self.width / _BLOCK)))

@@ -134,8 +134,8 @@ class Composed(Drawing):
 
         Without other options it is the score that rb-score gave them, if all have one with the same terms.
         """
-        asked = (self.metric, self.preset, self.within, self.missing)
-        if asked == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
+        options = (self.metric, self.preset, self.within, self.missing)
+        if options == (None, None, None, "refuse") and (own := Own.of(records)) is not None:
             return own
         return scoring.composite(
             records, self.metric, preset=self.preset, within=self.within, missing=self.missing

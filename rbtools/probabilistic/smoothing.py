@@ -100,7 +100,11 @@ def stopping_plan(draws: int, radii: tuple[float, ...], sigma: float, alpha: flo
     """
     rates = [failure_rate(radius, sigma) for radius in radii]
     starts = [_first_look(rate, draws, alpha) for rate in rates]
-    looks = _looks(draws, starts)
+    numbers, blocks = {draws, *starts}, 1  # of draws: growing ones, and the first of each radius
+    while blocks * BLOCK < draws:
+        numbers.add(blocks * BLOCK)
+        blocks = max(blocks + 1, round(blocks * _GROWTH))
+    looks = np.array(sorted(numbers))
     certify = np.array([_boundary(looks, rate, alpha, at) for rate, at in zip(rates, starts, strict=True)])
     give_up = np.array([_hopeless(looks, int(bounds[-1])) for bounds in certify])
     return StoppingPlan(looks, certify, give_up)
@@ -110,15 +114,6 @@ def _first_look(rate: float, draws: int, alpha: float) -> int:
     """The first number of draws at which no failure certifies, with its part of the error."""
     need = math.log(_FIRST * alpha) / math.log1p(-rate) if rate > 0 else math.inf
     return draws if need > draws else min(math.ceil(math.ceil(need) / BLOCK) * BLOCK, draws)
-
-
-def _looks(draws: int, starts: list[int]) -> np.ndarray:
-    """The numbers of draws at which the plan looks: growing ones, and the first of each radius."""
-    looks, blocks = {draws, *starts}, 1
-    while blocks * BLOCK < draws:
-        looks.add(blocks * BLOCK)
-        blocks = max(blocks + 1, round(blocks * _GROWTH))
-    return np.array(sorted(looks))
 
 
 def _boundary(looks: np.ndarray, rate: float, alpha: float, start: int) -> np.ndarray:

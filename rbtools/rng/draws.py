@@ -128,8 +128,7 @@ class Draws:
         draw += self.offset
         if not 0 <= draw <= WORD:
             raise ValueError(f"expected draw + offset from 0 to 2^32 - 1, got {draw}")
-        count = result.shape[1]
-        blocks, size = -(-count // 4), tile_blocks(self.device)
+        blocks, size = -(-result.shape[1] // 4), tile_blocks(self.device)
         columns = max(1, min(blocks, size))
         rows = size // columns
         low = self.examples & WORD

@@ -179,14 +179,14 @@ class BootstrapDraws:
                 values = self.number(record, entry["terms"][number]["metric"], name)
                 # all terms are drawn as fully correlated
                 drawn[row] = sign * self._alike(record, sign * values)
-            known = ~np.isnan(drawn)
-            least = np.where(known, drawn, np.inf).min(0)
-            most = np.where(known, drawn, -np.inf).max(0)
+            finite = ~np.isnan(drawn)
+            least = np.where(finite, drawn, np.inf).min(0)
+            most = np.where(finite, drawn, -np.inf).max(0)
             span = np.where(most > least, most - least, 1)
             scaled = (drawn - least if term["higher"] else most - drawn) / span
             scaled = np.where(most > least, scaled, 0.5)
-            total += np.where(known, scaled, 0) * term["weight"]
-            weight += term["weight"] * (known | (entries[0].get("missing") == "worst"))
+            total += np.where(finite, scaled, 0) * term["weight"]
+            weight += term["weight"] * (finite | (entries[0].get("missing") == "worst"))
         scores: np.ndarray = np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0)
         return scores
 
@@ -254,13 +254,13 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
     if not len(whole):
         return result
     draws, between, freedom, rarity = (part[whole] for part in drawn[:4])
-    known = Drawn(draws, between, freedom, rarity, drawn.joint)
-    best, worst = rank_sets(known, higher)
-    ends = np.percentile(known.draws, [2.5, 97.5], axis=1)
-    centre = known.draws.mean(1)
+    combined = Drawn(draws, between, freedom, rarity, drawn.joint)
+    best, worst = rank_sets(combined, higher)
+    ends = np.percentile(combined.draws, [2.5, 97.5], axis=1)
+    centre = combined.draws.mean(1)
     # Both distances of an independent sum, squared and added (Zou and Donner, Stat. Med. 27, 2008).
-    members = special.stdtrit(known.freedom, 0.975) * np.sqrt(known.between)
-    several = known.between > 0
+    members = special.stdtrit(combined.freedom, 0.975) * np.sqrt(combined.between)
+    several = combined.between > 0
     low = np.where(several, centre - np.hypot(centre - ends[0], members), ends[0])
     high = np.where(several, centre + np.hypot(ends[1] - centre, members), ends[1])
     for row, *of_row in zip(*(part.tolist() for part in (whole, low, high, best, worst)), strict=True):

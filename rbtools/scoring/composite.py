@@ -135,8 +135,7 @@ class Composite:
         for number, dataset in enumerate(self._variants):
             other = self._preset.on.get(dataset, {}).get(name)
             if other is not None:
-                theirs = self._columns.column(other)
-                pairs = zip(column, theirs, self._variant, strict=True)
+                pairs = zip(column, self._columns.column(other), self._variant, strict=True)
                 column = array("d", [new if v == number else old for old, new, v in pairs])
         return column
 
@@ -157,11 +156,11 @@ class Composite:
         return terms
 
     def _check_preset(self, item: str, warn: Callable[[str], None]) -> None:
-        known = self._columns.metrics
-        if item in known or any(names.get(item) in known for names in self._preset.on.values()):
+        metrics = self._columns.metrics
+        if item in metrics or any(names.get(item) in metrics for names in self._preset.on.values()):
             return
         if self.missing == "refuse":
-            raise unknown(item, known)
+            raise unknown(item, metrics)
         warn(f"no record has '{item}', a metric of the preset.")
 
     def _common(self) -> list[minmax.Term]:

@@ -127,10 +127,10 @@ def _matrix(
     shape = (len(left), len(right))
     value, n = np.full(shape, np.nan), np.zeros(shape, int)
     flat_rows, flat_cols = np.zeros(shape, bool), np.zeros(shape, bool)
-    known = ~np.isnan(numbers)
+    finite = ~np.isnan(numbers)
     measure = _spearman if kind == "spearman" else _kendall
-    for some, theirs in _patterns(known, left):
-        for others, mine in _patterns(known, right):
+    for some, theirs in _patterns(finite, left):
+        for others, mine in _patterns(finite, right):
             both = theirs & mine
             count = int(both.sum())
             block = np.ix_(some, others)

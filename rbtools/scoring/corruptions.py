@@ -39,12 +39,12 @@ def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
 
     Raises RbError if it lacks some, or makes no error under one of them.
     """
-    known = record.get("metrics") or {}
+    metrics = record.get("metrics") or {}
     errors, lacking = {}, []
     for name in names:
-        five = [known.get(metric_name.corrupt_name(name, severity)) for severity in SEVERITIES]
+        five = [metrics.get(metric_name.corrupt_name(name, severity)) for severity in SEVERITIES]
         whole = [value for value in five if value is not None]
-        mean = fmean(whole) if len(whole) == 5 else known.get(metric_name.corrupt_name(name, "mean"))
+        mean = fmean(whole) if len(whole) == 5 else metrics.get(metric_name.corrupt_name(name, "mean"))
         if mean is None:
             lacking.append(name)
         else:
@@ -62,7 +62,7 @@ def reference(record: Mapping[str, Any], names: Sequence[str]) -> Reference:
         )
     arch = record.get("arch")
     name = str(arch.get("name")) if isinstance(arch, Mapping) else "unnamed"
-    clean = known.get("acc")
+    clean = metrics.get("acc")
     return Reference(name, tuple(errors.items()), None if clean is None else 1 - clean)
 
 
@@ -112,8 +112,8 @@ def _common(metric: str, parts: Sequence[Entry], more: Mapping[str, Any]) -> Ent
     shared: Entry = {"metric": metric, **more, "severities": list(SEVERITIES)}
     for part in parts:
         for key, value in part.items():
-            own = key in ("metric", "corruption", "severity", "seconds") or schema.role(key) == "result"
-            if not own and all(other.get(key, value) == value for other in parts):
+            apart = key in ("metric", "corruption", "severity", "seconds") or schema.role(key) == "result"
+            if not apart and all(other.get(key, value) == value for other in parts):
                 shared[key] = value
     archives = "".join(part.get("archive", "") for part in parts)
     if archives:

@@ -32,17 +32,17 @@ def optimality(record: Mapping[str, Any], attack: object) -> float:
             "optimality() takes an attack with accuracies at several distances, such as 'pgd20';"
             f" '{name}' has none.{near(name, curves)} There are: {', '.join(curves) or 'none'}."
         )
-    asked = curves[name]
-    compared = [curve.over for curve in curves.values() if curve.images == asked.images]
+    attacked = curves[name]
+    compared = [curve.over for curve in curves.values() if curve.images == attacked.images]
     if len(compared) < 2:
         raise RbError(
             f"optimality('{name}') compares attacks, but the record has no other at two distances or more in"
             " this norm on these images."
         )
-    clean = (record.get("metrics") or {}).get(metric_name.split_name("acc", asked.images[1]))
+    clean = (record.get("metrics") or {}).get(metric_name.split_name("acc", attacked.images[1]))
     if not isinstance(clean, int | float) or clean <= 0:
         raise RbError(f"optimality('{name}') needs a clean accuracy above 0.")
-    return _optimality({0.0: float(clean), **asked.over}, [{0.0: float(clean), **one} for one in compared])
+    return _optimality({0.0: float(clean), **attacked.over}, [{0.0: float(clean), **one} for one in compared])
 
 
 class _Curve(NamedTuple):

@@ -32,20 +32,20 @@ def compared(record: Record, published: Record, images: int | None) -> dict[str,
         {entry["metric"]: entry for entry in one.get("evals") or () if "metric" in entry}
         for one in (record, published)
     )
-    metrics, known = record.get("metrics") or {}, published.get("metrics") or {}
+    metrics, theirs_by_name = record.get("metrics") or {}, published.get("metrics") or {}
     compared: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
-        if name not in known or not results.is_number(value):
+        if name not in theirs_by_name or not results.is_number(value):
             continue
         if words := difference(ours.get(name), theirs.get(name, {})):
             compared[name] = {"reason": f"measured differently: {words}"}
             continue
         entry = {**theirs.get(name, {}), "metric": name}
         if images is not None:
-            clean, of_correct = known.get("acc"), metric_name.parse(name).stem in ("pr", "probacc")
+            clean, of_correct = theirs_by_name.get("acc"), metric_name.parse(name).stem in ("pr", "probacc")
             share = clean if of_correct and isinstance(clean, float) else 1
             entry["n"] = max(round(images * share), 1)
-        compared[name] = _judged(name, value, ours.get(name), known[name], entry)
+        compared[name] = _judged(name, value, ours.get(name), theirs_by_name[name], entry)
     return compared
 
 
@@ -60,21 +60,21 @@ def difference(ours: Entry | None, theirs: Entry) -> str:
     for name, value in theirs.items():
         if schema.role(name) != "protocol" or name in _NOT_COMPARED:
             continue
-        own = ours.get(name, False if value is True else value)
-        numbers = isinstance(own, int | float) and isinstance(value, int | float)
-        if not (math.isclose(own, value, rel_tol=_EPS, abs_tol=1e-9) if numbers else own == value):
-            words.append(f"{name} {value!r} there and {own!r} here")
+        mine = ours.get(name, False if value is True else value)
+        numbers = isinstance(mine, int | float) and isinstance(value, int | float)
+        if not (math.isclose(mine, value, rel_tol=_EPS, abs_tol=1e-9) if numbers else mine == value):
+            words.append(f"{name} {value!r} there and {mine!r} here")
     if "dataset" in ours:
         words.append(f"on {ours['dataset']} here")
     return ", ".join(words)
 
 
-def _judged(name: str, value: float, ours: Entry | None, known: float, theirs: Entry) -> dict[str, Any]:
-    result: dict[str, Any] = {"value": known, "difference": value - known}
+def _judged(name: str, value: float, ours: Entry | None, published: float, theirs: Entry) -> dict[str, Any]:
+    result: dict[str, Any] = {"value": published, "difference": value - published}
     result |= {"n": theirs["n"]} if "n" in theirs else {}
     errors = [
         consistency.standard_error(number, entry) if consistency.is_share(name, entry) else None
-        for number, entry in ((value, ours or {}), (known, theirs))
+        for number, entry in ((value, ours or {}), (published, theirs))
     ]
     if ours is None or errors[0] is None:
         return {**result, "reason": "our number says neither n nor an interval"}

@@ -202,12 +202,12 @@ def marked_bands(
 ) -> list[int | None]:
     """The band of each ranked entry; an entry without a value has none, one without an interval counts as
     exact."""
-    known = {
+    values = {
         place: ends[place] or (entry.value, entry.value)
         for place, entry in enumerate(ranked)
         if entry.value is not None
     }
-    bands = dict(zip(known, rank_order.bands([*known.values()], higher), strict=True))
+    bands = dict(zip(values, rank_order.bands([*values.values()], higher), strict=True))
     return [bands.get(place) for place in range(len(ranked))]
 
 

@@ -61,10 +61,10 @@ def published(claim: Entry, measured: Entry, images: int | None = None) -> dict[
     share = consistency.is_share(str(measured["metric"]), measured)
     sides = ((claim["value"], {**claim, "n": size}), (measured["value"], measured))
     errors = [consistency.standard_error(*side) for side in sides] if share else [None]
-    known = [error for error in errors if error is not None]
-    if len(known) == 2:
-        p = _p_value(base, allowed, *known)
-        words = f"normal, standard errors {known[0]:.3g} and {known[1]:.3g}"
+    standard_errors = [error for error in errors if error is not None]
+    if len(standard_errors) == 2:
+        p = _p_value(base, allowed, *standard_errors)
+        words = f"normal, standard errors {standard_errors[0]:.3g} and {standard_errors[1]:.3g}"
     elif images is not None:
         return {"verdict": UNKNOWN, **base, "reason": _PART}
     else:

@@ -113,9 +113,9 @@ def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None
 
     If there are more than `limit`, those of other splits and of single severities are left out first.
     """
-    known = [name for name in metric_names.names(records) if name != key]
-    chosen = set(sorted(known, key=is_detail)[:limit])
-    return [name for name in known if name in chosen]
+    other_metrics = [name for name in metric_names.names(records) if name != key]
+    chosen = set(sorted(other_metrics, key=is_detail)[:limit])
+    return [name for name in other_metrics if name in chosen]
 
 
 def is_detail(name: str) -> bool:
@@ -275,8 +275,8 @@ def published_columns(name: str, records: Sequence[Record]) -> list[_TableColumn
 
         return _TableColumn(Heading(f"{name}{title}", field != "within", missing="–"), cell)
 
-    known = any(_at(record, ("published", "metrics", name, "value")) is not None for record in records)
-    return [column(title, field) for title, field in PUBLISHED.items()] if known else []
+    compared = any(_at(record, ("published", "metrics", name, "value")) is not None for record in records)
+    return [column(title, field) for title, field in PUBLISHED.items()] if compared else []
 
 
 def spreads_of(record: Record) -> dict[str, Spread]:
@@ -321,8 +321,8 @@ def _images(headings: Sequence[Heading], records: Iterable[Record]) -> dict[str,
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
     """The least and the most records that one was merged from; None where none was merged."""
     counts = [(record.get("aggregated") or {}).get("records", 1) for record in records]
-    known = [count for count in counts if type(count) is int and count > 1]
-    return (min(known), max(known)) if known else None
+    usable_counts = [count for count in counts if type(count) is int and count > 1]
+    return (min(usable_counts), max(usable_counts)) if usable_counts else None
 
 
 def with_best(table: Table, metrics: Sequence[str]) -> Table:

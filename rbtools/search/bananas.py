@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from rbtools.registry import param
 from rbtools.search.driver import Proposals
 from rbtools.search.predictor import FittedPredictor, Shape, features
 from rbtools.search.run_draws import RunDraws
 from rbtools.search.search_space import SearchSpace
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MARGIN = 0.1
 PATIENCE = 5
@@ -69,7 +66,10 @@ class Bananas:
             predicted = yield FittedPredictor(
                 shape, cells, _costs([value for _, value in finite]), unknown, seed
             )
-            order = _thompson(predicted, draws)
+            # Thompson sampling: one draw from N(mean, deviation) for each cell, the lowest first.
+            mean, deviation = predicted.mean(axis=0), predicted.std(axis=0)
+            drawn = [float(m) + float(d) * draws.normal() for m, d in zip(mean, deviation, strict=True)]
+            order = sorted(range(len(drawn)), key=drawn.__getitem__)
             proposal = [others[place] for place in order[: self.per_round]]
 
     def _candidates(
@@ -96,10 +96,3 @@ def _costs(values: Sequence[float]) -> list[float]:
     """The distance of each value to the best, divided by the spread, plus a margin: in (0, 1 + margin]."""
     best, spread = max(values), max(values) - min(values) or 1.0
     return [(best - value) / spread + MARGIN for value in values]
-
-
-def _thompson(predicted: NDArray[Any], draws: RunDraws) -> list[int]:
-    """The indices of the predictions, sorted by one draw each from N(mean, deviation), the lowest first."""
-    mean, deviation = predicted.mean(axis=0), predicted.std(axis=0)
-    drawn = [float(m) + float(d) * draws.normal() for m, d in zip(mean, deviation, strict=True)]
-    return sorted(range(len(drawn)), key=drawn.__getitem__)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools.errors import RbError
 from rbtools.execution.executor import JobFunction, executor_for
 from rbtools.execution.run import Run
 from rbtools.search import driver
 from rbtools.search.search_space import SearchSpace
-
-if TYPE_CHECKING:
-    pass
-
 
 SHARE = 10
 """Runs that advance in lockstep in one process."""

@@ -84,7 +84,13 @@ class ResultTable:
             if value is not None:
                 _average(result.metrics, count, name, value)
         for objective in self.objectives:
-            value = self._value(objective, record)
+            try:
+                value = objective.of(record)
+            except RbError as wrong:
+                value = None
+                if self._missing is None:
+                    self._missing = (wrong, record)
+            self.lacking += value is None
             if value is not None:
                 _average(result.values, count, f"objective {objective.text}", value, objective.text)
 
@@ -107,16 +113,6 @@ class ResultTable:
             return arch["name"], None
         index = nasbench201.index_by_ops()[nasbench201.ops_of(arch)]
         return (nasbench201.classes()[index] if self.share else index), index
-
-    def _value(self, objective: SearchObjective, record: Record) -> float | None:
-        try:
-            value = objective.of(record)
-        except RbError as wrong:
-            value = None
-            if self._missing is None:
-                self._missing = (wrong, record)
-        self.lacking += value is None
-        return value
 
     def check(self) -> None:
         """Raise UsageError if the table cannot be searched: no objective, or results of several kinds."""

@@ -57,16 +57,12 @@ class SearchOptions:
     )
     table: tuple[str, ...] = param((), "Records to search in, like FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(
-        (),
-        "Also look the findings up in these records, such as those of another data set.",
-        metavar="FILE",
+        (), "Also look the findings up in these records, such as those of another data set.", metavar="FILE"
     )
     where: str | None
     share: bool = param(True, "Treat isomorphic architectures as one, with one result.")
     live: str | None = param(
-        None,
-        "Evaluate architectures with this pipe: 'rb-train ... | rb-attack ...'.",
-        metavar="COMMAND",
+        None, "Evaluate architectures with this pipe: 'rb-train ... | rb-attack ...'.", metavar="COMMAND"
     )
     measure: str | None = param(
         None,

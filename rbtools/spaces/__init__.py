@@ -26,10 +26,7 @@ SPACES = Registry(
 # Spaces whose architectures are known by name, and cannot be listed.
 BY_NAME = Registry(
     "space",
-    {
-        "python": "rbtools.spaces.own_code:python",
-        "checkpoint": "rbtools.spaces.own_code:checkpoint",
-    },
+    {"python": "rbtools.spaces.own_code:python", "checkpoint": "rbtools.spaces.own_code:checkpoint"},
     group="named-spaces",
     last=("python", "checkpoint"),
     closed=True,

@@ -199,7 +199,17 @@ def param_cost(channels: int, cells: int, classes: int, in_channels: int) -> Cos
 def mac_cost(channels: int, cells: int, classes: int, shape: Shape) -> Cost:
     in_channels, height, width = shape
     check_counts(channels=channels, cells=cells, classes=classes, in_channels=in_channels)
-    _check_image(height, width)
+    sides = [height, width]
+    # A reduction adds two branches: a convolution of stride 2, padding 1, rounds up, the pooling down.
+    for number in ("first", "second"):
+        convolved, pooled = [(side - 1) // 2 + 1 for side in sides], [side // 2 for side in sides]
+        if convolved != pooled or 0 in pooled:
+            raise RbError(
+                f"A NAS-Bench-201 network cannot take images of {height}x{width} pixels: at its {number}"
+                f" reduction the convolution gives {_by(convolved)} and the shortcut {_by(pooled)}."
+                " Height and width must be multiples of 4; resize or crop the images, for example to 32x32."
+            )
+        sides = pooled
     stages = [(channels << s, (height >> s) * (width >> s)) for s in range(3)]
     stem = 9 * in_channels * channels * height * width
     reductions = sum((9 * (c // 2) * c + 9 * c * c + (c // 2) * c) * pixels for c, pixels in stages[1:])
@@ -213,20 +223,6 @@ def check_counts(**counts: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             sizes = f"{name.replace('_', ' ')} = {value!r}"
             raise RbError(f"A NAS-Bench-201 network cannot have {sizes}. Give a whole number of 1 or more.")
-
-
-def _check_image(height: int, width: int) -> None:
-    """A reduction adds two branches: a convolution of stride 2, padding 1, rounds up, the pooling down."""
-    sides = [height, width]
-    for number in ("first", "second"):
-        convolved, pooled = [(side - 1) // 2 + 1 for side in sides], [side // 2 for side in sides]
-        if convolved != pooled or 0 in pooled:
-            raise RbError(
-                f"A NAS-Bench-201 network cannot take images of {height}x{width} pixels: at its {number}"
-                f" reduction the convolution gives {_by(convolved)} and the shortcut {_by(pooled)}."
-                " Height and width must be multiples of 4; resize or crop the images, for example to 32x32."
-            )
-        sides = pooled
 
 
 def _by(sides: list[int]) -> str:

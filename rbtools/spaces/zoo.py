@@ -115,8 +115,7 @@ class ResNetForm:
     family: ClassVar[str] = "resnet"
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
-        default = STEMS[min(shape[1:]) > LARGEST_SMALL_IMAGE]
-        stem = arch.get("stem", default)
+        stem = arch.get("stem", STEMS[min(shape[1:]) > LARGEST_SMALL_IMAGE])
         if stem not in STEMS:
             raise RbError(f"A ResNet of the zoo has no stem {stem!r}. Choose from: {', '.join(STEMS)}.")
         if arch.get("pool", POOLS[0]) not in POOLS:

@@ -13,7 +13,6 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import orjson
@@ -183,14 +182,6 @@ def _take_one(store: Store, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Tak
         if upkeep.problem(kind, str(path)) is None:
             return Taken(entry.name, 0, False)
     store.mark()
-    return _checked_in(kind, path, stream, entry)
-
-
-class _Refused(Exception):
-    """The content of an entry does not fit its name."""
-
-
-def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo) -> Taken:
     try:
         # Only objects are later trusted without being read, so only they are synced to the disk.
         with written_whole(path, sync=kind == "objects") as aside:
@@ -205,6 +196,10 @@ def _checked_in(kind: str, path: Path, stream: IO[bytes], entry: tarfile.TarInfo
     except _Refused as wrong:
         return Taken(entry.name, 0, False, str(wrong))
     return Taken(entry.name, entry.size, True)
+
+
+class _Refused(Exception):
+    """The content of an entry does not fit its name."""
 
 
 class TarHeader(tarfile.TarInfo):

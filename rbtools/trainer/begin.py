@@ -24,7 +24,7 @@ from rbtools.trainer import (
 )
 from rbtools.trainer.division import GradientBuckets
 from rbtools.trainer.optim import batches, drawn_step, schedule
-from rbtools.trainer.recipe import held_out
+from rbtools.trainer.recipe import Recipe, held_out
 from rbtools.trainer.state import TrainState, allocate_carried
 from rbtools.trainer.step import loss_of
 from rbtools.training.chen_lee import ChenLee
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
     from rbtools.report import Report
     from rbtools.settings import Settings
-    from rbtools.trainer.recipe import Recipe
     from rbtools.trainer.train_model import TrainingTask
     from rbtools.training.base import Method
 
@@ -123,11 +122,7 @@ def stepping(method: Any, recipe: Recipe, kept: dict[str, Tensor]) -> Method[Any
 
 
 def begin(
-    task: TrainingTask,
-    model: nn.Module,
-    settings: Settings,
-    report: Report,
-    device: torch.device,
+    task: TrainingTask, model: nn.Module, settings: Settings, report: Report, device: torch.device
 ) -> tuple[TrainSetup, TrainState]:
     """A training of `model`, which is moved to the device, before its first epoch. Raises RbError."""
     method, recipe = task.method, task.recipe
@@ -181,8 +176,7 @@ def start(
     """The training of a run, from its stored state if there is one that fits, else from the beginning."""
 
     def anew() -> tuple[TrainSetup, TrainState]:
-        model = init.network(task, run)
-        return begin(task, model, run.settings, run.report, device)
+        return begin(task, init.network(task, run), run.settings, run.report, device)
 
     setup, state = anew()
     if stored is None:

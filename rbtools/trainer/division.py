@@ -12,11 +12,10 @@ from torch import nn
 
 from rbtools.errors import RbError
 from rbtools.trainer import distributed
-from rbtools.training.base import Loss, mode
+from rbtools.training.base import Loss, Method, mode
 
 if TYPE_CHECKING:
     from rbtools.trainer.recipe import Recipe
-    from rbtools.training.base import Method
 
 ComputeLoss = Callable[..., Loss]
 
@@ -78,8 +77,8 @@ def _pieces(share: int, micro_batch: int | None) -> int:
     """How many pieces `schedule.batches` makes of a share: a last single image joins the piece before it."""
     if micro_batch is None or share == 0:
         return min(share, 1)
-    whole, rest = divmod(share, micro_batch)
-    return whole + (rest > 1 or (rest == 1 and (whole == 0 or micro_batch == 1)))
+    whole, remainder = divmod(share, micro_batch)
+    return whole + (remainder > 1 or (remainder == 1 and (whole == 0 or micro_batch == 1)))
 
 
 class _LossOfShare(nn.Module):

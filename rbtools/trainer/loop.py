@@ -128,11 +128,7 @@ def _progress(setup: TrainSetup, state: TrainState, batch: int, totals: Totals, 
 
 
 def _end_epoch(
-    setup: TrainSetup,
-    state: TrainState,
-    parts: Sequence[Tensor],
-    totals: Totals,
-    numbers: dict[str, float],
+    setup: TrainSetup, state: TrainState, parts: Sequence[Tensor], totals: Totals, numbers: dict[str, float]
 ) -> None:
     """Exchange the processes' parts of the state, validate, measure, and write the history."""
     for model in dict.fromkeys((state.model, state.kept)):

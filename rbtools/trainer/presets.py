@@ -9,7 +9,7 @@ from typing import Any
 
 from rbtools import registry, units
 from rbtools.datasets import Description
-from rbtools.errors import UsageError, unknown
+from rbtools.errors import UsageError
 from rbtools.inputs.checkpoints import normalization
 from rbtools.registry import gathered
 from rbtools.trainer.recipe import Recipe
@@ -39,10 +39,7 @@ def named(name: str) -> TrainingPreset:
     reason = gathered("presets-without-training").get(name)
     if reason is not None:
         raise UsageError(f"The preset {name} trains nothing: {reason}")
-    presets, aliases = gathered("training-presets"), gathered("preset-aliases")
-    preset: TrainingPreset | None = presets.get(aliases.get(name, name))
-    if preset is None:
-        raise unknown("preset", name, [*presets, *aliases], UsageError)
+    preset: TrainingPreset = registry.preset("training-presets", name)
     return preset
 
 

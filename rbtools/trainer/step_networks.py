@@ -64,9 +64,9 @@ class EvalCopy(nn.Module):
                 continue
             own = {**module._parameters, **module._buffers}
             for key, value in own.items():
-                theirs = getattr(source, key, None)
-                if value is not None and theirs is not None:
-                    value.copy_(theirs)
+                source_value = getattr(source, key, None)
+                if value is not None and source_value is not None:
+                    value.copy_(source_value)
 
 
 def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> EvalCopy | None:
@@ -125,11 +125,7 @@ class StepNetworks:
 
 
 def of(
-    model: nn.Module,
-    task: TrainingTask,
-    method: Method[Any],
-    report: Report,
-    device: torch.device,
+    model: nn.Module, task: TrainingTask, method: Method[Any], report: Report, device: torch.device
 ) -> StepNetworks:
     """Build the networks that training steps use. `method` includes the filter (--filter)."""
     passes, half = Passes(model), task.precision == "bf16"

@@ -77,13 +77,7 @@ class _Work:
     """A supernet, and its training images."""
 
     def __init__(
-        self,
-        method: Any,
-        run: Run,
-        data: Data,
-        device: torch.device,
-        channels: int,
-        cells: int,
+        self, method: Any, run: Run, data: Data, device: torch.device, channels: int, cells: int
     ) -> None:
         from rbtools.models.normalize import Normalized
         from rbtools.models.supernet import Supernet

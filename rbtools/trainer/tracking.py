@@ -18,7 +18,7 @@ from rbtools.rng.draws import Draws
 from rbtools.trainer import validation
 from rbtools.trainer.augment import pixels
 from rbtools.trainer.recipe import Recipe
-from rbtools.training.base import cross_entropy, mode
+from rbtools.training.base import Method, cross_entropy, mode
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rbtools.report import Report
     from rbtools.trainer.begin import TrainExamples
     from rbtools.trainer.state import TrainState
-    from rbtools.training.base import Method
 
 VERSION = 1
 ROBUST = "robust"
@@ -125,7 +124,15 @@ class Tracker:
         """The current numbers by name; None for those that are not finite."""
         start = time.perf_counter()
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), mode(model, train=False):
-            attacked = self._attacked(model)
+            attacked = {}
+            for split in self.splits:
+                parts = []
+                images, labels, ids = self.splits[split]
+                for part in ids.split(_TILE):
+                    draws = self._draws(split, part)
+                    parts.append(self.attack.perturb(model, pixels(images[part]), labels[part], draws))
+                    self.check_cancelled()
+                attacked[split] = torch.cat(parts)
             numbers = self._robust(model, attacked) if self.tracking.test is not None else {}
             for name, one in self.measures.items():
                 batches = self._batches(model, name, one, attacked["train"])
@@ -138,19 +145,6 @@ class Tracker:
         return {
             k: None if v is None or not math.isfinite(v) else float(f"{v:.6g}") for k, v in numbers.items()
         }
-
-    def _attacked(self, model: nn.Module) -> dict[str, Tensor]:
-        """The adversarial images of each split, in the order of its examples."""
-        attacked = {}
-        for split in self.splits:
-            parts = []
-            images, labels, ids = self.splits[split]
-            for part in ids.split(_TILE):
-                draws = self._draws(split, part)
-                parts.append(self.attack.perturb(model, pixels(images[part]), labels[part], draws))
-                self.check_cancelled()
-            attacked[split] = torch.cat(parts)
-        return attacked
 
     def _robust(self, model: nn.Module, attacked: Mapping[str, Tensor]) -> dict[str, float | None]:
         numbers: dict[str, float | None] = {}

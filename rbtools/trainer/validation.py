@@ -16,9 +16,9 @@ from rbtools.rng.draws import Draws
 from rbtools.store import digest
 from rbtools.trainer.augment import pixels
 from rbtools.trainer.recipe import Recipe, held_out
-from rbtools.trainer.state import weights_of
+from rbtools.trainer.state import TrainState, weights_of
 from rbtools.training import METHODS
-from rbtools.training.base import cross_entropy, mode
+from rbtools.training.base import Method, cross_entropy, mode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from rbtools.datasets.streaming import Streamed
     from rbtools.trainer.begin import TrainExamples, TrainSetup
-    from rbtools.trainer.state import TrainState
-    from rbtools.training.base import Method
 
 
 STEPS = 10

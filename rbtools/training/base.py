@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from rbtools import units
 from rbtools.attacks import steps
@@ -50,6 +50,12 @@ class LossTerms(NamedTuple):
         """The loss of the batch."""
         detached = [logits if logits is None else logits.detach() for logits in self[1:]]
         return Loss(self.values.mean(), *detached)
+
+
+def step_mode_param() -> Any:
+    """The field of methods with a single step of their own."""
+    help = "Mode of the model for the gradient of the step: eval, or train (the authors' code)."
+    return param("eval", help, choices=("eval", "train"))
 
 
 InnerResult = TypeVar("InnerResult")  # the type that `Method.inner_attack` returns and `Method.loss` takes

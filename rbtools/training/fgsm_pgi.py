@@ -11,7 +11,7 @@ from rbtools.attacks.steps import widen
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
-from rbtools.training.base import LossTerms, Method, cross_entropy, mode
+from rbtools.training.base import LossTerms, Method, cross_entropy, mode, step_mode_param
 
 _LARGEST = 60000.0  # the largest float16 is 65504
 
@@ -72,11 +72,7 @@ class FGSMPGI(Method[PriorStep]):
         check="fraction",
     )
     reset: int = param(40, "Epochs between random starts: 40 of 110 (the authors' code).", check="positive")
-    inner_mode: str = param(
-        "eval",
-        "Mode of the model for the gradient of the step: eval, or train (the authors' code).",
-        choices=("eval", "train"),
-    )
+    inner_mode: str = step_mode_param()
 
     @property
     def passes(self) -> tuple[int, int]:

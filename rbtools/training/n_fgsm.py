@@ -8,7 +8,7 @@ from rbtools.attacks import steps
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.registry import param
 from rbtools.rng.draws import Draws
-from rbtools.training.base import Method, mode, noisy
+from rbtools.training.base import Method, mode, noisy, step_mode_param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +28,7 @@ class NFGSM(Method[Tensor]):
     eps: float = param(8 / 255, "Radius of the L-infinity ball.", unit="eps", check="non-negative")
     k: float = param(2.0, "Half width of the uniform noise, in multiples of --eps.", check="non-negative")
     alpha: float = param(1.0, "Length of the step, in multiples of --eps.", check="non-negative")
-    inner_mode: str = param(
-        "eval",
-        "Mode of the model for the gradient of the step: eval, or train (the authors' code).",
-        choices=("eval", "train"),
-    )
+    inner_mode: str = step_mode_param()
 
     def inner_attack(self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         noised = noisy(images, draws, "uniform", self.k * self.eps, "noise")

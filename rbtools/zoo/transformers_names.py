@@ -108,7 +108,14 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     tensors = {names[key]: value for key, value in state.items()}
     if kind == "convnextv2":
         tensors = dict(_of_convnextv2(tensors))
-    return _with_joined_attention(tensors)
+    for query in [name for name in tensors if _QUERY in name]:
+        keys = [query.replace(_QUERY, word) for word in (_QUERY, _KEY, _VALUE)]
+        parts: list[Any] = [tensors.get(key) for key in keys]
+        if all(part is not None and part.ndim and part.shape == parts[0].shape for part in parts):
+            tensors[query.replace(_QUERY, ".attn.qkv.")] = torch.cat(parts)
+            for key in keys:
+                del tensors[key]
+    return tensors
 
 
 def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -122,15 +129,3 @@ def _of_convnextv2(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
             yield key, value[:, :, None, None]
         else:
             yield key, value
-
-
-def _with_joined_attention(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Query, key and value of an attention as one matrix, where all three are there."""
-    for query in [name for name in state if _QUERY in name]:
-        names = [query.replace(_QUERY, word) for word in (_QUERY, _KEY, _VALUE)]
-        parts: list[Any] = [state.get(name) for name in names]
-        if all(part is not None and part.ndim and part.shape == parts[0].shape for part in parts):
-            state[query.replace(_QUERY, ".attn.qkv.")] = torch.cat(parts)
-            for name in names:
-                del state[name]
-    return state

@@ -152,9 +152,6 @@ def test_stronger_attacks_leave_fewer_standing(setting):
     assert stands["noise"] > 90 and stands["apgd-t"] < 80
 
 
-# --- the very steps of torchattacks and foolbox, from the same start -------------------------------
-
-
 class InFloat64(nn.Module):
     """Computed in float64, so that rounding turns no sign and no library's order of operations shows."""
 

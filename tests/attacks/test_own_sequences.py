@@ -20,9 +20,6 @@ def linear(classes=4, size=108, seed=0):
     return lambda images: images.flatten(1) @ weight.T
 
 
-# --- Square ---------------------------------------------------------------------------------------
-
-
 def test_share_of_the_square_follows_the_paper():
     fixed = ATTACKS.build("square", queries=5000)
     wanted = {0: 1, 10: 1, 11: 2, 50: 2, 51: 4, 201: 8, 501: 16, 1001: 32, 2001: 64, 4001: 128, 4999: 128}
@@ -141,9 +138,6 @@ def test_a_square_that_was_rejected_is_not_tried_again(shape, monkeypatch):
     same_points, many = search()
     assert torch.equal(points, same_points)
     assert few < many
-
-
-# --- AutoAttack -----------------------------------------------------------------------------------
 
 
 def run(attack, count=40, model=None, eps=0.06, **params):

@@ -24,11 +24,13 @@ def module() -> ModuleType:
     return found
 
 
-def test_every_part_in_this_process_runs_and_checks_what_it_measures() -> None:
-    line = [sys.executable, str(SCRIPT), "--small", "--device", "cpu", "--parts", "floor,train,attack,aa,pr"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
-    first, *found = [json.loads(line) for line in done.stdout.splitlines()]
+def test_every_part_in_this_process_runs_and_checks_what_it_measures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--small", "--device", "cpu", "--parts", "floor,train,attack,aa,pr"]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *words])
+    module().main()
+    first, *found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert first["machine"] == "cpu" and first["small"]
     figures = {one["figure"]: one for one in found}
     assert {"pgd, an epoch", "trades, an epoch", "cvar, an epoch", "at-pr, an epoch"} <= figures.keys()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import pickle
 import shutil
 import subprocess
 import sys
@@ -132,37 +131,6 @@ def test_what_was_recognised_is_found_again_without_torch(bare: str, data: str) 
     assert again.returncode == 0, again.stderr
     assert "0 computed, 1 found in the store" in again.stderr
     assert "sanity" in entry(json.loads(again.stdout), "acc")
-
-
-def test_batchnorm_tells_the_normalisation_that_the_file_does_not(
-    trained_network: Normalized, data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.save(trained_network.network.state_dict(), "bare.pt")
-    monkeypatch.setitem(datasets.NORMALIZATIONS, "mine", datasets.normalization.Normalization(MEAN, STD))
-    record = one(attack("--checkpoint", "bare.pt", "--dataset", data))
-    told = record["recognised"]
-    assert (told["normalize_from"], told["normalize_name"]) == ("BatchNorm statistics", "mine")
-    assert record["arch"]["normalize"] == [list(MEAN), list(STD)]
-    assert record["metrics"]["acc"] > 0.95
-
-
-def test_two_near_normalisations_are_said_with_the_accuracy_of_each(
-    trained_network: Normalized, data: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.save(trained_network.network.state_dict(), "bare.pt")
-    near = tuple(value + 0.01 for value in MEAN)
-    for name, mean in (("mine", MEAN), ("near", near)):
-        pair = datasets.normalization.Normalization(mean, STD)
-        monkeypatch.setitem(datasets.NORMALIZATIONS, name, pair)
-    result = attack("--checkpoint", "bare.pt", "--dataset", data)
-    record = one(result)
-    tie = record["recognised"]["normalize_tie"]
-    assert record["recognised"]["normalize_name"] == "mine" and tie["acc"].keys() == {"mine", "near"}
-    assert tie["acc"]["mine"] == record["metrics"]["acc"] and tie["images"] == tie["acc_images"] == 80
-    (line,) = (line for line in result.stderr.splitlines() if "near each other" in line)
-    assert "on 80 images" in line and "mine is taken, it " in line
-    for name, accuracy in tie["acc"].items():
-        assert f"{name} (divergence {tie['divergences'][name]:g}, clean accuracy {accuracy:.4f})" in line
 
 
 def digits_network(pair: Any) -> str:
@@ -324,12 +292,7 @@ def test_a_record_of_a_file_that_makes_no_sense_is_no_bug(wrong: Record, bare: s
 
 def test_architectures_by_name() -> None:
     found = records(arch("--arch", "resnet18, torchvision:resnet50,nb201-0,timm:deit_tiny_patch16_224"))
-    assert [one["arch"]["name"] for one in found] == [
-        "resnet18",
-        "resnet50",
-        "nb201-0",
-        "deit_tiny_patch16_224",
-    ]
+    assert [one["arch"]["name"] for one in found] == "resnet18 resnet50 nb201-0 deit_tiny_patch16_224".split()
     assert [one["arch"].get("params") for one in found[:3]] == [11_173_962, 23_528_522, 129_306]
 
 
@@ -337,17 +300,8 @@ def test_a_file_with_several_weights_asks_which(trained_network: Normalized, dat
     state = trained_network.network.state_dict()
     worse = {key: torch.zeros_like(value) for key, value in state.items()}
     torch.save({"first": state, "second": worse}, "two.pt")
-    where = [
-        "--checkpoint",
-        "two.pt",
-        "--arch",
-        CELL,
-        "--dataset",
-        data,
-        "--normalize",
-        "0.4,0.5,0.6",
-        "0.2,0.25,0.2",
-    ]
+    where = ["--checkpoint", "two.pt", "--arch", CELL, "--dataset", data]
+    where += "--normalize 0.4,0.5,0.6 0.2,0.25,0.2".split()
     result = attack(*where)
     assert result.exit_code == 1 and "2 sets of weights: first, second" in result.stderr
     assert "FILE#MEMBER" in result.stderr
@@ -559,12 +513,6 @@ def test_what_usually_goes_wrong_is_warned_of(forward: str, message: str) -> Non
     assert result.stderr.startswith(f"rb-attack: warning: linear:make: {message}")
 
 
-def test_a_sound_network_is_not_warned_of() -> None:
-    for forward in ("return self.layer(x.flatten(1))", "return self.layer(x.flatten(1)).log_softmax(1)"):
-        warnings, result = warnings_of(forward)
-        assert not warnings and "warning" not in result.stderr
-
-
 def test_a_network_that_bfloat16_does_not_suit_is_searched_as_it_is() -> None:
     forward = "return self.layer(x.flatten(1) @ torch.eye(64))"
     _, result = warnings_of(forward, "--precision", "bf16", "--eps", "8")
@@ -663,37 +611,10 @@ def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Norm
     assert one(named)["metrics"] and "several sets" not in named.stderr
 
 
-def test_near_chance_another_order_of_the_classes_is_named(
-    trained_network: Normalized, images: tuple[torch.Tensor, torch.Tensor]
-) -> None:
-    Path("own.safetensors").write_bytes(checkpoint.to_bytes(trained_network, {}))
-    for number, (pixels, label) in enumerate(zip(*images, strict=True)):
-        folder = Path("photos/test") / "dcba"[int(label)]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{number:03}.png")
-    where = ["--checkpoint", "own.safetensors", "--dataset", "imagefolder:photos"]
-    result = attack(*where)
-    assert one(result)["metrics"]["acc"] < 0.1
-    assert 'try class-map=FILE of --dataset with a file of {"a": 3, "b": 2, "c": 1, "d": 0}' in result.stderr
-    Path("map.json").write_text('{"a": 3, "b": 2, "c": 1, "d": 0}')
-    assert one(attack(*where, "--class-map", "map.json"))["metrics"]["acc"] > 0.95
-
-
 def test_the_look_is_the_same_from_workers(bare: str, data: str) -> None:
     given = arch("--from-checkpoint", bare, "--dataset", data).stdout
     alone = one(attack(given=given))
-    words = [
-        sys.executable,
-        "-m",
-        "rbtools.commands.attack",
-        "fgsm",
-        "--eps",
-        "0",
-        "--jobs",
-        "2",
-        "--store",
-        "other",
-    ]
+    words = [sys.executable, "-m", *"rbtools.commands.attack fgsm --eps 0 --jobs 2 --store other".split()]
     done = subprocess.run(words, input=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert entry(json.loads(done.stdout), "acc")["sanity"] == entry(alone, "acc")["sanity"]
@@ -715,21 +636,14 @@ class Hostile:
         return os.system, ("touch it-ran",)
 
 
-def folder(classes: int, sizes: tuple[int, ...] = (SIDE,)) -> str:
+def folder(classes: int) -> str:
     """An image folder of that many classes, two images each."""
     for label in range(classes):
         place = Path("photos/test") / f"c{label:02}"
         place.mkdir(parents=True)
         for number in range(2):
-            side = sizes[number % len(sizes)]
-            Image.new("RGB", (side, side), 40 * number).save(place / f"{number}.png")
+            Image.new("RGB", (SIDE, SIDE), 40 * number).save(place / f"{number}.png")
     return "imagefolder:photos"
-
-
-def with_nan(network: nn.Module) -> dict[str, torch.Tensor]:
-    state = {key: value.clone() for key, value in network.state_dict().items()}
-    state["classifier.bias"][0] = float("nan")
-    return state
 
 
 def npz(**arrays: Any) -> str:
@@ -737,58 +651,21 @@ def npz(**arrays: Any) -> str:
     return "npz:bad.npz"
 
 
-def cut(network: nn.Module) -> None:
-    torch.save(network.state_dict(), "m.pt")
-    Path("m.pt").write_bytes(Path("m.pt").read_bytes()[:-3000])
-
-
-BAD_FILES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
-    "truncated": (cut, "is cut off or damaged"),
-    "empty": (lambda _: Path("m.pt").touch(), "is empty (0 bytes)"),
-    "HTML": (
-        lambda _: Path("m.pt").write_text("<html><title>Quota</title>"),
-        "is a web page, titled 'Quota'",
-    ),
-    "malicious": (lambda _: torch.save({"w": Hostile()}, "m.pt"), "could run code, so it was not loaded"),
-    "malicious pickle": (
-        lambda _: Path("m.pt").write_bytes(pickle.dumps({"w": Hostile()})),
-        "could run code",
-    ),
-    "NaN weights": (
-        lambda network: torch.save(with_nan(network), "m.pt"),
-        "NaN or infinite numbers in classifier.bias",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD_FILES)
-def test_a_bad_file_is_one_sentence_before_the_evaluation(
-    case: str, trained_network: Normalized, data: str
-) -> None:
-    make, said = BAD_FILES[case]
-    make(trained_network.network)
+def test_a_bad_file_is_one_sentence_before_the_evaluation(data: str) -> None:
+    torch.save({"w": Hostile()}, "m.pt")
     result = attack("--checkpoint", "m.pt", "--dataset", data)
-    assert result.exit_code == 1 and said in records(result)[0]["error"]["message"]
+    assert result.exit_code == 1
+    assert "could run code, so it was not loaded" in records(result)[0]["error"]["message"]
     assert "clean accuracy" not in result.stderr and not Path("it-ran").exists()
 
 
 PIXELS = np.zeros((8, SIDE, SIDE, 3), np.uint8)
 BAD_DATA: dict[str, tuple[Callable[[], str], str]] = {
     "a class too many": (lambda: folder(5), "distinguishes 4 classes and the data set has 5"),
-    "greyscale": (
-        lambda: npz(images=PIXELS[..., 0], labels=np.arange(8) % 4),
-        "takes images with 3 channels and the data set's have 1",
-    ),
-    "mixed sizes": (lambda: folder(4, (16, 20)), "20x20"),
-    "labels out of range": (
-        lambda: npz(images=PIXELS, labels=np.array([0, 1, 2, 3, 0, 1, 2, -1])),
-        "-1",
-    ),
     "one label too high": (
         lambda: npz(images=PIXELS, labels=np.array([0, 1, 2, 3, 0, 1, 2, 4])),
         "distinguishes 4 classes and the data set has 5",
     ),
-    "fewer labels": (lambda: npz(images=PIXELS, labels=np.zeros(7, np.int64)), "7"),
 }
 
 
@@ -800,21 +677,3 @@ def test_data_that_do_not_fit_are_one_sentence_before_the_evaluation(case: str, 
         result = CliRunner().invoke(tool, [*more, *words, "--device", "cpu"])
         assert result.exit_code == 1 and said in records(result)[0]["error"]["message"]
         assert "clean accuracy" not in result.stderr
-
-
-def test_a_network_that_gives_no_logits_is_said(own_code: str) -> None:
-    Path("tuple.py").write_text(
-        "from torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.layer = nn.Linear(64, 10)\n"
-        "    def forward(self, images):\n"
-        "        logits = self.layer(images.flatten(1))\n"
-        "        return images, logits\n"
-        "def make(): return Net()\n"
-    )
-    torch.save({"layer.weight": torch.ones(10, 64), "layer.bias": torch.ones(10)}, "t.pt")
-    result = attack("--checkpoint", "t.pt", "--arch", "python:tuple:make", "--allow-code")
-    assert result.exit_code == 1
-    assert "The model gives tuple for 128 images of 10 classes. Expected logits" in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -30,9 +29,6 @@ def options(page: tools.Page) -> list[click.Option]:
     return [param for param in page.command.get_params(page.context) if isinstance(param, click.Option)]
 
 
-# --- the files in the repository ------------------------------------------------------------------
-
-
 def test_the_files_are_what_the_commands_say_and_none_is_left_of_a_tool_that_is_gone() -> None:
     found = {
         f"{folder}/{path.name}": path
@@ -48,9 +44,6 @@ def test_files_are_written_below_a_folder_of_choice() -> None:
     docs.main("elsewhere")
     written = {str(path.relative_to("elsewhere")) for path in Path("elsewhere").rglob("*.*")}
     assert written | {"completions/_rbtools"} == set(GENERATED)
-
-
-# --- words for people -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tool", tools.TOOLS)
@@ -71,9 +64,6 @@ def test_help_is_of_finished_sentences_without_python(tool: str) -> None:
         if " --" in name or "\b" not in text:
             assert sentence.endswith((".", ":")), f"the help of {name} ends in '{sentence[-20:]}'"
         assert not re.search(r"`|\bNone\b|\bTrue\b|\bFalse\b|\w=\"", text), f"{name}: {text}"
-
-
-# --- man pages ------------------------------------------------------------------------------------
 
 
 def rendered(path: str) -> str:
@@ -156,20 +146,6 @@ def test_marks_that_roff_knows_come_out_as_they_went_in() -> None:
     assert [line.strip() for line in plain.splitlines() if line.strip()][2:-1] == odd
 
 
-def test_man_page_says_whether_the_tool_waits_for_all_records() -> None:
-    waiting = {path for path in MAN_PAGES if "This tool needs all records" in GENERATED[path]}
-    assert waiting == {"man/rb-score.1", "man/rb-search.1", "man/rb-rank.1", "man/rb-corr.1", "man/rb-plot.1"}
-
-
-def test_man_page_explains_expressions_where_one_is_asked_for() -> None:
-    for name in ("rb-arch", "rb-rank", "rb-plot"):
-        text = GENERATED[f"man/{name}.1"]
-        assert ".SH EXPRESSIONS" in text and "\\fBGlobs\\fR" in text
-    assert ".SH EXPRESSIONS" not in GENERATED["man/rb-train.1"]
-
-
-# --- completions ----------------------------------------------------------------------------------
-
 CASES = {
     ("rb-attack", ""): [*ATTACKS, "none", "preset", "check", "curve", "transfer"],
     ("rb-attack", "pg"): ["pgd"],
@@ -231,31 +207,6 @@ def test_bash_completes() -> None:
     assert done.stderr == ""
     found = [line.split() for line in done.stdout.splitlines()]
     assert dict(zip(CASES, found, strict=True)) == CASES
-
-
-@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
-@pytest.mark.usefixtures("_files_of_a_user")
-@pytest.mark.parametrize(
-    ("line", "first"),
-    [
-        ("rb-attack ", "aa"),
-        ("rb-attack pgd --iter", "--iterate"),
-        ("rb-attack pgd --norm ", "l2"),
-        ("rb-attack pgd --checkpoint mod", "model.pt"),
-        ("rb-attack fgsm --iter", ""),
-        ("rb-ge attack pgd --iterate ", "any"),
-        ("rb-corrupt contrast,br", "contrast,brightness"),
-        ("rb-corrupt contrast,brightness --sev", "--severity"),
-        ("rb-train --method erm,tr", "erm,trades"),
-        ("rb-arch ", "model.pt"),  # with --from-checkpoint
-        ("rb-arch --sample ", ""),
-    ],
-)
-def test_fish_completes(line: str, first: str) -> None:
-    script = f"source '{ROOT / 'completions/rbtools.fish'}'; complete -C {json.dumps(line)}"
-    done = subprocess.run(["fish", "-c", script], capture_output=True, text=True, timeout=300)
-    assert done.stderr == ""
-    assert (done.stdout.split() or [""])[0] == first
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")

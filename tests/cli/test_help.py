@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from rbtools.cli import docs, option_groups, tools
+from rbtools.cli import option_groups, tools
 from tests.runner import run
 
 MOST = 45  # long options in --help-all
@@ -66,35 +66,6 @@ def test_every_name_of_a_group_is_an_option_of_some_tool() -> None:
 def test_the_options_of_the_chosen_class_come_first_and_common_ones_last() -> None:
     titles = re.findall(r"^(\w.*):$", run("attack", "pgd --help").stdout, re.M)
     assert titles == ["Options of pgd", "Options", *(group.title for group in option_groups.GROUPS)]
-
-
-def test_help_lists_the_keys_of_an_option_and_no_old_word() -> None:
-    text = " ".join(run("train", "--help-all").stdout.split())
-    assert (
-        "Keys: milestones=LIST: Epochs at which" in text and "decay=X: Factor at each milestone [0.1]" in text
-    )
-    assert "cutout:length=N: Side of cutout's square" in text and "nesterov: Nesterov's form" in text
-    assert "--milestones" not in text and "--print-config" not in text
-    assert "INTEGER" not in text and '""' not in text and "--epochs N " in text
-
-
-def test_a_sink_names_no_option_that_it_refuses() -> None:
-    for tool in ("rank", "corr", "plot"):
-        for page in tools.pages(tools.tool(tool)):
-            assert not re.search(r"--(shard|in-place|retry-errors)\b", page.command.get_help(page.context))
-
-
-def test_no_manual_page_is_long() -> None:
-    lines = {path: text.count("\n") for path, text in docs.files().items() if path.startswith("man/")}
-    assert {path: count for path, count in lines.items() if count > 500} == {}
-
-
-@pytest.mark.parametrize("tool", tools.TOOLS)
-def test_no_help_has_a_default_twice(tool: str) -> None:
-    page = tools.tool(tool)
-    for param in page.command.get_params(page.context):
-        if isinstance(param, click.Option) and (shown := param.get_help_record(page.context)):
-            assert shown[1].count("default: ") <= 1, shown
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,6 @@ def files_of_store() -> set[str]:
     return {str(path) for kind in kinds for path in Path("rb-store", kind).rglob("*")}
 
 
-# --- dry runs -------------------------------------------------------------------------------------
-
-
 def test_a_dry_run_computes_nothing_and_passes_the_records_on() -> None:
     result = run("train", *TRAIN, "--method", "erm,pgd", "--dry-run", text=SMALL)
     assert result.exit_code == 0 and files_of_store() == set()
@@ -114,9 +111,6 @@ def test_a_dry_run_of_the_score_says_what_it_would_be_made_of() -> None:
     assert "dry run: 1 records would be scored by acc (weight 1, higher is better)" in result.stderr
 
 
-# --- events ---------------------------------------------------------------------------------------
-
-
 def events(path: str = "log.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
@@ -154,9 +148,6 @@ def test_a_log_that_cannot_be_written_is_a_usage_error() -> None:
     result = run("attack", "fgsm", "--log", "no/such/folder/log.jsonl", text=SMALL)
     assert result.exit_code == 2
     assert "Cannot write the log no/such/folder/log.jsonl: No such file" in result.stderr
-
-
-# --- times, curves, the status line ---------------------------------------------------------------
 
 
 def test_verbose_says_where_the_time_went(trained: dict[str, dict[str, Any]]) -> None:

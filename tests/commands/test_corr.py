@@ -47,9 +47,6 @@ def pairs(arguments: list[str], records: list[Record] | None = None) -> dict[tup
     return {(one["row"], one["col"]): one["value"] for one in lines(arguments, records)}
 
 
-# --- one stream -----------------------------------------------------------------------------------
-
-
 def test_a_pair_as_it_is_written() -> None:
     result = run(["--rows", "acc", "--cols", "pgd"], FOUR)
     assert result.stdout == (
@@ -81,23 +78,10 @@ def test_rows_and_columns_take_globs_expressions_and_fields() -> None:
     }
 
 
-def test_where() -> None:
-    found = lines(["--metric", "acc", "--where", "acc > 0.55 and arch.index != 9"], FOUR)
-    assert [one["n"] for one in found] == [3]
-
-
-def test_several_files_without_on_are_one_stream() -> None:
-    files = [write("a.jsonl", FOUR[:2]), write("b.jsonl", FOUR[2:])]
-    assert pairs([*files, "--kind", "kendall"])["acc", "pgd"] == 0.0
-
-
 def test_bootstrap_tells_interval_draws_and_seed() -> None:
     (line,) = lines(["--rows", "acc", "--cols", "pgd", "--bootstrap", "99", "--seed", "5"], FOUR)
     low, high = line["ci95"]
     assert -1 <= low <= 0.2 <= high <= 1 and (line["bootstrap"], line["seed"]) == (99, 5)
-
-
-# --- result sets ----------------------------------------------------------------------------------
 
 
 def test_two_files_joined_by_a_field() -> None:
@@ -183,9 +167,6 @@ def test_data_sets_that_are_mixed_are_named() -> None:
     )
 
 
-# --- formats --------------------------------------------------------------------------------------
-
-
 def test_formats() -> None:
     assert run(["--format", "csv"], FOUR).stdout == ("spearman,acc,pgd\nacc,1.0,0.2\npgd,0.2,1.0\n")
     assert run(["--format", "md"], FOUR).stdout == (
@@ -198,24 +179,6 @@ def test_formats() -> None:
         "pgd",
     ]
     assert "acc & 1.0000 & 0.2000 \\\\\n" in run(["--format", "latex"], FOUR).stdout
-
-
-# --- what goes wrong ------------------------------------------------------------------------------
-
-
-def test_a_constant_metric_has_no_correlation_and_is_named() -> None:
-    some = [{**one, "metrics": {**one["metrics"], "flat": 1}} for one in FOUR]
-    result = run(["--rows", "acc", "--cols", "flat"], some)
-    assert json.loads(result.stdout) == {
-        "tool": "rb-corr",
-        "kind": "spearman",
-        "row": "acc",
-        "col": "flat",
-        "value": None,
-        "n": 4,
-        "reason": "flat: fewer than two distinct values",
-    }
-    assert result.stderr == ("rb-corr: warning: fewer than two distinct values, so no correlation: flat.\n")
 
 
 @pytest.mark.parametrize(

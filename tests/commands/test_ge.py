@@ -58,17 +58,6 @@ def test_the_difference_comes_with_both_sides(
     assert [entry["metric"] for entry in record["evals"][-len(names) :]] == [f"ge.{name}" for name in names]
 
 
-def test_an_evaluation_that_is_there_is_not_made_again(trained: dict[str, Record]) -> None:
-    chosen = ["fgsm", "--eps", "8", "--n", "40", "--device", "cpu"]
-    evaluated = one(CliRunner().invoke(attack, chosen, input=json.dumps(trained["erm"])))
-    result = run(["attack", "fgsm", "--eps", "8", *SOME], evaluated)
-    assert result.stderr == "rb-ge: 1 record: 1 computed, 0 found in the store.\n"
-    assert one(result)["metrics"]["fgsm.8"] == evaluated["metrics"]["fgsm.8"]
-    assert run(["attack", "fgsm", "--eps", "8", *SOME], evaluated).stderr.startswith(
-        "rb-ge: 1 record: 0 computed, 1 found"
-    )
-
-
 def test_all_images_of_both_splits_are_the_default(trained: dict[str, Record]) -> None:
     record = one(run(["acc", "--device", "cpu"], trained["erm"]))
     assert record["evals"][-1]["n"] == [1442, 355]

@@ -43,34 +43,6 @@ def test_results_say_what_was_counted(known: dict[str, Record]) -> None:
     assert passed["rho"] == 0.2
 
 
-def test_more_noise_costs_more_and_more_tolerance_less(known: dict[str, Record]) -> None:
-    chosen = ["--gamma", "0.05:0.45:3", "--rho", "0,0.1,0.5", "--samples", "8", "--n", "60"]
-    metrics = one(run(chosen, known["erm"]))["metrics"]
-    by_radius = [metrics[f"pr.uniform.{gamma}"] for gamma in ("0.05", "0.25", "0.45")]
-    assert by_radius == sorted(by_radius, reverse=True) and by_radius[0] > by_radius[2]
-    by_rho = [metrics[f"probacc.uniform.0.45.{rho}"] for rho in ("0", "0.1", "0.5")]
-    assert by_rho == sorted(by_rho) and by_rho[0] < by_rho[2]
-    # In a share p0 of the images all copies are correct, in a share p2 half of them: PR is between both.
-    assert by_rho[0] <= by_radius[2] <= by_rho[2] + 0.5 * (1 - by_rho[2])
-
-
-def test_clipping_can_be_left_out(known: dict[str, Record]) -> None:
-    chosen = ["--gamma", "0.4", "--rho", "0.1", "--samples", "5", "--n", "60"]
-    clipped = one(run(chosen, known["erm"]))
-    free = one(run([*chosen, "--no-clip"], known["erm"]))
-    assert entry(free, "pr.uniform.0.4")["clip"] is False
-    assert free["metrics"]["pr.uniform.0.4"] != clipped["metrics"]["pr.uniform.0.4"]
-
-
-def test_a_further_tolerance_is_found_without_a_model(trained: dict[str, Record]) -> None:
-    chosen = ["--gamma", "0.3", "--samples", "4", "--n", "10", "--rho"]
-    run([*chosen, "0.1"], trained["erm"])
-    metrics = one(run([*chosen, "0.1,0.3"], trained["erm"]))["metrics"]
-    assert "probacc.uniform.0.3.0.3" in metrics
-    again = run([*chosen, "0.1"], trained["erm"])
-    assert again.stderr.startswith("rb-pr: 1 record: 0 computed, 1 found in the store.\n")
-
-
 def test_several_noises_are_measured_in_one_record(trained: dict[str, Record]) -> None:
     chosen = ["--gamma", "0.3", "--samples", "4", "--n", "10", "--rho", "0.1", "--noise"]
     both = one(run([*chosen, "uniform,gaussian"], trained["erm"]))["metrics"]
@@ -161,20 +133,7 @@ def test_a_curve_begins_at_radius_zero(known: dict[str, Record]) -> None:
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_the_record_defines_the_noise(noise: str, norm: str, trained: dict[str, Record]) -> None:
     gamma = "0.2" if norm == "linf" else "2"  # an L2 radius may be above 1
-    chosen = [
-        "--noise",
-        noise,
-        "--norm",
-        norm,
-        "--gamma",
-        gamma,
-        "--samples",
-        "3",
-        "--n",
-        "5",
-        "--rho",
-        "0.5",
-    ]
+    chosen = f"--noise {noise} --norm {norm} --gamma {gamma} --samples 3 --n 5".split()
     record = one(run([*chosen, "--rho", "0.5", "--no-clip"], trained["erm"]))
     stem = f"{noise}.{'l2.' if norm == 'l2' else ''}{gamma}"
     told = entry(record, f"pr.{stem}")
@@ -223,20 +182,6 @@ def test_truncated_noise_is_an_option_that_the_record_names(trained: dict[str, R
     assert "truncate True there" in run(chosen, cut).stderr
     refused = run([*chosen, "--truncate", "--no-clip"], trained["erm"])
     assert refused.exit_code == 2 and "in place of clipping" in refused.stderr
-
-
-def test_only_probacc_stops_early_and_says_the_same(known: dict[str, Record]) -> None:
-    chosen = ["--gamma", "0.1,0.4", "--rho", "0.02,0.1", "--samples", "50", "--n", "60"]
-    full = one(run(chosen, known["erm"]))
-    early = one(run([*chosen, "--only", "probacc"], known["erm"]))
-    names = [name for name in full["metrics"] if name.startswith("probacc")]
-    assert len(names) == 4 and not any(name.startswith("pr.") for name in early["metrics"])
-    for name in names:
-        assert early["metrics"][name] == full["metrics"][name]
-        told = entry(early, name)
-        assert told["draws_spent"] + told["draws_saved"] == 50 * told["n"] and told["undecided"] == 0
-        assert told["stopping"].startswith("exact")
-    assert entry(early, "probacc.uniform.0.4.0.1")["draws_saved"] > 0
 
 
 def test_the_sequential_test_spends_less_and_decides_alike(known: dict[str, Record]) -> None:

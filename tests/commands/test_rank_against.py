@@ -59,9 +59,6 @@ def prbench() -> str:
     return "prbench:board.json"
 
 
-# --- which row -----------------------------------------------------------------------------------
-
-
 def test_a_robustbench_model_is_the_one_that_arch_names() -> None:
     (beside,) = compared("robustbench", model(entry("acc", 0.9), leaderboard="Carmon2019Unlabeled"))
     assert beside is not None and beside["row"] == "cifar10/Linf/Carmon2019Unlabeled"
@@ -175,9 +172,6 @@ def test_the_robustness_dataset() -> None:
     assert verdicts == {"acc": True, "pgd40.1": True, "corrupt.fog.3": False}
 
 
-# --- what is compared ----------------------------------------------------------------------------
-
-
 def test_the_difference_is_judged_by_both_numbers_of_images(prbench: str) -> None:
     (beside,) = compared(prbench, model(entry("acc", 0.8), train={"method": "trades"}))
     assert beside is not None
@@ -207,9 +201,6 @@ def test_a_number_without_n_has_a_difference_and_no_verdict(prbench: str) -> Non
     (beside,) = compared(prbench, record)
     assert beside is not None and beside["metrics"]["acc"]["difference"] == pytest.approx(-0.1)
     assert "within" not in beside["metrics"]["acc"] and "neither n" in beside["metrics"]["acc"]["reason"]
-
-
-# --- where it is shown ---------------------------------------------------------------------------
 
 
 def two() -> list[Record]:

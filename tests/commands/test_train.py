@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -18,9 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rbtools.commands.attack import main as attack
 from rbtools.commands.train import main
-from rbtools.trainer import presets
 from rbtools.training import METHODS
 from tests.runner import records
 
@@ -56,11 +53,6 @@ def test_methods_and_seeds_fan_out_each_with_its_own_options() -> None:
     assert len({record["checkpoint"] for record in found}) == 4
     assert all(record["mine"] == {"kept": [1, 2]} and record["dataset"] == "digits" for record in found)
     assert all(record["metrics"]["seconds_per_epoch"] > 0 for record in found)
-
-
-def test_seeds_may_be_a_range() -> None:
-    found = records(run(["--epochs", "0", "--seed", "3-5"]))
-    assert [record["train"]["seed"] for record in found] == [3, 4, 5]
 
 
 def test_the_record_names_both_checkpoints_and_goes_on_with_the_one_selected() -> None:
@@ -106,13 +98,6 @@ def test_a_second_run_finds_everything() -> None:
     assert run([*FAST, "--force", "-q"]).stderr == ""
 
 
-def test_the_initial_network_can_be_evaluated() -> None:
-    (record,) = records(run(["--epochs", "0"]))
-    assert "metrics" not in record
-    result = CliRunner().invoke(attack, ["fgsm", "--n", "20", "--device", "cpu"], input=json.dumps(record))
-    assert result.exit_code == 0 and set(records(result)[0]["metrics"]) == {"acc", "fgsm.8"}
-
-
 @pytest.fixture
 def exploding() -> Iterator[str]:
     """A registered training method whose loss is infinite from the second batch on."""
@@ -151,22 +136,6 @@ def test_a_diverging_training_is_an_error_record_and_the_stream_goes_on(explodin
     (line, _, summary) = result.stderr.splitlines()
     assert line.startswith("rb-train: error: line 1 (|none~0|+") and "Lower the learning rate (--lr)" in line
     assert summary == "rb-train: 4 records: 1 computed, 1 found in the store, 2 failed."
-
-
-def test_strict_stops_at_the_first_failure_and_says_it_once(exploding: str) -> None:
-    result = run([*FAST, "--method", f"erm,{exploding},erm", "--errors", "stop"], LINE)
-    assert result.exit_code == 1
-    (record,) = records(result)
-    assert record["train"]["method"] == "erm"
-    assert result.stderr.count("diverged") == 1 and "because of --errors stop" in result.stderr
-
-
-def test_an_architecture_that_cannot_be_built_fails_alone() -> None:
-    wrong = LINE.replace("nor_conv_1x1", "conv_9x9")
-    result = run(["--epochs", "0"], wrong + LINE)
-    assert result.exit_code == 1
-    first, second = records(result)
-    assert "conv_9x9" in first["error"]["message"] and "checkpoint" in second
 
 
 def test_the_batch_cannot_be_larger_than_the_data() -> None:
@@ -267,27 +236,6 @@ def test_a_step_that_cannot_reach_the_border_is_warned_about_once() -> None:
     words = ["--method", "at-pr", "--eps", "32", "--step-max", "2", "--steps-max", "10", "--dry-run"]
     said = run(words).stderr
     assert said.startswith("rb-train: " + SHORT.format("--step-max", "--steps-max"))
-
-
-def test_the_step_of_another_radius_than_the_presets_is_not_its() -> None:
-    rice, pgd = presets.named("rice2020"), METHODS.load("pgd")
-    assert presets.params(rice, pgd, {})["step_size"] == 2 / 255
-    assert "step_size" not in presets.params(rice, pgd, {"eps": "32"})
-
-
-def test_a_full_disk_is_an_error_record_and_a_later_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    run(["--epochs", "0"])  # makes the store
-    with monkeypatch.context() as full:
-
-        def refuse(*_: Any) -> None:
-            raise OSError(28, "No space left on device")
-
-        full.setattr(os, "replace", refuse)
-        result = run(FAST)
-    assert result.exit_code == 1
-    assert "No space left on device. Free some space" in records(result)[0]["error"]["message"]
-    later = CliRunner().invoke(main, [*FAST, "--errors", "retry"], input=result.stdout)
-    assert later.exit_code == 0 and "checkpoint" in records(later)[0]
 
 
 # --- real processes -------------------------------------------------------------------------------

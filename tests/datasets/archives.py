@@ -60,9 +60,6 @@ def put(path, data):
     return path
 
 
-# --- pickles as Python 2 wrote them, which Python 3 cannot write ------------------------------------
-
-
 def python2(value):
     """A value as a protocol-2 pickle of Python 2: texts are byte strings, arrays as numpy 1.6 had them."""
     return b"\x80\x02" + _python2(value) + b"."
@@ -98,9 +95,6 @@ def _python2(value):
         b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n" + _python2((0,)) + _python2("b") + b"tR"
     )
     return made + state + b"b"
-
-
-# --- whole data sets ------------------------------------------------------------------------------
 
 
 def cifar10(folder, each=4):
@@ -253,9 +247,6 @@ def npy(array):
     out = io.BytesIO()
     np.save(out, array)
     return out.getvalue()
-
-
-# --- packing --------------------------------------------------------------------------------------
 
 
 def tar(archive, folder, *, inside="", mode="w:gz"):

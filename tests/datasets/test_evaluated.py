@@ -40,9 +40,6 @@ def colour(tmp_path_factory):
     return rbtools.train(record, "erm", epochs=0, batch_size=10, store=folder / "store", device="cpu"), folder
 
 
-# --- subsets --------------------------------------------------------------------------------------
-
-
 def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
     """An example's result in a subset equals its result in the whole split, random starts included."""
     record = trained["erm"]
@@ -72,9 +69,6 @@ def test_results_on_other_examples_are_not_mixed_up(trained, tmp_path):
     assert {entry["n"] for entry in kept["evals"] if entry["metric"] == "x"} == {30}
     again = run("attack", "fgsm", "--n", "few", records=[chosen])
     assert "1 found in the store" in again.stderr and only(again) == chosen
-
-
-# --- folders, streams, downloads ------------------------------------------------------------------
 
 
 def test_streamed_images_give_the_same_numbers(colour, photos, tmp_path, monkeypatch):
@@ -153,9 +147,6 @@ def test_counts_need_no_files(tmp_path):
     ):
         record = only(run("arch", "--index", 1462, "--dataset", name, "--data-dir", tmp_path / "nowhere"))
         assert record["arch"]["params"] == params and record["dataset"] == name
-
-
-# --- bad data -------------------------------------------------------------------------------------
 
 
 def refused(record, folder, name, monkeypatch):

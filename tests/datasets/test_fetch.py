@@ -72,9 +72,6 @@ def left(home):
     return sorted(path.name for path in Path(home).iterdir())
 
 
-# --- one file -------------------------------------------------------------------------------------
-
-
 def test_a_file_arrives_whole_and_says_how_far_it_is(server, tmp_path):
     data = archives.pixels(0, 3_000_000).tobytes()
     remote, said, beats = server.offer("a.bin", data), [], []
@@ -160,9 +157,6 @@ def test_a_folder_that_cannot_be_written_is_named(server, tmp_path):
     assert str(tmp_path / "file") in message and "--data-dir" in message
 
 
-# --- whole data sets ------------------------------------------------------------------------------
-
-
 def test_cifar_is_downloaded_unpacked_and_read(server, tmp_path, monkeypatch):
     made = archives.cifar10(tmp_path / "made")
     packed = archives.tar(tmp_path / "cifar.tar.gz", tmp_path / "made/cifar-10-batches-py")
@@ -226,9 +220,6 @@ def test_a_damaged_archive_leaves_no_folder(tmp_path, damage):
     packed.write_bytes(broken.get(damage, b""))
     message = error_of(fetch.unpack, packed, tmp_path / "sets", quiet)
     assert str(packed) in message and left(tmp_path) == ["cifar.tar.gz", "made"]
-
-
-# --- facts ----------------------------------------------------------------------------------------
 
 
 def test_addresses_and_checksums_are_those_of_torchvision():

@@ -109,9 +109,6 @@ def test_larger_than_memory_is_streamed(save, packed, monkeypatch):
     assert np.array_equal(found[torch.tensor([4, 0, 4])].numpy(), IMAGES[[4, 0, 4]])
 
 
-# --- what goes wrong ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

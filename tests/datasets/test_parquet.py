@@ -140,9 +140,6 @@ def test_larger_than_memory_is_decoded_as_it_is_asked_for(save, monkeypatch):
     assert np.array_equal(found[torch.tensor([6, 0, 3, 0])].numpy(), IMAGES[[6, 0, 3, 0]])
 
 
-# --- what goes wrong ------------------------------------------------------------------------------
-
-
 def test_only_the_rows_that_are_asked_for_are_read(save, pa, monkeypatch):
     """Images of a row group are read a few at a time, forward; of other row groups nothing."""
     from rbtools.datasets import parquet

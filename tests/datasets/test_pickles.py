@@ -56,9 +56,6 @@ def test_newer_names_of_numpys_functions_are_read():
         assert loads(data.replace(old, new))["data"].shape == (3, 5)
 
 
-# --- what must not run ----------------------------------------------------------------------------
-
-
 class Calls:
     """Pickles into a call of a function with arguments."""
 

@@ -133,9 +133,6 @@ def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatc
     assert streaming.placed(whole, torch.device("cuda")) is whole
 
 
-# --- folders --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def folder(tmp_path):
     for number in range(70):

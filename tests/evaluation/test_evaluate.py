@@ -279,13 +279,6 @@ def test_another_seed_is_other_work_only_where_there_is_chance(
 # --- attacks ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["pgd", "aa"])
-def test_at_distance_0_the_accuracy_is_the_clean_one(name: str, record: Record, run: Run) -> None:
-    method = ATTACKS.build(name)
-    result = run_task(record, AttackTask(method, (0.0,)), run.changed(n=50))
-    assert result["metrics"][f"{method.stem}.0"] == result["metrics"]["acc"]
-
-
 def test_an_attack_of_one_norm_says_it_in_the_record(record: Record, run: Run) -> None:
     method = ATTACKS.build("cw-l2", steps=5, searches=2)
     result = run_task(record, AttackTask(method, (0.5, 8.0)), run.changed(n=20))
@@ -563,23 +556,6 @@ def test_as_names_one_result(record: Record, run: Run) -> None:
         run_task(record, pgd(8, 16), run.changed(n=5, name_as="mine"))
 
 
-def test_unknown_fields_pass(record: Record, run: Run) -> None:
-    result = run_task(record, AccuracyTask(), run.changed(n=5))
-    assert result["mine"] == {"kept": [1, 2]}
-    assert {key: result[key] for key in record if key not in ("metrics", "evals", "checksums")} == {
-        key: record[key] for key in record if key not in ("metrics", "evals", "checksums")
-    }
-
-
-def test_an_unknown_data_set_or_split_names_those_there_are(record: Record, run: Run) -> None:
-    with pytest.raises(RbError, match=r"Unknown data set 'digit'. Did you mean 'digits'"):
-        run_task({**record, "dataset": "digit"}, AccuracyTask(), run)
-    with pytest.raises(RbError, match=r"no split 'tset'. Did you mean 'test'"):
-        run_task(record, AccuracyTask(), run.changed(split="tset"))
-    with pytest.raises(RbError, match=r"dataset is 5. Expected a name such as digits"):
-        run_task({**record, "dataset": 5}, AccuracyTask(), run)
-
-
 def test_another_split_stands_in_the_name_and_another_data_set_in_the_entry(
     record: Record, run: Run, photos: Path
 ) -> None:
@@ -637,25 +613,6 @@ def test_a_checkpoint_that_changed_since_is_not_evaluated(record: Record, run: R
         run_task(record, AccuracyTask(), run.changed(n=5))
 
 
-def test_a_checkpoint_damaged_in_the_store_is_found_by_its_hash(record: Record, run: Run) -> None:
-    (path,) = Path("rb-store/objects").glob(f"*/{record['checkpoint'].removeprefix('sha256:')}")
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1  # one bit of a weight
-    path.write_bytes(bytes(data))
-    with pytest.raises(RbError, match=r"is damaged: its content does not fit its name. Train it again"):
-        run_task(record, AccuracyTask(), run)
-
-
-def test_a_checkpoint_of_another_architecture_says_which_keys(record: Record, run: Run) -> None:
-    record["arch"] = {"space": "zoo", "name": "resnet18"}
-    with pytest.raises(RbError) as wrong:
-        run_task(record, AccuracyTask(), run)
-    message = str(wrong.value)
-    assert "does not fit ResNet" in message and "Keys missing: conv1.weight" in message
-    assert "unexpected: cells.0.layers.0.op.1.weight" in message
-    assert "The file holds nb201-2136 with channels 4 and cells 1" in message
-
-
 # --- a store that cannot be written, or is damaged -----------------------------------------------
 
 
@@ -665,12 +622,6 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", refuse)
-
-
-def test_on_a_full_disk_the_result_is_not_lost(record: Record, run: Run, full_disk: None) -> None:
-    result = run_task(record, pgd(8), run.changed(n=20))
-    assert result["metrics"]["pgd3.8"] <= result["metrics"]["acc"]
-    assert run.store.trouble and "No space left on device. Free some space" in run.store.trouble
 
 
 def test_on_a_full_disk_an_interruption_stays_one(

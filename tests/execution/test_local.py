@@ -131,9 +131,6 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 
 
-# --- what comes out -------------------------------------------------------------------------------
-
-
 def test_records_keep_their_order_and_unordered_ones_come_as_they_are_done(start: Start) -> None:
     records = [{"name": "slow", "seconds": 1.5}, *({"name": f"quick{i}"} for i in range(4))]
     found, said = ended(start(*records))
@@ -153,9 +150,6 @@ def test_only_a_window_of_records_is_under_way(
     assert [record["work"] for record in found] == list(range(works)) * 61
     # All works of "slow" see what was begun while they slept: at most four lines a worker.
     assert 1 < max(record["seen"] for record in found[:works]) <= 8 * works
-
-
-# --- workers that die -----------------------------------------------------------------------------
 
 
 def test_a_killed_worker_costs_its_record_one_retry(start: Start) -> None:
@@ -183,9 +177,6 @@ def test_where_no_process_can_be_started_the_record_says_so(monkeypatch: pytest.
     with LocalExecutor([JobFunction()], Run.of(tool="test", jobs=2)) as executor:
         (event,) = executor.map([{}])
     assert "Resource temporarily unavailable. Use fewer --jobs." in (event.report.problem or "")
-
-
-# --- the end before the end -----------------------------------------------------------------------
 
 
 @linux

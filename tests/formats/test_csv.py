@@ -126,9 +126,6 @@ def test_a_table_keeps_its_columns_and_their_order() -> None:
     assert text == "arch.name,arch.space,acc,pgd20.8,Notes\nx,csv,0.50,0.5,fine\ny,csv,0.25,,\n"
 
 
-# --- what goes wrong --------------------------------------------------------------------------------
-
-
 def test_nan_and_infinity_leave_the_rest_of_the_row() -> None:
     told = ConversionReport()
     (record,) = read("arch.name,acc,aa.8,loss\nx,nan,0.5,-inf\n", told)

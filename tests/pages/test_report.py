@@ -53,9 +53,6 @@ def evaluated(**more: Any) -> Record:
     return record(*entries, train={"method": "trades"}, **more)
 
 
-# --- the page -------------------------------------------------------------------------------------
-
-
 def test_a_curve_without_results_is_said_in_plain_words() -> None:
     text = page([], record(entry("acc", 0.9), entry("fgsm.8", 0.5, attack="fgsm", eps=8 / 255, norm="linf")))
     assert "Not drawn: the record has no result under noise (rb-pr)." in text
@@ -143,9 +140,6 @@ def test_what_cannot_be_reported_is_said_and_nothing_is_written(
     assert not Path("r.html").exists()
 
 
-# --- images ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def saved(known: dict[str, Record]) -> Record:
     """A record whose adversarial images are in some.adv."""
@@ -190,9 +184,6 @@ def test_a_file_of_another_model_is_refused(saved: Record) -> None:
     other = {**saved, "checkpoint": "sha256:" + "0" * 64}
     result = run(["--adv", "some.adv"], other)
     assert result.exit_code == 1 and "is of another checkpoint" in result.stderr
-
-
-# --- references -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -185,9 +185,6 @@ def test_of_two_records_for_one_architecture_the_last_one_is_written() -> None:
     assert "the last one is written (once in line 2)" in next(told.remarks())
 
 
-# --- what goes wrong --------------------------------------------------------------------------------
-
-
 def test_a_file_that_lacks_an_architecture_leaves_the_others() -> None:
     put({**FILES, "fog_accuracy": {"9": [0.1] * 5}})
     told = ConversionReport()

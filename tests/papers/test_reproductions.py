@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from rbtools.measures import MEASURES
 from rbtools.papers import reproduce_prbench
 from rbtools.papers.__main__ import main
 from rbtools.papers.recipes import RECIPES, Setting
@@ -104,7 +105,8 @@ def test_a_recipe_ends_with_the_published_values_beside_ours(name: str) -> None:
     assert len(cells) >= 6, "next to nothing of the paper was measured"
 
 
-def test_the_curves_of_wci_end_with_correlations() -> None:
+def test_the_curves_of_wci_end_with_correlations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MEASURES.load("wci"), "size", (1, 4))
     text = run(recipe("wci", "tiny"))
     (record,) = [json.loads(line) for line in text.splitlines()]
     assert record["train"]["config"]["regularize"] == ["l2"]

@@ -120,11 +120,12 @@ def overlapping(boxes: list[tuple[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
-CASES = [(name, options) for name in FIGURES for options in ASKED[name]]
+# Many records in a narrow figure, for everything that is asked; few in a wide one, for what is typical.
+CASES = [(name, options, "crowd", 3.3) for name in FIGURES for options in ASKED[name]]
+CASES += [(name, ASKED[name][0], "fifteen", 6.5) for name in FIGURES]
 
 
-@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda part: str(part)[:40])
-@pytest.mark.parametrize(("which", "width"), [("fifteen", 6.5), ("crowd", 3.3)])
+@pytest.mark.parametrize(("name", "options", "which", "width"), CASES, ids=lambda part: str(part)[:40])
 def test_no_text_covers_another_or_leaves_the_figure(
     name: str,
     options: dict[str, Any],
@@ -133,8 +134,6 @@ def test_no_text_covers_another_or_leaves_the_figure(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if which == "fifteen" and "neighbours" in options:
-        options = {**options, "colour": None, "neighbours": None}
     records = request.getfixturevalue(which)
     if which == "crowd" and options.get("colour") == "train.method":
         records = records[:14]
@@ -150,5 +149,5 @@ def test_no_text_covers_another_or_leaves_the_figure(
 @pytest.mark.parametrize("name", ["box", "heatmap", "confidence"])
 def test_records_drawn_again_make_the_same_bytes(name: str, fifteen: Records) -> None:
     # Where panels end up is solved for in an order that differs from figure to figure.
-    files = {base.encode(drawn(name, fifteen), "svg") for _ in range(3)}
+    files = {base.encode(drawn(name, fifteen[:4]), "svg") for _ in range(3)}
     assert len(files) == 1

@@ -142,9 +142,6 @@ def test_the_network_around_a_cell_has_its_widths() -> None:
     assert "1 × cell 8 channels residual /2 16 channels 1 × cell 16 channels residual /2 32 channels" in texts
 
 
-# --- curves ---------------------------------------------------------------------------------------
-
-
 def test_lines_of_facets_share_names_and_looks() -> None:
     some = [
         {**trained(method, **{"pr.uniform.0.1": 0.5, "pr.uniform.0.2": 0.4}), "dataset": dataset}
@@ -209,9 +206,6 @@ def test_means_have_their_deviations() -> None:
     axes = drawn("bars", some, metric="acc", group="train.method").axes[0]
     (segment,) = next(one for one in axes.containers if hasattr(one, "lines")).lines[2][0].get_segments()
     assert segment[:, 0].tolist() == pytest.approx([0.5 - 0.5**0.5, 0.5 + 0.5**0.5])
-
-
-# --- searches and confidences ---------------------------------------------------------------------
 
 
 def searched(algorithm: str, objective: str = "acc", **more: Any) -> dict[str, Any]:

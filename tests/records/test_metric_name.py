@@ -91,8 +91,6 @@ def test_default_rank_key() -> None:
         metric_name.default_rank_key([{"arch": {}}, {"arch": {}, "metrics": {}, "evals": []}])
 
 
-# --- parsing --------------------------------------------------------------------------------------
-
 NUMBERS = st.floats(0, 255, allow_nan=False).map(lambda number: f"{number:g}")
 WORDS = st.from_regex("[a-z]{2,8}", fullmatch=True)
 

@@ -46,8 +46,6 @@ def test_every_text_comes_back(text: str) -> None:
     assert not cell(text).startswith(("=", "@", "\t", "\r")) and "\x1b" not in cell(text)
 
 
-# --- the tools ------------------------------------------------------------------------------------
-
 NAMES = ["=cmd|' /C calc'!A0", "-2+3", "\x1b[31mred", "\u202egnp", "'=x", "tab\there", "-0.5", "@x"]
 METRICS = {"acc": 0.5, "loss": -0.5, "=1+1": 0.25, "[click](http://x.example)": 0.75, "www.x.example": 0.5}
 

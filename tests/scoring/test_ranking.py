@@ -57,9 +57,6 @@ def test_a_key_says_its_direction() -> None:
         rank_order.key("acc:lowr")
 
 
-# --- which records are of one model ---------------------------------------------------------------
-
-
 def trained(seed: int, **more: Any) -> Record:
     train = {"method": "pgd", "seed": seed, "config": {"eps": 0.03}, "history": [seed]}
     train["seconds_per_epoch"] = seed
@@ -115,9 +112,6 @@ def test_merged_records_have_means_deviations_and_what_they_agree_in() -> None:
     }
 
 
-# --- streams --------------------------------------------------------------------------------------
-
-
 def entry(value: float, group: str = "") -> ranking.Standing:
     return ranking.Standing(dumps({"v": value}), (value,), (), (group,))
 
@@ -155,9 +149,6 @@ def test_top_of_a_stream_with_models_that_come_again(seed: int, monkeypatch: pyt
 def test_keys_of_groups_stand_in_their_order() -> None:
     keys = [("b",), (10,), (None,), (9,), ("a",)]
     assert ranking.sorted_keys(keys) == [(None,), (9,), (10,), ("a",), ("b",)]
-
-
-# --- the front and the bands ----------------------------------------------------------------------
 
 
 def test_a_front_of_two_numbers() -> None:

@@ -35,9 +35,6 @@ def searched(name: str, seed: int = 0, store: Store | None = None, **more: Any) 
     return supernet_search.search(SEARCHES.build(name, **{**SHORT[name], **more}), run, 2, 1)
 
 
-# --- the network ----------------------------------------------------------------------------------
-
-
 def test_an_edge_is_the_weighted_sum_of_its_operations() -> None:
     torch.manual_seed(0)
     edge, x = MixedEdge(3).eval(), torch.randn(2, 3, 8, 8)
@@ -75,9 +72,6 @@ def test_the_derived_cell_has_the_heaviest_operation_of_each_edge() -> None:
     assert len(net.weights()) == len(list(net.parameters())) - 1
     assert all(parameter is not net.alphas for parameter in net.weights())
     assert isinstance(net.cells[0], SearchCell)
-
-
-# --- the algorithms -------------------------------------------------------------------------------
 
 
 def test_the_penalty_of_advrush_is_the_change_of_the_gradient() -> None:
@@ -172,9 +166,6 @@ def test_darts_prefers_the_operation_that_helps() -> None:
     chances = torch.tensor(found["alphas"]).softmax(1)
     assert float(chances[:, 0].mean()) < 0.2
     assert found["history"]["loss"][-1] < found["history"]["loss"][0]
-
-
-# --- the command ----------------------------------------------------------------------------------
 
 
 def run(words: str) -> Result:

@@ -70,9 +70,6 @@ def other() -> Store:
     return Store("other")
 
 
-# --- what goes in comes out -------------------------------------------------------------------------
-
-
 def test_a_whole_store_arrives_as_it_was(whole: bytes, filled: Any, other: Store) -> None:
     found = taken(other, whole)
     assert [one.new for one in found] == [True] * 13 and not any(one.problem for one in found)
@@ -138,9 +135,6 @@ def test_a_compressed_archive_is_read(whole: bytes, other: Store) -> None:
     assert len(taken(other, gzip.compress(whole))) == 13
 
 
-# --- what is there already --------------------------------------------------------------------------
-
-
 def test_what_is_there_is_kept(whole: bytes, filled: Any) -> None:
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in filled.store.folder.rglob("*")}
     found = taken(filled.store, whole)
@@ -155,9 +149,6 @@ def test_what_is_there_but_damaged_is_mended(whole: bytes, filled: Any) -> None:
         path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert [one.new for one in taken(filled.store, whole)].count(True) == 3
     assert contents(filled.store) == before
-
-
-# --- what does not get in ---------------------------------------------------------------------------
 
 
 NAME = digest({"unit": "forged"})

@@ -72,9 +72,6 @@ def somebody(**changes: object) -> bytes:
     return token
 
 
-# --- one at a time --------------------------------------------------------------------------------
-
-
 def test_a_lease_has_one_holder_until_it_is_released() -> None:
     first = lease.claim(LEASE)
     assert first is not None and lease.claim(LEASE) is None
@@ -83,9 +80,6 @@ def test_a_lease_has_one_holder_until_it_is_released() -> None:
     second = lease.claim(LEASE)
     assert second is not None
     second.release()
-
-
-# --- the dead and the silent ----------------------------------------------------------------------
 
 
 def test_a_dead_holder_of_this_host_is_taken_over_at_once(held: subprocess.Popen[str]) -> None:
@@ -194,9 +188,6 @@ def test_a_full_disk_leaves_no_empty_lease() -> None:
     with process(code) as other:
         assert other.stdout is not None and other.stdout.read() == "OSError\n"
     assert LEASE.parent.is_dir() and not LEASE.exists()
-
-
-# --- units of work ---------------------------------------------------------------------------------
 
 
 def nobody_waits() -> None:

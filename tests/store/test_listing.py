@@ -32,9 +32,6 @@ def of_kind(store: Store, kind: str) -> list[dict[str, Any]]:
     return [record for record in listed(store) if record["stored"]["kind"] == kind]
 
 
-# --- records --------------------------------------------------------------------------------------
-
-
 def test_a_training_is_listed_as_rb_train_wrote_it(filled: Any) -> None:
     by_checkpoint = {record["checkpoint"]: record for record in filled.trained}
     found = of_kind(filled.store, "training")
@@ -95,13 +92,6 @@ def test_records_come_in_the_order_of_their_keys(filled: Any) -> None:
     assert len(keys) == 46 and keys == sorted(keys)
 
 
-def test_damaged_results_are_named_and_have_no_record(filled: Any) -> None:
-    path = filled.files("results")[2]
-    path.write_bytes(path.read_bytes()[:-3])
-    found = list(listing.records(filled.store))
-    assert [one.path for one in found if one.record is None] == [str(path)]
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -118,9 +108,6 @@ def test_a_whole_file_that_is_no_result_counts_as_damaged(body: bytes, filled: A
     path = filled.files("results")[0]
     path.write_bytes(sealed(body))
     assert next(listing.records(filled.store)).record is None
-
-
-# --- by key ---------------------------------------------------------------------------------------
 
 
 def test_the_beginning_of_a_key_finds_its_result(filled: Any) -> None:
@@ -140,9 +127,6 @@ def test_a_key_that_names_nothing_is_said(key: str, said: str, filled: Any) -> N
         list(listing.records(filled.store, [key]))
 
 
-# --- no store -------------------------------------------------------------------------------------
-
-
 def test_what_is_no_store_is_said_and_not_made() -> None:
     with pytest.raises(RbError, match=r"There is no store .*nowhere\. The tools make it .* --store"):
         list(listing.records(Store("nowhere")))
@@ -160,9 +144,6 @@ def test_a_checkpoint_that_was_dropped_since_has_no_bytes(filled: Any) -> None:
         one["checkpoint"]: one["stored"]["checkpoint_bytes"] for one in of_kind(filled.store, "training")
     }
     assert sizes[gone] == 0 < sizes[kept]
-
-
-# --- shared between cores ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
@@ -208,9 +189,6 @@ def test_helpers_end_when_who_they_work_for_is_killed() -> None:
         assert len(set(process.stdout.readline().split())) == 3
         process.kill()
         assert process.communicate(timeout=120)[0] == ""  # it ends when all copies are closed
-
-
-# --- how much it is ---------------------------------------------------------------------------------
 
 
 def test_usage_counts_files_and_bytes_of_each_kind(filled: Any) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import io
-import json
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -250,15 +247,6 @@ def test_the_record_says_how_the_training_went(run: Run) -> None:
     assert record["arch"]["params"] > 0
 
 
-@pytest.mark.parametrize("name", ["erm", "pgd"])
-def test_networks_learn(name: str, run: Run) -> None:
-    """Small steps of full-batch gradient descent: the loss decreases with every step, from any start."""
-    how = Recipe(epochs=6, batch_size=TRAIN_IMAGES, lr=0.02, schedule="constant", momentum=0.0, augment=())
-    method = METHODS.build(name) if name == "erm" else METHODS.build(name, attack_steps=1, eps=2 / 255)
-    losses = train(RECORD, method, how, run)["train"]["history"]["loss"]
-    assert len(losses) == 6 and losses == sorted(losses, reverse=True) and losses[-1] < losses[0] - 0.005
-
-
 def test_no_epochs_give_the_initial_network_of_the_seed(run: Run) -> None:
     def initial(seed: int, method: str) -> Record:
         how = dataclasses.replace(FAST, epochs=0)
@@ -463,43 +451,6 @@ def test_an_architecture_that_is_none_is_refused(run: Run) -> None:
     with pytest.raises(RbError, match=r"conv_9x9"):
         text = RECORD["arch"]["str"].replace("nor_conv_1x1", "conv_9x9")
         train({**RECORD, "arch": {**RECORD["arch"], "str": text}}, METHODS.build("erm"), FAST, run)
-
-
-def test_on_a_full_disk_a_training_fails_with_a_word_and_can_be_had_later(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=0), run)  # makes the store
-    with monkeypatch.context() as full:
-
-        def refuse(*_: Any, **__: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        full.setattr(os, "replace", refuse)
-        with pytest.raises(RbError, match=r"Cannot write .*objects.*: No space left on device\. Free some"):
-            train(RECORD, METHODS.build("erm"), FAST, run)
-    assert not [path for path in Path("rb-store").rglob(".aside-*")]
-    assert "checkpoint" in train(RECORD, METHODS.build("erm"), FAST, run)
-
-
-def test_a_state_that_cannot_be_kept_does_not_stop_the_training(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replace = os.replace
-
-    def refuse_states(source: Any, target: Any) -> None:
-        if "/state/" in os.fspath(target):
-            raise OSError(errno.EDQUOT, "Disk quota exceeded")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", refuse_states)
-    record = train(RECORD, METHODS.build("erm"), dataclasses.replace(FAST, epochs=2), run)
-    assert run.store.has_object(record["checkpoint"])
-    assert run.store.trouble and "Disk quota exceeded" in run.store.trouble
-
-
-def test_records_of_trainings_are_json(run: Run) -> None:
-    record = train(RECORD, METHODS.build("pgd", attack_steps=1), FAST, run)
-    assert json.loads(json.dumps(record, allow_nan=False)) == record
 
 
 # --- catastrophic overfitting ---------------------------------------------------------------------

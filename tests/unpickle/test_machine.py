@@ -60,9 +60,6 @@ def test_plain_values_are_read_as_python_reads_them(protocol: int) -> None:
     assert found["itself"] is found
 
 
-# --- objects at addresses that the file chooses ---------------------------------------------------
-
-
 @pytest.mark.parametrize("case", opcodes.objects(bytes(64)))
 def test_arrays_of_objects_are_refused_by_name(case: str) -> None:
     data = pickled(opcodes.objects(bytes(64))[case])
@@ -71,8 +68,6 @@ def test_arrays_of_objects_are_refused_by_name(case: str) -> None:
             reader(data)
         assert refused.value.name.startswith("numpy.ndarray")
 
-
-# --- what is refused by name ----------------------------------------------------------------------
 
 FLOATS = built(call("numpy.dtype", "f8", False, True), (3, "<", None, None, None, -1, -1, 0))
 EMPTY = call("numpy.core.multiarray._reconstruct", Raw(name("numpy.ndarray")), (0,), b"b")
@@ -103,9 +98,6 @@ NAMES = {
 def test_what_is_not_admitted_is_refused_by_name(case: str) -> None:
     with pytest.raises(unpickle.Refused):
         read(pickled(NAMES[case]))
-
-
-# --- what is no pickle, or claims more than there is ----------------------------------------------
 
 
 def nested(depth: int) -> Raw:

@@ -94,9 +94,6 @@ def test_prompts_and_a_zero_shot_classifier_need_each_other() -> None:
         CheckpointHints("resnet18", prompts="p.txt").given(run)
 
 
-# --- files of prompts -----------------------------------------------------------------------------
-
-
 def written(tmp_path: Path, text: str) -> str:
     file = tmp_path / "prompts"
     file.write_text(text)

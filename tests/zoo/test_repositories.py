@@ -143,8 +143,6 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are() -> None:
         network_of("deepmind/wrn-10-1:activation=tanh")
 
 
-# --- what leaves no trace in names and shapes -----------------------------------------------------
-
 OPEN = ("deepmind/wrn-10-1", "huang/wrn-r-d1-1-1-w16-24-16", "huang/wrn-a-d1-1-1-w16-24-16")
 
 

@@ -259,13 +259,13 @@ def fish(tools: Sequence[Sequence[Page]]) -> str:
             where.setdefault((page.words.split()[0], offered), []).append(page.words)
     sets = list(dict.fromkeys(tuple(at_places) for at_places in where.values() if len(at_places) > 1))
     names = {at_places: f"__rbtools_{number}" for number, at_places in enumerate(sets)}
-    known = [f"set -g {name} {' '.join(map(_fish_text, at_places))}" for at_places, name in names.items()]
+    settings = [f"set -g {name} {' '.join(map(_fish_text, at_places))}" for at_places, name in names.items()]
     lines = []
     for (tool, offered), at_places in where.items():
         at = f"${names[tuple(at_places)]}" if len(at_places) > 1 else f'"{at_places[0]}"'
         lines.append(f"complete -c {tool} -n '__rbtools_at {at}' {offered}")
     head = f"{HEADER}\nset -g __rbtools_places {places}"
-    return "\n".join([head, *known, _FISH, *lines]) + "\n"
+    return "\n".join([head, *settings, _FISH, *lines]) + "\n"
 
 
 def _fish_offers(page: Page) -> list[str]:

@@ -83,19 +83,14 @@ def _page(name: str, section: int, terms: Mapping[str, str]) -> Prose:
 def _part(text: str) -> str | dict[str, str] | Code:
     if text.startswith("    "):
         lines = [line[4:] for line in text.split("\n")]
-        return Code([re.sub(r"^[$ ] ", "", line) for line in lines] if "$ " in text else lines, _run(lines))
+        commands: list[str] = []
+        for line in lines:  # one without a mark continues a command
+            if line.startswith("$ "):
+                commands.append(line[2:])
+            elif commands:
+                commands[-1] += " " + line.strip()
+        return Code([re.sub(r"^[$ ] ", "", line) for line in lines] if "$ " in text else lines, commands)
     if _TERM.match(text):
         pairs = [item.partition(" :: ") for item in _TERM.split(text) if item]
         return {term: " ".join(meaning.split()) for term, _, meaning in pairs}
     return " ".join(text.split())
-
-
-def _run(lines: list[str]) -> list[str]:
-    """The commands of a block of code; lines without a mark continue a command."""
-    commands: list[str] = []
-    for line in lines:
-        if line.startswith("$ "):
-            commands.append(line[2:])
-        elif commands:
-            commands[-1] += " " + line.strip()
-    return commands

@@ -89,8 +89,8 @@ class NARes:
                     problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
                     yield Bad(where, problem, text.strip().decode("utf-8", "replace"))
                     continue
-                rest = {key: value for key, value in line.items() if key not in ("train", "test_best")}
-                yield from (Unit(where, Training(rest, train, test)) for train, test in pairs)
+                fields = {key: value for key, value in line.items() if key not in ("train", "test_best")}
+                yield from (Unit(where, Training(fields, train, test)) for train, test in pairs)
 
     def record(self, unit: Training, report: ConversionReport, where: str) -> Record:
         row = PublishedRow("nares", report, where, percent=self.scale == "percent")
@@ -208,9 +208,9 @@ def _corruptions(row: PublishedRow, results: object) -> Record:
             protocol = {"corruption": name, "severity": int(level), "split": "test"}
             row.accuracy(metric, both.get("acc"), **protocol)
             row.plain(f"{metric}.loss", both.get("loss"), **protocol)
-            rest = {key: value for key, value in both.items() if key not in ("acc", "loss")}
-            if rest:
-                over.setdefault(name, {})[level] = rest
+            fields = {key: value for key, value in both.items() if key not in ("acc", "loss")}
+            if fields:
+                over.setdefault(name, {})[level] = fields
     return {"corruptions": over} if over else {}
 
 

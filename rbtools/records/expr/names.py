@@ -35,14 +35,14 @@ class MissingName(RbError):
     @property
     def hint(self) -> str:
         """A suggestion, as a sentence after a blank; or an empty text."""
-        known = [*metrics_of(self.record), *_fields(self.record)]
+        names = [*metrics_of(self.record), *_fields(self.record)]
         if self.beside_text:
             return f" A text stands in quotes: '{self.name}'."
         parts = self.name.split("-")
-        if any("-".join(parts[:end]) in known for end in range(1, len(parts))):
+        if any("-".join(parts[:end]) in names for end in range(1, len(parts))):
             return f" {NAMES_RULE}."
         # here "none" counts an operation; it does not mean clean accuracy
-        return near(self.name, known, not_for=("none",))
+        return near(self.name, names, not_for=("none",))
 
 
 def _listed(names: list[str]) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rbtools.models import Shape
 from rbtools.models.families import Seen, State, numbered, weight
-from rbtools.models.resnet import ACTIVATIONS, stage
+from rbtools.models.resnet import ACTIVATIONS, PreActivated, stage
 
 NAMES = r"huang/wrn-(?P<form>[ra])-d(\d+)-(\d+)-(\d+)-w(\d+)-(\d+)-(\d+)"
 EXAMPLES = ("huang/wrn-r-d5-5-5-w320-640-512", "huang/wrn-a-d27-28-13-w160-448-384")
@@ -28,16 +28,11 @@ NORMALIZATIONS: dict[str, dict[int, Any]] = {
 ORDER = ("relu", "silu")
 
 
-class HuangBlock(nn.Module):
-    """BatchNorm, activation, 3x3 convolution, twice."""
+class HuangBlock(PreActivated):
+    """Its shortcut convolution is named by the form."""
 
     def __init__(self, channels_in: int, channels: int, stride: int, form: str, activation: str) -> None:
-        super().__init__()
-        self.activation = ACTIVATIONS[activation]
-        self.bn1 = nn.BatchNorm2d(channels_in)
-        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        super().__init__(channels_in, channels, stride, ACTIVATIONS[activation])
         beside = nn.Conv2d(channels_in, channels, 1, stride, bias=False)
         self.shortcut: nn.Sequential | None = None
         self.convShortcut: nn.Conv2d | None = None
@@ -49,8 +44,7 @@ class HuangBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = self.activation(self.bn1(x))
         convolution = self.shortcut or self.convShortcut
-        out: Tensor = self.conv2(self.activation(self.bn2(self.conv1(active))))
-        return out + (x if convolution is None else convolution(active))
+        return self.convolved(active) + (x if convolution is None else convolution(active))
 
 
 class HuangWideResNet(nn.Module):
