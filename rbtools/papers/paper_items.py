@@ -245,6 +245,50 @@ NAS_ROBBENCH = Paper(
     },
 )
 
+_BOUNDS = "rows: networks; columns: clean bound, clean error, robust bound, robust error"
+_CONSTANTS = (
+    "the paper prints no values; constants are left out, as in its O; widths are finite, and the error is of one"
+    " iterate drawn"
+)
+_DIGITS = "two classes of digits and small networks"
+THEORY = Paper(
+    "the theory of NAS-RobBench-201",
+    "theory",
+    {
+        "theorem 1": Item(
+            "Bounds of the expected clean and robust error of fully connected residual networks.",
+            table="theorem 1",
+            lacks=_DIGITS,
+            axes=_BOUNDS,
+            verdict=_CONSTANTS,
+        ),
+        "theorem 2": Item(
+            "Lower bounds of the smallest eigenvalue of the clean and the robust kernel.",
+            table="theorem 2",
+            lacks=_DIGITS,
+            axes="rows: networks; columns: clean bound, clean kernel, robust bound, robust kernel",
+            verdict="the paper prints no values; the kernels here are of networks of finite width",
+        ),
+        "corollary 1": Item(
+            "The bounds of theorem 1 for convolutional residual networks.",
+            table="corollary 1",
+            lacks=_DIGITS,
+            axes=_BOUNDS,
+            verdict=_CONSTANTS
+            + "; filters are two-dimensional, kappa x kappa, where the paper's slide over a row"
+            " of p pixels",
+        ),
+        "algorithm 1": Item(
+            "Stochastic gradient descent on clean and adversarial loss, an image a step.",
+            table="algorithm 1",
+            lacks=_DIGITS,
+            axes="rows: networks; columns: step size, iterations, iterate drawn",
+            verdict="as in the paper, with the step size of theorem 1 for corollary 1 too; beta is .5, rho .1"
+            " and nu / (sqrt(C) e^C) 1, which the paper leaves open",
+        ),
+    },
+)
+
 _METHODS = "10 methods on one small network and digits; the paper has 15 pairs of data set and network"
 _PAIRS = (
     "make reproduce-prbench with PR_PAIRS='SET/NETWORK ...' trains them, SCALE=full all 14 further pairs; the"
@@ -544,4 +588,5 @@ PAPERS = {
     "robustness-dataset": ROBUSTNESS_DATASET,
     "prbench": PRBENCH,
     "wci": WCI,
+    "theory": THEORY,
 }

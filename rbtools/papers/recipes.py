@@ -290,19 +290,25 @@ def wci(s: Setting) -> str:
     return f"{{ for how in {regularizers}; do {trained}; done; }} | rb-measure bound --paper wci {bound}"
 
 
-# --- the theory of NAS-RobBench-201: its bounds on its own networks, before training
-# --------------------------
+# --- the theory of NAS-RobBench-201: bounds and algorithm 1 on its own networks -----------------------------
 
 
 def theory(s: Setting) -> str:
-    fcnn = s.at("--depth 3 --sample 6", "--dataset cifar10", "--depth 2 --sample 1 --width 8")
-    rescnn = s.at(
-        "--depth 3 --sample 3 --width 16", "--dataset cifar10 --sample 24", "--depth 2 --sample 1 --width 4"
+    """The kernels and bounds are of fresh weights, which are those that algorithm 1 starts from."""
+    data = s.at(
+        "--dataset digits:classes=3/8", "--dataset cifar10:classes=cat/dog", "--dataset digits:classes=3/8"
     )
-    how = s.at("--eps 2,16 --batch-size 20", "--eps 8", "--eps 16 --batch-size 4 --attack-steps 1")
+    fcnn = s.at("--depth 3 --sample 6", "", "--depth 2 --sample 1 --width 8")
+    rescnn = s.at("--depth 3 --sample 3 --width 16", "--sample 24", "--depth 2 --sample 1 --width 4")
+    batch = s.at("--batch-size 20", "--batch-size 50", "--batch-size 4")
+    sphere = f"--attack pgd:norm=sphere{s.at('', '', ',steps=1')} --eps 0.1 {batch}"
+    few = s.at("--step-size 0.025", "--step-size 0.025", "--step-size 0.1 --attack-steps 1")
     return (
-        f"{{ rb-arch --space fcnn {fcnn}; rb-arch --space rescnn {rescnn}; }}"
-        f" | rb-measure bound --paper robbench {how}"
+        f"{{ rb-arch --space fcnn {fcnn} {data}; rb-arch --space rescnn {rescnn} {data}; }}"
+        f" | rb-train --preset nasrobbench201-algorithm1 --eps 0.1 {few} --track robust"
+        f" --jobs {s.jobs} | rb-attack none"
+        f" | rb-measure ntk --kernel joint:logits=difference {sphere}"
+        f" | rb-measure bound --paper robbench {sphere}"
     )
 
 

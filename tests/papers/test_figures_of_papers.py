@@ -25,6 +25,7 @@ NUMBERED = {
     "prbench": {"figure": 6, "table": 12},
     "robustness-dataset": {"figure": 30, "table": 4},
     "wci": {"figure": 1, "table": 0},
+    "theory": {"theorem": 2, "corollary": 1, "algorithm": 1},
 }
 # Those that show no data, or need what no target trains: each says so itself.
 WITHOUT = {
@@ -32,6 +33,7 @@ WITHOUT = {
     "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7, 10))},
     "robustness-dataset": {"figure 9", "figure 11", "figure 12", "table 2", "table 3", "table 4"},
     "wci": set(),
+    "theory": set(),
 }
 
 # The panels of figures that have letters.
