@@ -247,8 +247,8 @@ NAS_ROBBENCH = Paper(
 
 _BOUNDS = "rows: networks; columns: clean bound, clean error, robust bound, robust error"
 _CONSTANTS = (
-    "the paper prints no values; constants are left out, as in its O; widths are finite, and the error is of one"
-    " iterate drawn"
+    "the paper prints no values; constants are left out, as in its O; widths are finite, and the error is of"
+    " one iterate drawn"
 )
 _DIGITS = "two classes of digits and small networks"
 THEORY = Paper(

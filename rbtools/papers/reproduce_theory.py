@@ -1,10 +1,10 @@
 """The theory of NAS-RobBench-201 on the networks that it is about: its bounds beside what training finds.
 
-Residual networks of fcnn (theorems 1 and 2) and rescnn (corollary 1), on two classes, whose images are brought
-to norm 1. The network's f is the difference of its two logits; the adversary is definition 1's: on the sphere,
-at an L2 distance of at most rho. Algorithm 1 trains, and its errors stand beside the bounds, which leave out
-the theorem's constants. The paper prints no values. make reproduce-prbench and make reproduce-wci end with the
-bounds of their papers.
+Residual networks of fcnn (theorems 1 and 2) and rescnn (corollary 1), on two classes, whose images are
+brought to norm 1. The network's f is the difference of its two logits; the adversary is definition 1's: on
+the sphere, at an L2 distance of at most rho. Algorithm 1 trains, and its errors stand beside the bounds,
+which leave out the theorem's constants. The paper prints no values. make reproduce-prbench and make
+reproduce-wci end with the bounds of their papers.
 """
 
 from __future__ import annotations

@@ -10,9 +10,11 @@ import pytest
 from rbtools.formats import naming
 from rbtools.papers import figures_of_papers, printed
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
+from rbtools.papers import reproduce_theory as theory
 from tests.runner import lines
 
 ITEMS = figures_of_papers.PAPERS["nas-robbench-201"].items
+THEORY = figures_of_papers.PAPERS["theory"].items
 SEEDS = 3
 INDICES = range(1000, 13000, 1000)
 ACCURACIES = ("acc", "fgsm.3", "fgsm.8", "pgd20.3", "pgd20.8")
@@ -95,16 +97,14 @@ def test_claims_and_tables_are_of_networks() -> None:
         assert one["PGD 8"] == max(row["PGD 8"] for row in of_level)
 
 
-@pytest.mark.parametrize("number", ITEMS)
+@pytest.mark.parametrize("number", [*ITEMS, *THEORY])
 def test_every_item_says_its_axes_and_a_verdict(number: str) -> None:
-    item = ITEMS[number]
+    item = {**ITEMS, **THEORY}[number]
     assert item.axes and item.verdict
-    if not item.table:
-        return
-    columns = robbench.tables([], "full")[item.table].columns if number != "table 2" else None
-    if columns is None:
-        columns = robbench.searches([], "full").columns
-    assert item.axes.partition("columns: ")[2] == ", ".join(columns)
+    if item.table:
+        tables = {**robbench.tables([], "full"), "table 2": robbench.searches([], "full")}
+        columns = {**tables, **theory.tables([], "full")}[item.table].columns
+        assert item.axes.partition("columns: ")[2] == ", ".join(columns)
 
 
 def test_printed_tables_agree_with_each_other_and_with_what_the_text_says() -> None:
