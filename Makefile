@@ -89,20 +89,21 @@ clean:  ## remove .venv and everything that was built
 #   make figures-NAME                 runs the reproduction where it is not done, then draws
 #
 # Records go to $(REPRODUCED)/NAME-SCALE.jsonl, figures and tables to $(REPRODUCED)/NAME. Run it again and it goes
-# on where it was. JOBS trainings run at once. PR_PAIRS, PR_VITS and PR_VIT_S choose parts of PRBench.
+# on where it was. JOBS trainings run at once (auto, ray: workers of every stage); SHARD=2/8, or auto in a Slurm array,
+# is a part of the records. PR_PAIRS, PR_VITS and PR_VIT_S choose parts of PRBench.
 REPRODUCED ?= reproduced
 JOBS ?= 2
 DATA ?= data
 if-set = $(if $(filter-out undefined,$(origin $(1))),$(2) '$($(1))')
 PAPER = $(BIN)/python -m rbtools.papers $@ --scale $(SCALE) --jobs $(JOBS) --data '$(DATA)' --reproduced '$(REPRODUCED)' \
-	$(call if-set,WEIGHTS,--weights) $(call if-set,DATASET,--dataset) $(call if-set,TABLE,--table) \
+	$(call if-set,SHARD,--shard) $(call if-set,WEIGHTS,--weights) $(call if-set,DATASET,--dataset) $(call if-set,TABLE,--table) \
 	$(call if-set,PR_PAIRS,--pairs) $(call if-set,PR_VITS,--vits) $(call if-set,PR_VIT_S,--vit-s)
 PAPERS := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduce-prbench reproduce-search reproduce-theory \
 	reproduce-wci figures-nas-robbench-201 figures-robustness-dataset figures-prbench figures-wci figures-theory
 .PHONY: $(PAPERS)
 reproduce-nas-bench-201-robustness:  ## Jung et al.: table 1 (SCALE=mini or full)
 reproduce-nas-robbench-201:  ## NAS-RobBench-201's tables 1, 4 to 7 (SCALE=mini or full)
-reproduce-prbench:  ## PRBench's tables 4, 5, 8, 9, 11, 12 and composite (SCALE=mini or full)
+reproduce-prbench:  ## PRBench's tables 4, 5, 8 to 12 and composite (SCALE=mini or full)
 reproduce-search:  ## searches on a published table, beside the papers' (TABLE=FILE of rb-convert)
 reproduce-theory:  ## NAS-RobBench-201's theorems 1 and 2 and corollary 1 (SCALE=mini or full)
 reproduce-wci:  ## the Weight-Curvature Index beside robust gaps along trainings (SCALE=mini or full)

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
+from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
+from rbtools.execution import LOCAL
+from rbtools.execution.dry_run import about
 from rbtools.execution.executor import (
     Executor,
     Finished,
@@ -31,6 +34,7 @@ from rbtools.execution.executor import (
     executor_for,
     run_job,
 )
+from rbtools.inputs.data import check_here
 from rbtools.records import SCHEMA, Line, can_be_retried, dumps, parse_again
 from rbtools.report import clock_time
 
@@ -38,6 +42,9 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 WINDOW_PER_JOB = 4
+ELSEWHERE = "Another shard writes this record."
+LONG = 600.0
+"""Seconds: a run that takes longer says so after its first result."""
 
 
 def filter_records(
@@ -56,6 +63,8 @@ def filter_records(
     with opened_output(source, screen) as output:
         run = run.changed(check_cancelled=output.poll, warn=screen.warn)
         if start is None:
+            if run.selection.dataset is not None and run.placement.engine == LOCAL:
+                check_here(run, dict.fromkeys(split for function in functions for split in function.splits()))
             run = run.changed(workers=1)  # several records keep workers busy without small tiles
         elif source.shard is not None:
             run = _sharing_images(source, run)
@@ -86,6 +95,8 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
             "--shard with --checkpoint divides the images of one model over processes that share a store."
             " Leave out --store none and --force."
         )
+    if source.places:
+        raise UsageError("--shard with :places is for records; here shards divide the images of one model.")
     return run.changed(divide=True, workers=max(run.placement.workers, source.place[1]))
 
 
@@ -103,10 +114,13 @@ class _Loop:
         self.source, self.functions, self.screen, self.output = source, functions, screen, output
         self.run = run
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
-        self.helped = 0
+        self.helped = self.elsewhere = 0
         self.spare = run.placement.divide and any(function.divisible for function in functions)
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
+        self.ahead: ReadAhead | None = None
+        self.spent = 0.0  # seconds of the results that were computed, each on its own
+        self.told = False  # how long all will take
         self.troubled = False
         self.table: Callable[[dict[str, Any], int], str] | None = None  # printed instead of records
 
@@ -138,8 +152,13 @@ class _Loop:
             if start is not None and record is None:
                 return
             window = _Window(self, WINDOW_PER_JOB * executor.capacity)
+            self.capacity = executor.capacity
             try:
                 if executor.in_process:
+                    progress = self.run.report.progress
+                    self.run = self.run.changed(
+                        progress=lambda text: progress(self._status(Progress(text), window, None, True))
+                    )
                     for job in self._jobs(window, record):
                         report = run_job(self.functions[job.function], job.record, self.run)
                         executor.post(Finished(job.place, report))
@@ -155,8 +174,23 @@ class _Loop:
         if record is not None:
             yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
-        for line in self.source.lines(self.screen, self.output, spare=self.spare):
+        for line in self.lines():
             yield from window.take_in(line)
+
+    def lines(self) -> Iterator[Line]:
+        """The lines of the source, read ahead to know their number."""
+        lines = self.source.lines(self.screen, self.output, spare=self.spare, results=len(self.functions))
+        if not self.source.reads_ahead:
+            return lines
+        self.ahead = ReadAhead(
+            lines, lambda line: len(self.functions if line.results is None else line.results)
+        )
+        return iter(self.ahead)
+
+    @property
+    def total(self) -> int | None:
+        """The number of results, once it is known."""
+        return self.ahead.count if self.ahead is not None and self.ahead.ended else None
 
     def _process_ahead(self, executor: Executor, window: _Window, record: dict[str, Any] | None) -> None:
         """Read in a thread while the executor's workers run jobs."""
@@ -186,23 +220,26 @@ class _Loop:
                     executor.submit(job)
 
     def _status(self, progress: Progress, window: _Window, helpers: _Helpers | None, reading: bool) -> str:
-        """`[5/24] NAME TEXT · 4:00 left in all`: the number of outputs is known once all lines are read."""
+        """`[5/24] NAME TEXT · 4:00 left in all`, once the number of results is known."""
         place = progress.place
         if helpers is not None and place in helpers.helped:
             place = helpers.helped[place]
         name = f"{name_of(window.waiting[place][0].record)} " if place in window.waiting else ""
-        if reading or window.given < 2:
+        total = self.total
+        if total is None and not reading:
+            total = window.given
+        if total is None or total < 2:
             return name + progress.text
-        done, text = window.given - len(window.waiting.keys() - window.held.keys()), name + progress.text
+        done, text = self.done + self.failed + self.passed + len(window.held), name + progress.text
         if done:
-            seconds = (time.perf_counter() - self.start) / done * (window.given - done)
+            seconds = (time.perf_counter() - self.start) / done * (total - done)
             text += f" · {clock_time(seconds)} left in all"
-        return f"[{min(done + 1, window.given)}/{window.given}] {text}"
+        return f"[{min(done + 1, total)}/{total}] {text}"
 
     def _read(self, executor: Executor, room: threading.Semaphore) -> None:
         """Post lines while there is room for them, and at last that there are no more, or the error."""
         try:
-            for line in self.source.lines(self.screen, self.output, spare=self.spare):
+            for line in self.lines():
                 room.acquire()
                 executor.post(LineRead(line))
             executor.post(LineRead(None))
@@ -229,6 +266,11 @@ class _Loop:
         if not line.continues:
             self.screen.wrong_line(message)
         return dumps(bad_line_record(self.screen.tool, line))
+
+    def place_of_another(self) -> bytes:
+        """The line that stands for a result of another shard: the tools after this one pass it on."""
+        self.elsewhere += 1
+        return dumps({"schema": SCHEMA, "error": {"tool": self.screen.tool, "message": ELSEWHERE}})
 
     def result_line(self, record: dict[str, Any], place: str, report: JobReport) -> bytes:
         """The output line of a finished job; messages about it go to the terminal."""
@@ -259,8 +301,24 @@ class _Loop:
         self.done += 1
         whole = bool(report.found) and not report.computed  # otherwise new results may exist
         self.found, self.computed = self.found + whole, self.computed + (not whole)
+        if not whole:
+            self.spent += report.seconds
+            self._tell_time()
         self._say(record, result)
         return text
+
+    def _tell_time(self) -> None:
+        """Say once what each record takes and what all will, as soon as that is known, if it is long."""
+        total = self.total
+        if self.told or total is None:
+            return
+        self.told, each = True, self.spent / self.computed
+        left = each * (total - self.done) / self.capacity
+        if left >= LONG:
+            self.screen.say(
+                f"{total:,} records come; each takes {about(each)}, all of them {about(left)}."
+                " rb-arch --sample N begins with a sample of so many."
+            )
 
     def _time(self, record: dict[str, Any], place: str, report: JobReport) -> None:
         """Report how a record was processed and the time of each stage: for `-v`, and as an event."""
@@ -313,6 +371,7 @@ class _Loop:
             parts = [f"{self.done} judged"]
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.passed} passed on with their error"] if self.passed else []
+        parts += [f"{self.elsewhere} of other shards"] if self.elsewhere else []
         parts += [f"{self.helped} written by another shard"] if self.helped else []
         return f"{total} record{'s' * (total != 1)}: {', '.join(parts)}."
 
@@ -351,16 +410,31 @@ class _Window:
         """The jobs of a line; a line without jobs is written in its turn."""
         record = self.loop.record_of(line)
         if record is not None:
-            yield from self.jobs(record, where(line), helps=line.helps)
+            yield from self.jobs(record, where(line), helps=line.helps, results=line.results)
+            return
+        if line.results is not None and 0 not in line.results:  # the shard of the first result passes it on
+            if self.loop.source.places:
+                self.finish(self._places(1)[0], self.loop.place_of_another)
+            else:
+                self.room.release()
             return
         if line.helps:
             self.room.release()
             return
         self.finish(self._places(1)[0], lambda: self.loop.passing(line))
 
-    def jobs(self, record: dict[str, Any], at: str, *, helps: bool = False) -> Iterator[Job]:
-        """A job for each function; `at` is the place of the record. `helps`: another shard writes it."""
-        for function, place in enumerate(self._places(len(self.loop.functions))):
+    def jobs(
+        self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
+    ) -> Iterator[Job]:
+        """A job for each function, or for those of `results`; `at` is the place of the record. `helps`:
+        another shard writes it."""
+        every = range(len(self.loop.functions))
+        mine = every if results is None else results
+        functions = every if self.loop.source.places else mine
+        for function, place in zip(functions, self._places(len(functions)), strict=True):
+            if function not in mine:
+                self.finish(place, self.loop.place_of_another)
+                continue
             job = Job(place, function, record)
             if helps:
                 self.helps.add(place)

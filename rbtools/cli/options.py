@@ -90,8 +90,9 @@ _stream_options = (
         "--shard",
         default=None,
         metavar="I/N",
-        help="Only every N-th record, from the I-th on (1/4 to 4/4), or with --checkpoint its share of the"
-        " images; auto: the shard of this Slurm task.",
+        help="Only every N-th result, from the I-th on (1/4 to 4/4), or with --checkpoint its share of the"
+        " images; auto: the shard of this Slurm task. I/N:places writes a line in place of each result of"
+        " another shard, so that the files of all shards can be joined line by line.",
     ),
     click.option("--in-place", is_flag=True, help="Write the records back into the one FILE given."),
 )

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import click
 import orjson
@@ -19,6 +19,8 @@ from rbtools.errors import NoRecords, UsageError
 from rbtools.execution import resources
 from rbtools.plain_files import streamed
 from rbtools.records import Line, can_be_retried, lines
+
+_PLACES = ":places"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class RecordSource:
     table: Callable[[dict[str, Any], int], str] | None = (
         None  # the table of a record for a terminal of this width
     )
+    reads_ahead: ClassVar[bool] = True  # the lines may be read in another thread
 
     @property
     def strict(self) -> bool:
@@ -60,14 +63,27 @@ class RecordSource:
         """The number of this shard, from 1 on, and how many there are. Raises UsageError for no shard."""
         return (1, 1) if self.shard is None else shard(self.shard)
 
-    def lines(self, screen: Terminal, output: RecordWriter, *, spare: bool = False) -> Iterator[Line]:
+    @property
+    def places(self) -> bool:
+        """Whether a line stands for each result of another shard."""
+        return self.shard is not None and self.shard.endswith(_PLACES)
+
+    def lines(
+        self, screen: Terminal, output: RecordWriter, *, spare: bool = False, results: int = 1
+    ) -> Iterator[Line]:
         """Yield the lines of this shard, after checking input and output.
 
         `spare`: a shard without a line, because there are more shards than lines, gets that of another one
-        to help with. Raises UsageError if there is no input, or input and output are one file, and NoRecords
-        at the end of an input that had no line for any shard.
+        to help with. `results`: how many the tool makes of a record; shards divide them. Raises UsageError if
+        there is no input, or input and output are one file, and NoRecords at the end of an input that had no
+        line for any shard.
         """
-        chosen = _dealt(self._any_lines(output), *self.place, spare)
+        number, of = self.place
+        every = self._any_lines(output)
+        if results > 1 or self.places:
+            chosen = every if of == 1 else _results_dealt(every, number, of, results, self.places)
+        else:
+            chosen = _dealt(every, number, of, spare)
         return chosen if self.adopt is None else map(self._adopted, chosen)
 
     def _adopted(self, line: Line) -> Line:
@@ -151,6 +167,17 @@ def _dealt(all_lines: Iterator[Line], number: int, of: int, spare: bool) -> Iter
         yield first[(number - 1) % len(first)]._replace(helps=True)
 
 
+def _results_dealt(
+    all_lines: Iterator[Line], number: int, of: int, results: int, places: bool
+) -> Iterator[Line]:
+    """The lines of which any of the `results` is every `of`-th of all from the `number`-th on; with `places`
+    all lines."""
+    for place, line in enumerate(all_lines):
+        mine = tuple(one for one in range(results) if (place * results + one) % of == number - 1)
+        if mine or places:
+            yield line._replace(results=mine)
+
+
 def _bytes(stream: TextIO) -> Iterator[bytes]:
     """The lines of a text stream as bytes: their encoding is checked line by line."""
     try:
@@ -165,7 +192,7 @@ def _bytes(stream: TextIO) -> Iterator[bytes]:
 
 def shard(text: str) -> tuple[int, int]:
     """`2/8` as (2, 8), `auto` as this task of a Slurm job. Raises UsageError for what is no shard."""
-    if text == "auto":
+    if text.removesuffix(_PLACES) == "auto":
         task = resources.slurm_task()
         if task is None:
             raise UsageError(
@@ -174,7 +201,7 @@ def shard(text: str) -> tuple[int, int]:
                 " --shard I/N."
             )
         return task
-    number, slash, of = text.partition("/")
+    number, slash, of = text.removesuffix(_PLACES).partition("/")
     whole = all(part.isascii() and part.isdigit() and len(part) < 10 for part in (number, of))
     if not (slash and whole and 1 <= int(number) <= int(of)):
         raise UsageError(f"--shard is '{text}'. Expected I/N with I from 1 to N, such as 2/8, or auto.")

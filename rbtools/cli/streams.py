@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -146,6 +146,7 @@ class _Warnings(Terminal):
 class _GivenRecords(RecordSource):
     """Records in place of standard input, and tables in place of files."""
 
+    reads_ahead: ClassVar[bool] = False  # the caller's iterator belongs to the caller's thread
     given: MemoryStreams = field(default_factory=MemoryStreams)
 
     def writer(self) -> RecordWriter:

@@ -146,9 +146,11 @@ class _OrItsOwn(shared.RecordSource):
 
     start: Callable[[], dict[str, Any]] | None = None
 
-    def lines(self, screen: shared.Terminal, output: RecordWriter, *, spare: bool = False) -> Iterator[Line]:
+    def lines(
+        self, screen: shared.Terminal, output: RecordWriter, *, spare: bool = False, results: int = 1
+    ) -> Iterator[Line]:
         came = False
-        for line in super().lines(screen, output, spare=spare):
+        for line in super().lines(screen, output, spare=spare, results=results):
             came = True
             yield line
         if not came and self.start is not None:

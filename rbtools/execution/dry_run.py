@@ -79,7 +79,7 @@ class DryRun:
     def _add(self, key: str, todo: PendingWork) -> None:
         if key not in self.todo:
             self.todo[key] = todo
-            self.tell(f"{todo.title}: {todo.units} {todo.what} to do, {_time(todo.seconds)}")
+            self.tell(f"{todo.title}: {todo.units} {todo.what} to do, {about(todo.seconds)}")
 
     def each(self, calls: Iterable[Callable[[], Any]]) -> None:
         """Note all missing pieces of work of one record, then raise Pending for the first of them."""
@@ -101,18 +101,18 @@ class DryRun:
             titles[todo.title, todo.what].append(todo)
         for (title, what), some in titles.items():
             units, seconds = sum(work.units for work in some), _sum(work.seconds for work in some)
-            lines.append(f"{title}: {_many(len(some), 'piece')} of work, {units} {what}, {_time(seconds)}.")
+            lines.append(f"{title}: {_many(len(some), 'piece')} of work, {units} {what}, {about(seconds)}.")
         if self.waiting:
             lines.append(f"{_many(self.waiting, 'record')} would first be trained; that is not in the time.")
         if self.todo:
             total = _sum(work.seconds for work in self.todo.values())
             known = sum(work.seconds or 0.0 for work in self.todo.values())
             share = f" with --jobs {self.jobs}" if self.jobs > 1 else ""
-            part = f" (known: {_time(known)})" if known else ""
+            part = f" (known: {about(known)})" if known else ""
             lines.append(
                 f"time: unknown, as the store has no result of that kind{part}."
                 if total is None
-                else f"time: {_time(total / max(self.jobs, 1))}{share}, by what"
+                else f"time: {about(total / max(self.jobs, 1))}{share}, by what"
                 f" {_many(self.speeds.count, 'result')} took."
             )
         return lines
@@ -204,7 +204,7 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1 and not noun.endswith('work'))}"
 
 
-def _time(seconds: float | None) -> str:
+def about(seconds: float | None) -> str:
     """A time in words."""
     if seconds is None:
         return "time unknown"

@@ -38,6 +38,10 @@ class JobFunction:
         """The function with the run of the current process."""
         return self
 
+    def splits(self) -> tuple[str, ...]:
+        """The splits of the data set of `--dataset` that the work reads, whichever record it gets."""
+        return ()
+
     def preload(self) -> None:
         """Import the modules that the work needs, once for all workers. No device may be used."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy, streaming
 from rbtools.datasets.base import NotHere, check_labels
 from rbtools.datasets.given import pair
-from rbtools.errors import RbError
+from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
 from rbtools.lazy import nn, np, torch
 from rbtools.records import SCHEMA
@@ -225,6 +226,20 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
     for note in data.about.notes:
         run.report.notify(note)
     return data
+
+
+def check_here(run: Run, splits: Iterable[str]) -> None:
+    """Raise UsageError if the files of `--dataset` are missing: every record would fail for the same reason.
+
+    Other errors may be those of one record, which then says so.
+    """
+    for split in splits:
+        try:
+            data_of({}, run, split)
+        except NotHere as wrong:
+            raise UsageError(str(wrong)) from None
+        except RbError:
+            continue
 
 
 def _absolute(name: str) -> str:

@@ -26,8 +26,15 @@ class _RunJob(JobFunction):
         torch.nn  # noqa: B018  (reading it imports torch)
 
 
+class _SplitJob(_RunJob):
+    """A job that reads the split of the run's selection."""
+
+    def splits(self) -> tuple[str, ...]:
+        return (self.run.selection.split,)
+
+
 @dataclass(frozen=True)
-class EvaluateJob(_RunJob):
+class EvaluateJob(_SplitJob):
     """Run one evaluation task on the record's model."""
 
     divisible = True
@@ -78,7 +85,7 @@ class EvidenceJob(_RunJob):
 
 
 @dataclass(frozen=True)
-class EvaluateAllJob(_RunJob):
+class EvaluateAllJob(_SplitJob):
     """Run several evaluation tasks on the record's model, one after another."""
 
     divisible = True
@@ -96,7 +103,7 @@ class EvaluateAllJob(_RunJob):
 
 
 @dataclass(frozen=True)
-class TwoPhaseJob(_RunJob):
+class TwoPhaseJob(_SplitJob):
     """Run cheap attacks on all images of the record's model and an expensive one on a sample of the rest."""
 
     divisible = True
@@ -110,7 +117,7 @@ class TwoPhaseJob(_RunJob):
 
 
 @dataclass(frozen=True)
-class GradientMaskingJob(_RunJob):
+class GradientMaskingJob(_SplitJob):
     """Run the tests for gradient masking."""
 
     task: Any
@@ -132,6 +139,9 @@ class TrainTestGapJob(_RunJob):
     run: Run
     more: tuple[Any, ...] = ()
 
+    def splits(self) -> tuple[str, ...]:
+        return ("test", "train")
+
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.jobs.train_test_gap import ge
 
@@ -152,6 +162,9 @@ class TrainJob(_RunJob):
     seed: int
     run: Run
 
+    def splits(self) -> tuple[str, ...]:
+        return ("train",)
+
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
         from rbtools.trainer.train_model import train
 
@@ -160,7 +173,7 @@ class TrainJob(_RunJob):
 
 
 @dataclass(frozen=True)
-class MeasureJob(_RunJob):
+class MeasureJob(_SplitJob):
     """Measure the record's network."""
 
     divisible = True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import Pending, RbError, UsageError
 from rbtools.execution import device, resources
 from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoized
@@ -212,6 +212,8 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureRequest, 
     if request.on == "both":
         wanted = ("trained",) if measure.weights == "trained" else ("init", "trained") if there else ("init",)
     if "trained" in wanted and not there:
+        if run.plan is not None:
+            raise Pending("The record is not trained yet.", waiting=True)
         advice = (
             " or measure fresh weights with --on init"
             if request.on == "auto"

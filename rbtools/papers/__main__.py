@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import click
 
+from rbtools.cli.source import shard
 from rbtools.errors import RbError
-from rbtools.papers import sidebyside
+from rbtools.execution import cores
+from rbtools.papers import cluster, sidebyside
 from rbtools.papers.recipes import RECIPES, Setting
 
 # Name of a paper's figures -> the reproductions whose records they show. At full scale the robustness dataset
@@ -43,36 +46,53 @@ def missing(name: str, setting: Setting) -> str:
     return sidebyside.absent(name, sidebyside.needed(setting, sets, published, name == "prbench"))
 
 
+def run(name: str, setting: Setting, folder: Path, into: IO[bytes] | int, *, dry: bool = False) -> None:
+    """Run the pipe of a recipe. Without RB_STORE and RB_CONFIG the store is in the folder, and no
+    configuration is read. Raises RbError if a tool fails."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    usual = {"RB_CONFIG": "none", "RB_STORE": str(folder / "store")}
+    own = {"RB_DATA": setting.data, "PATH": path, **_ONE_THREAD}
+    # A tool that fails ends the recipe, in groups too.
+    text = cluster.shell_text(RECIPES[name](setting), setting.jobs, setting.shard, dry=dry)
+    line = ["bash", "-e", "-o", "pipefail", "-c", text]
+    done = subprocess.run(line, stdout=into, env={**usual, **os.environ, **own})
+    if done.returncode and not dry:
+        raise RbError(
+            f"The recipe {name} ended with status {done.returncode}. Run it again: it goes on there."
+        )
+
+
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
     """Run a recipe, which resumes from the store, and print the published values beside ours. Records are
     written to a temporary file, which replaces the old one only if it is complete and differs: figures
-    compare dates. A user's configuration is ignored.
+    compare dates. A shard has a file of its own; the last one joins all, and prints.
     """
     if lacking := missing(name, setting):
         raise RbError(lacking)
     folder.mkdir(parents=True, exist_ok=True)
-    records, aside = (folder / f"{new}{name}-{setting.scale}.jsonl" for new in ("", "new-"))
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    own = {"RB_CONFIG": "none", "RB_DATA": setting.data, "RB_STORE": str(folder / "store"), "PATH": path}
+    whole, part = folder / f"{name}-{setting.scale}.jsonl", setting.shard
+    records = whole if part is None else cluster.file_of(whole, part)
+    aside = records.with_name(f"new-{records.name}")
+    if part is not None:
+        records.unlink(missing_ok=True)  # that of an earlier run is not to be joined
     with aside.open("wb") as stream:
-        # A tool that fails ends the recipe, in groups too.
-        line = ["bash", "-e", "-o", "pipefail", "-c", RECIPES[name](setting)]
-        done = subprocess.run(line, stdout=stream, env={**os.environ, **own, **_ONE_THREAD})
-    if done.returncode:
-        raise RbError(
-            f"The recipe {name} ended with status {done.returncode}. Run it again: it goes on there."
-        )
-    if records.exists() and records.read_bytes() == aside.read_bytes():
-        aside.unlink()
-    else:
-        aside.replace(records)
-    report(name, setting.scale, records)
+        run(name, setting, folder, stream)
+    sidebyside.put(aside, records)
+    if part is not None:
+        parts = cluster.files_of(whole, part)
+        lacking = ", ".join(one.name for one in parts if not one.exists())
+        if lacking:
+            click.echo(f"{records} is written. The last shard joins all; not there yet: {lacking}.")
+            return
+        cluster.join(parts, aside)
+        sidebyside.put(aside, whole)
+    report(name, setting.scale, whole)
 
 
 def report(name: str, scale: str, records: Path) -> None:
     """Print the published values beside ours, and which of the paper's claims hold."""
     module = comparison(name)
-    with records.open() as stream:
+    with records.open("rb") as stream:
         rows = sidebyside.read(stream)
     if hasattr(module, "report"):
         click.echo(module.report(rows, scale))
@@ -91,9 +111,14 @@ def report(name: str, scale: str, records: Path) -> None:
 )
 @click.option("--data", default="data", help="The folder of data sets.")
 @click.option("--weights", default=None, help="NAS-Bench-201's weights.  [default: nas-bench-201 in --data]")
-@click.option("--jobs", default=2, help="Trainings, or figures, at once.")
+@click.option(
+    "--jobs",
+    default="2",
+    help="Trainings, or figures, at once; auto or ray[:HOST:PORT]: workers of every stage.",
+)
+@click.option("--shard", "part", default=None, help="I/N: a part of the records; auto: that of a Slurm task.")
 @click.option("--dataset", default="", help="Images of yours for reproduce-wci: imagefolder:PATH.")
-@click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 and 11, with spaces.")
+@click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 to 11, with spaces.")
 @click.option("--vits", default=None, help="Networks of timm for PRBench's table 8, with commas.")
 @click.option("--vit-s", default=None, help="The file of the weights of PRBench's ViT-S.")
 @click.option(
@@ -103,8 +128,11 @@ def report(name: str, scale: str, records: Path) -> None:
 @click.option("--where", default=None, help="Only some records for reproduce-search.")
 @click.option("--width", default=6.5, help="The width of figures in inches.")
 @click.option("--only-draw", is_flag=True, help="Draw the records that are there, and run nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Run nothing; each stage says what it would compute, and how long."
+)
 @click.option("--records", default=None, type=click.Path(exists=True), help="Compare these, and run nothing.")
-def main(name: str | None, folder: str, **options: Any) -> None:
+def main(name: str | None, folder: str, part: str | None, dry_run: bool, **options: Any) -> None:
     """Reproduce a paper, or draw its figures and tables. Without NAME, list the names."""
     if name is None:
         click.echo("\n".join(NAMES))
@@ -113,6 +141,11 @@ def main(name: str | None, folder: str, **options: Any) -> None:
     setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
     kind, _, of = name.partition("-")
     try:
+        if part is not None:
+            if kind != "reproduce" or of == "search":
+                raise click.UsageError("--shard divides the records of a recipe: reproduce-NAME.")
+            number, count = shard(part)
+            setting = dataclasses.replace(setting, shard=f"{number}/{count}")
         if of == "search":
             from rbtools.papers import reproduce_search
 
@@ -124,6 +157,9 @@ def main(name: str | None, folder: str, **options: Any) -> None:
             click.echo(reproduce_search.report(options["table"], str(options["runs"]), options["where"]))
         elif options["records"] is not None:
             report(of, setting.scale, Path(options["records"]))
+        elif dry_run:
+            for source in (of,) if kind == "reproduce" else FIGURES[of]:
+                run(source, setting, Path(folder), subprocess.DEVNULL, dry=True)
         elif kind == "reproduce":
             reproduce(of, setting, Path(folder))
         else:
@@ -132,7 +168,8 @@ def main(name: str | None, folder: str, **options: Any) -> None:
             shown = () if options["only_draw"] else FIGURES[of][: 1 if setting.scale == "full" else None]
             for source in shown:
                 reproduce(source, setting, Path(folder))
-            figures_of_papers.draw_all(of, setting.scale, Path(folder), options["width"], setting.jobs)
+            at_once = int(setting.jobs) if setting.jobs.isdigit() else cores.count()
+            figures_of_papers.draw_all(of, setting.scale, Path(folder), options["width"], at_once)
     except RbError as wrong:
         click.echo(f"{name}: {wrong}", err=True)
         raise SystemExit(1) from None

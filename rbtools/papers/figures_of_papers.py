@@ -8,6 +8,7 @@ and was made by the same command is not made again, so that an interrupted run r
 
 from __future__ import annotations
 
+import contextlib
 import html
 import importlib
 import json
@@ -17,6 +18,7 @@ import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +33,7 @@ from rbtools.cli.streams import MemoryStreams
 from rbtools.papers import sidebyside as side
 from rbtools.papers.paper_items import PAPERS, WORDS, Item, Paper
 from rbtools.plots import base, style
+from rbtools.records import dumps
 from rbtools.scoring import render
 
 if TYPE_CHECKING:
@@ -166,6 +169,35 @@ def draw(commands: Mapping[str, str], stem: str, columns: int, width: float) -> 
     return missing
 
 
+def detailed(item: Item) -> str:
+    """Which details of evaluations a figure shows; empty if none."""
+    kinds = (
+        kind
+        for kind in ("confidence", "confusion")
+        for line in item.panels.values()
+        if f"-plot {kind} " in line
+    )
+    return next(kinds, "")
+
+
+def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
+    """A record with no more than the details that a figure shows."""
+    kind = detailed(item)
+    wanted = {word for line in item.panels.values() for word in re.findall(r"--metric '?([^ ']+)", line)}
+    names = [one for words in wanted for one in words.split(",")]
+    entries = [
+        {
+            "metric": entry["metric"],
+            "value": entry["value"],
+            "detail": {key: value for key, value in entry["detail"].items() if key in (kind, "images")},
+        }
+        for entry in record.get("evals") or ()
+        if isinstance(entry.get("detail"), dict) and any(fnmatchcase(entry["metric"], one) for one in names)
+    ]
+    kept = {key: record[key] for key in ("schema", "arch", "dataset", "checkpoint") if key in record}
+    return {**kept, "metrics": {one["metric"]: one["value"] for one in entries}, "evals": entries}
+
+
 class PaperRun:
     """A paper's items at a scale: the records, the folder of the files, and the finished items."""
 
@@ -180,10 +212,12 @@ class PaperRun:
         self.known: dict[str, str] = json.loads(self.log.read_text()) if self.log.exists() else {}
 
     def records(self, of: str = "") -> Path:
-        """The file that is drawn: of the reproduction, or of those of its records that figures show."""
-        chosen = self.folder / "records.jsonl"
-        if not of and chosen.exists():
-            return chosen
+        """The file that is drawn: what figures show of the records of a reproduction, else all of them."""
+        chosen = self.folder / (f"records-{of}.jsonl" if of else "records.jsonl")
+        return chosen if chosen.exists() else self.whole(of)
+
+    def whole(self, of: str = "") -> Path:
+        """The records of a reproduction."""
         return self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
 
     def maker(self, item: Item) -> str:
@@ -191,11 +225,39 @@ class PaperRun:
         return f"make reproduce-{item.of or self.paper.records} SCALE={self.scale}"
 
     def read(self, of: str = "") -> list[dict[str, Any]]:
-        path = self.reproduced / f"{of or self.paper.records}-{self.scale}.jsonl"
-        if not path.exists():
+        """What figures and tables show of the records of a reproduction; the details of evaluations, which
+        may be a thousand times as large, go into a file for each figure of them.
+        """
+        if not self.whole(of).exists():
             return []
-        with path.open() as stream:
-            return side.read(stream)
+        items = {} if of else {number: one for number, one in self.paper.items.items() if detailed(one)}
+        with contextlib.ExitStack() as files:
+            details = {number: files.enter_context(self._new(number).open("wb")) for number in items}
+            stream = files.enter_context(self.whole(of).open("rb"))
+            found: list[dict[str, Any]] = []
+            for record in side.each(stream):
+                found.append(side.essential(record))
+                for number, file in details.items():
+                    if record.get("dataset") == found[0].get("dataset"):
+                        file.write(dumps(with_details(record, items[number])) + b"\n")
+        for number in items:
+            side.put(self._new(number), self.details(number))
+        return found
+
+    def details(self, number: str) -> Path:
+        """The file of the details that a figure shows."""
+        return self.folder / f"{number.replace(' ', '')}.jsonl"
+
+    def _new(self, number: str) -> Path:
+        return self.details(number).with_suffix(".new")
+
+    def keep(self, records: Sequence[dict[str, Any]], of: str = "") -> None:
+        """Write what the figures draw."""
+        chosen = self.folder / (f"records-{of}.jsonl" if of else "records.jsonl")
+        new = chosen.with_suffix(".new")
+        with new.open("wb") as stream:
+            stream.writelines(dumps(record) + b"\n" for record in records)
+        side.put(new, chosen)
 
     def item(self, number: str, item: Item) -> Made:
         """Draw or write one item."""
@@ -207,9 +269,9 @@ class PaperRun:
 
     def figure(self, number: str, item: Item) -> Made:
         """Draw a figure, unless it is there; a reason for each panel that cannot be made."""
-        records = self.records(item.of)
+        records = self.drawn(number, item)
         stem = f"fig{number.removeprefix('figure ')}"
-        commands = self.commands(item, stem)
+        commands = self.commands(item, stem, records)
         needs = any("{records}" in template or "{to}" in template for template in item.panels.values())
         if needs and not records.exists():
             return Made("", commands, {"": f"There is no {records}. {self.maker(item)} makes it."})
@@ -229,14 +291,20 @@ class PaperRun:
                 self.log.write_text(json.dumps(self.known, indent=1) + "\n")
         return Made(stem if files[0].exists() else "", commands, missing)
 
+    def drawn(self, number: str, item: Item) -> Path:
+        """The file that an item is drawn from."""
+        own = self.details(number)
+        return own if detailed(item) and own.exists() else self.records(item.of)
+
     def columns(self, item: Item) -> int:
         """The number of panels in a row, limited by the least width that rb-plot draws."""
         return max(1, min(item.columns, len(item.panels), int(self.width / base.LEAST_WIDTH)))
 
-    def commands(self, item: Item, stem: str) -> dict[str, str]:
-        """The command line of each panel, by its letter."""
+    def commands(self, item: Item, stem: str, file: Path | None = None) -> dict[str, str]:
+        """The command line of each panel, by its letter; `file`: of the records, if they have one of their
+        own."""
         width = self.width / self.columns(item)
-        records = shlex.quote(str(self.records(item.of)))
+        records = shlex.quote(str(file or self.records(item.of)))
         lines = {}
         for letter, template in item.panels.items():
             out = f"-o {shlex.quote(str(self.folder / f'{stem}{letter}.pdf'))} --width {width:g}"
@@ -270,13 +338,12 @@ class PaperRun:
         self.theory = side.theory(records)
         if not records:
             return
-        if hasattr(module, "plain"):
-            text = "".join(json.dumps(record) + "\n" for record in module.plain(records))
-            chosen = self.folder / "records.jsonl"
-            if not chosen.exists() or chosen.read_text() != text:
-                chosen.write_text(text)
-        more = [self.read("nas-bench-201-robustness")] if self.name == "nas-robbench-201" else []
-        self.tables = {**module.tables(records, self.scale, *more)}
+        self.keep(module.plain(records) if hasattr(module, "plain") else records)
+        others = {item.of: self.read(item.of) for item in self.paper.items.values() if item.of}
+        for of, some in others.items():
+            if some:
+                self.keep(some, of)
+        self.tables = {**module.tables(records, self.scale, *others.values())}
         self.claims = module.claims(records, self.scale)
         if self.name == "nas-robbench-201":
             self.tables["table 2"] = module.searches(records, self.scale)

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 RESIDUAL = ("cinic10", "svhn", "cifar100")
 _SIDES = ":side=32:patch=4"
-_TIMM = ("deit_tiny_patch16_224.fb_in1k", "deit_small_patch16_224.fb_in1k")
-VITS = ",".join(f"timm:{name}{_SIDES}" for name in (*_TIMM, "vit_base_patch16_224.orig_in21k_ft_in1k"))
+_VIT_L = "vit_large_patch16_224.augreg_in21k_ft_in1k"
+_TIMM = (
+    *("deit_tiny_patch16_224.fb_in1k", "deit_small_patch16_224.fb_in1k"),
+    *("vit_base_patch16_224.orig_in21k_ft_in1k", _VIT_L),
+)
+VITS = ",".join(f"timm:{name}{_SIDES}" for name in _TIMM)
 _RESNETS = [f"{data}/{network}" for network in ("resnet18", "wrn-28-10") for data in RESIDUAL]
 PAIRS = " ".join(
     [
@@ -25,15 +29,16 @@ PAIRS = " ".join(
 class Setting:
     """The parameters of a recipe. scale: mini, full or tiny. data, weights: folders of data sets and of
     NAS-Bench-201's published weights.
-    jobs: trainings at once. dataset: another data set for the curves of wci. pairs: further SET/NETWORK of
-    PRBench. vits: networks of timm for its table 8, with commas; vit_s: the file of ViT-S's weights. None:
-    the scale's own, "" leaves them out.
+    jobs: trainings at once, or auto or ray. shard: I/N, a part of the records. dataset: another data set for
+    the curves of wci. pairs: further SET/NETWORK of PRBench. vits: networks of timm for its tables 8 and 9,
+    with commas; vit_s: the file of ViT-S's weights. None: the scale's own, "" leaves them out.
     """
 
     scale: str
     data: str = "data"
     weights: str = "data/nas-bench-201"
-    jobs: int = 2
+    jobs: str = "2"
+    shard: str | None = None
     dataset: str = ""
     pairs: str | None = None
     vits: str | None = None
@@ -55,9 +60,11 @@ class Setting:
         return self.at("", file, "") if self.vit_s is None else self.vit_s
 
 
-# --- PRBench: tables 4, 5, 8, 9, 11, 12 and the composite figure ------------------------------------------
+# --- PRBench: tables 4, 5, 8 to 12 and the composite figure -----------------------------------------------
 
 _PR_METHODS = "erm,corruption,cvar,at-pr,pgd,trades,mart,alp,clp,kl-pgd"
+_PR_OF_TABLE_8 = "erm,corruption,pgd,trades,mart,clp,kl-pgd"
+_PR_OF_TABLE_11 = _PR_METHODS.replace("at-pr,", "")
 # By data set: distance, step, first radius of noise, radii, and images of the generalisation error. The files
 # of CINIC-10 and ImageNet-50 come class by class, so that their first thousand are of one.
 _PR_OF_SET = {
@@ -114,24 +121,36 @@ def prbench(s: Setting) -> str:
     noise = s.at("--epochs 6 --eps 32", "--preset prbench-code", "--epochs 1 --batch-size 512 --eps 32")
     filtered = s.at("--eps 32 --step-size 8 --epochs 6", "--preset prbench-code", tiny)
     warm = s.at("2 5 9", "1 2 3 4 5 6 7 8 9", "1")  # one more than m in table 12
-    noises = s.at("gaussian laplace", "gaussian laplace", "gaussian")  # table 5: training with other kinds
+    noises = s.at("gaussian laplace", "gaussian laplace", "gaussian")  # tables 5, 9 and 11
     methods = s.at(_PR_METHODS, _PR_METHODS, "erm,pgd")
-    # Table 8: ViT-S is timm's of 2020, whose weights are in a file.
+
+    def noised(made: str, how: str) -> str:
+        """Training with the other kinds of noise."""
+        return f"for noise in {noises}; do {made} | rb-train --method corruption {how} --noise $noise; done"
+
+    def at_steps(made: str) -> str:
+        """Table 12."""
+        train = f"rb-train --method trades {filtered} --filter chen-lee:steps=$warm"
+        return f"for warm in {warm}; do {made} | {train}; done"
+
+    # Table 8, and without ViT-L table 9: ViT-S is timm's of 2020, whose weights are in a file.
     transformers = ""
     files: tuple[tuple[str, str], ...] = ((s.vits_of_scale(), ""),)
     if s.vit_s_of_scale():
         files += ((f"timm:vit_small_patch16_224_2020{_SIDES}", f":file='{s.vit_s_of_scale()}'"),)
     for name, file in files:
+        fit = f"--init timm{file} --preset prbench-code --jobs {s.jobs}"
         if name:
-            fit = f"rb-arch --arch {name} --dataset cifar10 | rb-train --init timm{file}"
-            fit += f" --preset prbench-code --jobs {s.jobs} --method"
-            transformers += f"{fit} {_PR_METHODS}; "
-            transformers += f"for noise in {noises}; do {fit} corruption --noise $noise; done; "
-    # Tables 9 and 11: below full scale digits stand for all sets: a second network for table 9, MNIST's for
+            made = f"rb-arch --arch {name} --dataset cifar10"
+            transformers += f" {made} | rb-train --method {_PR_OF_TABLE_8} {fit};"
+        of_9 = ",".join(one for one in name.split(",") if _VIT_L not in one)
+        if of_9:
+            transformers += f" {noised(f'rb-arch --arch {of_9} --dataset cifar10', fit)};"
+    # Tables 9 to 11: below full scale digits stand for all sets: a second network for 9 and 10, MNIST's for
     # 11.
     further = s.at(
         "--eps 32 --step-size 8 --samples 8 --rounds 2 --epochs 6 --method erm,corruption,cvar,pgd",
-        f"--preset prbench-code --method {_PR_METHODS}",
+        "--preset prbench-code --method",
         f"{how} --method pgd",
     )
     pairs = ""
@@ -139,15 +158,19 @@ def prbench(s: Setting) -> str:
         dataset, _, network = pair.partition("/")
         form = " --cells 1 --channels 8" if dataset == "digits" and "nb201" in network else ""
         network += _PR_FORMS.get(dataset, form)
-        pairs += f"rb-arch --arch {network} --dataset {dataset} | rb-train {further} --jobs {s.jobs}"
-        pairs += f" | {_evaluated(s, dataset)}; "
+        in_11 = dataset in ("cinic10", "imagenet50", "mnist")
+        named = s.at("", f" {_PR_OF_TABLE_11 if in_11 else _PR_METHODS}", "")
+        made = f"rb-arch --arch {network} --dataset {dataset}"
+        group = f"{made} | rb-train {further}{named} --jobs {s.jobs}; {noised(made, noise)};"
+        if pair == "cifar100/resnet18":
+            group += f" {at_steps(made)};"
+        pairs += f"{{ {group} }} | {_evaluated(s, dataset)}; "
     bound = s.at("--eps 32 --batch-size 20", "--eps 8", "--eps 32 --batch-size 2")
-    by_noise = f"rb-arch {arch} | rb-train --method corruption {noise} --noise $noise"
-    by_warm = f"rb-arch {arch} | rb-train --method trades {filtered} --filter chen-lee:steps=$warm"
-    further_training = f"for noise in {noises}; do {by_noise}; done; for warm in {warm}; do {by_warm}; done;"
+    first = f"rb-arch {arch}"
     return (
-        f"{{ {{ rb-arch {arch} | rb-train --method {methods} {how} --jobs {s.jobs}; {further_training}"
-        f" {transformers} }} | {_evaluated(s)} | rb-measure bound --paper prbench {bound}; {pairs} }}"
+        f"{{ {{ {first} | rb-train --method {methods} {how} --jobs {s.jobs}; {noised(first, noise)};"
+        f" {at_steps(first)};{transformers} }} | {_evaluated(s)} | rb-measure bound --paper prbench {bound};"
+        f" {pairs} }}"
     )
 
 

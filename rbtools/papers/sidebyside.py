@@ -5,15 +5,16 @@ A reproduction (`reproduce_NAME.py`) turns the records that its recipe made into
 
 from __future__ import annotations
 
+import filecmp
 import importlib.util
-import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import orjson
 
 from rbtools.datasets import DATASETS
 from rbtools.papers.recipes import Setting
@@ -39,13 +40,54 @@ class Missing(NamedTuple):
     layout: str
 
 
-def read(stream: Iterable[str]) -> list[dict[str, Any]]:
-    """The records of a stream; those that failed are counted on stderr and left out."""
-    found = [json.loads(line) for line in stream if line.strip()]
-    good = [record for record in found if "error" not in record]
-    if len(good) < len(found):
-        click.echo(f"{len(found) - len(good)} of {len(found)} records failed and are left out.", err=True)
-    return good
+# What figures and tables show of a record, besides its entries.
+_SHOWN = ("schema", "arch", "dataset", "checkpoint", "train", "search", "metrics")
+# The entries that they show: intervals of PR and of generalisation errors. The bounds have no other place.
+_WITH_INTERVALS = ("pr", "probacc", "ge")
+
+
+def each(stream: Iterable[str | bytes]) -> Iterator[dict[str, Any]]:
+    """The records of a stream, whole, one by one; those that failed are counted on stderr and left out."""
+    count = failed = 0
+    for line in stream:
+        if line.strip():
+            count += 1
+            record = orjson.loads(line)
+            if "error" in record:
+                failed += 1
+            else:
+                yield record
+    if failed:
+        click.echo(f"{failed} of {count} records failed and are left out.", err=True)
+
+
+def essential(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a figure or a table shows of a record: a tenth of a record with 90 entries. The history of a
+    training is kept where something was measured along it.
+    """
+    kept = {name: record[name] for name in _SHOWN if name in record}
+    train = record.get("train")
+    if isinstance(train, dict) and "wci" not in train.get("history", ()):
+        kept["train"] = {name: value for name, value in train.items() if name != "history"}
+    entries = [
+        {name: value for name, value in entry.items() if name != "detail"}
+        for entry in record.get("evals") or ()
+        if "vacuous" in entry or entry["metric"].partition(".")[0] in _WITH_INTERVALS
+    ]
+    return kept | ({"evals": entries} if entries else {})
+
+
+def read(stream: Iterable[str | bytes]) -> list[dict[str, Any]]:
+    """What figures and tables show of the records of a stream."""
+    return [essential(record) for record in each(stream)]
+
+
+def put(new: Path, old: Path) -> None:
+    """Replace a file if the new one differs: figures compare dates."""
+    if old.exists() and filecmp.cmp(old, new, shallow=False):
+        new.unlink()
+    else:
+        new.replace(old)
 
 
 def of_first_set(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -90,46 +132,62 @@ def plain(value: float) -> str:
 
 
 class PaperTable(NamedTuple):
-    """A paper's values and ours, row -> column -> value. show: how a column's value is written."""
+    """A paper's values and ours, row -> column -> value. show: how a column's value is written. site: the
+    values of the paper's web page; with it `published` has the printed ones.
+    """
 
     title: str
     published: Rows
     ours: Rows
     columns: Sequence[str]
     show: Callable[[str, float], str] = lambda column, value: percent(value)
+    site: Mapping[str, Mapping[str, float | None]] = {}
+
+    def sides(self) -> dict[str, Rows]:
+        """The sides by their names, ours last."""
+        printed = {"printed": self.published} if self.published else {}
+        paper = {**printed, "site": self.site} if self.site else {"published": self.published}
+        return {**paper, "ours": self.ours}
 
     def rows(self) -> list[str]:
-        """The rows of either side, the published ones first."""
-        return [*self.published, *(row for row in self.ours if row not in self.published)]
+        """The rows of any side, the paper's first."""
+        return list(dict.fromkeys(row for side in self.sides().values() for row in side))
 
-    def cell(self, row: str, column: str) -> tuple[str, str, str]:
-        """The published value, ours, and ours minus the published; a dash for what one side lacks."""
-        paper, here = (side.get(row, {}).get(column) for side in (self.published, self.ours))
-        texts = ["-" if value is None else self.show(column, value) for value in (paper, here)]
-        apart = "-" if paper is None or here is None else self.show(column, here - paper)
-        return texts[0], texts[1], apart if apart.startswith("-") else f"+{apart}"
+    def cell(self, row: str, column: str) -> tuple[str, ...]:
+        """The value of each side, and ours minus the first of the others; a dash for what is not there."""
+        *paper, here = (side.get(row, {}).get(column) for side in self.sides().values())
+        texts = ["-" if value is None else self.show(column, value) for value in (*paper, here)]
+        theirs = next((value for value in paper if value is not None), None)
+        apart = "-" if theirs is None or here is None else self.show(column, here - theirs)
+        return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
-        """Markdown: a line a row, and in each cell the published value, ours, and the difference."""
-        lines = [f"{self.title}: published / ours / difference", ""]
+        """Markdown: a line a row, and in each cell the values of the sides, and the difference."""
+        lines = [f"{self.title}: {' / '.join(self.sides())} / difference", ""]
         lines += [f"| | {' | '.join(self.columns)} |", "|---" * (len(self.columns) + 1) + "|"]
         for row in self.rows():
             cells = [self.cell(row, column) for column in self.columns]
-            shown = ("-" if cell[:2] == ("-", "-") else " / ".join(cell) for cell in cells)
+            shown = ("-" if set(cell) == {"-"} else " / ".join(cell) for cell in cells)
             lines.append(f"| {row} | {' | '.join(shown)} |")
         return "\n".join([*lines, ""])
 
     def beside(self) -> Table:
-        """For Markdown and LaTeX files: two columns for each of the paper's, its values and ours."""
-        columns = [(column, side) for column in self.columns for side in (0, 1)]
+        """For Markdown and LaTeX files: for each of the paper's columns one of each side, ours last. A side
+        that says nothing else in a column than those before it is left out there.
+        """
+        named = ["" if side == "ours" else f" ({side})" for side in self.sides()]
+        named[0] = named[0].replace("published", "paper")
+        cells = {(row, column): self.cell(row, column) for row in self.rows() for column in self.columns}
         shown = [
-            (column, side)
-            for column, side in columns
-            if side or any(self.cell(row, column)[0] != "-" for row in self.rows())
+            (column, at)
+            for column in self.columns
+            for at, name in enumerate(named)
+            if not name
+            or any(cells[row, column][at] not in ("-", *cells[row, column][:at]) for row in self.rows())
         ]
-        names = [Heading(f"{column}{' (paper)' if not side else ''}", True) for column, side in shown]
+        names = [Heading(f"{column}{named[at]}", True) for column, at in shown]
         rows = [
-            [TableCell(row), *(TableCell(self.cell(row, column)[side]) for column, side in shown)]
+            [TableCell(row), *(TableCell(cells[row, column][at]) for column, at in shown)]
             for row in self.rows()
         ]
         return Table([Heading("", False), *names], rows, [])

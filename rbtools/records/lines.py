@@ -38,6 +38,7 @@ class Line(NamedTuple):
 
     helps: another shard writes the result, and this one only computes a part of it.
     continues: it is a further line of a JSON document over several lines; the error is on its first line.
+    results: which of the results that a tool makes of the record are this shard's; None: all.
     """
 
     source: str
@@ -47,6 +48,7 @@ class Line(NamedTuple):
     problem: str | None
     helps: bool = False
     continues: bool = False
+    results: tuple[int, ...] | None = None
 
 
 def parse(text: bytes, *, whole: bool = True) -> dict[str, Any]:

@@ -1,20 +1,24 @@
-"""The loop of all filters: interruptions at critical moments."""
+"""The loop of all filters: interruptions at critical moments, shards, and how long it will take."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rbtools.cli import filter_loop
+from rbtools.cli import filter_loop, read_ahead
+from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
+from rbtools.errors import RbError
 from rbtools.execution.executor import Executor, Finished, Job, JobFunction, JobReport, Progress
 from rbtools.execution.run import Run
+from rbtools.records import Line
+from tests.runner import model, records, run
 
 
 class Same(JobFunction):
@@ -94,3 +98,62 @@ def test_an_idle_worker_helps_with_the_last_record(
     assert len(made[0].jobs) == 3 + divide
     if divide:
         assert re.fullmatch(r"\[3/3\] c half · 0:\d\d left in all", shown[-1])
+
+
+def test_a_data_set_that_is_not_there_is_one_error_before_the_first_record() -> None:
+    archs = [model(f"nb201-{number}", space="nasbench201") for number in range(3)]
+    done = run("train", "--dataset cifar10 --epochs 0 --data-dir nowhere", archs)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "The data set cifar10 was not found" in done.stderr
+
+
+def test_shards_divide_the_results_of_a_record_and_keep_their_places() -> None:
+    (arch,) = records(run("arch", "--index 5 --cells 1 --channels 2"))
+    failed = {"arch": {"name": "b"}, "error": {"tool": "x", "message": "It failed."}}
+    words = "--method erm,pgd --seed 0,1 --epochs 0 --shard"
+    whole = records(run("train", words.removesuffix("--shard"), [arch, failed, arch]))
+    shards = [records(run("train", f"{words} {number}/3", [arch, failed, arch])) for number in (1, 2, 3)]
+    assert sorted(map(len, shards)) == [3, 3, 3] and len(whole) == 9
+    placed = [
+        records(run("train", f"{words} {number}/3:places", [arch, failed, arch])) for number in (1, 2, 3)
+    ]
+    for row in zip(*placed, strict=True):
+        others = [one for one in row if one.get("error", {}).get("message") == filter_loop.ELSEWHERE]
+        assert len(others) == 2
+    joined = [
+        next(one for one in row if one.get("error", {}).get("message") != filter_loop.ELSEWHERE)
+        for row in zip(*placed, strict=True)
+    ]
+    assert [(one.get("train", {}).get("method"), one.get("checkpoint")) for one in joined] == [
+        (one.get("train", {}).get("method"), one.get("checkpoint")) for one in whole
+    ]
+
+
+def test_a_stage_says_how_long_all_records_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    archs = records(run("arch", "--index 5,6,7 --cells 1 --channels 2"))
+    assert "records come" not in run("train", "--epochs 0", archs).stderr
+    monkeypatch.setattr(filter_loop, "LONG", 0.0)
+    said = run("train", "--epochs 0 --seed 1", archs).stderr
+    assert re.search(r"^rb-train: 3 records come; each takes .*, all of them .*--sample N", said, re.M)
+    assert "records come" not in run("train", "--epochs 0 --seed 1", archs).stderr  # they are in the store
+
+
+def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "MOST_BYTES", 100)
+    read: list[int] = []
+
+    def source() -> Iterator[Line]:
+        for number in range(50):
+            read.append(number)
+            yield Line("-", number, b"x" * 30, None, None)
+        raise RbError("It ends.")
+
+    ahead = ReadAhead(source(), lambda line: 2)
+    lines = iter(ahead)
+    assert next(lines).number == 0 and not ahead.ended and len(read) <= 6
+    numbers = []
+    with pytest.raises(RbError, match=r"It ends\."):
+        for line in lines:
+            numbers.append(line.number)
+            assert len(read) - line.number <= 6
+    assert numbers == list(range(1, 50)) and ahead.ended and ahead.count == 100

@@ -14,7 +14,6 @@ import pytest
 from rbtools.papers import figures_of_papers, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
-from rbtools.papers import reproduce_prbench as prbench
 from rbtools.papers import reproduce_wci as wci
 from rbtools.plots import base
 from tests.runner import lines, parsed
@@ -30,7 +29,7 @@ NUMBERED = {
 # Those that show no data, or need what no target trains: each says so itself.
 WITHOUT = {
     "nas-robbench-201": {"table 3"},
-    "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7, 10))},
+    "prbench": {"figure 1", *(f"table {number}" for number in (1, 2, 3, 6, 7))},
     "robustness-dataset": {"figure 9", "figure 11", "figure 12", "table 2", "table 3", "table 4"},
     "wci": set(),
     "theory": set(),
@@ -141,14 +140,6 @@ def test_a_reason_is_what_the_tool_said_and_what_makes_it() -> None:
     assert "--detail" in figures_of_papers.reason(kept)
 
 
-def test_figures_of_prbench_show_one_record_of_each_method() -> None:
-    trained = [("erm", {}), ("corruption", {"noise": "gaussian"}), ("corruption", {"noise": "uniform"})]
-    trained += [("trades", {"filter": "chen-lee", "warm_steps": 2})]
-    records = [{"train": {"method": method, "config": config}} for method, config in trained]
-    assert [prbench.row(record) for record in records] == ["ERM", "Corr_G", "Corr_U", "TRADES m=1"]
-    assert prbench.plain(records) == [records[0], records[2]]
-
-
 def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one() -> None:
     history = {name: [1.0, 2.0, 3.0] for name in wci.SHOWN}
     records = [
@@ -165,37 +156,6 @@ def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one() -
         for one in ("cifar10", "cifar100")
         for key in ("wci", "robust_loss_gap")
     ]
-
-
-def test_tables_of_prbench_are_of_one_pair_and_others_have_their_own() -> None:
-    train = {"method": "erm", "config": {}}
-    records = [
-        {"dataset": dataset, "arch": {"name": "resnet18"}, "train": train, "metrics": metrics}
-        for dataset, metrics in (
-            ("cifar10", {"acc": 0.9}),
-            ("cifar100", {"acc": 0.6}),
-            (
-                "mnist",
-                {"acc": 0.99, "pgd20.76.5": 0.5, "pr.uniform.0.35": 0.8, "probacc.uniform.0.3.0.1": 0.7},
-            ),
-        )
-    ]
-    made = prbench.tables(records, "full")
-    assert made["table 4"].ours == {"ERM": {"Acc": 0.9}}
-    assert made["table 9"].ours == {"cifar100, resnet18, ERM": {"Acc": 0.6}}
-    mnist = {"Acc": 0.99, "PGD20": 0.5, "PR .08": 0.8, "ProbAcc .1": 0.7}
-    assert made["table 11"].ours["mnist, resnet18, ERM"].items() >= mnist.items()
-
-
-def test_the_claims_of_prbench_hold_for_its_own_numbers() -> None:
-    rows = prbench.published()
-    claims = prbench.claims_of(rows)
-    assert {claim.holds for claim in claims if "table 12" not in claim.words} == {True}
-    assert len(claims) > 60
-    swapped = {**rows, "AT-PR": rows["ERM"], "ERM": rows["AT-PR"]}
-    failed = [claim.words for claim in prbench.claims_of(swapped) if claim.holds is False]
-    assert "AT-PR has the most PR .08" in failed and "s/epoch: AT-PR above CVaR" in failed
-    assert len(prbench.by_noise(rows)) == 15
 
 
 def test_what_searches_derived_is_in_table_7_alone() -> None:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 def recipe(name: str, scale: str) -> str:
     """The pipe of a recipe, on one line."""
-    return re.sub(r" +", " ", RECIPES[name](Setting(scale, jobs=1)))
+    return re.sub(r" +", " ", RECIPES[name](Setting(scale, jobs="1")))
 
 
 def stage(command: str, text: str) -> str:

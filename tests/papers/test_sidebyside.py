@@ -22,6 +22,23 @@ def test_a_cell_has_the_published_value_ours_and_the_difference() -> None:
     ]
 
 
+def test_a_site_is_a_side_of_its_own_between_the_printed_values_and_ours() -> None:
+    printed: side.Rows = {"pgd": {"Acc": 0.8383, "AA": None}, "erm": {"Acc": 0.9485}}
+    site = {"pgd": {"Acc": 0.8383, "AA": 0.4634}}
+    table = side.PaperTable("Table 4", printed, {"pgd": {"Acc": 0.85, "AA": 0.5}}, ["Acc", "AA"], site=site)
+    assert table.text().splitlines()[0] == "Table 4: printed / site / ours / difference"
+    assert table.text().splitlines()[4:] == [
+        "| pgd | 83.83 / 83.83 / 85.00 / +1.17 | - / 46.34 / 50.00 / +3.66 |",
+        "| erm | 94.85 / - / - / - | - |",
+    ]
+    # The site's column stands where it says something else.
+    heads = [heading.title for heading in table.beside().headings]
+    assert heads == ["", "Acc (printed)", "Acc", "AA (site)", "AA"]
+    alone = table._replace(published={})
+    assert list(alone.sides()) == ["site", "ours"]
+    assert list(table._replace(site={}).sides()) == ["published", "ours"]
+
+
 def test_claims_that_fail_are_shown_and_counted() -> None:
     claims = [
         side.above("a above b", 0.5, 0.4),
@@ -80,52 +97,6 @@ def test_weights_of_timm_are_named_where_the_hub_keeps_them(
     said = side.absent("prbench", wanted)
     assert f"{tmp_path}/models--timm--missing.fb" in said and "there" not in said
     assert "hf download timm/missing.fb model.safetensors" in said and "PR_VITS=" in said
-
-
-def test_table_8_has_transformers_at_32_pixels_alone() -> None:
-    from rbtools.papers import reproduce_prbench as prbench
-
-    def record(
-        name: str, method: str, space: str = "timm", side: int = 32, **config: str
-    ) -> dict[str, object]:
-        arch = {"space": space, "name": name, "side": side, "patch": 4}
-        train = {"method": method, "config": config}
-        return {"dataset": "cifar10", "arch": arch, "train": train, "metrics": {"acc": 0.5}}
-
-    first = record("resnet18", "pgd", "zoo")
-    small = record("deit_tiny_patch16_224.fb_in1k", "corruption", noise="gaussian")
-    large = record("deit_tiny_patch16_224.fb_in1k", "pgd", side=224)
-    tables = prbench.tables([first, small, large], "full")
-    assert tables["table 8"].ours == {"DeiT-T, Corr_G": {"Acc": 0.5}}
-    published = tables["table 8"].published["DeiT-T, Corr_G"]
-    assert published["Acc"] == 0.9386 and published["laplace PR .12"] == pytest.approx(0.7626)
-    assert len(tables["table 8"].published) == 20
-    assert list(tables["table 9"].ours) == ["cifar10, deit_tiny_patch16_224.fb_in1k, PGD"]
-    alone = prbench.tables([first], "full")["table 8"]
-    assert not alone.ours and len(alone.rows()) == 20
-    assert "Nothing of table 8 and table 9 and table 11 is here." in prbench.report([first], "mini")
-    assert "DeiT-T" not in prbench.report([first], "mini")
-
-
-def test_tables_9_and_11_have_the_published_rows_of_all_further_pairs() -> None:
-    from rbtools.papers import reproduce_prbench as prbench
-
-    tables = prbench.tables([{"dataset": "digits", "arch": {"name": "nb201-13714"}, "train": {}}], "mini")
-    nine, eleven = (tables[f"table {number}"].published for number in (9, 11))
-    assert len(nine) == 90 and len(eleven) == 36  # nine methods each
-    assert {name.rpartition(",")[0] for name in eleven} == {
-        "mnist, simplecnn",
-        "cinic10, resnet18",
-        "cinic10, wrn-28-10",
-        "imagenet50, resnet18",
-    }
-    assert nine["svhn, vgg19, CVaR"].keys() == set(prbench.ALL)
-    assert nine["cifar10, wrn-28-10, ERM"] == pytest.approx(
-        {"Acc": 0.9555, "PGD20": 0, "CW20": 0, "AA": 0, "PR .03": 0.967, "PR .08": 0.7897, "PR .12": 0.5557}
-        | {"ProbAcc .05": 0.9167, "ProbAcc .01": 0.8745, "GE PGD20": 0, "GE PR .08": 0.0474, "s/epoch": 15}
-        | {"PGD10": 0.0001, "PR .10": 0.6755, "ProbAcc .1": 0.9335}
-        | {"GE PR .03": 0.0527, "GE PR .10": 0.0375, "GE PR .12": 0.0276}
-    )
 
 
 def test_what_further_pairs_and_transformers_need_is_named() -> None:

@@ -1,0 +1,235 @@
+"""PRBench's tables: what is printed, what its site has, and ours; the axes of its figures."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from rbtools.papers import figures_of_papers, printed
+from rbtools.papers import reproduce_prbench as prbench
+from rbtools.papers.paper_items import WORDS
+from rbtools.papers.recipes import RECIPES, VITS, Setting
+
+TABLES = {4: 10, 5: 5, 8: 35, 9: 63, 11: 42, 12: 13}
+ITEMS = figures_of_papers.PAPERS["prbench"].items
+BOARD, NOISES = printed.read("site-prbench-leaderboard"), printed.read("site-prbench-noises")
+
+
+def table(number: int) -> dict[str, dict[str, float | None]]:
+    return printed.read(f"prbench-table-{number}")
+
+
+def record(dataset: str, name: str, method: str, *, side: int = 32, **more: Any) -> dict[str, Any]:
+    space = "timm" if "patch" in name else "zoo"
+    arch = {"space": space, "name": name, "side": side, "patch": 4}
+    train = {"method": method, "config": more.pop("config", {})}
+    return {"dataset": dataset, "arch": arch, "train": train, "metrics": {"acc": 0.5, **more}}
+
+
+# --- printed values ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", TABLES)
+def test_a_printed_table_has_the_rows_and_columns_of_the_paper(number: int) -> None:
+    rows = table(number)
+    assert len(rows) == TABLES[number]
+    columns = ("Acc", *prbench.NOISE_COLUMNS) if number in (5, 9) else prbench.COLUMNS
+    without = {"AA"} if number == 12 else set()
+    if number != 5:  # which has a row for each noise in place of columns
+        columns_here = prbench.tables([], "full")[f"table {number}"].columns
+        assert [*columns_here] == [column for column in columns if column not in without]
+    for name, row in rows.items():
+        assert [*row] == [column for column in columns if column not in without], name
+        for column, value in row.items():
+            assert value is None or 0 <= value <= (1200 if column == "s/epoch" else 100), (name, column)
+    missing = {name for name, row in rows.items() if None in row.values()}
+    assert all(name.endswith(("Corr_L", "PGD", "wrn-28-10, Corr_G", "Corr_U")) for name in missing)
+    assert not missing or number in (9, 12)
+
+
+@pytest.mark.parametrize("number", TABLES)
+def test_less_of_the_images_stays_right_under_stronger_noise_and_attacks(number: int) -> None:
+    """A digit that was misread would break most of these orders."""
+    chains = [["Acc", "PGD10", "PGD20"], [*prbench.RADII], ["ProbAcc .1", "ProbAcc .05", "ProbAcc .01"]]
+    chains += [[f"{noise} {radius}" for radius in prbench.RADII] for noise in prbench.NOISES]
+    for name, row in table(number).items():
+        for chain in chains:
+            values = [value for column in chain if (value := row.get(column)) is not None]
+            assert values == sorted(values, reverse=True), (name, chain)
+
+
+def test_tables_that_print_the_same_cells_agree() -> None:
+    four, five, nine, twelve = (table(number) for number in (4, 5, 9, 12))
+    for name, row in five.items():
+        assert nine[f"cifar10, resnet18, {name}"] == row
+        for column in (*prbench.RADII, "GE PR .03") if name in four else ():
+            assert row[f"uniform {column}"] == four[name][column]
+    for name in ("ERM", "Corr_U"):
+        assert twelve[f"cifar10, {name}"].items() <= four[name].items()
+
+
+def test_what_the_text_says_of_the_printed_values_is_so() -> None:
+    """Section 5: numbers and extremes that it states."""
+    four, five = table(4), table(5)
+    assert (four["ERM"]["Acc"], four["PGD"]["Acc"]) == (94.85, 83.83)
+    of_at = [four[name] for name in prbench.AT]
+    assert all(row["PR .03"] > 99 and row["ProbAcc .01"] > 97 for row in of_at)  # type: ignore[operator]
+    kept = (*prbench.RADII, "ProbAcc .1", "ProbAcc .05", "ProbAcc .01")
+    assert all(row[column] > 93 for row in of_at for column in kept)  # type: ignore[operator]
+    assert max(prbench.AT, key=lambda name: four[name]["GE PGD20"] or 0) == "PGD"
+    assert max(four, key=lambda name: four[name]["s/epoch"] or 0) == "AT-PR"
+    assert {four[name]["AA"] for name in ("Corr_U", "CVaR")} == {0}
+    for column in prbench.NOISE_COLUMNS[:12]:
+        assert max(five, key=lambda name: five[name][column] or 0) == "PGD"
+    assert [row["s/epoch"] for name, row in table(12).items() if "TRADES" in name] == [
+        *(25, 16, 16, 17, 18, 18, 19, 19, 19)
+    ]
+
+
+def test_no_value_of_the_site_is_called_printed() -> None:
+    five = prbench.tables([], "full")["table 5"]
+    assert five.published["Corr_L, uniform"]["PR .12"] == pytest.approx(0.844)
+    assert five.site["Corr_L, uniform"]["PR .12"] == pytest.approx(0.7509)
+    assert "84.40 / 75.09 / - / -" in five.text()
+    cells = [(row, column) for row in five.published for column in five.columns]
+    differ = [one for one in cells if five.published[one[0]][one[1]] != five.site[one[0]][one[1]]]
+    assert (len(differ), len(cells)) == (37, 90)
+    # The printed table 11 has two methods of MNIST the other way round, times too.
+    eleven = prbench.tables([], "full")["table 11"]
+    corruption, cvar = (f"mnist, simplecnn, {name}" for name in ("Corr_U", "CVaR"))
+    assert (eleven.published[corruption]["s/epoch"], eleven.published[cvar]["s/epoch"]) == (6, 1)
+    assert eleven.published[corruption]["PGD10"] == eleven.site[cvar]["PGD10"] == pytest.approx(0.003)
+    assert len(BOARD) == 15 * 9 and len(NOISES) == 16 * 5
+    ten = prbench.tables([], "full")["table 10"]
+    assert not ten.published and len(ten.site) == 11 * 9
+    for name, made in prbench.tables([], "full").items():
+        assert ("site" in made.sides()) == (name not in ("table 12", "composite")), name
+
+
+def test_the_claims_hold_of_the_printed_tables_but_two() -> None:
+    rows = prbench.printed_rows()
+    claims = prbench.claims_of(rows)
+    assert len(claims) == 65 and None not in {claim.holds for claim in claims}
+    assert [claim.words for claim in claims if not claim.holds] == [
+        "GE PR .08: all AT methods are above all RT methods",
+        "composite score: all AT methods are above all RT methods",
+    ]
+    swapped = {**rows, "AT-PR": rows["ERM"], "ERM": rows["AT-PR"]}
+    failed = [claim.words for claim in prbench.claims_of(swapped) if claim.holds is False]
+    assert "AT-PR has the most PR .08" in failed and "s/epoch: AT-PR above CVaR" in failed
+    said = prbench.report([record("cifar10", "resnet18", "erm")], "full")
+    assert "Of the printed tables 63 of 65 hold.\n- not: GE PR .08" in said
+
+
+# --- ours beside them -------------------------------------------------------------------------------
+
+
+def test_records_stand_in_the_tables_of_their_pair() -> None:
+    mnist = {"acc": 0.99, "pgd20.76.5": 0.5, "aa.76.5": 0.4, "pr.uniform.0.35": 0.8}
+    filtered = {"filter": "chen-lee", "warm_steps": 2}
+    records = [
+        record("cifar10", "resnet18", "erm", **{"aa.8": 0.25, "pr.laplace.0.12": 0.125}),
+        record("cifar100", "resnet18", "trades", config=filtered),
+        record("cifar100", "vgg19", "corruption", config={"noise": "laplace"}),
+        record("mnist", "simplecnn", "erm", **mnist, **{"probacc.uniform.0.3.0.1": 0.7}),
+        record("cinic10", "resnet18", "corruption", config={"noise": "gaussian"}),
+        record("cifar10", "vit_large_patch16_224.augreg_in21k_ft_in1k", "trades"),
+        record("cifar10", "deit_tiny_patch16_224.fb_in1k", "corruption", config={"noise": "gaussian"}),
+        record("cifar10", "deit_tiny_patch16_224.fb_in1k", "pgd", side=224),
+    ]
+    made = {name: one.ours for name, one in prbench.tables(records, "full").items()}
+    assert made["table 4"] == {"ERM": {"Acc": 0.5, "AA": 0.25, "laplace PR .12": 0.125}}
+    assert made["table 5"]["ERM, laplace"]["PR .12"] == 0.125
+    assert made["table 8"] == {"ViT-L, TRADES": {"Acc": 0.5}}
+    assert {*made["table 9"]} == {
+        "cifar10, resnet18, ERM",
+        "cifar100, vgg19, Corr_L",
+        "mnist, simplecnn, ERM",
+        "cifar10, DeiT-T, Corr_G",
+        "cifar10, deit_tiny_patch16_224.fb_in1k, PGD",
+    }
+    assert {*made["table 10"]} == {"cifar10, resnet18, ERM", "cifar10, deit_tiny_patch16_224.fb_in1k, PGD"}
+    assert {*made["table 11"]} == {"mnist, simplecnn, ERM", "cinic10, resnet18, Corr_G"}
+    shown = {"Acc": 0.99, "PGD20": 0.5, "AA": 0.4, "PR .08": 0.8, "ProbAcc .1": 0.7}
+    assert made["table 11"]["mnist, simplecnn, ERM"].items() >= shown.items()
+    assert {*made["table 12"]} == {"ERM", "cifar100, TRADES m=1"}
+    # Only what the paper has not has a row of its own.
+    new = {"cifar10, deit_tiny_patch16_224.fb_in1k, PGD", "cifar100, TRADES m=1"}
+    for name, one in prbench.tables(records, "full").items():
+        assert {*one.rows()} - {*one.published} - {*one.site} <= new, name
+
+
+def test_a_report_says_which_tables_it_has_nothing_of() -> None:
+    first = record("digits", "nb201-13714", "pgd")
+    made = prbench.tables([first], "mini")
+    assert made["table 4"].ours and not made["table 9"].ours and len(made["table 9"].rows()) == 80
+    assert "0 of 0 claims hold here; 65 cannot be told" in prbench.report([], "mini")
+    said = prbench.report([first], "mini")
+    assert "Nothing of table 8 and table 9 and table 10 and table 11 is here." in said
+    assert "DeiT-T" not in said
+
+
+def test_the_recipe_trains_what_the_tables_have() -> None:
+    text = RECIPES["prbench"](Setting("full"))
+    assert "vit_large" in VITS
+    for number, pattern in {
+        8: r"timm:deit[^|]*\| rb-train --method (\S+) --init timm --preset",
+        4: r"(erm\S*)",
+    }.items():
+        methods = next(iter(re.findall(pattern, text))).split(",")
+        named = {prbench.PAPER[method] for method in methods}
+        assert named == {name.split(", ")[-1] for name in table(number)}
+    # Pair by pair, for tables 9 and 11.
+    for pair in ("--arch vgg19 --dataset svhn", "--arch resnet18:stem=cifar:pool=4x4 --dataset imagenet50"):
+        assert f"for noise in gaussian laplace; do rb-arch {pair} | rb-train --method corruption" in text
+    looped = re.findall(r"for noise in [^;]*; do rb-arch --arch (timm\S*)", text)
+    assert looped and not any("vit_large" in one for one in looped)
+    mnist = re.search(r"--dataset mnist \| rb-train \S+ \S+ --method (\S+)", text)
+    assert mnist and "at-pr" not in mnist[1] and "rb-attack aa --eps 76.5" in text
+    assert text.count("--filter chen-lee:steps=$warm") == 2
+    assert "rb-arch --arch resnet18 --dataset cifar100 | rb-train --method trades" in text
+
+
+# --- figures ----------------------------------------------------------------------------------------
+
+# Figure, panel: what its command has of the paper's axes.
+DRAWN = {
+    ("figure 2", "a"): ("scatter --x aa.8 --y pr.uniform.0.08 --colour train.method",),
+    ("figure 2", "b"): ("box --preset prbench-code", "--weightings equal", "--within dataset,arch.name"),
+    ("figure 2", "c"): ("curves --metric 'pr.uniform.*'", "arch.name == 'resnet18'"),
+    ("figure 2", "d"): ("curves --metric 'pr.laplace.*'", "['corruption','corruption gaussian'", "'pgd']"),
+    ("figure 2", "e"): ("curves --over rho --metric 'probacc.uniform.0.03.*'", "arch.name == 'resnet18'"),
+    ("figure 2", "f"): ("curves --metric 'ge.pr-all.uniform.*'", "arch.name == 'resnet18'"),
+    ("figure 3", ""): ("curves --metric 'pr.uniform.*' --facet dataset,arch.name",),
+    ("figure 4", ""): ("curves --over rho --metric 'probacc.uniform.0.03.*", "--facet dataset,arch.name"),
+    ("figure 5", ""): ("curves --metric 'ge.pr-all.uniform.*' --facet dataset,arch.name",),
+    ("figure 6", ""): ("box --preset prbench-code", "--weightings prbench", "--within dataset,arch.name"),
+}
+
+
+@pytest.mark.parametrize(("number", "panel"), DRAWN)
+def test_a_panel_draws_the_axes_of_the_paper(number: str, panel: str) -> None:
+    command = ITEMS[number].panels[panel].format_map({**WORDS["full"], "to": "-o f.pdf"})
+    for part in DRAWN[number, panel]:
+        assert part in command
+
+
+def test_every_item_says_its_axes_and_how_it_stands_beside_the_paper() -> None:
+    assert {(number, panel) for number, item in ITEMS.items() for panel in item.panels} == {*DRAWN}
+    for number, item in ITEMS.items():
+        assert item.verdict and bool(item.axes) == bool(item.panels or item.table), number
+    assert "not read beside the paper" in ITEMS["table 10"].verdict
+    assert "draws 10 perturbations" in ITEMS["table 4"].note and "says 20" in ITEMS["table 4"].note
+    assert "other way round" in ITEMS["table 11"].note
+
+
+def test_figures_show_one_record_of_each_method_and_noise() -> None:
+    trained = [("erm", {}), ("corruption", {"noise": "gaussian"}), ("corruption", {"noise": "uniform"})]
+    trained += [("trades", {"filter": "chen-lee", "warm_steps": 2})]
+    records = [{"train": {"method": method, "config": config}} for method, config in trained]
+    assert [prbench.row(one) for one in records] == ["ERM", "Corr_G", "Corr_U", "TRADES m=1"]
+    shown = [one["train"]["method"] for one in prbench.plain(records)]
+    assert shown == ["erm", "corruption gaussian", "corruption"]
+    assert records[1]["train"]["method"] == "corruption"
