@@ -12,6 +12,7 @@ from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import bounds, derivatives, kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
 from rbtools.measures.bounds import Bound
+from rbtools.measures.ntk import difference
 from rbtools.measures.wci import WCI
 from rbtools.registry import param
 
@@ -31,7 +32,8 @@ LOWER = (
 )
 COROLLARY = (
     "corollary 1: theorem 1 for a convolutional network, whose constants in the filter size kappa and the"
-    " pixels p are left out as those of theorem 1 are"
+    " pixels p are left out as those of theorem 1 are. The paper's filters have one dimension, kappa of p"
+    " pixels in a row; those of rescnn have two, kappa x kappa"
 )
 NOT_UNIT = "theorem 1 is about fcnn and rescnn with inputs of norm 1, and this is another network"
 
@@ -44,8 +46,10 @@ class BoundMeasure(Measure):
     with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust), the mean of y'K^-1 y over
     the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, for images
     scaled to norm 1; the condition of that theorem on the images (separation.clean, .robust). For rescnn
-    theorem 1 stands for corollary 1. prbench: its theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0
-    (prbench4), and theorem 5 with proposition 1, for training on random points (prbench5). wci: theorem 4,
+    theorem 1 stands for corollary 1. Of two classes the kernels are those of the theorem's single output, the
+    difference of the logits; of more, those of the sum of the logits, for each class against the others.
+    prbench: its theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4), and theorem 5 with
+    proposition 1, for training on random points (prbench5). wci: theorem 4,
     sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of each layer that theorem 4
     takes; Catoni's bound of lemma 1 with it (wci1).
 
@@ -127,9 +131,7 @@ class BoundMeasure(Measure):
 
     @property
     def version(self) -> int:  # type: ignore[override]
-        return (
-            4 if self.paper in ("wci", "prbench") else 3
-        )  # with version 2 of the index; with beta_theta^(i)
+        return 4  # wci: version 2 of the index; robbench: one output of two classes; prbench: beta_theta^(i)
 
     @property
     def weights(self) -> str:  # type: ignore[override]
@@ -200,11 +202,15 @@ class BoundMeasure(Measure):
 
     def _robbench(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         images = [batch.images, batch.attacked, batch.attacked_twice]
-        gram = kernel.gram(model, torch.cat(images)).cpu().numpy()
+        with torch.no_grad():
+            outputs = model(batch.images).shape[1]
+        scalar = difference(model, batch) if outputs == 2 else model
+        gram = kernel.gram(scalar, torch.cat(images)).cpu().numpy()
         n, b = len(batch), self.beta
         depth = len(derivatives.layers(model))
         labels = batch.labels.cpu()
-        targets = labels[:, None].eq(labels.unique()[None]).double().numpy() * 2 - 1
+        ones = torch.tensor([1]) if outputs == 2 else labels.unique()  # the classes whose label is +1
+        targets = labels[:, None].eq(ones[None]).double().numpy() * 2 - 1
         result: dict[str, Bound] = {}
         for name, at in (("clean", 0), ("robust", n)):
             first, second = slice(at, at + n), slice(at + n, at + 2 * n)

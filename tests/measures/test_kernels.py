@@ -168,6 +168,22 @@ def test_ntk_scores_are_those_of_the_blocks_of_one_kernel() -> None:
     assert [one.clean for one in values_] == [one.name.startswith("clean") for one in values_]
 
 
+def test_the_kernel_of_two_classes_can_be_that_of_the_logits_difference() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
+    batch = batch_of()
+    rows = []
+    for image in batch.images:
+        logits = model(image[None])[0]
+        made = torch.autograd.grad(logits[1] - logits[0], list(model.parameters()))
+        rows.append(torch.cat([part.flatten() for part in made]).double())
+    exact = torch.stack(rows) @ torch.stack(rows).T
+    found = value("ntk", model, batch, "clean.fro", kernel="clean", logits="difference")
+    assert found == pytest.approx(float(exact.norm()), rel=1e-4)
+    with pytest.raises(RbError, match="the network has 5"):
+        named("ntk", cells(), batch, kernel="clean", logits="difference")
+
+
 def test_attention_has_second_derivatives() -> None:
     found = named("hessian", tokens(), batch_of(), wrt="both", probes=2)
     assert all(value.value is not None and math.isfinite(value.value) for value in found.values())
