@@ -61,6 +61,7 @@ class BoundMeasure(Measure):
     """
 
     name = "bound"
+    version = 4  # wci: version 2 of the index; robbench: one output of two classes; prbench: beta_theta^(i)
     size = 1, 50
     random = True
     needs_record = True
@@ -128,10 +129,6 @@ class BoundMeasure(Measure):
     )
     unit: bool = False  # whether the network has the form of the theory, with inputs of norm 1
     kappa: int = 0  # the largest filter of networks of the space rescnn
-
-    @property
-    def version(self) -> int:  # type: ignore[override]
-        return 4  # wci: version 2 of the index; robbench: one output of two classes; prbench: beta_theta^(i)
 
     @property
     def weights(self) -> str:  # type: ignore[override]
