@@ -99,7 +99,7 @@ PAPER = $(BIN)/python -m rbtools.papers $@ --scale $(SCALE) --jobs $(JOBS) --dat
 	$(call if-set,SHARD,--shard) $(call if-set,WEIGHTS,--weights) $(call if-set,DATASET,--dataset) $(call if-set,TABLE,--table) \
 	$(call if-set,PR_PAIRS,--pairs) $(call if-set,PR_VITS,--vits) $(call if-set,PR_VIT_S,--vit-s)
 PAPERS := reproduce-nas-bench-201-robustness reproduce-nas-robbench-201 reproduce-prbench reproduce-search reproduce-theory \
-	reproduce-wci figures-nas-robbench-201 figures-robustness-dataset figures-prbench figures-wci
+	reproduce-wci figures-nas-robbench-201 figures-robustness-dataset figures-prbench figures-wci figures-theory
 .PHONY: $(PAPERS)
 reproduce-nas-bench-201-robustness:  ## Jung et al.: table 1 (SCALE=mini or full)
 reproduce-nas-robbench-201:  ## NAS-RobBench-201's tables 1, 4 to 7 (SCALE=mini or full)
@@ -111,6 +111,7 @@ figures-nas-robbench-201:  ## every figure and table of NAS-RobBench-201 (SCALE=
 figures-robustness-dataset:  ## every figure and table of Jung et al. 2023
 figures-prbench:  ## every figure and table of PRBench
 figures-wci:  ## every figure of the Weight-Curvature Index
+figures-theory:  ## the theorems and the algorithm of NAS-RobBench-201
 $(PAPERS): $(VENV)/run.stamp
 	@$(PAPER)
 

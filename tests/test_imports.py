@@ -63,7 +63,7 @@ TABLE: dict[str, set[str]] = {
     "probabilistic": {"rng"},
     "certification": {"probabilistic", "rng"},
     "training": {"attacks", "certification", "corruptions", "rng"},
-    "measures": {"rng"},
+    "measures": {"rng", "attacks"},
     "scoring": {"records"},
     "store": {"records"},
     "datasets": {"store"},

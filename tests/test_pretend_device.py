@@ -455,9 +455,27 @@ def test_the_loss_is_read_every_32_steps_of_an_epoch(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("rule", ["batch", "example"])
 @pytest.mark.parametrize("name", ["pgd", "trades"])
-def test_a_step_with_the_filter_does_not_wait(name: str, rule: str) -> None:
+def test_a_step_with_the_filter_waits_once(name: str, rule: str) -> None:
+    """For its decisions, after which it attacks only the examples that stay."""
     options = {"filter": "chen-lee", "filter_rule": rule, "warm_steps": 1}
-    assert not counts_of_steps(small_method(name), **options).waits
+    counts = counts_of_steps(small_method(name), **options)
+    ((kind, _),) = counts.waits
+    assert (counts.waits_of_a_step, kind) == (1, "copy to the host")
+
+
+def test_a_batch_that_the_filter_leaves_alone_is_not_attacked_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def launches(*losses: float) -> float:
+        judged = itertools.cycle(losses)  # at x', then at x
+        monkeypatch.setattr(
+            "rbtools.training.chen_lee.cross_entropy",
+            lambda logits, labels: logits.sum(1) * 0 + (0 if torch.is_grad_enabled() else next(judged)),
+        )
+        method = METHODS.build("pgd", attack_steps=10)
+        return counts_of_steps(method, filter="chen-lee", warm_steps=1).launches
+
+    assert launches(0.0, 1.0) < launches(1.0, 0.0) / 2
 
 
 def filtered(

@@ -296,8 +296,8 @@ _data_options = (
         free=True,
         metavar="NAME",
         default=None,
-        help="digits, cifar10, cifar10-c:fog.3 ..., imagefolder:PATH, npz:PATH, parquet:PATH or"
-        " python:MODULE:CLASS.  [default: the record's, else digits]",
+        help="digits, cifar10, cifar10:classes=cat/dog, cifar10-c:fog.3 ..., imagefolder:PATH, npz:PATH,"
+        " parquet:PATH or python:MODULE:CLASS.  [default: the record's, else digits]",
     ),
     click.option(
         "--data-dir",

@@ -35,6 +35,13 @@ class MeasureOptions:
         metavar="DISTANCE",
         part_of="attack:pgd:step-size",
     )
+    attack_norm: str = param(
+        "linf",
+        "The ball of PGD: L-infinity, or L2 on the sphere of the image's norm; --eps and step-size are then"
+        " shares of that norm.",
+        choices=("linf", "sphere"),
+        part_of="attack:pgd:norm",
+    )
     on: str = param(
         "auto",
         "Fresh weights, the record's checkpoint, or both; auto: the measure's own, and fresh weights where a"
@@ -103,11 +110,12 @@ def _request(
 
     if options.preset is not None:
         options, params = _preset(options, params)
-    distances = parse_units.distances(options.eps, "linf", warn)
+    norm = options.attack_norm
+    distances = parse_units.distances(options.eps, "l2" if norm == "sphere" else norm, warn)
     step = parse_units.distance(options.step_size, "--step-size", warn)
     return MeasureRequest(
         measures=tuple(shared.build(MEASURES, name, params, warn) for name in names),
-        attacks=perturbing(options.attack.split(","), distances, options.attack_steps, step),
+        attacks=perturbing(options.attack.split(","), distances, options.attack_steps, step, norm),
         eps=distances,
         on=options.on,
         splits=None if options.split is None else tuple(options.split.split(",")),

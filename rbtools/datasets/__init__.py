@@ -1,6 +1,7 @@
 """Data sets: uint8 images with labels, described and fingerprinted without loading torch.
 
-A name may carry an argument: `digits`, `imagefolder:PATH`. One file and one line below add a data set;
+A name may carry an argument: `digits`, `imagefolder:PATH`, `digits:classes=3/8` (some classes of a data set
+in memory). One file and one line below add a data set;
 python:MODULE:CLASS is one of the user's, which runs only with `allow_code`.
 Published ones are described without their files, which are in a folder of data sets (--data-dir).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from rbtools.datasets import indices
+from rbtools.datasets import indices, of_classes
 from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
 from rbtools.datasets.indices import subset
 from rbtools.datasets.normalization import NORMALIZATIONS
@@ -78,6 +79,9 @@ def source(
         raise RbError(f"{word} is a program, which would run. If you trust it, add --allow-code.")
     if word not in DATASETS and (meant := _kind_of(name)):
         raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
+    if argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN):
+        whole = source(word, data_dir, class_map, allow_code=allow_code)
+        return of_classes.OfClasses(name=name, argument=argument, whole=whole)
     opened: DatasetSource = DATASETS.load(word)(
         name=name,
         argument=argument if colon else None,

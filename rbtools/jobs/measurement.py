@@ -73,9 +73,14 @@ class MeasureRequest:
 
 
 def perturbing(
-    names: Sequence[str], distances: Sequence[float], steps: int, step_size: float | None
+    names: Sequence[str],
+    distances: Sequence[float],
+    steps: int,
+    step_size: float | None,
+    norm: str = "linf",
 ) -> tuple[Any, ...]:
-    """The attacks that perturb batches, each at every distance (in pixel units).
+    """The attacks that perturb batches, each at every distance (in pixel units; shares of the image's norm
+    in the norm sphere, which PGD alone has).
 
     A broken image stays in its batch: every image is perturbed for all steps. Raises UsageError.
     """
@@ -85,8 +90,15 @@ def perturbing(
             raise UsageError(
                 f"--attack is '{name}'. Images are perturbed by one of: {', '.join(BY_GRADIENT)}."
             )
+        if norm == "sphere" and (name != "pgd" or max(distances) > 2):
+            raise UsageError(
+                "--attack pgd:norm=sphere is for pgd alone, with --eps a share of the image's norm up to 2,"
+                " such as 0.1."
+            )
         settings = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
-        attacks += [ATTACKS.build(name, eps=eps, **settings) for eps in distances]
+        # The adversary on the sphere leaves the box: it is for kernels and bounds, and judges no network.
+        made = [ATTACKS.build(name, eps=eps, **settings) for eps in distances]
+        attacks += [replace(one, norm=norm) for one in made] if norm == "sphere" else made
     return tuple(attacks)
 
 
@@ -372,6 +384,10 @@ def _around(job: MeasureItem, clean: bool) -> tuple[list[str], list[str]]:
     else:
         before = [measure.name, *((job.on, job.data.split) if placed else ())]
     if job.attack is not None and not clean:
-        attack = [job.attack.name, metric_name.eps_name(job.attack.eps)]
+        attack = [job.attack.name + job.attack.norm_suffix]
+        attack += [metric_name.eps_name(job.attack.eps, job.attack.norm)]
         return before, [] if measure.plain and attack == ["pgd", "8"] else attack
-    return before, [metric_name.eps_name(measure.eps)] if measure.own_eps else []
+    if not measure.own_eps:
+        return before, []
+    ball = [] if measure.norm == "linf" else [measure.norm]
+    return before, [*ball, metric_name.eps_name(measure.eps, measure.norm)]

@@ -85,8 +85,9 @@ class Measure(registry.Registered):
     seed. `placed`: the names of its metrics always contain weights and split. `plain`: its metric leaves out
     the attack PGD at 8/255. `batchnorm`: the default of the statistics that BatchNorm takes on fresh weights
     ("batch", "image" or "running"); None if the measure is defined with running ones only. `less_is_better`:
-    the direction of a ranking by it (as in rbtools.records.metric_name). `own_eps`: it has a parameter `eps`,
-    the radius of the ball that it maximises over. `needs_record`: `filled` takes settings from the record.
+    the direction of a ranking by it (as in rbtools.records.metric_name). `own_eps`: it has parameters `eps`
+    and `norm`, the radius and the norm of the ball that it maximises over. `needs_record`: `filled` takes
+    settings from the record.
     """
 
     name: ClassVar[str]

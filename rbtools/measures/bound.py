@@ -12,6 +12,7 @@ from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import bounds, derivatives, kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
 from rbtools.measures.bounds import Bound
+from rbtools.measures.ntk import difference
 from rbtools.measures.wci import WCI
 from rbtools.registry import param
 
@@ -31,7 +32,8 @@ LOWER = (
 )
 COROLLARY = (
     "corollary 1: theorem 1 for a convolutional network, whose constants in the filter size kappa and the"
-    " pixels p are left out as those of theorem 1 are"
+    " pixels p are left out as those of theorem 1 are. The paper's filters have one dimension, kappa of p"
+    " pixels in a row; those of rescnn have two, kappa x kappa"
 )
 NOT_UNIT = "theorem 1 is about fcnn and rescnn with inputs of norm 1, and this is another network"
 
@@ -44,16 +46,22 @@ class BoundMeasure(Measure):
     with the joint kernels K_all (robbench1.clean) and K~_all (robbench1.robust), the mean of y'K^-1 y over
     the classes; theorem 2 (robbench2.clean, .robust), a lower bound of the smallest eigenvalue, for images
     scaled to norm 1; the condition of that theorem on the images (separation.clean, .robust). For rescnn
-    theorem 1 stands for corollary 1. prbench: its theorems 1 and 2 on |R - R_S|, and theorem 1 with the best
-    t0 (prbench4). wci: theorem 4, sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of
-    each layer that theorem 4 takes; Catoni's bound of lemma 1 with it (wci1).
+    theorem 1 stands for corollary 1. Of two classes the kernels are those of the theorem's single output, the
+    difference of the logits; of more, those of the sum of the logits, for each class against the others.
+    prbench: its theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4), and theorem 5 with
+    proposition 1, for training on random points (prbench5). wci: theorem 4,
+    sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of each layer that theorem 4
+    takes; Catoni's bound of lemma 1 with it (wci1).
 
     Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
-    bounds of the constants; the record notes that. Settings of the training (images n, updates T, weight
-    lambda of a term such as TRADES') are taken from the record if they are not given.
+    bounds of the constants; the record notes that. `smooth_theta_local` of the record has the mean and the
+    least beta_theta^(i) of single images (eq. 126), the largest of which is beta_theta. Settings of the
+    training (images n, updates T, weight lambda of a term such as TRADES') are taken from the record if they
+    are not given.
     """
 
     name = "bound"
+    version = 4  # wci: version 2 of the index; robbench: one output of two classes; prbench: beta_theta^(i)
     size = 1, 50
     random = True
     needs_record = True
@@ -123,10 +131,6 @@ class BoundMeasure(Measure):
     kappa: int = 0  # the largest filter of networks of the space rescnn
 
     @property
-    def version(self) -> int:  # type: ignore[override]
-        return 4 if self.paper == "wci" else 3  # 4: with version 2 of the index
-
-    @property
     def weights(self) -> str:  # type: ignore[override]
         return "init" if self.paper == "robbench" else "trained"
 
@@ -173,7 +177,9 @@ class BoundMeasure(Measure):
         if self.paper == "wci":
             return self._from_wci(results, sizes)
         if self.paper == "prbench":
-            return self._from_constants({key: max(result[key] for result in results) for key in results[0]})
+            local = [value for result in results for value in result["smooth_theta_local"]]
+            names = results[0].keys() - {"smooth_theta_local"}
+            return self._from_constants({key: max(result[key] for result in results) for key in names}, local)
         worst = {"robbench1": max, "robbench2": min, "separation": max}
         each = {name: [bounds.Bound(**result[name]) for result in results] for name in results[0]}
         notes = [*([] if self.unit else [NOT_UNIT]), *([COROLLARY] if self.kappa else [])]
@@ -193,11 +199,15 @@ class BoundMeasure(Measure):
 
     def _robbench(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         images = [batch.images, batch.attacked, batch.attacked_twice]
-        gram = kernel.gram(model, torch.cat(images)).cpu().numpy()
+        with torch.no_grad():
+            outputs = model(batch.images).shape[1]
+        scalar = difference(model, batch) if outputs == 2 else model
+        gram = kernel.gram(scalar, torch.cat(images)).cpu().numpy()
         n, b = len(batch), self.beta
         depth = len(derivatives.layers(model))
         labels = batch.labels.cpu()
-        targets = labels[:, None].eq(labels.unique()[None]).double().numpy() * 2 - 1
+        ones = torch.tensor([1]) if outputs == 2 else labels.unique()  # the classes whose label is +1
+        targets = labels[:, None].eq(ones[None]).double().numpy() * 2 - 1
         result: dict[str, Bound] = {}
         for name, at in (("clean", 0), ("robust", n)):
             first, second = slice(at, at + n), slice(at + n, at + 2 * n)
@@ -218,28 +228,32 @@ class BoundMeasure(Measure):
             result[f"separation.{name}"] = bounds.separation(flat.cpu().numpy(), radius)
         return {name: asdict(bound) for name, bound in result.items()}
 
-    def _from_constants(self, largest: dict[str, float]) -> list[Value]:
+    def _from_constants(self, largest: dict[str, float], local: Sequence[float]) -> list[Value]:
         options = {name: getattr(self, name) for name in (*CONSTANTS, "gamma", "softmax")}
         guessed = tuple(name for name, value in options.items() if value is None)
         used = {name: largest[name] if value is None else value for name, value in options.items()}
         constants = bounds.Constants(**{name: used[name] for name in CONSTANTS})
-        more = {"constants": {name: used[name] for name in CONSTANTS}}
+        more: dict[str, Any] = {"constants": {name: used[name] for name in CONSTANTS}}
+        if self.smooth_theta is None:
+            more["smooth_theta_local"] = {"mean": math.fsum(local) / len(local), "least": min(local)}
         if self.examples is None or self.updates is None:
             reason = "the record tells no training: give --examples N:updates=T"
-            return [_none(name, reason) for name in ("prbench1", "prbench2", "prbench4")]
+            return [_none(name, reason) for name in ("prbench1", "prbench2", "prbench4", "prbench5")]
         about = used["gamma"], self.examples, self.updates
         of_first = [key for key in guessed if key != "softmax"]
         values = [
             _value("prbench1", bounds.prbench1(constants, *about, self.c), of_first, more),
             _value("prbench4", bounds.prbench4(constants, *about, self.c), of_first, more),
         ]
+        of_weights = [key for key in guessed if key.endswith("_theta")]
+        fifth = bounds.prbench5(constants, self.examples, self.updates, self.c)
         if self.weight is None:
             second = _none("prbench2", "the training has no weight lambda: give --weight")
         else:
             extra: dict[str, Any] = {"weight": self.weight, "c": self.c, "form": self.form}
             bound = bounds.prbench2(constants, *about, nu=used["softmax"], **extra)
             second = _value("prbench2", bound, guessed, more)
-        return [values[0], second, values[1]]
+        return [values[0], second, values[1], _value("prbench5", fifth, of_weights, more)]
 
     def _from_wci(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
         index: Any = WCI(probes=self.probes).values(results, sizes)[0]
@@ -267,12 +281,14 @@ class BoundMeasure(Measure):
         return [replace(estimate, se=index.se * slope[estimate.name], over=index.over) for estimate in values]
 
 
-def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
+def estimates(model: nn.Module, batch: MeasureBatch) -> BatchResult:
     """The largest ratios on these images, their attacked ones, and in the direction of gradients.
 
-    Keys: the names of the constants, gamma (the largest L2 distance of an attacked image) and softmax.
+    Keys: the names of the constants, gamma (the largest L2 distance of an attacked image), softmax, and
+    smooth_theta_local, a list of the smooth_theta of each attacked image.
     """
     largest = dict.fromkeys((*CONSTANTS, "gamma", "softmax"), 0.0)
+    local = []
 
     def raise_to(name: str, value: float) -> None:
         largest[name] = max(largest[name], value)
@@ -290,15 +306,17 @@ def estimates(model: nn.Module, batch: MeasureBatch) -> dict[str, float]:
             raise_to("lipschitz", abs(losses[1] - losses[0]) / distance)
             raise_to("smooth", float((gradients[1] - gradients[0]).norm()) / distance)
         hessian = derivatives.WeightHessian(model, moved, y, 1)
-        vector = gradients[1]
+        vector, steepest = gradients[1], 0.0
         for _ in range(_ITERATIONS):
             length = float(vector.norm())
             if not length > 0:
                 break
             product = hessian.flat((vector / length)[None])[0]
-            raise_to("smooth_theta", float(product.norm()))
+            steepest = max(steepest, float(product.norm()))
             vector = product
-    return {name: float(torch.tensor(value, dtype=torch.float64)) for name, value in largest.items()}
+        raise_to("smooth_theta", steepest)
+        local.append(steepest)
+    return {**largest, "smooth_theta_local": local}
 
 
 def _of_image(model: nn.Module, image: Tensor, label: Tensor) -> tuple[float, float, Tensor]:

@@ -187,6 +187,22 @@ def prbench4(constants: Constants, gamma: float, n: int, steps: int, c: float | 
     return _stability(*_of_worst_point(constants, gamma), gamma, n, steps, c, best=True)
 
 
+def prbench5(constants: Constants, n: int, steps: int, c: float | None = None) -> Bound:
+    """PRBench's proposition 1 with theorem 5: E(R - R_S) of training on random points (corruption, CVaR).
+
+    1/n + 2 phi^2 T / (psi (n-1)), phi = 2 L_theta and psi = max(phi, 2 beta_theta + L_theta^2). Such an
+    objective is phi-Lipschitz and psi-smooth (lemma 3 has phi and psi of the plain loss), without the term
+    n phi chi of `prbench1`; theorem 5 bounds the expected gap by the stability, which is theorem 4's with eta
+    0. The other arguments and `vacuous`: as in `prbench1`.
+    """
+    phi, _, smooth = _of_worst_point(constants, 0.0)
+    bound = _stability(phi, 0.0, max(phi, smooth), 0.0, n, steps, c)
+    formula = bound.formula.replace("(2 phi^2 + n phi chi)", "2 phi^2")
+    unused = ("chi", "gamma")
+    inputs = {name: value for name, value in bound.inputs.items() if name not in unused}
+    return replace(bound, formula=formula, inputs=inputs)
+
+
 def _of_worst_point(k: Constants, gamma: float) -> tuple[float, float, float]:
     """phi, chi and psi of training on the worst point of a ball."""
     phi = 2 * k.lipschitz_theta

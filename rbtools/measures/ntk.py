@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rbtools.errors import RbError
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures import kernel
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value
@@ -52,8 +53,9 @@ class NTK(Measure):
     beta: float = param(0.5, "The share of adversarial loss in the joint kernels.", check="fraction")
     logits: str = param(
         "sum",
-        "The kernel of the sum of the logits, or the sum of the logits' kernels.",
-        choices=("sum", "each"),
+        "The kernel of the sum of the logits; the sum of the logits' kernels; or, of two classes, the kernel"
+        " of the logits' difference, the single output of the theory.",
+        choices=("sum", "each", "difference"),
         part_of="kernel:logits",
     )
 
@@ -71,6 +73,8 @@ class NTK(Measure):
         images += [batch.attacked_twice] if self.attacks > 1 else []
         # The kernels are the blocks of one kernel of clean and attacked images together.
         each = self.logits == "each"
+        if self.logits == "difference":
+            model = difference(model, batch)
         if batch.together:
             gram = kernel.gram_of_batches(model, images, each_logit=each).cpu()
         else:
@@ -100,6 +104,20 @@ class NTK(Measure):
                 more["reason"] = "the kernel is singular: two images have the same gradient, or all have none"
             values.append(replace(value, more=more, clean=value.name.startswith("clean.")))
         return values
+
+
+def difference(model: nn.Module, batch: MeasureBatch) -> nn.Module:
+    """The network with the difference of its two logits as its output. RbError for more classes."""
+    from rbtools.measures.scalar import Difference
+
+    with torch.no_grad():
+        count = model(batch.images).shape[1]
+    if count != 2:
+        raise RbError(
+            f"The difference of the logits is of two classes, and the network has {count}. Choose two:"
+            " --dataset cifar10:classes=cat/dog."
+        )
+    return Difference(model)
 
 
 def _norms(name: str, kernel: Tensor) -> BatchResult:

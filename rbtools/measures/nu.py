@@ -6,22 +6,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rbtools.attacks import steps
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.measures.base import BatchResult, Measure, MeasureBatch, Value, over_images
 from rbtools.registry import param
+from rbtools.rng.draws import Draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nu(Measure):
     """Mean over the images of the largest distance |p(x + d) - p(x)| of softmax outputs for |d| <= eps.
 
-    PRBench eq. 17, with the Euclidean distance, found by gradient steps on it from a uniform start in the
-    L-infinity ball and the box, so a lower bound; nu.max is the largest of the images. The best iterate
-    counts.
+    PRBench eq. 17: both lengths are L2, and nu is the largest of the images, nu.max; `norm` linf has the ball
+    of the attacks. Found by gradient steps on the distance from a uniform start in the ball and the box, for
+    the given weights, so a lower bound. The best iterate counts. --eps is in 1/255 for either norm.
     """
 
     name = "nu"
-    version = 2
+    version = 3
     weights = "trained"
     split = "test"
     random = True
@@ -30,14 +32,15 @@ class Nu(Measure):
     of_images = True
 
     eps: float = 8 / 255
+    norm: str = param("l2", "Norm of the ball: l2 (PRBench), linf.", choices=("l2", "linf"))
     steps: int = param(20, "Gradient steps, of 2.5*eps/steps each.", check="positive")
 
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         rows = torch.arange(len(batch), device=batch.images.device)
         each: list[float] = []
         for some in rows.split(batch.chunk):
-            start = batch.draws.take(some).child("nu").uniform(batch.images.shape[1:]).mul(2).sub(1)
-            each += self._distances(model, batch.images[some], start).tolist()
+            draws = batch.draws.take(some).child("nu")
+            each += self._distances(model, batch.images[some], draws).tolist()
         return {"": each}
 
     def values(self, results: Sequence[BatchResult], sizes: Sequence[int]) -> list[Value]:
@@ -46,12 +49,13 @@ class Nu(Measure):
         largest = max(each) if all(map(math.isfinite, each)) else math.nan
         return [over_images("", each), Value("max", largest)]
 
-    def _distances(self, model: nn.Module, images: Tensor, start: Tensor) -> Tensor:
+    def _distances(self, model: nn.Module, images: Tensor, draws: Draws) -> Tensor:
         """The largest distance over all steps for each image (N,)."""
         with torch.no_grad():
             there = model(images).double().softmax(1)
         best = torch.zeros(len(images), dtype=torch.float64, device=images.device)
-        points = _within(images + self.eps * start, images, self.eps)
+        points = steps.uniform_start(images, draws, self.eps, self.norm)
+        length = 2.5 * self.eps / self.steps
         for step in range(self.steps + 1):
             with torch.enable_grad():
                 points = points.detach().requires_grad_()
@@ -62,13 +66,8 @@ class Nu(Measure):
                 )
             best = torch.maximum(best, squares.detach())
             if step < self.steps:
-                moved = points.detach() + 2.5 * self.eps / self.steps * gradient.sign()
-                points = _within(moved, images, self.eps)
+                points = steps.step(
+                    points.detach(), gradient, images, eps=self.eps, step_size=length, norm=self.norm
+                )
         distances: Tensor = best.sqrt()
         return distances
-
-
-def _within(points: Tensor, images: Tensor, eps: float) -> Tensor:
-    """Project points onto the ball around the images and onto the box."""
-    points_inside: Tensor = torch.minimum(torch.maximum(points, images - eps), images + eps).clamp(0, 1)
-    return points_inside

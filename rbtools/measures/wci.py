@@ -181,7 +181,7 @@ def _linear_traces(
                     root, examples = outputs.softmax(1).sqrt(), signs.take(part)
                     for number in numbers:
                         vector = derivatives.rademacher(examples, outputs.shape[1], number).to(outputs.dtype)
-                        vector = root * (vector - root * (root * vector).sum(1, keepdim=True))
+                        vector = _times_root(root, vector)
                         product = transposed(vector)[0]
                         earlier = sums.pop(number, {})
                         sums[number] = {n: v + earlier[n] if n in earlier else v for n, v in product.items()}
@@ -191,3 +191,29 @@ def _linear_traces(
         means = torch.stack(estimates).cpu().double().view(-1, count, len(names)).sum(0).div(len(images))
     result: list[list[float]] = means.tolist()
     return result
+
+
+def _times_root(root: Tensor, vectors: Tensor) -> Tensor:
+    """S u for each image, where S S' = C: diag(r) u - r^2 (r . u), with r = sqrt p. All are (N, K)."""
+    product: Tensor = root * (vectors - root * (root * vectors).sum(1, keepdim=True))
+    return product
+
+
+def of_batch(model: nn.Module, logits: Tensor, signs: Tensor) -> Tensor:
+    """The index on one batch by one probe: a scalar with its graph to the weights.
+
+    The sum over layers of |W| |J' S u| / sqrt(N), as |J' S u|^2 / N estimates a layer's trace (see `traces`);
+    this is the root of an estimate, so on average it is below the index. logits: (N, K) with their graph; in
+    training mode J includes the statistics of the batch. signs: u, random, (N, K). Where logits are not
+    piecewise linear in a weight, it is the trace of J' C J alone, without the second derivatives of logits.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    named = dict(model.named_parameters())
+    weights = [named[name] for name in derivatives.layers(model).values() if named[name].requires_grad]
+    # 0 has no root with a derivative: a probability that underflows counts as the least number.
+    root = logits.softmax(1).clamp_min(torch.finfo(logits.dtype).tiny).sqrt()
+    vectors = _times_root(root, signs.to(root))
+    gradients = torch.autograd.grad(logits, weights, vectors, create_graph=True, allow_unused=True)
+    terms = [w.norm() * g.norm() for w, g in zip(weights, gradients, strict=True) if g is not None]
+    total: Tensor = torch.stack(terms).sum() / math.sqrt(len(logits))
+    return total

@@ -177,7 +177,8 @@ def choose_cell(
     source = "synthetic images" if images is None else f"{len(images)} images of the data set"
     shown = {str(one.arch["name"]): round(value, 4) for value, one in ranking[:4]}
     enough, far = (MARGIN_SYNTHETIC, FAR_SYNTHETIC) if images is None else (MARGIN, FAR)
-    if margin is not None and (margin < enough or best > far):
+    # Outputs that are not finite decide nothing: their divergences and margin are NaN.
+    if margin is not None and not (margin >= enough and best <= far):
         listed = ", ".join(f"{name} ({value:g})" for name, value in shown.items())
         hint = " With --dataset, its images decide more sharply." if images is None else ""
         raise Ambiguous(

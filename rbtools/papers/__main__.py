@@ -26,6 +26,7 @@ FIGURES = {
     "robustness-dataset": ("nas-bench-201-robustness",),
     "prbench": ("prbench",),
     "wci": ("wci",),
+    "theory": ("theory",),
 }
 NAMES = (*(f"reproduce-{name}" for name in (*RECIPES, "search")), *(f"figures-{name}" for name in FIGURES))
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

@@ -217,14 +217,14 @@ def nas_robbench_201(s: Setting) -> str:
         sample = f"{{ {s.at(_DARTS, '', '')} {_robbench_sample(s)}; }} | {train}; {{ {derived}; }} | {train}"
         networks = f"{{ {sample}; }} | {corrupt}"
     far = s.at("--eps 64,128,255", "--eps 16,32,64,128,255", "--eps 64,128,255 --n 5 --steps 3")
-    square = s.at("--eps 12 --n 100 --queries 200", "--eps 3", "--eps 12 --n 5 --queries 5")
+    square = s.at("--eps 12,32 --n 100 --queries 200", "--eps 3,8", "--eps 12,32 --n 5 --queries 5")
     autoattack = s.at(
         "--eps 32 --n 50 --attacks apgd-ce,apgd-t", "--eps 8", "--eps 32 --n 2 --attacks apgd-ce"
     )
     kernels = s.at(
         "--kernel twice --attack fgsm,pgd --eps 12,32 --batch-size 20",
         "--preset nasrobbench201",
-        "--kernel robust --eps 32 --batch-size 4",
+        "--kernel twice --attack fgsm,pgd --eps 12,32 --batch-size 4",
     )
     near = s.at("--eps 12,32", "--eps 3,8", "--eps 12,32 --n 5")
     return " | ".join(
@@ -234,6 +234,7 @@ def nas_robbench_201(s: Setting) -> str:
             f"rb-attack pgd {near} --iterate last",
             f"rb-attack pgd {far} --iterate last",
             f"rb-attack square {square} --schedule rescaled",
+            f"rb-attack noise {near} {s.at('--samples 20', '', '--samples 2')}",  # table 4 e
             f"rb-attack aa {autoattack}",
             f"rb-measure ntk {kernels}",  # figures 5 and 6 and the scores of table 7, on fresh weights
             f"rb-measure naswot {s.at('--batch-size 64', '', '--batch-size 8')}",
@@ -313,19 +314,25 @@ def wci(s: Setting) -> str:
     return f"{{ for how in {regularizers}; do {trained}; done; }} | rb-measure bound --paper wci {bound}"
 
 
-# --- the theory of NAS-RobBench-201: its bounds on its own networks, before training
-# --------------------------
+# --- the theory of NAS-RobBench-201: bounds and algorithm 1 on its own networks -----------------------------
 
 
 def theory(s: Setting) -> str:
-    fcnn = s.at("--depth 3 --sample 6", "--dataset cifar10", "--depth 2 --sample 1 --width 8")
-    rescnn = s.at(
-        "--depth 3 --sample 3 --width 16", "--dataset cifar10 --sample 24", "--depth 2 --sample 1 --width 4"
+    """The kernels and bounds are of fresh weights, which are those that algorithm 1 starts from."""
+    data = s.at(
+        "--dataset digits:classes=3/8", "--dataset cifar10:classes=cat/dog", "--dataset digits:classes=3/8"
     )
-    how = s.at("--eps 2,16 --batch-size 20", "--eps 8", "--eps 16 --batch-size 4 --attack-steps 1")
+    fcnn = s.at("--depth 3 --sample 6", "", "--depth 2 --sample 1 --width 8")
+    rescnn = s.at("--depth 3 --sample 3 --width 16", "--sample 24", "--depth 2 --sample 1 --width 4")
+    batch = s.at("--batch-size 20", "--batch-size 50", "--batch-size 4")
+    sphere = f"--attack pgd:norm=sphere{s.at('', '', ',steps=1')} --eps 0.1 {batch}"
+    few = s.at("--step-size 0.025", "--step-size 0.025", "--step-size 0.1 --attack-steps 1")
     return (
-        f"{{ rb-arch --space fcnn {fcnn}; rb-arch --space rescnn {rescnn}; }}"
-        f" | rb-measure bound --paper robbench {how}"
+        f"{{ rb-arch --space fcnn {fcnn} {data}; rb-arch --space rescnn {rescnn} {data}; }}"
+        f" | rb-train --preset nasrobbench201-algorithm1 --eps 0.1 {few} --track robust"
+        f" --jobs {s.jobs} | rb-attack none"
+        f" | rb-measure ntk --kernel joint:logits=difference {sphere}"
+        f" | rb-measure bound --paper robbench {sphere}"
     )
 
 

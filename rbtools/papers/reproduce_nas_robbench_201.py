@@ -1,7 +1,8 @@
 """NAS-RobBench-201 beside ours: tables 1 and 4 to 7, and the paper's claims.
 
 At full scale all 6,466 architectures are trained three times on CIFAR-10. mini and tiny train a few of each
-number of none edges on the built-in digits, at distances four times as large (12 and 32 for 3 and 8).
+number of none edges on the built-in digits, at distances four times as large (12 and 32 for 3 and 8). Seeds
+are averaged before anything is compared. The printed values are in printed/nas-robbench-201-table-*.tsv.
 """
 
 from __future__ import annotations
@@ -11,66 +12,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from rbtools.papers import printed, reproduce_search
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
-from rbtools.papers import reproduce_search
 from rbtools.papers import sidebyside as side
+from rbtools.scoring import merge
 
+PRINTED = "nas-robbench-201-table"
 SETS = (*side.IMAGES, "cifar10-c", "cifar100-c")  # data sets of the full scale
-# Table 1: Spearman's rank correlation on CIFAR-10; with a star the robustness dataset of NAS-Bench-201. These
-# nine of its fifteen metrics are available.
+# Of table 1; with a star the robustness dataset of NAS-Bench-201.
 COLUMNS_1 = ("clean", "PGD 8", "FGSM 8", "clean*", "PGD 8*", "FGSM 8*")
-TABLE_1 = {
-    "clean, PGD 8": 0.985,
-    "clean, FGSM 8": 0.989,
-    "PGD 8, FGSM 8": 0.998,
-    "clean, clean*": 0.977,
-    "PGD 8, PGD 8*": 0.382,
-    "FGSM 8, FGSM 8*": 0.931,
-    "clean*, PGD 8*": 0.322,
-    "clean*, FGSM 8*": 0.891,
-    "PGD 8*, FGSM 8*": 0.487,
-}
-# Table 5: the best architecture by its number of none edges.
+# Of tables 4 and 5, whose networks are the best of each number of none edges.
+BEST = tuple(f"none={number}" for number in range(5))
 COLUMNS = (
     *("clean", "FGSM 3", "Square 3", "PGD 3", "PGD 8", "PGD 16", "PGD 32", "PGD 64"),
     *("PGD 128", "PGD 255"),  # 0 in every row
 )
-TABLE_5 = {
-    "0": (0.7946, 0.6975, 0.6929, 0.6924, 0.4826, 0.1774, 0.0083, 0.0),
-    "1": (0.7928, 0.6933, 0.6884, 0.6874, 0.4798, 0.1744, 0.0077, 0.0),
-    "2": (0.7842, 0.6832, 0.6786, 0.6779, 0.4711, 0.1739, 0.0080, 0.0),
-    "3": (0.7456, 0.6515, 0.6482, 0.6472, 0.4442, 0.1599, 0.0079, 0.0),
-    "4": (0.5320, 0.4560, 0.4427, 0.4528, 0.3191, 0.1393, 0.0193, 0.0010),
-}
-# Table 6: Spearman of CIFAR-10-C at severity 5 with PGD at 3 and 8; that with FGSM is within .004 of it.
-COLUMNS_6 = ("PGD 3", "PGD 8", "FGSM 3", "FGSM 8")
-TABLE_6 = {
-    "shot_noise": (0.984, 0.965),
-    "motion_blur": (0.990, 0.980),
-    "snow": (0.995, 0.989),
-    "pixelate": (0.996, 0.984),
-    "gaussian_noise": (0.981, 0.961),
-    "defocus_blur": (0.993, 0.983),
-    "brightness": (0.993, 0.984),
-    "fog": (0.916, 0.918),
-    "zoom_blur": (0.992, 0.978),
-    "frost": (0.991, 0.985),
-    "glass_blur": (0.993, 0.981),
-    "impulse_noise": (0.947, 0.936),
-    "contrast": (-0.555, -0.574),
-    "jpeg_compression": (0.996, 0.984),
-    "elastic_transform": (0.995, 0.984),
-}
-# Table 7: the results of searches without training, in thousandths.
+COLUMNS_6 = ("PGD 3", "FGSM 3", "PGD 8", "FGSM 8")
 COLUMNS_7 = ("clean", "FGSM 3", "PGD 3", "FGSM 8", "PGD 8")
-TABLE_7 = {
-    "KNAS": (767, 675, 670, 521, 472),
-    "EigenNAS": (766, 674, 668, 520, 471),
-    "NASWOT": (766, 674, 668, 520, 471),
-    "NASI": (666, 571, 567, 410, 379),
-    "AdvRush": (587, 492, 489, 352, 330),
-    "DARTS": (332, 286, 285, 215, 213),
-}
 # The names in `rb-search` of the searches of table 7 that derive a cell from a supernet. The paper prints no
 # cell.
 DERIVED = {"nasi": "NASI", "advrush": "AdvRush", "darts": "DARTS"}
@@ -85,6 +43,7 @@ def metrics(scale: str) -> dict[str, str]:
     distances = ("16", "32", "64") if scale == "full" else ("64", "128", "255")
     steps = "3" if scale == "tiny" else "20"
     names = {"clean": "acc", "FGSM 3": f"fgsm.{near}", "FGSM 8": f"fgsm.{far}", "Square 3": f"square.{near}"}
+    names |= {"Square 8": f"square.{far}", "random 3": f"noise.{near}", "random 8": f"noise.{far}"}
     names |= {"PGD 3": f"pgd20.{near}", "PGD 8": f"pgd20.{far}", "PGD 255": f"pgd{steps}.255"}
     if scale == "full":
         names["PGD 128"] = "pgd20.128"
@@ -93,30 +52,51 @@ def metrics(scale: str) -> dict[str, str]:
     }
 
 
-def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records that figures show: those of the sample, not what a search derived for table 7."""
+SHARE = "share of all"
+# Table 4, the signs in turn: no accuracy of a row is above the one before it.
+SIGNS = {
+    **{f"a) FGSM leaves no less than PGD ({eps})": (f"FGSM {eps}", f"PGD {eps}") for eps in (3, 8)},
+    **{f"b) Square leaves no less than PGD ({eps})": (f"Square {eps}", f"PGD {eps}") for eps in (3, 8)},
+    "c) without a bound nothing is left (PGD 255)": ("zero", "PGD 255"),
+    "d) accuracy falls with the distance": ("PGD 3", "PGD 8", "PGD 16", "PGD 32"),
+    **{f"e) random points leave no less than PGD ({eps})": (f"random {eps}", f"PGD {eps}") for eps in (3, 8)},
+}
+
+
+def sample(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of the sample, without what a search derived for table 7."""
     return [record for record in records if "search" not in record]
 
 
+def plain(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records that figures show: one an architecture and data set, with the means over its seeds."""
+    groups = defaultdict(list)
+    for record in sample(records):
+        groups[record.get("dataset"), record["arch"]["str"]].append(record)
+    return [merge.merged(some, {"over": ["seed"]}) if len(some) > 1 else some[0] for some in groups.values()]
+
+
 def kernels(scale: str) -> dict[str, str]:
-    """The tangent kernels of figure 5 that section 4.3 compares -> metric of our records."""
-    far = "8" if scale == "full" else "32"
-    names = {f"{which} kernel": f"ntk.{which}.fro.pgd.{far}" for which in ("robust", "twice")}
+    """The five tangent kernels of figure 5 -> metric of our records."""
+    distances = {"3": "3", "8": "8"} if scale == "full" else {"3": "12", "8": "32"}
+    names = {
+        f"{which} kernel {name}": f"ntk.{which}.fro.pgd.{eps}"
+        for which in ("robust", "twice")
+        for name, eps in distances.items()
+    }
     return {"clean kernel": "ntk.clean.fro", **names}
 
 
 def networks(records: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     """Of each architecture the means over its seeds, and its number of none edges."""
-    groups = defaultdict(list)
-    for record in side.of_first_set(plain(records)):
-        groups[record["arch"]["str"]].append(record)
-    found = []
-    for some in groups.values():
-        wanted = {**metrics(scale), **kernels(scale), **{name: f"corrupt.{name}.5" for name in TABLE_6}}
-        values = side.means(some, lambda _: "all", wanted).get("all", {})
-        arch = some[0]["arch"]
-        found.append({**values, "none": arch["none"], "class": arch["class"]})
-    return found
+    some = side.of_first_set(sample(records))
+    corruptions = printed.read(f"{PRINTED}-6")
+    wanted = {**metrics(scale), **kernels(scale), **{name: f"corrupt.{name}.5" for name in corruptions}}
+    values = side.means(some, lambda record: record["arch"]["str"], wanted)
+    archs = {record["arch"]["str"]: record["arch"] for record in some}
+    return [
+        {**values.get(name, {}), "none": arch["none"], "class": arch["class"]} for name, arch in archs.items()
+    ]
 
 
 def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -125,7 +105,7 @@ def best_by_none(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | 
     found: dict[str, dict[str, float | None]] = {}
     for none in sorted({one["none"] for one in rows}):
         some = [one for one in rows if one["none"] == none]
-        found[str(none)] = max(some, key=lambda one: sum(one.get(name) or 0.0 for name in robust))
+        found[f"none={none}"] = max(some, key=lambda one: sum(one.get(name) or 0.0 for name in robust))
     return found
 
 
@@ -133,7 +113,9 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
     """The paper's claims, tested on these networks."""
     rows = networks(records, scale)
     best, table_6 = best_by_none(rows), with_corruptions(rows)
-    correlations = {pair: side.correlation(rows, *pair.split(", ")) for pair in list(TABLE_1)[:3]}
+    paper_6 = printed.read(f"{PRINTED}-6")
+    pairs_1 = itertools.combinations(COLUMNS_1[:3], 2)
+    correlations = {", ".join(pair): side.correlation(rows, *pair) for pair in pairs_1}
     found = [
         side.above(f"Spearman of {pair} is above .9", value, 0.9) for pair, value in correlations.items()
     ]
@@ -143,24 +125,25 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
         found.append(side.all_above(words, attacked, or_equal=True))
     ladder = ("clean", "PGD 3", "PGD 8", "PGD 16", "PGD 32")
     for one, next_ in itertools.pairwise(ladder):
-        pairs = [(f"none={none}", row.get(one), row.get(next_)) for none, row in best.items()]
+        pairs = [(none, row.get(one), row.get(next_)) for none, row in best.items()]
         words = f"accuracy does not rise from {one} to {next_}"
         found.append(side.all_above(words, pairs, or_equal=True))
     for fewer, more in itertools.pairwise(sorted(best)):
         a, b = best[fewer].get("PGD 8"), best[more].get("PGD 8")
-        found.append(side.above(f"the best with {fewer} none edges is above that with {more} (PGD 8)", a, b))
+        found.append(side.above(f"the best with {fewer} is above that with {more} (PGD 8)", a, b))
     # A network without a live path predicts the same class for every image, which attacks cannot change.
     far = max((float(one["PGD 255"] or 0.0) for one in best.values() if "PGD 255" in one), default=None)
     found.append(side.below("PGD without a bound (255) leaves nothing of the best ones", far, 0.0))
     for name, values in table_6.items():
-        sign = TABLE_6[name][0] > 0
+        sign = (paper_6[name]["PGD 3"] or 0.0) > 0
         value = values.get("PGD 3")
         words = f"{name} is {'positively' if sign else 'negatively'} correlated with PGD 3"
         found.append(side.above(words, value, 0.0) if sign else side.above(words, 0.0, value))
     of_kernels = {name: side.correlation(rows, name, "PGD 8") for name in kernels(scale)}
-    for name in ("robust", "twice"):
-        words = f"the {name} kernel is correlated more with PGD 8 than the clean one (section 4.3)"
-        found.append(side.above(words, of_kernels[f"{name} kernel"], of_kernels["clean kernel"]))
+    clean = of_kernels.pop("clean kernel")
+    for name, value in of_kernels.items():
+        words = f"the {name} is correlated more with PGD 8 than the clean one (section 4.3)"
+        found.append(side.above(words, value, clean))
     return found
 
 
@@ -168,18 +151,15 @@ def with_corruptions(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, floa
     """Table 6: rank correlations of accuracy under each corruption with that under attacks."""
     return {
         name: {column: side.correlation(rows, name, column) for column in COLUMNS_6}
-        for name in TABLE_6
+        for name in printed.read(f"{PRINTED}-6")
         if any(name in one for one in rows)
     }
 
 
 def across(rows: Sequence[dict[str, Any]], others: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     """The rows, with the robustness dataset's columns (starred) where it has the architecture."""
-    columns = jung.metrics(scale)
-    at: dict[int, dict[str, Any]] = {}
-    for record in side.of_first_set(others):
-        values = {f"{name}*": record["metrics"].get(columns[name]) for name in ("clean", "PGD 8", "FGSM 8")}
-        at[record["arch"]["class"]] = {name: value for name, value in values.items() if value is not None}
+    columns = {f"{name}*": jung.metrics(scale)[name] for name in ("clean", "PGD 8", "FGSM 8")}
+    at = side.means(side.of_first_set(others), lambda record: record["arch"]["class"], columns)
     return [{**one, **at.get(one["class"], {})} for one in rows]
 
 
@@ -191,34 +171,37 @@ def tables(
     others: records of the robustness dataset of NAS-Bench-201, for the other half of table 1.
     """
     rows = networks(records, scale)
-    pairs = (
-        [", ".join(pair) for pair in itertools.combinations(COLUMNS_1, 2)] if others else list(TABLE_1)[:3]
-    )
     starred = across(rows, others or [], scale)
-    table_1 = {pair: {"Spearman": side.correlation(starred, *pair.split(", "))} for pair in pairs}
-    paper_6 = {name: dict(zip(COLUMNS_6[:2], values, strict=True)) for name, values in TABLE_6.items()}
-    paper_5 = {none: dict(zip(COLUMNS, (*values, 0.0, 0.0), strict=True)) for none, values in TABLE_5.items()}
-    paper_1 = {pair: {"Spearman": value} for pair, value in TABLE_1.items()}
-    paper_7 = {
-        name: dict(zip(COLUMNS_7, [value / 1000 for value in values], strict=True))
-        for name, values in TABLE_7.items()
-    }
+    paper = {number: printed.read(f"{PRINTED}-{number}") for number in (1, 2, 4, 5, 6, 7)}
+    pairs = list(itertools.combinations(COLUMNS_1 if others else COLUMNS_1[:3], 2))
+    best = best_by_none(rows)
 
-    def number(column: str, value: float) -> str:
+    def table(
+        number: int, what: str, ours: side.Rows, columns: Sequence[str], **show: Any
+    ) -> side.PaperTable:
+        return side.PaperTable(f"Table {number}, {what}", paper[number], ours, columns, **show)
+
+    def correlation(column: str, value: float) -> str:
         return f"{value:.3f}"
 
+    def sign(column: str, value: float) -> str:
+        return side.percent(value) if column == SHARE else f"{value:g}"
+
+    table_1 = {", ".join(pair): {"Spearman": side.correlation(starred, *pair)} for pair in pairs}
+    paper[1] = {
+        f"{one}, {other}": {"Spearman": paper[1][one][other]}
+        for one, other in itertools.combinations(COLUMNS_1, 2)
+    }
+    paper[7] = {name: values for name, values in paper[7].items() if name not in paper[2]}
+    signs = "signs that gradients are not obstructed: 1 where a sign is there"
     return {
-        "table 1": side.PaperTable("Table 1, rank correlations", paper_1, table_1, ("Spearman",), number),
-        "table 4": side.PaperTable(
-            "Table 4, share of networks for which a criterion holds", {}, criteria(rows), ("share",)
+        "table 1": table(1, "rank correlations", table_1, ("Spearman",), show=correlation),
+        "table 4": table(4, signs, criteria(rows, best), (*BEST, SHARE), show=sign),
+        "table 5": table(5, "by number of none edges", best, COLUMNS),
+        "table 6": table(
+            6, "rank correlations with attacks", with_corruptions(rows), COLUMNS_6, show=correlation
         ),
-        "table 5": side.PaperTable("Table 5, by number of none edges", paper_5, best_by_none(rows), COLUMNS),
-        "table 6": side.PaperTable(
-            "Table 6, rank correlations with attacks", paper_6, with_corruptions(rows), COLUMNS_6, number
-        ),
-        "table 7": side.PaperTable(
-            "Table 7, found without training", paper_7, without_training(records, scale), COLUMNS_7
-        ),
+        "table 7": table(7, "found without training", without_training(records, scale), COLUMNS_7),
     }
 
 
@@ -229,40 +212,41 @@ def searches(records: list[dict[str, Any]], scale: str) -> side.PaperTable:
     columns = {
         column: names[name] for column, name in zip(reproduce_search.ROBBENCH.columns, COLUMNS_7, strict=True)
     }
-    records = plain(records)
+    records = sample(records)
     table = reproduce_search.on_records(
         reproduce_search.ROBBENCH, columns, records, scale, "Table 2, what searches find"
     )
     if not table.ours:
         return table
-    robust = [metric for column, metric in columns.items() if column != "Clean"]
-    known = [one for one in side.of_first_set(records) if set(robust) <= one["metrics"].keys()]
-    best = max(known, key=lambda record: sum(record["metrics"][metric] for metric in robust))
-    ours = {
-        "optimal": reproduce_search.columns_of(
-            reproduce_search.ROBBENCH._replace(columns=columns), best["metrics"]
-        ),
-        **table.ours,
-    }
+    known = [one for one in side.of_first_set(records) if set(columns.values()) <= one["metrics"].keys()]
+    rows = side.means(known, lambda record: record["arch"]["str"], columns)
+    robust = [column for column in columns if column != "Clean"]
+    best = max(rows.values(), key=lambda row: sum(row[column] or 0.0 for column in robust))
+    ours = {"optimal": best, **table.ours}
     ours.pop("best there is", None)
     return table._replace(ours=ours)
 
 
-def criteria(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Table 4: the number of networks that pass each of four tests for masked gradients."""
-    signs = {
-        "a) FGSM leaves no less than PGD (3)": ("FGSM 3", "PGD 3"),
-        "b) Square leaves no less than PGD (3)": ("Square 3", "PGD 3"),
-        "c) without a bound nothing is left (PGD 255)": ("zero", "PGD 255"),
-        "d) accuracy falls with the distance": ("PGD 3", "PGD 8", "PGD 16", "PGD 32"),
-    }
+def criteria(
+    rows: Sequence[dict[str, Any]], best: dict[str, dict[str, float | None]]
+) -> dict[str, dict[str, float | None]]:
+    """Table 4: which signs the best networks by number of none edges have, and the share of all that do."""
     found: dict[str, dict[str, float | None]] = {}
-    for words, columns in signs.items():
-        known = [{**one, "zero": 0.0} for one in rows]
-        known = [one for one in known if all(one.get(name) is not None for name in columns)]
-        holds = [all(one[high] >= one[low] for high, low in itertools.pairwise(columns)) for one in known]
-        found[words] = {"share": sum(holds) / len(holds) if holds else None}
+    for words, columns in SIGNS.items():
+        known = [sign for one in rows if (sign := has_sign(one, columns)) is not None]
+        found[words] = {
+            **{name: has_sign(one, columns) for name, one in best.items()},
+            SHARE: sum(known) / len(known) if known else None,
+        }
     return found
+
+
+def has_sign(one: dict[str, Any], columns: Sequence[str]) -> float | None:
+    """1 if no column is above the one before it, else 0; None if one is not measured."""
+    known = {**one, "zero": 0.0}
+    if any(known.get(name) is None for name in columns):
+        return None
+    return float(all(known[high] >= known[low] for high, low in itertools.pairwise(columns)))
 
 
 def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dict[str, float | None]]:
@@ -276,9 +260,9 @@ def without_training(records: list[dict[str, Any]], scale: str) -> dict[str, dic
         "EigenNAS": f"ntk.robust.trace.pgd.{far}",
         "NASWOT": "naswot",
     }
-    sample = side.of_first_set(plain(records))
+    some = plain(side.of_first_set(records))
     for name, metric in scores.items():
-        known = [one for one in sample if one["metrics"].get(metric) is not None]
+        known = [one for one in some if one["metrics"].get(metric) is not None]
         if known:
             first = max(known, key=lambda record: record["metrics"][metric])
             found[name] = {column: first["metrics"].get(other) for column, other in columns.items()}

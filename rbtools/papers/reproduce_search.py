@@ -25,14 +25,15 @@ SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "banana
 
 
 class SearchTable(NamedTuple):
-    """What a paper reports: column -> metric, what was searched by, queries, and its rows in percent (or the
-    name of the file in printed/ that has them)."""
+    """What a paper reports: column -> metric, what was searched by, queries, and the file of its printed table,
+    in fractions or in percent."""
 
     name: str
     columns: Mapping[str, str]
     objectives: Mapping[str, str]
     budget: int
-    rows: str
+    printed: str = ""
+    percent: bool = False
 
 
 ROBBENCH = SearchTable(
@@ -40,18 +41,7 @@ ROBBENCH = SearchTable(
     {"Clean": "acc", "FGSM3": "fgsm.3", "PGD3": "pgd20.3", "FGSM8": "fgsm.8", "PGD8": "pgd20.8"},
     {"clean": "acc", "FGSM8": "fgsm.8", "PGD8": "pgd20.8"},
     150,
-    """
-optimal: 79.4 69.8 69.2 53.7 48.2
-RE on clean: 79.1 69.3 68.8 53.0 47.6
-RS on clean: 77.9 68.2 67.6 52.0 47.0
-LS on clean: 79.6 69.7 69.2 53.3 47.8
-RE on FGSM8: 79.0 69.3 68.8 53.2 47.8
-RS on FGSM8: 77.4 67.9 67.4 52.1 47.1
-LS on FGSM8: 79.4 69.5 68.9 53.5 48.1
-RE on PGD8: 78.9 69.2 68.6 53.1 47.8
-RS on PGD8: 77.1 67.6 67.1 52.0 47.1
-LS on PGD8: 79.4 69.5 68.9 53.5 48.1
-""",
+    printed="nas-robbench-201-table-2",
 )
 JUNG = SearchTable(
     "Jung et al., table 1",
@@ -65,23 +55,20 @@ JUNG = SearchTable(
     },
     {"clean": "acc", "FGSM": "fgsm.1"},
     300,
-    "jung2023-table-1",
+    printed="jung2023-table-1",
+    percent=True,
 )
 
 
 def published(paper: SearchTable) -> dict[str, dict[str, float | None]]:
     """The paper's rows as fractions."""
-    found: dict[str, dict[str, float | None]] = {}
-    if paper.rows and ":" not in paper.rows:
-        for name, row in printed.read(paper.rows).items():
-            found[name] = {column: None if value is None else value / 100 for column, value in row.items()}
-        return found
-    for line in paper.rows.strip().splitlines():
-        name, _, numbers = line.partition(": ")
-        found[name] = {
-            column: float(number) / 100 for column, number in zip(paper.columns, numbers.split(), strict=True)
-        }
-    return found
+    if not paper.printed:
+        return {}
+    unit = 100 if paper.percent else 1
+    return {
+        name: {column: None if value is None else value / unit for column, value in row.items()}
+        for name, row in printed.read(paper.printed).items()
+    }
 
 
 def paper_of(names: Sequence[str]) -> SearchTable:
@@ -90,7 +77,7 @@ def paper_of(names: Sequence[str]) -> SearchTable:
         if set(paper.objectives.values()) <= set(names):
             return paper
     chosen = {name: name for name in names[:6]}
-    return SearchTable("no published table", chosen, dict(list(chosen.items())[:2]), 150, "")
+    return SearchTable("no published table", chosen, dict(list(chosen.items())[:2]), 150)
 
 
 def searched(algorithm: str, objective: str, table: str, budget: int, more: Sequence[str]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def essential(record: Mapping[str, Any], confidences: bool = False) -> dict[str,
     """
     kept = {name: record[name] for name in _SHOWN if name in record}
     train = record.get("train")
-    if isinstance(train, dict) and "wci" not in train.get("history", ()):
+    if isinstance(train, dict) and {"wci", "test_robust_error"}.isdisjoint(train.get("history", ())):
         kept["train"] = {name: value for name, value in train.items() if name != "history"}
     entries = [
         {name: value for name, value in entry.items() if name != "detail" or confidences}

@@ -28,7 +28,8 @@ def notices(
     name: that of the network.
     """
     processes, size, piece = distributed.count(), recipe.batch_size, recipe.micro_batch
-    if processes > 1 and method.of_whole_batches:
+    whole = method.of_whole_batches or "wci" in recipe.regularize
+    if processes > 1 and whole:
         yield (
             f"{method.name} with these options depends on the images in a process's share of a batch:"
             f" {processes} processes change the result."
@@ -46,7 +47,7 @@ def notices(
             " --batch-size"
             " changes the result, not only the memory."
         )
-    if method.of_whole_batches:
+    if whole:
         yield (
             f"{method.name} with these options depends on the images in a piece, {piece} instead of {size}:"
             " micro of --batch-size changes the result, not only the memory."

@@ -34,7 +34,10 @@ _OF_RECORDS = {
     **dict.fromkeys(("init", "init_file", "resample"), "the model's weights are the initial ones"),
     "normalize": "the normalisation belongs into the model, as its first layer",
     "lr_rule": "the rule needs a network of a space; give lr",
-    **dict.fromkeys(("track", "every", "track_n"), "measurements during a training are for rb-train"),
+    **dict.fromkeys(
+        ("track", "every", "track_n", "stop_on", "stop_patience"),
+        "measurements during a training are for rb-train",
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint
 from rbtools.report import Pace
 from rbtools.spaces.identity import identity
-from rbtools.trainer import begin, distributed, init, validation
+from rbtools.trainer import begin, distributed, init, tracking, validation
 from rbtools.trainer.begin import TrainSetup, stepping
 from rbtools.trainer.init import mixed_seed
 from rbtools.trainer.metrics import Totals, check_loss, diverged
@@ -71,7 +71,7 @@ def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], Non
 
 def goes_on(setup: TrainSetup, state: TrainState) -> bool:
     """Whether there is another epoch to train."""
-    if state.epoch >= setup.recipe.epochs:
+    if state.epoch >= setup.recipe.epochs or state.stopped:
         return False
     waited = 0 if state.best is None else state.epoch - state.best["epoch"]
     return setup.recipe.patience is None or waited < setup.recipe.patience
@@ -147,6 +147,8 @@ def _end_epoch(
         state.history.setdefault(name, []).append(float(f"{value:.6g}"))
     if setup.tracker is not None:
         setup.tracker.after(state, last=not goes_on(setup, state))
+    if setup.recipe.stop_on is not None:
+        state.stopped = tracking.stops(setup.recipe, state, setup.device)
     if validation.overfitting(state.history) == state.epoch:
         setup.tell(validation.overfitting_in_words(state.history))
     who = {"arch": setup.arch.get("name"), "method": setup.method.name, "seed": setup.settings.seed}

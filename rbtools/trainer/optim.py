@@ -133,7 +133,9 @@ def step_size(
     draws = Draws(seed, "theorem1", torch.arange(len(labels), device=images.device))
     once = method.perturb(model, images, labels, draws)
     twice = method.perturb(model, once, labels, draws.child("twice"))
-    kernel = MEASURES.build("ntk", kernel="joint", beta=method.beta)
+    with torch.no_grad():
+        logits = "difference" if model(images[:1]).shape[1] == 2 else "sum"  # as rb-measure bound has it
+    kernel = MEASURES.build("ntk", kernel="joint", beta=method.beta, logits=logits)
     bounds = kernel(model, MeasureBatch(images, labels, draws, draws, once, twice))
     energies = [bounds[f"{name}.bound"] for name in ("all", "all_robust")]
     if None in energies or not all(map(math.isfinite, energies)):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 CYCLED_MOMENTUM = (0.95, 0.85, 0.95)
+STOPPING = ("wci", "sharpness")
+"""Measures of the training images whose rise can stop a training."""
 VALIDATED = 0.02
 """The default share of the training images that rb-train holds out."""
 
@@ -36,7 +38,8 @@ class Recipe:
     `regularize`: `cutout` (a black square of `cutout_length`, None is 14 for a side of 32), `mixup` (one
     lambda ~ Beta(a, a) per batch), `awp` (each step uses the gradient at adversarially perturbed weights;
     gamma None is .005 for trades and .01 otherwise), `l2` (weight decay `l2` on weights, none on biases and
-    BatchNorm, instead of `weight_decay`). `filter` with `filter_rule` and `warm_steps`: see
+    BatchNorm, instead of `weight_decay`), `wci` (the loss gains `wci_weight` times the Weight-Curvature Index
+    of the batch, by one probe: `of_batch` in measures/wci.py). `filter`, `filter_rule` and `warm_steps`: see
     training/chen_lee.py. `label_smoothing` s trains on (1 - s) * one-hot + s / K. `ema` averages the weights;
     the averages are validated and stored instead. `val` is the share of the training images that is held out,
     to find the best epoch; `patience` stops after that many epochs without a better one. `clean_pass` adds a
@@ -45,7 +48,8 @@ class Recipe:
     training returns, the "last" or "random", those before a uniformly drawn step (algorithm 1 of Wu et al.
     2024). With `lr_rule` "theorem1" `lr` is the constant of trainer/optim.py's step size. `track` names
     what is measured after each `every` epochs (see trainer/tracking.py), robust losses on at most `track_n`
-    images of train and test. `given` names the options that the user set in addition to a preset.
+    images of train and test. `stop_on` ends the training after `stop_patience` measurements of that name each
+    of which is above the one before. `given` names the options that the user set in addition to a preset.
     """
 
     preset: str | None = param(
@@ -123,9 +127,10 @@ class Recipe:
     )
     regularize: tuple[str, ...] = param(
         (),
-        "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights only), and"
-        " label-smoothing:SHARE; as in cutout:14,awp:gamma=0.01,warmup=5,l2:0.005.",
-        choices=("cutout", "mixup", "awp", "l2"),
+        "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights only),"
+        " wci:LAMBDA (the Weight-Curvature Index as a term of the loss), and label-smoothing:SHARE; as in"
+        " cutout:14,awp:gamma=0.01,warmup=5,l2:0.005.",
+        choices=("cutout", "mixup", "awp", "l2", "wci"),
         metavar="LIST",
         typed="",
     )
@@ -149,6 +154,12 @@ class Recipe:
         0, "Epochs before awp starts.", check="non-negative", part_of="regularize:awp:warmup"
     )
     l2: float = param(5e-3, "Weight decay of l2.", check="non-negative", part_of="regularize:l2:weight")
+    wci_weight: float = param(
+        0.001,
+        "Weight of wci in the loss.",
+        check="non-negative",
+        part_of="regularize:wci:lambda",
+    )
     label_smoothing: float = param(
         0.0,
         "Share of each label that is spread over all classes.",
@@ -216,6 +227,15 @@ class Recipe:
     track_n: int = param(
         1000, "Most images of train and of test for robust.", check="count", part_of="track:n"
     )
+    stop_on: str | None = param(
+        None,
+        "Stop when a measure of --track has risen: wci or sharpness.",
+        choices=STOPPING,
+        metavar="MEASURE",
+    )
+    stop_patience: int = param(
+        3, "Measurements in a row that rise before it stops.", check="count", part_of="stop-on:patience"
+    )
     clean_pass: bool = param(
         False, "One more pass of the clean images after each step, for BatchNorm (Rice et al.)."
     )
@@ -256,12 +276,13 @@ class Recipe:
             ("weight_decay", "l2" not in self.regularize, "--regularize l2, which has a decay of its own"),
             *(
                 (name, name.partition("_")[0] in self.regularize, f"no --regularize {name.partition('_')[0]}")
-                for name in ("l2", "cutout_length", "mixup_alpha", "awp_gamma", "awp_warmup")
+                for name in ("l2", "cutout_length", "mixup_alpha", "awp_gamma", "awp_warmup", "wci_weight")
             ),
             ("filter_rule", self.filter is not None, "no --filter"),
             ("warm_steps", self.filter is not None, "no --filter"),
             ("every", bool(self.track), "no --track"),
             ("track_n", "robust" in self.track, "no --track robust"),
+            ("stop_patience", self.stop_on is not None, "no --stop-on"),
             ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps that of the file"),
             ("init_file", self.init == "timm", "no --init timm"),
             ("resample", self.init == "timm", "no --init timm"),
@@ -279,7 +300,7 @@ class Recipe:
         for key in ("milestones", "augment", "regularize"):
             config[key] = list(config[key] or ())
         optional = "micro_batch regularize label_smoothing ema filter patience output lr_rule clean_pass init"
-        optional += " resample optimizer"
+        optional += " resample optimizer stop_on"
         plain = Recipe()
         unused = {
             key for key in f"{optional} deterministic".split() if getattr(self, key) == getattr(plain, key)
@@ -325,7 +346,12 @@ def held_out(recipe: Recipe, training_images: int) -> int:
     return round(recipe.val * training_images)
 
 
-_CALLED = {"augment": "augmentation", "regularize": "regularizer", "track": "measure to track"}
+_CALLED = {
+    "augment": "augmentation",
+    "regularize": "regularizer",
+    "track": "measure to track",
+    "stop_on": "measure of --stop-on",
+}
 
 
 def _check_fields(recipe: Recipe) -> None:
@@ -351,11 +377,17 @@ def _check_together(recipe: Recipe) -> None:
             "--select best needs a validation, but --val 0 holds nothing out. Use --select last, or give"
             " --val a share such as 0.02."
         )
+    if recipe.stop_on is not None and recipe.stop_on not in recipe.track:
+        raise RbError(
+            f"--stop-on {recipe.stop_on} waits for a rise of what --track measures, and --track has no"
+            f" {recipe.stop_on}. Add it: --track {','.join((*recipe.track, recipe.stop_on))}."
+        )
     if recipe.output == "random":
         for option, given in (
             ("best", recipe.select == "best"),
             ("patience of --val", recipe.patience is not None),
             ("--ema", recipe.ema is not None),
+            ("--stop-on", recipe.stop_on is not None),
         ):
             if given:
                 raise RbError(
@@ -374,6 +406,16 @@ def _check_together(recipe: Recipe) -> None:
 
 def check_method(recipe: Recipe, method: Method) -> None:
     """Raise RbError if a method does not go with the recipe."""
+    if method.weight_radius is not None:
+        for option, given in (
+            ("--regularize awp", "awp" in recipe.regularize),
+            ("micro of --batch-size", recipe.micro_batch is not None),
+        ):
+            if given:
+                raise RbError(
+                    f"--method {method.name} perturbs the weights for a whole batch, and {option} does not go"
+                    " with it. Leave out one of the two."
+                )
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
             f"--lr theorem1 is about a share beta of adversarial loss, which --method {method.name} has"

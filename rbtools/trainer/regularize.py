@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -31,22 +33,68 @@ def mixup(images: Tensor, targets: Tensor, alpha: float, seed: int) -> tuple[Ten
     return mixed, targets.lerp(targets[order], 1 - share)
 
 
+@dataclass(frozen=True)
+class AWPAscent:
+    """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): w moves by gamma |w| g / |g|.
+
+    Biases and BatchNorm do not move. The optimiser's step is made at the perturbed weights, which its weight
+    decay sees, and the perturbation is subtracted afterwards. BatchNorm's statistics are those of the second
+    pass.
+    """
+
+    gamma: float
+    step_inside: ClassVar[bool] = True
+
+    def moves(self, weight: Tensor) -> bool:
+        """Whether a parameter is perturbed."""
+        return weight.ndim > 1
+
+    def lengths(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+        """The length of each weight's step."""
+        return [self.gamma * weight.norm() for weight in weights]
+
+
+@dataclass(frozen=True)
+class SAMAscent:
+    """Sharpness-aware minimisation (Foret et al. 2021; davda54/sam): all weights move by rho g / |g|.
+
+    The optimiser's step is made from the weights before the perturbation. BatchNorm's statistics are those of
+    the first pass.
+    """
+
+    rho: float
+    step_inside: ClassVar[bool] = False
+
+    def moves(self, weight: Tensor) -> bool:
+        """Whether a parameter is perturbed."""
+        return True
+
+    def lengths(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
+        """The length of each weight's step: its part of rho."""
+        each = torch.stack([gradient.norm() for gradient in gradients])
+        whole = each.norm().clamp_min(torch.finfo(each.dtype).tiny)
+        return list(self.rho * each / whole)
+
+
+Ascent: TypeAlias = AWPAscent | SAMAscent
+"""How the weights of a step are perturbed before its gradient is taken."""
+
+
 @contextmanager
 def perturbed_weights(
     model: nn.Module,
     loss: Callable[[], Tensor] | None,
-    gamma: float,
+    ascent: Ascent,
     total: Callable[[Sequence[Tensor]], None] | None = None,
 ) -> Iterator[None]:
-    """Adversarial weight perturbation (Wu et al. 2020; csdongxian/AWP): w + gamma * |w| / |g| * g.
+    """Perturb the weights inside the block, up the gradient g of the loss with respect to them.
 
-    g is the gradient of the loss with respect to each weight tensor; biases and BatchNorm are not perturbed.
-    Inside the block the weights are perturbed, and afterwards the perturbation is subtracted, so a step made
-    inside remains. The pass for g does not change BatchNorm's statistics. If several processes share a batch,
+    A step of the optimiser inside the block remains with `ascent.step_inside`: afterwards the perturbation is
+    subtracted. Otherwise the weights become those before the block. If several processes share a batch,
     `total` sums their gradients in place; a process without a share of the batch has no `loss`.
     """
-    weights = [value for value in model.parameters() if value.requires_grad and value.ndim > 1]
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    weights = [value for value in model.parameters() if value.requires_grad and ascent.moves(value)]
+    statistics = _copies(model.buffers())
     gradients: Sequence[Tensor | None] = [None] * len(weights)
     if loss is not None:
         gradients = torch.autograd.grad(loss(), weights, allow_unused=True)
@@ -54,22 +102,40 @@ def perturbed_weights(
         whole = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, gradients, strict=True)]
         total(whole)
         gradients = whole
-    added = []
+    reached = [(w, g) for w, g in zip(weights, gradients, strict=True) if g is not None]
+    added: list[tuple[Tensor, Tensor]] = []
     with torch.no_grad():
-        for buffer, before in kept:
-            buffer.copy_(before)
-        for weight, gradient in zip(weights, gradients, strict=True):
-            if gradient is not None:
-                length = gradient.norm().clamp_min(torch.finfo(gradient.dtype).tiny)
-                step = gradient * (gamma * weight.norm() / length)
+        if ascent.step_inside:
+            _restore(statistics)
+        else:
+            statistics = _copies(model.buffers())
+        before = [] if ascent.step_inside else _copies(weight for weight, _ in reached)
+        if reached:
+            lengths = ascent.lengths(*zip(*reached, strict=True))
+            for (weight, gradient), length in zip(reached, lengths, strict=True):
+                size = gradient.norm().clamp_min(torch.finfo(gradient.dtype).tiny)
+                step = gradient * (length / size)
                 weight.add_(step)
                 added.append((weight, step))
     try:
         yield
     finally:
         with torch.no_grad():
-            for weight, step in added:
-                weight.sub_(step)
+            if ascent.step_inside:
+                for moved, step in added:
+                    moved.sub_(step)
+            else:
+                _restore([*before, *statistics])
+
+
+def _copies(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Each tensor with a copy of it."""
+    return [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+
+def _restore(copies: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for tensor, before in copies:
+        tensor.copy_(before)
 
 
 class Averaged:

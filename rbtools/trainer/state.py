@@ -31,6 +31,7 @@ class TrainState:
     entry per epoch (of tracked None for epochs without a measurement). best: "epoch", "rank" and "state" of
     the best validation. drawn: the weights before the drawn step (--select random). passes: how many images
     were trained on, and their passes. places: processors of the epochs, since rounding depends on them.
+    stopped: whether --stop-on has ended the training.
 
     A new field that resuming needs goes here, into `to_bytes` and into `load`. A stored state that lacks a
     field is not used, and the training starts again: give the field a default in `load` to keep such states.
@@ -48,6 +49,7 @@ class TrainState:
     drawn: dict[str, Tensor] | None = None
     passes: dict[str, int] = field(default_factory=lambda: {"images": 0, "forward": 0, "backward": 0})
     places: list[str] = field(default_factory=list)
+    stopped: bool = False
 
     @property
     def kept(self) -> nn.Module:
@@ -69,6 +71,7 @@ class TrainState:
             "drawn": self.drawn,
             "passes": self.passes,
             "places": self.places,
+            "stopped": self.stopped,
             "threads": torch.get_num_threads() if on_cpu else None,
             "carried": self.carried,
         }
@@ -90,6 +93,7 @@ class TrainState:
         self.epoch, self.history, self.tracked = stored["epoch"], stored["history"], stored["tracked"]
         self.best, self.drawn, self.places = stored["best"], stored["drawn"], stored["places"]
         self.passes.update(stored["passes"])
+        self.stopped = stored.get("stopped", False)  # states of 0.1.0 have no such rule
         for name, values in self.carried.items():
             values.copy_(stored["carried"][name])
 

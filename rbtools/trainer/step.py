@@ -11,6 +11,7 @@ import torch
 
 from rbtools.attacks.active_examples import uploaded
 from rbtools.datasets import streaming
+from rbtools.measures import derivatives, wci
 from rbtools.rng.draws import Draws
 from rbtools.trainer import distributed, regularize
 from rbtools.trainer.augment import augment, cutout, pixels
@@ -20,21 +21,23 @@ from rbtools.trainer.optim import batches
 if TYPE_CHECKING:
     from typing import Any
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from rbtools.trainer.begin import TrainSetup
     from rbtools.trainer.metrics import Totals
+    from rbtools.trainer.recipe import Recipe
     from rbtools.trainer.state import TrainState
     from rbtools.trainer.step_networks import StepNetworks
-    from rbtools.training.base import Loss, Method
+    from rbtools.training.base import Loss, LossTerms, Method
 
 
 @dataclass
 class Piece:
     """The images (N, C, H, W) of one backward pass, with labels (N,) or distributions (N, K).
 
-    method: as it is in this step. weight: their share of the batch. awp: gamma, if the step's weights are
-    perturbed by AWP; perturbed: a context that ends the perturbation, after the step. last: no other piece of
+    method: as it is in this step. weight: their share of the batch. ascent: how the step's weights are
+    perturbed, if they are; perturbed: a context that ends the perturbation. wci: the weight of the
+    Weight-Curvature Index in the loss. last: no other piece of
     the batch follows in this process.
     """
 
@@ -43,8 +46,9 @@ class Piece:
     draws: Draws
     method: Method[Any]
     weight: float
-    awp: float | None
+    ascent: regularize.Ascent | None
     perturbed: contextlib.ExitStack
+    wci: float = 0.0
     last: bool = True
 
 
@@ -66,7 +70,8 @@ def train_step(
     parts = [part for part in parts if len(part)]  # a process may have no examples of a small batch
     state.passes["images"] += len(share)
     networks.passes.add(len(share) * method.bound_passes(setup.examples.about.classes))
-    awp = recipe.awp_gamma if "awp" in recipe.regularize and state.epoch >= recipe.awp_warmup else None
+    ascent = _ascent(recipe, method, state.epoch)
+    index_weight = recipe.wci_weight if "wci" in recipe.regularize else 0.0
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
     with contextlib.ExitStack() as perturbed:
         for number, part in enumerate(parts, 1):
@@ -74,16 +79,22 @@ def train_step(
             # A loss is a mean over its examples: with this weight the pieces' gradients add up to the
             # batch's.
             weight, last = len(part) / batch, number == len(parts)
-            piece = Piece(images[part], targets[part], own, method, weight, awp, perturbed, last)
+            piece = Piece(
+                images[part], targets[part], own, method, weight, ascent, perturbed, index_weight, last
+            )
             loss = backward(setup, piece)
             total = total + totals.add(loss, setup.examples.labels[share[part]]) * weight
         if not parts:
             # Join the collectives although this process has no examples of the batch.
             assert setup.buckets is not None  # a single process has examples of every batch
             setup.buckets.backward_of_nothing(
-                lambda: None if awp is None else perturbed.enter_context(_perturbed(networks, None, awp))
+                lambda: (
+                    None if ascent is None else perturbed.enter_context(_perturbed(networks, None, ascent))
+                )
             )
         total = distributed.sum_of(total)
+        if ascent is not None and not ascent.step_inside:
+            perturbed.close()
         state.optimizer.step()
     if state.averaged is not None:
         state.averaged.update(state.model)
@@ -92,6 +103,16 @@ def train_step(
             for part in parts:
                 networks.model(images[part])
     return total
+
+
+def _ascent(recipe: Recipe, method: Method[Any], epoch: int) -> regularize.Ascent | None:
+    """How the weights are perturbed in the steps of an epoch, if they are."""
+    if method.weight_radius is not None:
+        return regularize.SAMAscent(method.weight_radius)
+    if "awp" not in recipe.regularize or epoch < recipe.awp_warmup:
+        return None
+    assert recipe.awp_gamma is not None  # train_model.settled
+    return regularize.AWPAscent(recipe.awp_gamma)
 
 
 def batch_of(setup: TrainSetup, ids: Tensor, draws: Draws, mixing: int) -> tuple[Tensor, Tensor]:
@@ -128,12 +149,8 @@ def backward(setup: TrainSetup, piece: Piece) -> Loss:
 
 
 def loss_of(networks: StepNetworks, piece: Piece) -> Loss:
-    """The method's loss; with AWP the weights stay perturbed until `piece.perturbed` is closed."""
+    """The method's loss; perturbed weights stay so until `piece.perturbed` is closed."""
     method, images, targets = piece.method, piece.images, piece.targets
-    if networks.copy is None and piece.awp is None:
-        with networks.precision():
-            result: Loss = method(networks.model, images, targets, piece.draws)
-            return result
     if networks.copy is None:
         with networks.precision():
             inner_result = method.inner_attack(networks.model, images, targets, piece.draws)
@@ -143,18 +160,33 @@ def loss_of(networks: StepNetworks, piece: Piece) -> Loss:
 
     def loss() -> Loss:
         with networks.precision():
-            made: Loss = method.loss(networks.model, images, targets, inner_result).mean()
-        return made
+            if not piece.wci:
+                return method.loss(networks.model, images, targets, inner_result).mean()
+            # This kernel of attention has second derivatives.
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+                terms = method.loss(networks.model, images, targets, inner_result)
+        return _with_index(networks.model, terms, piece)
 
-    if piece.awp is not None:
-        weighted = _perturbed(networks, lambda: loss().value * piece.weight, piece.awp)
+    if piece.ascent is not None:
+        weighted = _perturbed(networks, lambda: loss().value * piece.weight, piece.ascent)
         piece.perturbed.enter_context(weighted)
     return loss()
 
 
+def _with_index(model: nn.Module, terms: LossTerms, piece: Piece) -> Loss:
+    """The loss with its term of the Weight-Curvature Index, at adversarial images where there are any."""
+    logits = terms.adversarial
+    if logits is None or not logits.requires_grad:  # the filter may have left all images alone
+        logits = terms.clean
+    assert logits is not None
+    signs = derivatives.rademacher(piece.draws.child("wci"), logits.shape[1], 0)
+    loss = terms.mean()
+    return loss._replace(value=loss.value + piece.wci * wci.of_batch(model, logits, signs))
+
+
 def _perturbed(
-    networks: StepNetworks, loss: Callable[[], Tensor] | None, gamma: float
+    networks: StepNetworks, loss: Callable[[], Tensor] | None, ascent: regularize.Ascent
 ) -> contextlib.AbstractContextManager[None]:
-    """Weights perturbed by AWP, for the loss of this process's share."""
+    """Perturbed weights, for the loss of this process's share."""
     total = distributed.sum_all if distributed.count() > 1 else None
-    return regularize.perturbed_weights(networks.model, loss, gamma, total)
+    return regularize.perturbed_weights(networks.model, loss, ascent, total)

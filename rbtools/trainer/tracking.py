@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from rbtools.inputs.data import Data, data_of
 from rbtools.lazy import torch
 from rbtools.measures import MEASURES, base
 from rbtools.rng.draws import Draws
-from rbtools.trainer import validation
+from rbtools.trainer import distributed, validation
 from rbtools.trainer.augment import pixels
 from rbtools.trainer.recipe import Recipe
 from rbtools.training.base import Method, cross_entropy, mode
@@ -48,10 +49,12 @@ class Tracking:
 
     def key_fields(self, training: str) -> dict[str, Any]:
         """Everything that determines the result, apart from the training of that key."""
+        return {"kind": "tracking", "training": training, **self.fields()}
+
+    def fields(self) -> dict[str, Any]:
+        """Everything that determines the result for the same weights."""
         return {
-            "kind": "tracking",
             "version": VERSION,
-            "training": training,
             "every": self.every,
             "measures": {
                 name: {"version": one.version, "config": registry.config(one)}
@@ -67,6 +70,20 @@ def wanted(recipe: Recipe, record: dict[str, Any], run: Run) -> Tracking | None:
         return None
     test = data_of(record, run, "test") if ROBUST in recipe.track else None
     return Tracking(tuple(sorted(recipe.track)), recipe.every, recipe.track_n, test)
+
+
+def stops(recipe: Recipe, state: TrainState, device: torch.device) -> bool:
+    """Whether the measure of --stop-on has risen often enough; the same in all processes, of which only
+    process 0 measures."""
+    assert recipe.stop_on is not None
+    risen = has_risen(state.tracked.get(recipe.stop_on, ()), recipe.stop_patience)
+    return bool(distributed.sum_of(torch.tensor(int(risen), device=device)))
+
+
+def has_risen(values: Sequence[float | None], count: int) -> bool:
+    """Whether each of the last `count` measurements is above the one before it. None: there was none."""
+    last = [value for value in values if value is not None][-count - 1 :]
+    return len(last) > count and all(before < after for before, after in itertools.pairwise(last))
 
 
 class Tracker:

@@ -74,6 +74,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
     data, recipe = settled(data, method, recipe)
     arithmetic = precision.of_training(run, data.about.shape)
     start = _start(former, recipe, run)
+    along = tracking.wanted(recipe, former, run)
     what = {
         "kind": "training",
         "version": VERSION,
@@ -86,12 +87,12 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
         "draws": GENERATOR,
         "precision": arithmetic,
         **({} if start is None else {"init": start}),
+        **_stopping(recipe, along),
         **({"prepared": precision.PREPARED} if run.settings.prepare and method.inner else {}),
         **({"processes": distributed.count()} if distributed.count() > 1 else {}),
         # An earlier version joined the last two images into one batch.
         **({"batches": "single"} if 1 in (recipe.batch_size, recipe.micro_batch) else {}),
     }
-    along = tracking.wanted(recipe, former, run)
     kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
     with memoized(
         run,
@@ -105,6 +106,13 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
             results[0] = kept.keep(_fit(task, run, kept.own))
             run.store.drop_state(kept.own)
     return _trained(record, data, what, results[0], recipe, run.command)
+
+
+def _stopping(recipe: Recipe, along: tracking.Tracking | None) -> dict[str, Any]:
+    """What a training with --stop-on depends on, for the key: the measurements of that name."""
+    if recipe.stop_on is None or along is None:
+        return {}
+    return {"stop": dataclasses.replace(along, names=(recipe.stop_on,), test=None).fields()}
 
 
 class _TrainingCache:

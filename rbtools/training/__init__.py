@@ -11,6 +11,7 @@ METHODS = Registry(
     "training method",
     {
         "erm": "rbtools.training.erm:ERM",
+        "sam": "rbtools.training.sam:SAM",
         "pgd": "rbtools.training.pgd_at:PGDTraining",
         "n-fgsm": "rbtools.training.n_fgsm:NFGSM",
         "trades": "rbtools.training.trades:TRADES",

@@ -111,6 +111,11 @@ class Method(Registered, Generic[InnerResult]):
         """(forward, backward) passes per image of one step; the maximum if it depends on the images."""
         return 1, 1
 
+    @property
+    def weight_radius(self) -> float | None:
+        """How far all weights ascend the loss before a step's gradient is taken (SAM); None if not."""
+        return None
+
     def check_network(self, model: nn.Module, shape: Sequence[int]) -> None:
         """Raise RbError if the method cannot train this network of images (N, *shape)."""
 

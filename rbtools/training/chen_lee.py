@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
-from rbtools.attacks.active_examples import wide
+from rbtools.attacks.active_examples import uploaded
 from rbtools.lazy import Tensor, nn, torch
 from rbtools.rng.draws import Draws
 from rbtools.training.base import Adversarial, LossTerms, Method, cross_entropy, mode
@@ -22,9 +19,8 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     Expects a method with an attack by steps; with `rule="example"` one that attacks in eval mode, since then
     only parts of the batch go through the network.
 
-    On a GPU the decisions are not read, because that would wait for the device: all examples are attacked to
-    the end, and the results and BatchNorm's statistics of filtered ones are discarded. So the training images
-    are the same.
+    The decisions of a batch are read once, for which a GPU waits; then only the examples that stay are
+    attacked.
     """
 
     def __init__(self, method: Adversarial, warm_steps: int, rule: str = "batch") -> None:
@@ -43,7 +39,10 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
     def inner_attack(
         self, model: nn.Module, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(training images, which examples are attacked further (N,), the logits at x' of that decision)."""
+        """(training images, which examples are attacked further, the logits at x' of that decision).
+
+        The second is bool (N,), on the CPU.
+        """
         method = self.method
         with torch.no_grad(), mode(model, train=not self.solves_in_eval):
             clean = model(images)
@@ -53,32 +52,23 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
             raised = cross_entropy(reached, labels) - cross_entropy(clean, labels)
             if self.rule == "batch":
                 raised = raised.mean().expand(len(images))
-            stay, left = raised >= 0, method.attack_steps - self.warm_steps
-            if images.is_cuda:
-                buffers = _statistics(model)
-                before = [buffer.clone() for buffer in buffers]
-                remaining = method.objective(model, images, labels, clean)
-                attacked = method.climb(model, images, warm, remaining, left)
-                _restore_unless(stay.any(), buffers, before)
-                return torch.where(wide(stay, images), attacked, images), stay, reached
-            trained = images.clone()
+            stay, trained = (raised >= 0).cpu(), images.clone()
             if stay.any():
-                remaining = method.objective(model, images[stay], labels[stay], clean[stay])
-                trained[stay] = method.climb(model, images[stay], warm[stay], remaining, left)
+                rows = uploaded(stay.nonzero()[:, 0], images.device)
+                remaining = method.objective(model, images[rows], labels[rows], clean[rows])
+                left = method.attack_steps - self.warm_steps
+                trained[rows] = method.climb(model, images[rows], warm[rows], remaining, left)
         return trained, stay, reached
 
     def loss(
         self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: tuple[Tensor, Tensor, Tensor]
     ) -> LossTerms:
         trained, stay, reached = inner_result
-        if images.is_cuda:
-            with _one_pass_unless(stay.any(), model):
-                terms = self.method.loss(model, images, labels, trained)
-        elif stay.any():
-            terms = self.method.loss(model, images, labels, trained)
-        else:
+        if not stay.any():
             logits = model(images)
             return LossTerms(cross_entropy(logits, labels), logits, reached)
+        terms = self.method.loss(model, images, labels, trained)
+        stay = uploaded(stay, images.device)
         # Filtered examples are trained on x, so its logits serve as adversarial ones if there are no others.
         plain = terms.adversarial if terms.clean is None else terms.clean
         assert plain is not None
@@ -89,43 +79,3 @@ class ChenLee(Method[tuple[Tensor, Tensor, Tensor]]):
                 stay[:, None], hit, reached.to(hit)
             )  # logits of filtered examples at x' after the warm steps
         return LossTerms(values, terms.clean, hit)
-
-
-def _statistics(model: nn.Module) -> list[Tensor]:
-    """The buffers that a pass may update: those of modules in training mode."""
-    return [
-        buffer for module in model.modules() if module.training for buffer in module.buffers(recurse=False)
-    ]
-
-
-def _restore_unless(keep: Tensor, buffers: Sequence[Tensor], before: Sequence[Tensor]) -> None:
-    """Set the buffers back to `before` if `keep` (bool, on the device) is false."""
-    with torch.no_grad():
-        for buffer, value in zip(buffers, before, strict=True):
-            # As .data: autograd keeps BatchNorm's statistics and refuses a backward pass after a change, but
-            # in training mode that pass does not use them.
-            buffer.data.copy_(torch.where(keep, buffer, value))
-
-
-@contextmanager
-def _one_pass_unless(keep: Tensor, model: nn.Module) -> Iterator[None]:
-    """Inside the block only the first pass updates buffers, unless `keep` (bool, on the device) is true: a
-    filtered example is trained on its clean image alone, in a single pass.
-    """
-    buffers: list[Tensor] = []
-    first: list[Tensor] = []
-    passes = 0
-
-    def before_pass(*_: object) -> None:
-        nonlocal passes
-        passes += 1
-        if passes == 2:
-            buffers.extend(_statistics(model))
-            first.extend(buffer.clone() for buffer in buffers)
-
-    handle = model.register_forward_pre_hook(before_pass)
-    try:
-        yield
-    finally:
-        handle.remove()
-    _restore_unless(keep, buffers, first)

@@ -43,7 +43,7 @@ class Sampled(Method[Any]):
         logits = torch.stack([model(point) for point in points])
         losses = torch.stack([cross_entropy(rows, labels) for rows in logits])
         worst = losses.detach().argmax(0)
-        return losses, logits.detach()[worst, torch.arange(len(worst), device=worst.device)]
+        return losses, logits[worst, torch.arange(len(worst), device=worst.device)]
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, inner_result: Any) -> LossTerms:
         losses, worst = self.losses(model, inner_result, labels)

@@ -29,6 +29,12 @@ TRAIN = {
         "label_smoothing": 0.2,
         "mixup_alpha": 1.4,
     },
+    "--regularize wci:0.02 --track wci --stop-on wci:patience=2": {
+        "regularize": "wci",
+        "wci_weight": 0.02,
+        "stop_on": "wci",
+        "stop_patience": 2,
+    },
     "--filter chen-lee:rule=example,steps=2": {
         "filter": "chen-lee",
         "filter_rule": "example",

@@ -98,7 +98,7 @@ def test_a_checkpoint_is_measured_where_each_measure_belongs(trained: dict[str, 
         "margin.clean",
         "margin.robust.pgd.8",
         "sharpness.pgd.8",
-        "nu.8",
+        "nu.l2.0.0313725",
         "ntk.clean.fro",
         "snip",
     } <= record["metrics"].keys()

@@ -38,7 +38,8 @@ def test_constants_of_a_linear_model(linear):
     batch = batch_of()
     found = estimates(linear, batch)
     weight = linear[1].weight.detach()
-    expected = dict.fromkeys(found, 0.0)
+    local = found.pop("smooth_theta_local")
+    expected, each = dict.fromkeys(found, 0.0), []
     for x, moved, y in zip(batch.images, batch.attacked, batch.labels, strict=True):
         x, moved = x.flatten(), moved.flatten()
         apart = (moved - x).norm()
@@ -58,15 +59,16 @@ def test_constants_of_a_linear_model(linear):
             "gamma": apart,
             "softmax": (errors[1] - errors[0]).norm(),
         }
+        each.append(float(values["smooth_theta"]))
         for name, value in values.items():
             expected[name] = max(expected[name], float(value))
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert found == pytest.approx(expected, rel=1e-4) and local == pytest.approx(each, rel=1e-4)
 
 
 def test_prbench_takes_what_is_given_and_says_what_it_estimated(linear):
     batch = batch_of()
     bound = BoundMeasure(paper="prbench", examples=100, updates=7, weight=3.0, smooth=2.0, gamma=0.5)
-    first, second, fourth = measured(bound, linear, [batch])
+    first, second, fourth, fifth = measured(bound, linear, [batch])
     largest = estimates(linear, batch)
     constants = bounds.Constants(
         lipschitz=largest["lipschitz"],
@@ -78,6 +80,11 @@ def test_prbench_takes_what_is_given_and_says_what_it_estimated(linear):
     assert second.value == bounds.prbench2(constants, 0.5, 100, 7, nu=largest["softmax"], weight=3.0).value
     assert fourth.value == bounds.prbench4(constants, 0.5, 100, 7).value < first.value
     assert (first.name, second.name, fourth.name) == ("prbench1", "prbench2", "prbench4")
+    assert fifth.name == "prbench5" and fifth.value == bounds.prbench5(constants, 100, 7).value
+    assert fifth.more["estimated"] == ["lipschitz_theta", "smooth_theta"]
+    local = largest["smooth_theta_local"]
+    assert first.more["smooth_theta_local"] == {"mean": pytest.approx(sum(local) / 4), "least": min(local)}
+    assert max(local) == largest["smooth_theta"]
     assert fourth.more["estimated"] == first.more["estimated"]
     assert first.more["estimated"] == ["lipschitz", "lipschitz_theta", "smooth_theta"]
     assert second.more["estimated"] == [*first.more["estimated"], "softmax"]
@@ -131,7 +138,8 @@ def test_robbench_of_a_theorys_network():
     def gradients(images):
         rows = []
         for one in images:
-            made = torch.autograd.grad(model(one[None]).sum(), list(model.parameters()))
+            logits = model(one[None])[0]
+            made = torch.autograd.grad(logits[1] - logits[0], list(model.parameters()))
             rows.append(torch.cat([part.flatten() for part in made]).double())
         return torch.stack(rows)
 

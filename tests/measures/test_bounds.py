@@ -148,6 +148,41 @@ def test_prbench_2(form, factor):
     assert found.inputs["form"] == form
 
 
+def test_prbench_5():
+    # phi 1, psi max(1, 2.25): 1/10 + 2 * 9 / (2.25 * 9); no gamma, as there is no worst point
+    found = bounds.prbench5(CONSTANTS, 10, 9)
+    assert found.value == pytest.approx(0.1 + 2 / 2.25)
+    assert found.inputs == {"phi": 1, "psi": 2.25, "n": 10, "T": 9}
+    assert found.formula == "1/n + 2 phi^2 T / (psi (n-1))"
+    assert found.value < bounds.prbench1(CONSTANTS, 0.0, 10, 9).value
+    # A loss that is smoother than it is steep: psi is phi.
+    flat = Constants(lipschitz=0, lipschitz_theta=0.5, smooth=0, smooth_theta=0.1)
+    assert bounds.prbench5(flat, 10, 9).inputs["psi"] == 1
+
+
+@pytest.mark.parametrize("steps", [30, 300])
+def test_prbench_5_is_above_the_stability_of_logistic_regression(steps):
+    """SGD at the rate c/t, on uniform noise around the images, with sets that differ in one example."""
+    random = np.random.default_rng(0)
+    n, c, radius, noise, runs = 60, 0.5, 0.3, 0.1, 4000
+    constants = Constants(lipschitz=0, lipschitz_theta=radius + noise, smooth=0, smooth_theta=0)
+
+    def loss(weights, images):
+        return np.log1p(np.exp(-weights * images))
+
+    images = random.uniform(-radius, radius, n)
+    other = images.copy()
+    images[0], other[0] = radius, -radius
+    weights = np.zeros((2, runs))
+    for step in range(1, steps + 1):
+        chosen = random.integers(0, n, runs)
+        points = np.stack([one[chosen] for one in (images, other)]) + random.uniform(-noise, noise, runs)
+        weights += c / step * points / (1 + np.exp(weights * points))
+    apart = max(abs(np.diff(loss(weights, z), axis=0)).mean() for z in (-radius - noise, radius + noise))
+    bound = bounds.prbench5(constants, n, steps, c)
+    assert 0 < apart <= bound.value and not bound.vacuous
+
+
 def test_without_the_term_theorem_2_is_theorem_1_but_for_nu():
     with_nu = bounds.prbench2(CONSTANTS, 0.25, 10, 9, nu=1, weight=0)
     assert with_nu.value == bounds.prbench1(CONSTANTS, 0.25, 10, 9).value

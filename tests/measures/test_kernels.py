@@ -168,6 +168,22 @@ def test_ntk_scores_are_those_of_the_blocks_of_one_kernel() -> None:
     assert [one.clean for one in values_] == [one.name.startswith("clean") for one in values_]
 
 
+def test_the_kernel_of_two_classes_can_be_that_of_the_logits_difference() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
+    batch = batch_of()
+    rows = []
+    for image in batch.images:
+        logits = model(image[None])[0]
+        made = torch.autograd.grad(logits[1] - logits[0], list(model.parameters()))
+        rows.append(torch.cat([part.flatten() for part in made]).double())
+    exact = torch.stack(rows) @ torch.stack(rows).T
+    found = value("ntk", model, batch, "clean.fro", kernel="clean", logits="difference")
+    assert found == pytest.approx(float(exact.norm()), rel=1e-4)
+    with pytest.raises(RbError, match="the network has 5"):
+        named("ntk", cells(), batch, kernel="clean", logits="difference")
+
+
 def test_attention_has_second_derivatives() -> None:
     found = named("hessian", tokens(), batch_of(), wrt="both", probes=2)
     assert all(value.value is not None and math.isfinite(value.value) for value in found.values())
@@ -338,26 +354,29 @@ def test_sharpness_is_one_step_against_the_weights() -> None:
     assert found == pytest.approx(after - before, rel=1e-3) and found > 0
 
 
-def test_nu_is_larger_in_a_larger_ball_and_nothing_without_one() -> None:
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_nu_is_larger_in_a_larger_ball_and_nothing_without_one(norm: str) -> None:
     model, batch = cells(), batch_of(chunk=4)
-    sizes = [value("nu", model, batch, eps=eps) for eps in (0.0, 0.01, 0.05)]
+    sizes = [value("nu", model, batch, eps=eps, norm=norm) for eps in (0.0, 0.01, 0.05)]
     assert sizes[0] == pytest.approx(0, abs=1e-6) and 0 < sizes[1] < sizes[2] <= math.sqrt(2)
-    assert sizes[2] == pytest.approx(value("nu", model, batch_of(chunk=1), eps=0.05), rel=1e-3)
-    largest = named("nu", model, batch, eps=0.05)["max"].value
+    assert sizes[2] == pytest.approx(value("nu", model, batch_of(chunk=1), eps=0.05, norm=norm), rel=1e-3)
+    largest = named("nu", model, batch, eps=0.05, norm=norm)["max"].value
     assert largest is not None and largest >= sizes[2]
 
 
-def test_nu_of_a_linear_model_of_two_classes_is_known() -> None:
-    """p moves along w alone: the best corner is x + eps*sign(w) or x - eps*sign(w)."""
+@pytest.mark.parametrize(("norm", "eps"), [("l2", 0.2), ("linf", 0.03)])
+def test_nu_of_a_linear_model_of_two_classes_is_known(norm: str, eps: float) -> None:
+    """p moves along w: the best point is x + eps v or x - eps v; v is w / |w| in L2, else sign(w)."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2)).eval().requires_grad_(False)
     images = images_of() * 0.6 + 0.2
     ids = torch.arange(6)
     batch = MeasureBatch(images, ids % 2, Draws(0, "measure", ids), None)
-    sign = (model[1].weight[0] - model[1].weight[1]).sign().view(1, 3, 8, 8)  # type: ignore[index, union-attr]
+    across = (model[1].weight[0] - model[1].weight[1]).view(1, 3, 8, 8)  # type: ignore[index, union-attr]
+    best = across / across.norm() if norm == "l2" else across.sign()
     there = model(images).softmax(1)
-    ends = [(model(images + s * 0.03 * sign).softmax(1) - there).norm(dim=1) for s in (1, -1)]
+    ends = [(model(images + s * eps * best).softmax(1) - there).norm(dim=1) for s in (1, -1)]
     exact = float(torch.maximum(*ends).mean())
     # Each start climbs to one of the two ends: the nearer bound is the smaller of them.
     least = float(torch.minimum(*ends).mean())
-    assert least * 0.999 <= value("nu", model, batch, eps=0.03) <= exact * 1.001
+    assert least * 0.999 <= value("nu", model, batch, eps=eps, norm=norm) <= exact * 1.001

@@ -92,6 +92,53 @@ def test_notes_beside_the_weights_become_metadata(network):
     assert read.origin == {"format": "torch", "nesting": ["state_dict"], "prefix": ""}
 
 
+def lightning(state, **options):
+    """A file of Lightning's trainer, as the weights of NAS-RobBench-201 are, with sine waves for weights."""
+    waves = {
+        key: torch.sin(torch.arange(value.numel()) + place).reshape(value.shape).to(value.dtype)
+        for place, (key, value) in enumerate(state.items())
+    }
+    moments = {"step": torch.tensor(9.0), "exp_avg": torch.ones(2)}
+    progress = {"total": {"ready": 9, "completed": 9}, "current": {"ready": 1, "completed": 1}}
+    monitor = {"monitor": "val_acc", "best_model_score": torch.tensor(0.5), "best_k_models": {}}
+    return waves, {
+        **{"epoch": 49, "global_step": 9750, "pytorch-lightning_version": "1.9.4"},
+        "state_dict": prefixed(waves, "model."),
+        "loops": {"fit_loop": {"state_dict": {}, "epoch_progress": progress}},
+        "callbacks": {"ModelCheckpoint{'monitor': 'val_acc', 'mode': 'max'}": monitor},
+        "optimizer_states": [{"state": {0: moments}, "param_groups": [{"lr": 0.1, "params": [0]}]}],
+        "lr_schedulers": [{"last_epoch": 50, "_last_lr": [0.0]}],
+        "hparams_name": "kwargs",
+        "hyper_parameters": {"lr": 0.1, "epochs": 50, "attack": "pgd", **options},
+    }
+
+
+@pytest.mark.parametrize("cell", [EVERY_EDGE, WITH_SKIP])
+def test_a_file_of_lightning_is_a_cell_with_its_weights(cell):
+    network = build(arch_of(cell), classes=10, shape=(3, 8, 8))
+    waves, content = lightning(network.state_dict(), arch_str=cell)
+    path = saved(content, "epoch=49-step=9750.ckpt")
+    model, arch, facts = checkpoint.load(path)
+    assert (arch["str"], arch["channels"], arch["cells"]) == (cell, 2, 2)
+    assert (facts["classes"], facts["prefix"]) == (10, "model.")
+    read = checkpoint.read(path)
+    assert read.state.keys() == waves.keys()
+    assert all(torch.equal(read.state[key], wave) for key, wave in waves.items())
+    assert read.metadata["hyper_parameters"]["attack"] == "pgd"
+    assert read.metadata["pytorch-lightning_version"] == "1.9.4"
+    loaded = model.state_dict()
+    assert all(any(torch.equal(wave, value) for value in loaded.values()) for wave in waves.values())
+
+
+def test_a_file_of_lightning_without_its_cell_is_loaded_with_arch_alone():
+    """Its statistics would decide, but sine waves have variances below 0, and outputs that are no numbers."""
+    network = build(arch_of(WITH_SKIP), classes=10, shape=(3, 8, 8))
+    path = saved(lightning(network.state_dict())[1], "last.ckpt")
+    with pytest.raises(RbError, match="3 architectures fit"):
+        checkpoint.load(path)
+    assert checkpoint.load(path, {"space": "nasbench201", "str": WITH_SKIP})[1]["str"] == WITH_SKIP
+
+
 NORMALISERS = {
     "0.mean 0.std": ("0.mean", "0.std", "1."),
     "module.0.mean": ("module.0.mean", "module.0.std", "module.1."),

@@ -101,6 +101,8 @@ def test_a_training_with_everything_resumes_with_the_same_bytes() -> None:
         {"regularize": ("awp",), "awp_gamma": 0.05},
         {"regularize": ("awp",), "awp_warmup": 1},
         {"regularize": ("l2",)},
+        {"regularize": ("wci",)},
+        {"regularize": ("wci",), "wci_weight": 0.1},
         {"label_smoothing": 0.1},
         {"ema": 0.5},
         {"val": 0.1},
@@ -222,7 +224,7 @@ def test_awp_steps_at_perturbed_weights_and_takes_the_perturbation_back() -> Non
         return value
 
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with regularize.perturbed_weights(net, lambda: loss_of(net), 0.02):
+    with regularize.perturbed_weights(net, lambda: loss_of(net), regularize.AWPAscent(0.02)):
         assert torch.equal(net[1].running_mean, before[1].running_mean)  # type: ignore[arg-type]
         for mine, theirs in zip(net.parameters(), before.parameters(), strict=True):
             moved = float((mine - theirs).norm().detach() / theirs.norm().detach().clamp_min(1e-9))

@@ -1,0 +1,134 @@
+"""NAS-RobBench-201's figures and tables: what they show, on records of three seeds of twelve networks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rbtools.formats import naming
+from rbtools.papers import figures_of_papers, printed
+from rbtools.papers import reproduce_nas_robbench_201 as robbench
+from rbtools.papers import reproduce_theory as theory
+from tests.runner import lines
+
+ITEMS = figures_of_papers.PAPERS["nas-robbench-201"].items
+THEORY = figures_of_papers.PAPERS["theory"].items
+SEEDS = 3
+INDICES = range(1000, 13000, 1000)
+ACCURACIES = ("acc", "fgsm.3", "fgsm.8", "pgd20.3", "pgd20.8")
+DISTANCES = [f"{attack}.{eps}" for attack in ("fgsm", "pgd") for eps in (3, 8)]
+KERNELS = ["ntk.clean.fro", *(f"ntk.{one}.fro.{at}" for one in ("robust", "twice") for at in DISTANCES)]
+
+
+def record(place: int, index: int, seed: int) -> dict[str, Any]:
+    """Networks differ by .01 and seeds by .02, so that the best ten seeds are of fewer than ten networks."""
+    value = 0.3 + place * 0.01 + seed * 0.02
+    metrics = {name: value - at * 0.01 for at, name in enumerate(ACCURACIES)}
+    metrics |= {name: place + seed + at * place**2 for at, name in enumerate(KERNELS)}
+    metrics |= {f"ntk.cross.fro.{at}": 1.0 * place for at in DISTANCES}
+    metrics |= {"corrupt.fog.1": value, "corrupt.fog.5": value - 0.1}
+    entries = [{"metric": name, "value": one, "n": 100} for name, one in metrics.items()]
+    arch = naming.described({"space": "nasbench201", "index": index}, "cifar10")
+    train = {"method": "pgd", "seed": seed}
+    record = {"schema": 1, "arch": arch, "dataset": "cifar10", "train": train}
+    return {**record, "checkpoint": f"{index}-{seed}.pt", "metrics": metrics, "evals": entries}
+
+
+RECORDS = [record(place, index, seed) for place, index in enumerate(INDICES) for seed in range(SEEDS)]
+
+
+def drawn(number: str, letter: str = "") -> Any:
+    """The matplotlib figure of an item's panel, on the records that figures show."""
+    run = figures_of_papers.PaperRun("nas-robbench-201", "full", Path("made"), 6.5)
+    (run.folder / "records.jsonl").write_text(lines(*robbench.plain(RECORDS)))
+    figure = figures_of_papers.figure_of(run.commands(ITEMS[number], number.replace(" ", ""))[letter])
+    assert not isinstance(figure, str), figure
+    return figure
+
+
+def texts(figure: Any) -> list[str]:
+    from matplotlib.text import Text
+
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
+
+
+def test_a_network_is_the_mean_of_its_seeds() -> None:
+    plain = robbench.plain(RECORDS)
+    assert [one["arch"]["index"] for one in plain] == list(INDICES)
+    assert plain[0]["metrics"]["acc"] == pytest.approx(0.32)
+    assert plain[0]["aggregated"]["seeds"] == [0, 1, 2]
+    (spread,) = (one["std"] for one in plain[0]["evals"] if one["metric"] == "acc")
+    assert spread == pytest.approx(0.02)
+    searched = {**RECORDS[0], "search": {"algorithm": "nasi"}}
+    other = {**RECORDS[0], "dataset": "cifar100"}
+    assert len(robbench.plain([*RECORDS, searched, other])) == len(INDICES) + 1
+
+
+def test_the_ten_best_are_ten_networks() -> None:
+    best = sorted(INDICES)[-10:]
+    shown = texts(drawn("figure 4"))
+    assert {f"#{index}" for index in INDICES} & set(shown) == {f"#{index}" for index in best}, shown
+
+
+@pytest.mark.parametrize(("number", "attacks"), [("figure 5", ["pgd"]), ("figure 6", ["fgsm", "pgd"])])
+def test_correlations_of_kernels_are_of_networks_and_have_no_cross_kernel(
+    number: str, attacks: list[str]
+) -> None:
+    figure = drawn(number)
+    shown = " ".join(texts(figure))
+    axes = figure.axes[0]
+    assert len(axes.get_xticklabels()) == 1 + 4 * len(attacks)
+    assert len(axes.get_yticklabels()) == len(ACCURACIES)
+    assert "cross" not in shown and f"{len(INDICES)} " in shown
+    rho = robbench.side.correlation(robbench.networks(RECORDS, "full"), "twice kernel 8", "PGD 8")
+    assert rho == pytest.approx(1.0)
+
+
+def test_claims_and_tables_are_of_networks() -> None:
+    rows = robbench.networks(RECORDS, "full")
+    assert len(rows) == len(INDICES)
+    assert rows[0]["PGD 8"] == pytest.approx(0.28)
+    tables = robbench.tables(RECORDS, "full")
+    best = tables["table 5"].ours
+    for name, one in best.items():
+        of_level = [row for row in rows if name == f"none={row['none']}"]
+        assert one["PGD 8"] == max(row["PGD 8"] for row in of_level)
+
+
+@pytest.mark.parametrize("number", [*ITEMS, *THEORY])
+def test_every_item_says_its_axes_and_a_verdict(number: str) -> None:
+    item = {**ITEMS, **THEORY}[number]
+    assert item.axes and item.verdict
+    if item.table:
+        tables = {**robbench.tables([], "full"), "table 2": robbench.searches([], "full")}
+        columns = {**tables, **theory.tables([], "full")}[item.table].columns
+        assert item.axes.partition("columns: ")[2] == ", ".join(columns)
+
+
+def test_printed_tables_agree_with_each_other_and_with_what_the_text_says() -> None:
+    paper = {number: printed.read(f"nas-robbench-201-table-{number}") for number in (1, 2, 4, 5, 6, 7)}
+    names = list(paper[1])
+    assert tuple(names) == robbench.COLUMNS_1
+    for one in names:
+        assert paper[1][one][one] == 1.0
+        assert all(paper[1][one][other] == paper[1][other][one] for other in names)
+    assert len(robbench.tables([], "full")["table 1"].published) == 15
+    # Table 7 begins with table 2, whose optimum has the best mean robust accuracy.
+    values = {number: {row: list(one.values()) for row, one in paper[number].items()} for number in (2, 7)}
+    assert {row: values[7][row] for row in values[2]} == values[2]
+    robust = {row: sum(value or 0.0 for value in one[1:]) for row, one in values[7].items()}
+    assert max(robust, key=lambda row: robust[row]) == "optimal"
+    assert len(paper[7]) == len(paper[2]) + 6
+    # The signs that the text tells of follow from table 5, where it has their columns.
+    for words, told in paper[4].items():
+        for network, sign in told.items():
+            found = robbench.has_sign(paper[5][network], robbench.SIGNS[words])
+            assert found in (None, sign), (words, network)
+    # Of the corruptions contrast alone is correlated negatively; each column is within .005 of its twin.
+    assert len(paper[6]) == 15
+    assert [name for name, row in paper[6].items() if (row["PGD 3"] or 0) < 0] == ["contrast"]
+    for row in paper[6].values():
+        for eps in (3, 8):
+            assert row[f"FGSM {eps}"] == pytest.approx(row[f"PGD {eps}"], abs=0.005)
