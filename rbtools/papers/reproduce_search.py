@@ -25,8 +25,8 @@ SEARCHES = {"RS": "random", "RE": "evolution", "LS": "local", "BANANAS": "banana
 
 
 class SearchTable(NamedTuple):
-    """What a paper reports: column -> metric, what was searched by, queries, and the file of its printed table,
-    in fractions or in percent."""
+    """What a paper reports: column -> metric, what was searched by, queries, and the file of its printed
+    table, in fractions or in percent."""
 
     name: str
     columns: Mapping[str, str]
