@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from rbtools.errors import RbError, shown
@@ -13,17 +13,23 @@ _COURSE = ("trained_on", "batchnorm", "stopped_after", "catastrophic_overfitting
 
 
 def section(
-    what: Mapping[str, Any], done: Mapping[str, Any], select: str = "last", preset: str | None = None
+    what: Mapping[str, Any],
+    done: Mapping[str, Any],
+    select: str = "last",
+    preset: str | None = None,
+    stored: Container[str] | None = None,
 ) -> dict[str, Any]:
     """The record's `train`: the method, its configuration, its cost and its history.
 
     `checkpoints` has the names of the last and, with a validation, of the best weights; `select` says which
-    of them the record's `checkpoint` names, `preset` is the recipe's preset.
+    of them the record's `checkpoint` names, `preset` is the recipe's preset. `stored`: the names of those
+    that the store got, the others are left out; None for all.
     """
     method, recipe = what["method"], what["recipe"]
-    checkpoints = {"selected": select, "last": done["checkpoint"]}
-    if "best" in done:
-        checkpoints |= {"best": done["best"], "best_epoch": done["best_epoch"]}
+    names = {"last": done["checkpoint"], **({"best": done["best"]} if "best" in done else {})}
+    checkpoints = {"selected": select}
+    checkpoints |= {which: name for which, name in names.items() if stored is None or name in stored}
+    checkpoints |= {"best_epoch": done["best_epoch"]} if "best" in done else {}
     return {
         "method": method["name"],
         "seed": what["seed"],

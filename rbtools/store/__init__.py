@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rbtools.store.content_store import Store, canonical, digest
+from rbtools.store.content_store import Store, canonical, digest, object_name
 
-__all__ = ["Store", "canonical", "digest"]
+__all__ = ["Store", "canonical", "digest", "object_name"]

@@ -35,7 +35,17 @@ from rbtools.store import checksum, lease
 from rbtools.store.checksum import as_json, canonical, described, digest, hash_of_file, sealed, unsealed
 from rbtools.store.files import check_writable, write_whole
 
-__all__ = ["FORMAT", "KINDS", "Store", "canonical", "digest", "hash_of_file", "sealed", "unsealed"]
+__all__ = [
+    "FORMAT",
+    "KINDS",
+    "Store",
+    "canonical",
+    "digest",
+    "hash_of_file",
+    "object_name",
+    "sealed",
+    "unsealed",
+]
 
 FORMAT = 1
 KINDS = ("objects", "results", "outcomes", "state")
@@ -117,7 +127,7 @@ class Store:
 
     def keep_object(self, data: bytes) -> str:
         """Store a checkpoint; return its name, "sha256:" and the hash of its bytes."""
-        name = hashlib.sha256(data).hexdigest()
+        name = object_name(data).removeprefix("sha256:")
         path = self.path("objects", name)
         if path is None:
             raise RbError("A training needs a store for its checkpoint. Leave out --store none.")
@@ -323,6 +333,11 @@ class Store:
                 " rbtools that wrote it, or name another folder with --store."
             )
         self._checked = True
+
+
+def object_name(data: bytes) -> str:
+    """The name of a checkpoint: "sha256:" and the hash of its bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:

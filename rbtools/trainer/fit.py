@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _OF_RECORDS = {
     **dict.fromkeys(("init", "init_file", "resample"), "the model's weights are the initial ones"),
     "normalize": "the normalisation belongs into the model, as its first layer",
+    "keep": "it stores nothing",
     "lr_rule": "the rule needs a network of a space; give lr",
     **dict.fromkeys(
         ("track", "every", "track_n", "stop_on", "stop_patience"),

@@ -14,6 +14,7 @@ from rbtools.lazy import nn, torch
 from rbtools.models import checkpoint
 from rbtools.report import Pace
 from rbtools.spaces.identity import identity
+from rbtools.store import object_name
 from rbtools.trainer import begin, distributed, init, tracking, validation
 from rbtools.trainer.begin import TrainSetup, stepping
 from rbtools.trainer.init import mixed_seed
@@ -44,7 +45,17 @@ def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: by
     # Only fields that determine the network, so that equal trainings give equal bytes.
     about = setup.examples.about
     facts = {"arch": identity(setup.arch), "classes": about.classes, "shape": list(about.shape)}
-    return result(setup, state, lambda model: run.store.keep_object(checkpoint.to_bytes(model, facts)))
+    files: dict[str, bytes] = {}
+
+    def named(model: nn.Module) -> str:
+        data = checkpoint.to_bytes(model, facts)
+        files[object_name(data)] = data
+        return object_name(data)
+
+    done = result(setup, state, named)
+    for name in task.recipe.stored(done):
+        run.store.keep_object(files[name])
+    return done
 
 
 def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], None] | None = None) -> None:
@@ -161,7 +172,7 @@ def result(setup: TrainSetup, state: TrainState, keep: Callable[[nn.Module], str
     """The result of a finished training for the record: checkpoint names, history (a list per quantity, an
     entry per epoch), seconds per epoch, passes, device, threads and normalisation.
 
-    `keep` is given the networks to store, and returns the names of their checkpoints.
+    `keep` is given the networks, and returns the names of their checkpoints.
     """
     recipe, kept, place = setup.recipe, state.kept, setup.device.type
     seconds = state.history.get("seconds", [])

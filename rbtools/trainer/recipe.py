@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,8 @@ class Recipe:
     the averages are validated and stored instead. `val` is the share of the training images that is held out,
     to find the best epoch; `patience` stops after that many epochs without a better one. `clean_pass` adds a
     forward pass of the clean images after each step. `normalize`: None (usual for the data set), "none", or
-    (mean, std). `select`: the weights that the record names, "last" or "best". `output`: the weights that a
+    (mean, std). `select`: the weights that the record names, "last" or "best"; `keep`: whether the store gets
+    "all" of them or the "selected" ones alone. `output`: the weights that a
     training returns, the "last" or "random", those before a uniformly drawn step (algorithm 1 of Wu et al.
     2024). With `lr_rule` "theorem1" `lr` is the constant of trainer/optim.py's step size. `track` names
     what is measured after each `every` epochs (see trainer/tracking.py), robust losses on at most `track_n`
@@ -213,6 +215,12 @@ class Recipe:
     output: str = param(
         "last", "Weights that a training returns.", choices=("last", "random"), part_of="select"
     )
+    keep: str = param(
+        "all",
+        "Weights that the store gets: all, the last and the best, or selected, those of the record alone.",
+        choices=("all", "selected"),
+        part_of="select:keep",
+    )
     track: tuple[str, ...] = param(
         (),
         "Measure during the training, into train.history: robust (losses and errors on train and test, their"
@@ -283,17 +291,31 @@ class Recipe:
             ("every", bool(self.track), "no --track"),
             ("track_n", "robust" in self.track, "no --track robust"),
             ("stop_patience", self.stop_on is not None, "no --stop-on"),
+            ("keep", self.val > 0, "--val 0, with which there are the last weights alone"),
             ("normalize", self.init != "checkpoint", "--init checkpoint, which keeps that of the file"),
             ("init_file", self.init == "timm", "no --init timm"),
             ("resample", self.init == "timm", "no --init timm"),
         )
         return {name: reason for name, used, reason in rows if not used}
 
+    def selected(self, names: Mapping[str, Any]) -> str:
+        """The name of the weights that the record's checkpoint is, of those of a training's result."""
+        last = str(names["checkpoint"])
+        return last if self.select == "last" else str(names.get("best") or last)
+
+    def stored(self, names: Mapping[str, Any]) -> set[str]:
+        """The names of the weights that the store gets, of those of a training's result."""
+        if self.keep == "selected":
+            return {self.selected(names)}
+        return {str(names[which]) for which in ("checkpoint", "best") if names.get(which)}
+
     def config(self) -> dict[str, Any]:
         """The recipe in the record's form, without unused fields."""
         config = asdict(self)
         # These are in other fields of the record, or do not affect the weights.
-        for key in ("normalize", "given", "select", "preset", "track", "every", "track_n", "init_file"):
+        for key in ("normalize", "given", "select", "keep", "preset"):
+            del config[key]
+        for key in ("track", "every", "track_n", "init_file"):
             del config[key]
         if self.schedule == "onecycle":
             config["momentum"] = list(CYCLED_MOMENTUM)

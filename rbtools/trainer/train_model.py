@@ -93,7 +93,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
         # An earlier version joined the last two images into one batch.
         **({"batches": "single"} if 1 in (recipe.batch_size, recipe.micro_batch) else {}),
     }
-    kept = _TrainingCache(run, what, along, resolve.names({"arch": record["arch"]}, data))
+    kept = _TrainingCache(run, what, along, recipe, resolve.names({"arch": record["arch"]}, data))
     with memoized(
         run,
         [kept.own],
@@ -102,6 +102,10 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
     ) as (results, ours):
         if ours:
             run.store.check_writable()
+            if kept.lacks_weights:
+                run.report.notify(
+                    "the store has this training without the weights that are asked for: it is done again."
+                )
             task = TrainingTask(record, former, data, method, recipe, arithmetic, run.settings.prepare, along)
             results[0] = kept.keep(_fit(task, run, kept.own))
             run.store.drop_state(kept.own)
@@ -124,9 +128,15 @@ class _TrainingCache:
     """
 
     def __init__(
-        self, run: Run, what: dict[str, Any], along: tracking.Tracking | None, names: dict[str, Any]
+        self,
+        run: Run,
+        what: dict[str, Any],
+        along: tracking.Tracking | None,
+        recipe: Recipe,
+        names: dict[str, Any],
     ) -> None:
-        self.store, self.what, self.names = run.store, what, names
+        self.store, self.what, self.recipe, self.names = run.store, what, recipe, names
+        self.lacks_weights = False
         self.key = digest(what)
         self.along = None if along is None else along.key_fields(self.key)
         self.own = self.key if self.along is None else digest(self.along)
@@ -137,8 +147,10 @@ class _TrainingCache:
         # a store of other people may contain anything
         if not isinstance(plain, dict) or "checkpoint" not in plain:
             plain = None
-        names = () if plain is None else (plain["checkpoint"], plain.get("best"))
-        if plain is None or not all(name is None or self.store.has_object(name) for name in names):
+        if plain is None:
+            return None
+        self.lacks_weights = not all(map(self.store.has_object, self.recipe.stored(plain)))
+        if self.lacks_weights:
             return None
         if self.along is None:
             return dict(plain)
@@ -269,8 +281,8 @@ def _trained(
     record = results.forget_evaluations(record)
     of_former_file = ("checkpoint_file", "recognised", "leaderboard")
     record = {key: value for key, value in record.items() if key not in of_former_file}
-    name = done["checkpoint"] if recipe.select == "last" else done.get("best", done["checkpoint"])
-    training = {"train": trained.section(what, done, recipe.select, recipe.preset), "checkpoint": name}
+    section = trained.section(what, done, recipe.select, recipe.preset, recipe.stored(done))
+    training = {"train": section, "checkpoint": recipe.selected(done)}
     if command is not None:
         training["train"]["command"] = command
     record = {**record, **of_data(data), **training}

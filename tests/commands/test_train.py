@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.commands.train import main
+from rbtools.store import Store
 from rbtools.training import METHODS
 from tests.runner import records
 
@@ -63,6 +64,30 @@ def test_the_record_names_both_checkpoints_and_goes_on_with_the_one_selected() -
     names = last["train"]["checkpoints"]
     assert best["train"]["checkpoints"] == {**names, "selected": "best"}
     assert (last["checkpoint"], best["checkpoint"]) == (names["last"], names["best"])
+
+
+def test_the_store_keeps_the_selected_weights_alone_on_request() -> None:
+    how = [*FAST, "--epochs", "3", "--val", "0.1", "--lr", "3"]  # this rate is too high for the last epoch
+    (both,) = records(run([*how, "--store", "other"]))
+    names, store = both["train"]["checkpoints"], Store("rb-store")
+    (last,) = records(run([*how, "--select", "last:keep=selected"]))
+    # The same numbers under the same name; of the weights, those of the record alone.
+    assert last["train"]["history"]["loss"] == both["train"]["history"]["loss"]
+    assert names["last"] != names["best"] and last["checkpoint"] == names["last"]
+    left = {name: value for name, value in names.items() if name != "best"}
+    assert last["train"]["checkpoints"] == left
+    assert [f"sha256:{path.name}" for path in store.files("objects")] == [names["last"]]
+    assert run([*how, "--select", "last:keep=selected"]).stderr.endswith(
+        "0 computed, 1 found in the store.\n"
+    )
+    # What is asked for and is not there is trained again, and a line says why.
+    result = run([*how, "--select", "best:keep=selected"])
+    again = "the store has this training without the weights that are asked for: it is done again."
+    assert again in result.stderr and result.stderr.endswith("1 computed, 0 found in the store.\n")
+    assert records(result)[0]["checkpoint"] == names["best"]
+    found = run(how)
+    assert found.stderr.endswith("0 computed, 1 found in the store.\n") and again not in found.stderr
+    assert records(found)[0]["train"]["checkpoints"] == names
 
 
 def test_a_preset_sets_what_single_options_do_not() -> None:
@@ -178,6 +203,7 @@ WRONG = {
     "--track robust --stop-on wci": "--track has no wci. Add it: --track robust,wci.",
     "--stop-on ntk": "The measure of --stop-on is 'ntk'. Choose from: wci, sharpness.",
     "--val 0:patience=3": "patience=3 of --val waits for a better validation, but --val 0",
+    "--val 0 --select last:keep=selected": "keep of --select has no effect with --val 0",
     "--val 0 --select best": "--select best needs a validation, but --val 0",
     "--select random --ema 0.9": "--select random keeps the weights before a random step, and --ema chooses",
     "--val 1": "--val is 1. It must be a share from 0 to below 1.",
