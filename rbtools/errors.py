@@ -26,11 +26,7 @@ class NoRecords(RbError):
 
 
 class Pending(RbError):
-    """Pending work in a dry run; no error. `waiting`: it has to wait for a training."""
-
-    def __init__(self, message: str = "", *, waiting: bool = False) -> None:
-        super().__init__(message)
-        self.waiting = waiting
+    """Pending work in a dry run; no error."""
 
 
 def of_network(wrong: BaseException) -> str | None:

@@ -73,6 +73,8 @@ def filter_records(
             loop.table = source.table or (None if start is None else _model_table)
         loop.process(start)
         screen.clear()
+        if run.plan is not None:
+            screen.tell(run.plan.event())
         if run.plan is not None and loop.done + loop.pending:
             for words in run.plan.words(loop.done + loop.pending, loop.done, loop.pending):
                 screen.say(words)

@@ -1,8 +1,9 @@
 """A dry run: the pending work, the part of it that the store has, and the time for the remainder.
 
 Times are estimated from the times of stored results: seconds per image and multiply-add of an evaluation of
-the same kind, seconds per epoch and multiply-add of a training by the same method on the same data. Without
-such results there is no estimate.
+the same kind, seconds per epoch and multiply-add of a training by the same method on the same data, seconds
+per multiply-add of a measure. Without such results there is no estimate. Evaluations of a network that is not
+trained yet are counted as if the store had none of them.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rbtools.errors import Pending, RbError
 from rbtools.plain_files import read_plain
-from rbtools.store import Store, canonical, listing
+from rbtools.store import Store, canonical, digest, listing
 from rbtools.store.checksum import described
 
 MOST = 20_000  # the most results read for an estimate; keys are hashes, so the first ones are a random sample
@@ -26,22 +27,30 @@ _APART = frozenset(("eps", "ladder", "gamma", "gammas", "rho", "version", "seed"
 
 
 class PendingWork(NamedTuple):
-    """A piece of work that the store lacks: `units` of `what`, and seconds, None if unknown."""
+    """A piece of work that the store lacks: `units` of `what`, seconds, None if unknown, and the kinds of the
+    files that it leaves in the store."""
 
     title: str
     what: str
     units: int
     seconds: float | None
+    files: tuple[str, ...]
 
 
 @dataclass
 class DryRun:
-    """The pending work of a dry run, and its estimated time."""
+    """The pending work of a dry run, and its estimated time.
+
+    missing: the keys of results that are computed together. waiting: the jobs, by number, whose network is
+    not trained yet.
+    """
 
     store: Store
     jobs: int = 1
     todo: dict[str, PendingWork] = field(default_factory=dict)
-    waiting: int = 0
+    missing: set[tuple[str, ...]] = field(default_factory=set)
+    waiting: set[int] = field(default_factory=set)
+    job: int = 0
     tell: Callable[[str], None] = lambda text: None
     _speeds: _Speeds | None = None
 
@@ -62,19 +71,30 @@ class DryRun:
         for key, column, images in perturbed or every:  # clean accuracy is computed along with the others
             pace = self.speeds.of("evaluation", _signature(column, macs))
             seconds = None if pace is None else pace * images * (macs or 1)
-            self._add(key, PendingWork(title, "images", images, seconds))
+            self._add(key, PendingWork(title, "images", images, seconds, ("results", "outcomes")))
 
-    def other(self, title: str, keys: Iterable[str]) -> None:
-        """Note work whose time cannot be estimated from the store."""
-        for key in keys:
-            self._add(key, PendingWork(title, "results", 1, None))
+    def measures(self, record: Mapping[str, Any], missing: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Note missing measures: their key and its fields."""
+        macs = _macs(record["arch"])
+        for key, what in missing:
+            pace = self.speeds.of("measure", _measure_signature(what, macs))
+            seconds = None if pace is None else pace * (macs or 1)
+            self._add(key, PendingWork("measures", "results", 1, seconds, ("results",)))
 
-    def training(self, key: str, what: Mapping[str, Any], arch: Mapping[str, Any], epochs: int) -> None:
-        """Note a training that is missing."""
+    def untrained(self) -> str:
+        """A name for the checkpoint that the network of this job will have; the store has none of that
+        name."""
+        self.waiting.add(self.job)
+        return f"sha256:{digest({'untrained': self.job})}"
+
+    def training(
+        self, key: str, what: Mapping[str, Any], arch: Mapping[str, Any], epochs: int, files: tuple[str, ...]
+    ) -> None:
+        """Note a training that is missing, and the kinds of the files that it leaves."""
         macs = _macs(arch)
         pace = self.speeds.of("training", _training_signature(what, macs))
         seconds = None if pace is None else pace * (macs or 1) * epochs
-        self._add(key, PendingWork(str(what["method"]["name"]), "epochs", epochs, seconds))
+        self._add(key, PendingWork(str(what["method"]["name"]), "epochs", epochs, seconds, files))
 
     def _add(self, key: str, todo: PendingWork) -> None:
         if key not in self.todo:
@@ -92,6 +112,20 @@ class DryRun:
         if missed:
             raise missed[0]
 
+    def event(self) -> dict[str, Any]:
+        """The report for programs: how many results the store has and lacks, the seconds of one worker for
+        those whose time is known, how many others there are, and the number of new files of each kind."""
+        times = [work.seconds for work in self.todo.values()]
+        return {
+            "event": "plan",
+            "store": None if self.store.folder is None else str(self.store.folder),
+            "found": self.store.found,
+            "missing": len(self.missing),
+            "seconds": round(sum(seconds or 0.0 for seconds in times), 3),
+            "unknown": times.count(None),
+            "files": dict(Counter(kind for work in self.todo.values() for kind in work.files)),
+        }
+
     def words(self, records: int, stored: int, missing: int) -> list[str]:
         """The report, as lines."""
         lines = [f"dry run, nothing was computed: of {_many(records, 'record')} {stored} found in the store"]
@@ -103,7 +137,9 @@ class DryRun:
             units, seconds = sum(work.units for work in some), _sum(work.seconds for work in some)
             lines.append(f"{title}: {_many(len(some), 'piece')} of work, {units} {what}, {about(seconds)}.")
         if self.waiting:
-            lines.append(f"{_many(self.waiting, 'record')} would first be trained; that is not in the time.")
+            lines.append(
+                f"{_many(len(self.waiting), 'record')} would first be trained; that is not in the time."
+            )
         if self.todo:
             total = _sum(work.seconds for work in self.todo.values())
             known = sum(work.seconds or 0.0 for work in self.todo.values())
@@ -143,7 +179,10 @@ class _Speeds:
         try:
             about = result.get("about", {})
             macs = _macs(about.get("arch", {}))
-            if about.get("kind") == "evaluation":
+            if about.get("kind") == "evaluation" and about["of"].get("kind") == "measure":
+                seconds = result["value"][0]["seconds"]
+                self._add("measure", _measure_signature(about["of"], macs), macs or 1, seconds)
+            elif about.get("kind") == "evaluation":
                 column, entry = about["of"]["column"], result["value"][0]
                 work = entry["n"] * (macs or 1)
                 self._add("evaluation", _signature(column, macs), work, entry["seconds"])
@@ -185,6 +224,13 @@ def _training_signature(what: Mapping[str, Any], macs: int | None) -> tuple[str,
     method, data = what["method"], [what["data"], macs is None]
     config = {key: value for key, value in method["config"].items() if key not in _APART}
     return _digest([method["name"], config, data]), _digest([method["name"], data])
+
+
+def _measure_signature(what: Mapping[str, Any], macs: int | None) -> tuple[str, str]:
+    """A measure's configuration without its network, and its name."""
+    own = ("checkpoint", "arch", "normalize", "init_seed", *_APART)
+    kind = f"{what['measure']} {macs is None}"
+    return _digest({"kind": kind, **{k: v for k, v in what.items() if k not in own}}), kind
 
 
 def _digest(value: object) -> str:

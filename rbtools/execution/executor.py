@@ -123,12 +123,12 @@ def run_job(function: JobFunction, record: dict[str, Any], run: Run) -> JobRepor
     before = store.found, store.computed, len(store.damaged)
     start = time.perf_counter()
     run.report.clock.seconds.clear()
+    if run.plan is not None:
+        run.plan.job += 1
     try:
         report.result = function.with_run(run)(record)
-    except Pending as pending:
+    except Pending:
         report.pending, report.result = True, record
-        if run.plan:
-            run.plan.waiting += pending.waiting
     except RbError as wrong:
         report.problem = str(wrong)
     except MemoryError:

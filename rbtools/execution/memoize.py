@@ -41,6 +41,7 @@ def memoized(
         yield results, False
         return
     if run.plan is not None:
+        run.plan.missing.add(tuple(leases))
         plan(results)
     if run.placement.helps:
         yield _helped(run, look_up, help), False

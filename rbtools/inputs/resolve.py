@@ -36,7 +36,7 @@ def checkpoint_name(record: dict[str, Any], run: Run) -> str:
     """
     name = record.get("checkpoint")
     if not name and run.plan is not None:
-        raise Pending("The record is not trained yet.", waiting=True)
+        return str(run.plan.untrained())
     if not name:
         raise RbError(
             "The record has no checkpoint, so there is nothing to evaluate. Train it first"
@@ -59,6 +59,8 @@ def checkpoint_of(record: dict[str, Any], run: Run) -> tuple[str, Path]:
     Raises RbError if the record has none, the file is gone, or its content changed since.
     """
     name, file = checkpoint_name(record, run), record.get("checkpoint_file")
+    if not record.get("checkpoint") and run.plan is not None:
+        raise Pending("The record is not trained yet.")
     if isinstance(record, InMemory):
         return name, Path()
     if file is None:

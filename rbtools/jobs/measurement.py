@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
-from rbtools.errors import Pending, RbError, UsageError
+from rbtools.errors import RbError, UsageError
 from rbtools.execution import device, resources
 from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoized
@@ -121,8 +121,9 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[s
         run,
         names,
         lambda: [run.store.result(name) for name in names],
-        plan=lambda results: run.plan.other(
-            "measures", [name for name, entry_list in zip(names, results, strict=True) if entry_list is None]
+        plan=lambda results: run.plan.measures(
+            record,
+            [(name, what) for name, what, had in zip(names, keys, results, strict=True) if had is None],
         ),
         help=partial(compute, helping=True),
     ) as (computed, ours):
@@ -211,9 +212,7 @@ def _weights(record: dict[str, Any], measure: Measure, request: MeasureRequest, 
     wanted: tuple[str, ...] = (usual if request.on == "auto" else request.on,)
     if request.on == "both":
         wanted = ("trained",) if measure.weights == "trained" else ("init", "trained") if there else ("init",)
-    if "trained" in wanted and not there:
-        if run.plan is not None:
-            raise Pending("The record is not trained yet.", waiting=True)
+    if "trained" in wanted and not there and run.plan is None:
         advice = (
             " or measure fresh weights with --on init"
             if request.on == "auto"

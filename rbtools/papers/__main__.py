@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -16,7 +17,7 @@ import click
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.execution import cores
-from rbtools.papers import cluster, sidebyside
+from rbtools.papers import cluster, planned, sidebyside
 from rbtools.papers.recipes import RECIPES, Setting
 
 # Name of a paper's figures -> the reproductions whose records they show. At full scale the robustness dataset
@@ -46,9 +47,10 @@ def missing(name: str, setting: Setting) -> str:
     return sidebyside.absent(name, sidebyside.needed(setting, sets, published, name == "prbench"))
 
 
-def run(name: str, setting: Setting, folder: Path, into: IO[bytes] | int, *, dry: bool = False) -> None:
-    """Run the pipe of a recipe. Without RB_STORE and RB_CONFIG the store is in the folder, and no
-    configuration is read. Raises RbError if a tool fails."""
+def run(name: str, setting: Setting, folder: Path, into: IO[bytes] | int, *, dry: Path | None = None) -> None:
+    """Run the pipe of a recipe, or in a dry run write what its stages would do to the log `dry`. Without
+    RB_STORE and RB_CONFIG the store is in the folder, and no configuration is read. Raises RbError if a tool
+    fails."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     usual = {"RB_CONFIG": "none", "RB_STORE": str(folder / "store")}
     own = {"RB_DATA": setting.data, "PATH": path, **_ONE_THREAD}
@@ -56,7 +58,7 @@ def run(name: str, setting: Setting, folder: Path, into: IO[bytes] | int, *, dry
     text = cluster.shell_text(RECIPES[name](setting), setting.jobs, setting.shard, dry=dry)
     line = ["bash", "-e", "-o", "pipefail", "-c", text]
     done = subprocess.run(line, stdout=into, env={**usual, **os.environ, **own})
-    if done.returncode and not dry:
+    if done.returncode and dry is None:
         raise RbError(
             f"The recipe {name} ended with status {done.returncode}. Run it again: it goes on there."
         )
@@ -129,7 +131,9 @@ def report(name: str, scale: str, records: Path) -> None:
 @click.option("--width", default=6.5, help="The width of figures in inches.")
 @click.option("--only-draw", is_flag=True, help="Draw the records that are there, and run nothing.")
 @click.option(
-    "--dry-run", is_flag=True, help="Run nothing; each stage says what it would compute, and how long."
+    "--dry-run",
+    is_flag=True,
+    help="Run nothing; each stage says what it would compute, and how long, and the last line the sum.",
 )
 @click.option("--records", default=None, type=click.Path(exists=True), help="Compare these, and run nothing.")
 def main(name: str | None, folder: str, part: str | None, dry_run: bool, **options: Any) -> None:
@@ -158,8 +162,11 @@ def main(name: str | None, folder: str, part: str | None, dry_run: bool, **optio
         elif options["records"] is not None:
             report(of, setting.scale, Path(options["records"]))
         elif dry_run:
-            for source in (of,) if kind == "reproduce" else FIGURES[of]:
-                run(source, setting, Path(folder), subprocess.DEVNULL, dry=True)
+            with tempfile.TemporaryDirectory() as aside:
+                log = Path(aside, "log.jsonl")
+                for source in (of,) if kind == "reproduce" else FIGURES[of]:
+                    run(source, setting, Path(folder), subprocess.DEVNULL, dry=log)
+                click.echo(f"{name}: {planned.in_words(log)}")
         elif kind == "reproduce":
             reproduce(of, setting, Path(folder))
         else:

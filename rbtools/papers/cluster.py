@@ -8,6 +8,7 @@ line for each record, in the order of one process.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -21,18 +22,19 @@ EVALUATORS = ("attack", "certify", "corrupt", "ge", "measure", "pr")
 _FAILED = b'{"schema":%d,"error":' % SCHEMA
 
 
-def shell_text(pipe: str, jobs: str, part: str | None, *, dry: bool = False) -> str:
+def shell_text(pipe: str, jobs: str, part: str | None, *, dry: Path | None = None) -> str:
     """The pipe with workers in every stage and as one shard, `I/N`, of the records.
 
     A number of jobs is that of trainings, which the recipe has itself: the stages of a pipe run at the same
-    time anyway. `auto` and `ray` are for all stages. `dry`: every stage says what it would do, and a search
-    does nothing.
+    time anyway. `auto` and `ray` are for all stages. `dry`: every stage says what it would do, to people and
+    in this log, and a search does nothing.
     """
     more = {tool: "" for tool in ("arch", "train", *EVALUATORS)}
     if not jobs.isdigit():
         more |= dict.fromkeys(("train", *EVALUATORS), f" --jobs {jobs}")
-    if dry:
-        more = {tool: f"{words} --dry-run --allow-empty" * (tool != "arch") for tool, words in more.items()}
+    if dry is not None:
+        say = f" --dry-run --allow-empty --log {shlex.quote(str(dry))}"
+        more = {tool: f"{words}{say}" * (tool != "arch") for tool, words in more.items()}
         pipe = f"rb-search() {{ :; }}; {pipe}"
     divided, after, begin = "train" if "rb-train" in pipe else "arch", "", ""
     if part is not None:

@@ -98,7 +98,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
         run,
         [kept.own],
         lambda: [kept.look()],
-        plan=lambda _: run.plan.training(kept.own, what, record["arch"], recipe.epochs),
+        plan=lambda _: run.plan.training(kept.own, what, record["arch"], recipe.epochs, kept.files()),
     ) as (results, ours):
         if ours:
             run.store.check_writable()
@@ -140,6 +140,11 @@ class _TrainingCache:
         self.key = digest(what)
         self.along = None if along is None else along.key_fields(self.key)
         self.own = self.key if self.along is None else digest(self.along)
+
+    def files(self) -> tuple[str, ...]:
+        """The kinds of the files that a training leaves, at most."""
+        both = self.recipe.val > 0 and self.recipe.keep == "all"
+        return ("results",) * (1 if self.along is None else 2) + ("objects",) * (1 + both)
 
     def look(self) -> dict[str, Any] | None:
         """The stored result, if it is complete, or None."""

@@ -93,7 +93,7 @@ def test_workers_are_of_every_stage_and_a_number_of_them_of_trainings() -> None:
         "rb-pr --gamma 1 --jobs ray",
         "rb-train --jobs 2 --jobs ray",
     ]
-    dry = cluster.shell_text("{ rb-search darts; rb-arch; } | rb-train", "2", None, dry=True)
+    dry = cluster.shell_text("{ rb-search darts; rb-arch; } | rb-train", "2", None, dry=Path("log"))
     assert 'rb-train "$@" --dry-run' in dry and "rb-search() { :; }" in dry and 'rb-arch "$@"' not in dry
 
 
