@@ -19,12 +19,13 @@ from rbtools.store import Store, listing
 
 def in_words(log: Path) -> str:
     """The results that the store has and lacks, the hours of one worker, and the files and bytes to come."""
-    with contextlib.suppress(FileNotFoundError):
-        events = [orjson.loads(line) for line in log.read_bytes().splitlines()]
-        plans = [event for event in events if event["event"] == "plan"]
-        failed = sum(event["event"] == "end" and event["status"] != 0 for event in events)
-        return _total(plans) + (f" {failed} of the stages failed; their work is not in it." if failed else "")
-    return "No stage ran."
+    if not log.exists():
+        return "no stage ran."
+    with log.open("rb") as lines:  # among them is one for each record of each stage
+        events = [event for event in map(orjson.loads, lines) if event["event"] in ("plan", "end")]
+    failed = sum(event["event"] == "end" and event["status"] != 0 for event in events)
+    left_out = f" Stages that failed, whose work is not in it: {failed}." if failed else ""
+    return _total(event for event in events if event["event"] == "plan") + left_out
 
 
 def _total(plans: Iterable[dict[str, Any]]) -> str:
@@ -33,6 +34,8 @@ def _total(plans: Iterable[dict[str, Any]]) -> str:
     for plan in plans:
         sums.update({name: plan[name] for name in ("found", "missing", "seconds", "unknown")})
         files.update({(plan["store"], kind): count for kind, count in plan["files"].items()})
+    if not sums["missing"]:
+        return f"in all: {sums['found']:,} results in the store, none to compute."
     size = _bytes(files)
     return (
         f"in all: {sums['found']:,} results in the store, {sums['missing']:,} to compute; {_time(sums)};"

@@ -89,6 +89,37 @@ def test_a_pipe_of_dry_runs_says_what_waits_for_a_training() -> None:
         assert "error" not in records(result)[0]
 
 
+def plan() -> dict[str, Any]:
+    """The last event of a dry run for programs, without the fields of every event."""
+    (event,) = [event for event in events() if event["event"] == "plan"]
+    Path("log.jsonl").unlink()
+    return {key: event[key] for key in ("found", "missing", "seconds", "unknown", "files")}
+
+
+def test_evaluations_of_a_network_that_is_not_trained_yet_are_counted_and_timed() -> None:
+    dry = ("--dry-run", "--log", "log.jsonl")
+    attack = ("attack", "pgd", "--eps", "4,8", "--n", "50")
+    unknown = {"found": 0, "seconds": 0, "missing": 1}
+    first = run("train", *TRAIN, *dry, text=SMALL)
+    assert plan() == {**unknown, "unknown": 1, "files": {"results": 1, "objects": 2}}
+    run("train", *TRAIN, "--val", "0", "--track", "wci", *dry, text=SMALL)
+    assert plan()["files"] == {"results": 2, "objects": 1}
+    two = first.stdout * 2  # as two seeds: the records of a dry run are equal, the trainings are not
+    run(*attack, *dry, text=two)
+    assert plan() == {**unknown, "missing": 2, "unknown": 4, "files": {"results": 4, "outcomes": 4}}
+    run("measure", "wci", *dry, text=two)
+    assert plan() == {**unknown, "missing": 2, "unknown": 2, "files": {"results": 2}}
+    trained = run("train", *TRAIN, text=SMALL).stdout
+    run("measure", "wci", text=run(*attack, text=trained).stdout)
+    two = (json.dumps({"arch": json.loads(trained)["arch"]}) + "\n") * 2  # with multiply-adds, as rb-arch
+    for words in (attack, ("measure", "wci")):
+        run(*words, *dry, text=trained)
+        assert plan() == {**unknown, "found": 1, "missing": 0, "unknown": 0, "files": {}}
+        run(*words, *dry, text=two)
+        planned = plan()
+        assert planned["unknown"] == 0 and planned["seconds"] > 0
+
+
 def test_both_sides_and_all_parts_are_looked_at(trained: dict[str, dict[str, Any]]) -> None:
     record = json.dumps(trained["erm"])
     ge = run("ge", "acc", "--n", "20", "--n-train", "30", "--dry-run", text=record)

@@ -1,16 +1,21 @@
-"""Recipes on several machines: options of every stage, killed shards, and the join of their files."""
+"""Recipes on several machines: options of every stage, killed shards, the join of their files; dry runs."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from rbtools.errors import RbError
-from rbtools.papers import cluster
+from rbtools.papers import __main__ as papers
+from rbtools.papers import cluster, planned
+from rbtools.papers.recipes import RECIPES, Setting
 from tests import runner
 
 # Two trainings of each of two networks; with $dies the process group ends after the first record.
@@ -122,3 +127,42 @@ def test_files_that_are_not_of_one_run_are_not_joined() -> None:
     parts[1].write_text(other + mine)
     cluster.join(parts, Path("all.jsonl"))
     assert Path("all.jsonl").read_text() == mine * 2
+
+
+def test_the_last_line_of_a_dry_run_is_the_sum_of_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RB_STORE", raising=False)
+
+    def dry(eps: str) -> str:
+        pipe = "rb-arch --index 13714 --cells 1 --channels 2 | rb-train --epochs 1 --val 0 --batch-size 512"
+        monkeypatch.setitem(RECIPES, "wci", lambda setting: f"{pipe} | rb-attack pgd --eps {eps} --n 50")
+        result = CliRunner().invoke(papers.main, ["reproduce-wci", "--dry-run"])
+        return result.stdout.splitlines()[-1].removeprefix("reproduce-wci: in all: ")
+
+    assert dry("8") == (
+        "0 results in the store, 2 to compute; 2 pieces of work whose time is not known yet;"
+        " 4 new files, bytes not known yet."
+    )
+    papers.run("wci", Setting("tiny"), Path("reproduced"), subprocess.DEVNULL)
+    made = {
+        kind: sum(path.is_file() for path in Path("reproduced/store", kind).rglob("*"))
+        for kind in ("results", "outcomes", "objects")
+    }
+    assert made == {"results": 3, "outcomes": 2, "objects": 1}  # two are those of clean accuracy
+    assert dry("8") == "2 results in the store, none to compute."
+    assert re.fullmatch(
+        r"1 results in the store, 1 to compute; (less than a second|about \d+ s) of one worker;"
+        r" 2 new files, about 0\.0 MB\.",
+        dry("16"),
+    )
+
+
+def test_a_sum_says_what_it_lacks() -> None:
+    plan = {"found": 1, "missing": 3, "seconds": 7200, "unknown": 2, "files": {"results": 3}, "store": None}
+    events = [{"event": "plan", **plan}, {"event": "end", "status": 0}, {"event": "end", "status": 2}]
+    Path("log").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    assert planned.in_words(Path("log")) == (
+        "in all: 1 results in the store, 3 to compute; about 2.0 h of one worker without 2 pieces of work"
+        " whose time is not known yet; 3 new files, bytes not known yet. Stages that failed, whose work is"
+        " not in it: 1."
+    )
+    assert planned.in_words(Path("none")) == "no stage ran."
