@@ -287,10 +287,9 @@ def _trained(
     of_former_file = ("checkpoint_file", "recognised", "leaderboard")
     record = {key: value for key, value in record.items() if key not in of_former_file}
     section = trained.section(what, done, recipe.select, recipe.preset, recipe.stored(done))
-    training = {"train": section, "checkpoint": recipe.selected(done)}
     if command is not None:
-        training["train"]["command"] = command
-    record = {**record, **of_data(data), **training}
+        section["command"] = command
+    record = {**record, **of_data(data), "train": section, "checkpoint": recipe.selected(done)}
     for entry in trained.entries(done):
         record = results.add(record, entry, replace=True)
     return record

@@ -16,6 +16,7 @@ from rbtools.errors import RbError
 from rbtools.papers import __main__ as papers
 from rbtools.papers import cluster, planned
 from rbtools.papers.recipes import RECIPES, Setting
+from rbtools.trainer import presets
 from tests import runner
 
 # Two trainings of each of two networks; with $dies the process group ends after the first record.
@@ -166,3 +167,14 @@ def test_a_sum_says_what_it_lacks() -> None:
         " not in it: 1."
     )
     assert planned.in_words(Path("none")) == "no stage ran."
+
+
+def test_a_training_of_the_full_scale_leaves_one_file_of_weights() -> None:
+    pipes = {name: pipe(Setting("full")) for name, pipe in RECIPES.items()}
+    trainings = [
+        one for pipe in pipes.values() for one in re.split(r"[|;]", pipe) if "rb-train" in one.split()
+    ]
+    named = [re.findall(r"--preset ([\w-]+)", one) for one in trainings]
+    assert len(trainings) > 20 and all(len(names) == 1 for names in named)
+    assert all(presets.named(names[0]).recipe["val"] == 0 for names in named)
+    assert not any("--val" in one for one in trainings)
