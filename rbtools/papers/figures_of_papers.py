@@ -388,6 +388,8 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
     yield f'<section id="{number.replace(" ", "")}"><h2>{number.capitalize()}</h2>'
     yield f"<p>{html.escape(item.caption)}</p>"
+    beside = (f"In the paper: {item.axes}.", f"Ours: {item.verdict}.")
+    yield f'<p class="lacks">{"<br>".join(map(html.escape, beside))}</p>'
     stem = made.file
     if stem and item.panels:
         yield f'<p><a href="{stem}.pdf"><img src="{stem}.png" alt="{html.escape(number)}"></a></p>'
