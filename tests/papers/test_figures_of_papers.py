@@ -120,6 +120,17 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     assert pdf.stat().st_mtime_ns > first
 
 
+@pytest.mark.parametrize("name", NUMBERED)
+def test_records_of_another_scale_are_not_drawn(name: str) -> None:
+    run = figures_of_papers.PaperRun(name, "full", Path("made"), 6.5)
+    for left in ("records", "records-nas-bench-201-robustness", "figure13"):
+        (run.folder / f"{left}.jsonl").write_text(lines(*NINE))
+    run.load()
+    for number, item in run.paper.items.items():
+        if item.panels and "rb-arch" not in str(item.panels) and "corruptions all" not in str(item.panels):
+            assert "-full.jsonl. make reproduce-" in run.figure(number, item).missing[""]
+
+
 def test_records_are_compared_by_a_reproduction_alone() -> None:
     Path("records.jsonl").write_text(lines(*NINE))
     said = CliRunner().invoke(main, ["figures-robustness-dataset", "--records", "records.jsonl"])
