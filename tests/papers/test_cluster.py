@@ -112,11 +112,11 @@ def test_records_are_divided_once_where_they_are_trained_or_else_listed() -> Non
 
 
 def test_a_shard_of_another_recipe_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, text in enumerate(("echo 1", "echo 2"), 1):
-        monkeypatch.setitem(recipes.RECIPES, "theory", lambda setting, text=text: f"{text} {setting.data}")
+    for number in (1, 2):
+        monkeypatch.setitem(recipes.RECIPES, "theory", f"echo {number} {{0.data}}".format)
         words = ("reproduce-theory", "--scale", "tiny", "--reproduced", "both", "--shard", f"{number}/2")
         shown = CliRunner().invoke(main, [*words, "--data", f"of-machine-{number}"])
-        other = cluster.file_of(Path("both/theory-tiny.jsonl"), f"{3 - number}/2", f"{text} ")
+        other = cluster.file_of(Path("both/theory-tiny.jsonl"), f"{3 - number}/2", f"echo {number} ")
         assert f"not there yet: {other.name}." in shown.output
     assert len([*Path("both").iterdir()]) == 2
 
