@@ -84,6 +84,13 @@ def test_models_that_differ_in_their_seed_alone() -> None:
     assert record == trained(1)
 
 
+def test_records_of_one_seed_list_no_seeds() -> None:
+    assert merge.merged([trained(3), trained(3)], {"over": ["eps"]})["aggregated"] == {
+        "over": ["eps"],
+        "records": 2,
+    }
+
+
 def test_merged_records_have_means_deviations_and_what_they_agree_in() -> None:
     entry = {"metric": "acc", "n": 8, "attack": None, "ci95": [0, 1], "value": 0.5, "device": "cpu"}
     some = [trained(seed, evals=[{**entry, "seed": seed}]) for seed in (1, 2, 6)]
