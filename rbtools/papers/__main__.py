@@ -165,6 +165,8 @@ def main(name: str | None, folder: str, part: str | None, dry_run: bool, **optio
             report(of, setting.scale, Path(options["records"]))
         elif dry_run:
             for source in sources:
+                if lacking := missing(source, setting):  # else each record would say so
+                    raise RbError(lacking)
                 run(source, setting, Path(folder), subprocess.DEVNULL, dry=True)
         elif kind == "reproduce":
             reproduce(of, setting, Path(folder))
