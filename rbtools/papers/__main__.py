@@ -73,7 +73,9 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
         raise RbError(lacking)
     folder.mkdir(parents=True, exist_ok=True)
     whole, part = folder / f"{name}-{setting.scale}.jsonl", setting.shard
-    records = whole if part is None else cluster.file_of(whole, part)
+    # Machines may have other folders and workers.
+    recipe = RECIPES[name](dataclasses.replace(setting, jobs="1", data="", weights=""))
+    records = whole if part is None else cluster.file_of(whole, part, recipe)
     aside = records.with_name(f"new-{records.name}")
     if part is not None:
         records.unlink(missing_ok=True)  # that of an earlier run is not to be joined
@@ -81,7 +83,7 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
         run(name, setting, folder, stream)
     sidebyside.put(aside, records)
     if part is not None:
-        parts = cluster.files_of(whole, part)
+        parts = cluster.files_of(whole, part, recipe)
         lacking = ", ".join(one.name for one in parts if not one.exists())
         if lacking:
             click.echo(f"{records} is written. The last shard joins all; not there yet: {lacking}.")
@@ -144,6 +146,8 @@ def main(name: str | None, folder: str, part: str | None, dry_run: bool, **optio
     fields = {key: options[key] for key in ("scale", "data", "jobs", "dataset", "pairs", "vits", "vit_s")}
     setting = Setting(**fields, weights=options["weights"] or f"{options['data']}/nas-bench-201")
     kind, _, of = name.partition("-")
+    # At full scale the records of another paper are drawn if they are there.
+    sources = (of,) if kind == "reproduce" else FIGURES[of][: 1 if setting.scale == "full" else None]
     try:
         if part is not None:
             if kind != "reproduce" or of == "search":
@@ -160,11 +164,15 @@ def main(name: str | None, folder: str, part: str | None, dry_run: bool, **optio
                 )
             click.echo(reproduce_search.report(options["table"], str(options["runs"]), options["where"]))
         elif options["records"] is not None:
+            if kind != "reproduce":
+                raise click.UsageError("--records are compared by reproduce-NAME. --only-draw draws.")
             report(of, setting.scale, Path(options["records"]))
         elif dry_run:
             with tempfile.TemporaryDirectory() as aside:
                 log = Path(aside, "log.jsonl")
-                for source in (of,) if kind == "reproduce" else FIGURES[of]:
+                for source in sources:
+                    if lacking := missing(source, setting):  # else each record would say so
+                        raise RbError(lacking)
                     run(source, setting, Path(folder), subprocess.DEVNULL, dry=log)
                 click.echo(f"{name}: {planned.in_words(log)}")
         elif kind == "reproduce":
@@ -172,8 +180,7 @@ def main(name: str | None, folder: str, part: str | None, dry_run: bool, **optio
         else:
             from rbtools.papers import figures_of_papers
 
-            shown = () if options["only_draw"] else FIGURES[of][: 1 if setting.scale == "full" else None]
-            for source in shown:
+            for source in () if options["only_draw"] else sources:
                 reproduce(source, setting, Path(folder))
             at_once = int(setting.jobs) if setting.jobs.isdigit() else cores.count()
             figures_of_papers.draw_all(of, setting.scale, Path(folder), options["width"], at_once)

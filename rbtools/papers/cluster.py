@@ -17,6 +17,7 @@ from rbtools.cli.filter_loop import ELSEWHERE
 from rbtools.cli.source import shard
 from rbtools.errors import RbError
 from rbtools.records import SCHEMA, dumps
+from rbtools.store import digest
 
 EVALUATORS = ("attack", "certify", "corrupt", "ge", "measure", "pr")
 _FAILED = b'{"schema":%d,"error":' % SCHEMA
@@ -63,16 +64,17 @@ def shell_text(pipe: str, jobs: str, part: str | None, *, dry: Path | None = Non
     return begin + functions + pipe
 
 
-def file_of(whole: Path, part: str) -> Path:
-    """The file of a shard: NAME-SCALE.2-of-8.jsonl."""
+def file_of(whole: Path, part: str, recipe: str) -> Path:
+    """The file of a shard: NAME-SCALE.2-of-8.RECIPE.jsonl, with eight digits of the recipe, so that what
+    another one made is not joined."""
     number, of = shard(part)
-    return whole.with_suffix(f".{number}-of-{of}.jsonl")
+    return whole.with_suffix(f".{number}-of-{of}.{digest({'recipe': recipe})[:8]}.jsonl")
 
 
-def files_of(whole: Path, part: str) -> list[Path]:
+def files_of(whole: Path, part: str, recipe: str) -> list[Path]:
     """The files of all shards."""
     _, of = shard(part)
-    return [file_of(whole, f"{number}/{of}") for number in range(1, of + 1)]
+    return [file_of(whole, f"{number}/{of}", recipe) for number in range(1, of + 1)]
 
 
 def join(parts: Sequence[Path], into: Path) -> None:

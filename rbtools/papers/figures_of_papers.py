@@ -218,8 +218,11 @@ class PaperRun:
 
     def records(self, of: str = "") -> Path:
         """The file that is drawn: what figures show of the records of a reproduction, else all of them."""
-        chosen = self.folder / (f"records-{of}.jsonl" if of else "records.jsonl")
+        chosen = self._chosen(of)
         return chosen if chosen.exists() else self.whole(of)
+
+    def _chosen(self, of: str) -> Path:
+        return self.folder / (f"records-{of}.jsonl" if of else "records.jsonl")
 
     def whole(self, of: str = "") -> Path:
         """The records of a reproduction."""
@@ -233,9 +236,11 @@ class PaperRun:
         """What figures and tables show of the records of a reproduction; the details of evaluations, which
         may be a thousand times as large, go into a file for each figure of them.
         """
-        if not self.whole(of).exists():
-            return []
         items = {} if of else {number: one for number, one in self.paper.items.items() if detailed(one)}
+        if not self.whole(of).exists():
+            for number in items:
+                self.details(number).unlink(missing_ok=True)
+            return []
         with contextlib.ExitStack() as files:
             details = {number: files.enter_context(self._new(number).open("wb")) for number in items}
             stream = files.enter_context(self.whole(of).open("rb"))
@@ -258,8 +263,11 @@ class PaperRun:
         return self.details(number).with_suffix(".new")
 
     def keep(self, records: Sequence[dict[str, Any]], of: str = "") -> None:
-        """Write what the figures draw."""
-        chosen = self.folder / (f"records-{of}.jsonl" if of else "records.jsonl")
+        """Write what the figures draw. Without records none of another scale stay."""
+        chosen = self._chosen(of)
+        if not records:
+            chosen.unlink(missing_ok=True)
+            return
         new = chosen.with_suffix(".new")
         with new.open("wb") as stream:
             stream.writelines(dumps(record) + b"\n" for record in records)
@@ -343,16 +351,15 @@ class PaperRun:
         """Read the records, and make their tables and claims."""
         module = importlib.import_module(f"rbtools.papers.reproduce_{self.paper.records.replace('-', '_')}")
         records = self.read()
+        others = {item.of: self.read(item.of) for item in self.paper.items.values() if item.of}
+        self.keep(module.plain(records) if hasattr(module, "plain") else records)
+        for of, some in others.items():
+            self.keep(some, of)
         self.tables: dict[str, side.PaperTable | side.Excerpt] = {}
         self.claims: list[side.Claim] = []
         self.theory = side.theory(records)
         if not records:
             return
-        self.keep(module.plain(records) if hasattr(module, "plain") else records)
-        others = {item.of: self.read(item.of) for item in self.paper.items.values() if item.of}
-        for of, some in others.items():
-            if some:
-                self.keep(some, of)
         self.tables = {**module.tables(records, self.scale, *others.values())}
         self.claims = module.claims(records, self.scale)
         if self.name == "nas-robbench-201":
@@ -388,6 +395,8 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
     yield f'<section id="{number.replace(" ", "")}"><h2>{number.capitalize()}</h2>'
     yield f"<p>{html.escape(item.caption)}</p>"
+    beside = (f"In the paper: {item.axes}.", f"Ours: {item.verdict}.")
+    yield f'<p class="lacks">{"<br>".join(map(html.escape, beside))}</p>'
     stem = made.file
     if stem and item.panels:
         yield f'<p><a href="{stem}.pdf"><img src="{stem}.png" alt="{html.escape(number)}"></a></p>'

@@ -242,8 +242,7 @@ def nas_robbench_201(s: Setting) -> str:
     )
 
 
-# --- the robustness dataset of NAS-Bench-201 (Jung et al. 2023): table 1
-# -------------------------------------
+# --- the robustness dataset of NAS-Bench-201 (Jung et al. 2023): table 1 ------------------------------------
 
 
 def nas_bench_201_robustness(s: Setting) -> str:
@@ -287,8 +286,7 @@ def nas_bench_201_robustness(s: Setting) -> str:
     )
 
 
-# --- the Weight-Curvature Index along adversarial training: its curves
-# ----------------------------------------
+# --- the Weight-Curvature Index along adversarial training: its curves --------------------------------------
 
 
 def wci(s: Setting) -> str:

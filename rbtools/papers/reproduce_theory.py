@@ -32,11 +32,12 @@ METRICS = {
 def columns_of(record: dict[str, Any], theorem: str) -> dict[str, float | None]:
     """The columns of a theorem's table for one network."""
     found: dict[str, float | None] = {}
+    metrics = record.get("metrics", {})
     for column, start in METRICS[theorem].items():
-        names = [name for name in record["metrics"] if re.fullmatch(re.escape(start) + r"(\.pgd.*)?", name)]
-        found[column] = record["metrics"][names[0]] if names else None
+        names = [name for name in metrics if re.fullmatch(re.escape(start) + r"(\.pgd.*)?", name)]
+        found[column] = metrics[names[0]] if names else None
     if theorem == "theorem 1":
-        accuracy = record["metrics"].get("acc")
+        accuracy = metrics.get("acc")
         errors = record.get("train", {}).get("history", {}).get("test_robust_error") or [None]
         found |= {"clean error": None if accuracy is None else 1 - accuracy, "robust error": errors[-1]}
     return found

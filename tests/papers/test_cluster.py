@@ -64,11 +64,11 @@ def test_four_machines_of_which_two_are_killed_end_with_the_tables_of_one_proces
         else:
             assert "The last shard joins all; not there yet" in done(process)
     assert not Path("four/theory-tiny.jsonl").exists()
-    assert "theory-tiny.3-of-4.jsonl." in done(machine("four", "--shard", "2/4"))
+    assert "theory-tiny.3-of-4." in done(machine("four", "--shard", "2/4"))
     joined = done(machine("four", "--shard", "3/4"))
     one = done(machine("one"))
     assert "fcnn: 4 networks" in one and joined == one
-    files = cluster.files_of(Path("four/theory-tiny.jsonl"), "1/4")
+    files = cluster.files_of(Path("four/theory-tiny.jsonl"), "1/4", PIPE)
     records = Path("four/theory-tiny.jsonl").read_bytes().splitlines()
     assert len(records) == 4 and b"Another shard" not in b"".join(records)
     assert [len(file.read_bytes().splitlines()) for file in files] == [4] * 4
@@ -113,6 +113,16 @@ def test_records_are_divided_once_where_they_are_trained_or_else_listed() -> Non
     rows = list(zip(*listed, strict=True))
     assert [min(row, key=len) for row in rows] == list("123456")
     assert all(sum("Another shard" in line for line in row) == 2 for row in rows)
+
+
+def test_a_shard_of_another_recipe_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2):
+        monkeypatch.setitem(RECIPES, "theory", f"echo {number} {{0.data}}".format)
+        words = ("reproduce-theory", "--scale", "tiny", "--reproduced", "both", "--shard", f"{number}/2")
+        shown = CliRunner().invoke(papers.main, [*words, "--data", f"of-machine-{number}"])
+        other = cluster.file_of(Path("both/theory-tiny.jsonl"), f"{3 - number}/2", f"echo {number} ")
+        assert f"not there yet: {other.name}." in shown.output
+    assert len([*Path("both").iterdir()]) == 2
 
 
 def test_files_that_are_not_of_one_run_are_not_joined() -> None:

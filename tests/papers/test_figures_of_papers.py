@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from rbtools.papers import figures_of_papers, sidebyside
 from rbtools.papers import reproduce_nas_bench_201_robustness as jung
 from rbtools.papers import reproduce_nas_robbench_201 as robbench
 from rbtools.papers import reproduce_wci as wci
+from rbtools.papers.__main__ import main
 from rbtools.plots import base
 from tests.runner import lines, parsed
 
@@ -77,7 +79,10 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     records = Path("made/wci-mini.jsonl")
     items = {
         "figure 1": figures_of_papers.Item(
-            "Shown.", {"a": "rb-plot hist --metric acc {to}", "b": "rb-plot curves {to}"}
+            "Shown.",
+            {"a": "rb-plot hist --metric acc {to}", "b": "rb-plot curves {to}"},
+            axes="x: accuracy, y < 1",
+            verdict="as in the paper",
         ),
         "figure 2": figures_of_papers.Item("Of others.", {"": "rb-plot hist {to}"}, of="prbench"),
         "table 1": figures_of_papers.Item("Words & more.", reason="It has no data."),
@@ -100,6 +105,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
     shown = figures_of_papers.page(run, made)
     assert "<td>a &lt; b</td><td>0.25</td><td>0.25</td><td>n 3</td><td>0 of 1</td>" in shown
+    assert "In the paper: x: accuracy, y &lt; 1.<br>Ours: as in the paper.</p>" in shown
     assert "Words &amp; more." in shown and "It has no data." in shown and 'src="fig1.png"' in shown
     pdf = Path("made/wci/fig1.pdf")
     first = pdf.stat().st_mtime_ns
@@ -112,6 +118,23 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     os.utime(records, (later, later))
     run.figure("figure 1", whole)
     assert pdf.stat().st_mtime_ns > first
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_records_of_another_scale_are_not_drawn(name: str) -> None:
+    run = figures_of_papers.PaperRun(name, "full", Path("made"), 6.5)
+    for left in ("records", "records-nas-bench-201-robustness", "figure13"):
+        (run.folder / f"{left}.jsonl").write_text(lines(*NINE))
+    run.load()
+    for number, item in run.paper.items.items():
+        if item.panels and "rb-arch" not in str(item.panels) and "corruptions all" not in str(item.panels):
+            assert "-full.jsonl. make reproduce-" in run.figure(number, item).missing[""]
+
+
+def test_records_are_compared_by_a_reproduction_alone() -> None:
+    Path("records.jsonl").write_text(lines(*NINE))
+    said = CliRunner().invoke(main, ["figures-robustness-dataset", "--records", "records.jsonl"])
+    assert said.exit_code == 2 and "reproduce-NAME" in said.stderr
 
 
 def test_a_table_has_the_published_values_in_columns_of_their_own() -> None:
