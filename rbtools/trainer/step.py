@@ -151,6 +151,10 @@ def backward(setup: TrainSetup, piece: Piece) -> Loss:
 def loss_of(networks: StepNetworks, piece: Piece) -> Loss:
     """The method's loss; perturbed weights stay so until `piece.perturbed` is closed."""
     method, images, targets = piece.method, piece.images, piece.targets
+    if networks.copy is None and piece.ascent is None and not piece.wci:
+        with networks.precision():  # a method of one's own may replace the whole call
+            result: Loss = method(networks.model, images, targets, piece.draws)
+            return result
     if networks.copy is None:
         with networks.precision():
             inner_result = method.inner_attack(networks.model, images, targets, piece.draws)
