@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from rbtools.cli.docs import manual
 from rbtools.cli.docs import pages as prose
 from rbtools.datasets import NORMALIZATIONS, digits
 from rbtools.formats import FORMATS
+from rbtools.inputs import data
 from rbtools.models import build
 from rbtools.plots import PLOTS
 from rbtools.probabilistic import NOISES
@@ -108,8 +110,11 @@ def _files_of_a_user() -> None:
 
 
 @pytest.fixture
-def _few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands in this process train on one digit in nine: none of them says how many there are."""
+def _few_digits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands in this process train on one digit in nine: none of them says how many there are.
+
+    A process remembers the images that it loaded, under a name that these few share with all.
+    """
     load, one_in = digits.Digits.load, 9
 
     def few(source: digits.Digits, split: str) -> datasets.Dataset:
@@ -120,6 +125,9 @@ def _few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(digits.Digits, "load", few)
     monkeypatch.setitem(digits.SIZES, "train", len(range(0, digits.SIZES["train"], one_in)))
+    data._loaded.cache_clear()
+    yield
+    data._loaded.cache_clear()
 
 
 def blocks(language: str, text: str = TEXT) -> list[str]:
@@ -362,7 +370,7 @@ def _published_results() -> None:
 @pytest.mark.usefixtures("_files_of_a_user", "_few_digits", "_published_results")
 def test_every_example_of_a_help_text_works_as_typed() -> None:
     Path("models.jsonl").write_text(in_this_process("rb-arch --index 13714 --cells 1 --channels 4"))
-    Path("trained.jsonl").write_text(in_this_process("rb-train --epochs 1 models.jsonl"))
+    Path("trained.jsonl").write_text(in_this_process("rb-train --epochs 20 models.jsonl"))
     attacked = "rb-attack pgd --eps 8 --n 100 trained.jsonl | rb-attack fgsm --eps 8 --n 100 | rb-ge acc"
     Path("results.jsonl").write_text(in_this_process(attacked))
     typed = examples()

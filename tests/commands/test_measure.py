@@ -57,7 +57,7 @@ def test_bounds_take_what_the_training_decided_and_say_whether_they_are_vacuous(
     record = trained["pgd"]
     result = rb_measure("bound", "--paper", "prbench", "--weight", "6", "--batch-size", "4", records=[record])
     made = {e["metric"]: e for e in found(result)["evals"] if e.get("measure") == "bound"}
-    assert set(made) == {f"bound.prbench{number}.pgd.8" for number in (1, 2, 4)}
+    assert set(made) == {f"bound.prbench{number}.pgd.8" for number in (1, 2, 4, 5)}
     config = record["train"]["config"]
     for entry in made.values():
         images = entry["inputs"]["n"]

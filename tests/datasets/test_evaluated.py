@@ -127,7 +127,7 @@ def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, 
     asked = ("fgsm", "--dataset", "mnist", "--data-dir", tmp_path / "sets")
     try:
         result = run("attack", *asked, records=[line])
-        assert "The data set mnist was not found" in only(result, 1)["error"]["message"]
+        assert result.exit_code == 2 and "The data set mnist was not found" in result.stderr
         assert server.asked == [] and not (tmp_path / "sets").exists()
         found = only(run("attack", *asked, "--download", records=[line]))
         entry = found["evals"][-1]
