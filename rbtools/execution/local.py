@@ -163,8 +163,8 @@ def _work(
         pass
     except SystemExit as end:
         status = int(end.code or 0)
-    # Without torch's shutdown, which takes seconds on a busy machine.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the fork server sends it too, and ends at the same time
+    # Without torch's shutdown, which takes seconds on a busy machine.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -172,6 +172,7 @@ def _work(
 
 
 def _terminate(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a group's signal and the parent's come one after the other
     raise SystemExit(128 + number)
 
 
