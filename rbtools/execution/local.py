@@ -172,7 +172,7 @@ def _work(
 
 
 def _terminate(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a group's signal and the parent's come one after the other
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the group's signal and the parent's come in turn
     raise SystemExit(128 + number)
 
 
