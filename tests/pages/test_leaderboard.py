@@ -748,3 +748,39 @@ def test_a_phone_scrolls_the_table_and_not_the_page(opened: Any, scheme: str) ->
     assert (page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)") != dark
     page.locator("button.name").first.click()
     assert page.evaluate("document.getElementById('record').getBoundingClientRect().width") <= 390
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, two: str) -> float:
+    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_and_lines_stand_out_in_both_colour_schemes() -> None:
+    style = (ROOT / "rbtools" / "pages" / "style.css").read_text("utf-8")
+    schemes = [
+        dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", part))
+        for part in re.findall(r"{([^{}]*--paper: [^}]*)}", style)
+    ]
+    assert len(schemes) == 3 and schemes[1] == schemes[2] != schemes[0]
+    for scheme in schemes[:2]:
+        for ground in ("paper", "band", "head", "pick"):
+            for text in ("ink", "soft", "mark"):
+                assert contrast(scheme[text], scheme[ground]) >= 4.5, (text, ground)
+        for number in range(7):
+            assert contrast(scheme[f"s{number}"], scheme["paper"]) >= 3
+
+
+def test_the_slider_follows_the_arrow_keys(opened: Any) -> None:
+    page = opened(SOME)
+    slider = page.locator("#weights input").first
+    slider.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert slider.get_attribute("aria-valuetext") == "weight 1.3"
+    assert "acc:1.3" in page.inner_text("#score-command")
