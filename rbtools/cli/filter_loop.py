@@ -20,6 +20,7 @@ from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
 from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal
+from rbtools.cli.window import Helpers, Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
 from rbtools.execution.dry_run import about
@@ -68,7 +69,7 @@ def filter_records(
             run = run.changed(workers=1)  # several records keep workers busy without small tiles
         elif source.shard is not None:
             run = _sharing_images(source, run)
-        loop = _Loop(source, functions, screen, output, run)
+        loop = Loop(source, functions, screen, output, run)
         if output.is_terminal():
             loop.table = source.table or (None if start is None else _model_table)
         loop.process(start)
@@ -102,7 +103,7 @@ def _sharing_images(source: RecordSource, run: Run) -> Run:
     return run.changed(divide=True, workers=max(run.placement.workers, source.place[1]))
 
 
-class _Loop:
+class Loop:
     """The counters of one run of the loop, and the handling of one line."""
 
     def __init__(
@@ -153,7 +154,7 @@ class _Loop:
             record = None if start is None else self.started(start)
             if start is not None and record is None:
                 return
-            window = _Window(self, WINDOW_PER_JOB * executor.capacity)
+            window = Window(self, WINDOW_PER_JOB * executor.capacity)
             self.capacity = executor.capacity
             try:
                 if executor.in_process:
@@ -172,7 +173,7 @@ class _Loop:
                     window.flush(executor)
                 raise
 
-    def _jobs(self, window: _Window, record: dict[str, Any] | None) -> Iterator[Job]:
+    def _jobs(self, window: Window, record: dict[str, Any] | None) -> Iterator[Job]:
         if record is not None:
             yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
@@ -194,10 +195,10 @@ class _Loop:
         """The number of results, once it is known."""
         return self.ahead.count if self.ahead is not None and self.ahead.ended else None
 
-    def _process_ahead(self, executor: Executor, window: _Window, record: dict[str, Any] | None) -> None:
+    def _process_ahead(self, executor: Executor, window: Window, record: dict[str, Any] | None) -> None:
         """Read in a thread while the executor's workers run jobs."""
         reading = record is None
-        helpers = _Helpers(executor, window) if self.run.placement.divide else None
+        helpers = Helpers(executor, window) if self.run.placement.divide else None
         executor.status = lambda progress: self._status(progress, window, helpers, reading)
         if record is None:
             reader = threading.Thread(target=self._read, args=(executor, window.room), daemon=True)
@@ -221,7 +222,7 @@ class _Loop:
                 for job in window.take_in(event.line):
                     executor.submit(job)
 
-    def _status(self, progress: Progress, window: _Window, helpers: _Helpers | None, reading: bool) -> str:
+    def _status(self, progress: Progress, window: Window, helpers: Helpers | None, reading: bool) -> str:
         """`[5/24] NAME TEXT · 4:00 left in all`, once the number of results is known."""
         place = progress.place
         if helpers is not None and place in helpers.helped:
@@ -390,140 +391,3 @@ def _in_words(entry: dict[str, Any]) -> str:
     if "ci95" in entry:
         text += f" [{entry['ci95'][0]:.4f}, {entry['ci95'][1]:.4f}]"
     return text + (f" n={entry['n']}" if "n" in entry else "")
-
-
-class _Window:
-    """Lines between input and output: a bounded number, written in order or as their jobs finish.
-
-    An interruption may come at any moment: a place leaves `waiting` and `held` only once it is written.
-    """
-
-    def __init__(self, loop: _Loop, size: int) -> None:
-        self.loop, self.ordered = loop, not loop.run.placement.unordered
-        self.room = threading.Semaphore(size)
-        self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
-        self.held: dict[int, Callable[[], bytes]] = {}  # by place: functions that make the output line
-        self.last: set[int] = set()  # the last place of each line
-        self.helps: set[int] = set()  # places whose results another shard writes
-        self.given = self.next = 0
-        self.writing = False
-
-    def take_in(self, line: Line) -> Iterator[Job]:
-        """The jobs of a line; a line without jobs is written in its turn."""
-        record = self.loop.record_of(line)
-        if record is not None:
-            yield from self.jobs(record, where(line), helps=line.helps, results=line.results)
-            return
-        if line.results is not None and 0 not in line.results:  # the shard of the first result passes it on
-            if self.loop.source.places:
-                self.finish(self._places(1)[0], self.loop.place_of_another)
-            else:
-                self.room.release()
-            return
-        if line.helps:
-            self.room.release()
-            return
-        self.finish(self._places(1)[0], lambda: self.loop.passing(line))
-
-    def jobs(
-        self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
-    ) -> Iterator[Job]:
-        """A job for each function, or for those of `results`; `at` is the place of the record. `helps`:
-        another shard writes it."""
-        every = range(len(self.loop.functions))
-        mine = every if results is None else results
-        functions = every if self.loop.source.places else mine
-        for function, place in zip(functions, self._places(len(functions)), strict=True):
-            if function not in mine:
-                self.finish(place, self.loop.place_of_another)
-                continue
-            job = Job(place, function, record)
-            if helps:
-                self.helps.add(place)
-            self.waiting[place] = (job, at)
-            yield job
-
-    def _places(self, count: int) -> range:
-        """Places in the output for all results of one line."""
-        places = range(self.given, self.given + count)
-        self.given += count
-        self.last.add(places[-1])
-        return places
-
-    def finish_ready(self, executor: Executor) -> None:
-        """Write what has finished up to now."""
-        for event in executor.ready():
-            if isinstance(event, Finished):
-                self.finish_job(event)
-
-    def finish_job(self, event: Finished) -> None:
-        """Write the result of a job in its turn."""
-        self._hold(event)
-        self.finish(event.place, self.held[event.place])
-
-    def _hold(self, event: Finished) -> None:
-        job, at = self.waiting[event.place]
-        self.held[event.place] = lambda: self.loop.result_line(job.record, at, event.report)
-
-    def finish(self, place: int, text: Callable[[], bytes]) -> None:
-        """Write the line of a place when its turn comes; `text` then makes it."""
-        self.held[place] = text
-        while self.held and (not self.ordered or self.next in self.held):
-            number = self.next if self.ordered else next(iter(self.held))
-            self._write(number)
-            self.next += 1
-            if number in self.last:  # a line is finished when its last output is written
-                self.last.remove(number)
-                self.room.release()
-
-    def flush(self, executor: Executor) -> None:
-        """Write all finished lines in order, although unfinished ones before them will never follow."""
-        for event in (executor.last, *executor.ready()):
-            if isinstance(event, Finished) and event.place in self.waiting:
-                self._hold(event)
-        if not self.writing:  # otherwise the last line is incomplete, and nothing may follow it
-            for number in sorted(self.held):
-                self._write(number)
-
-    def _write(self, number: int) -> None:
-        text = self.held[number]()
-        if number in self.helps:
-            self.loop.helped += 1
-        else:
-            self.writing = True
-            self.loop.write(text)
-            self.writing = False
-        del self.held[number]
-        self.waiting.pop(number, None)
-
-
-class _Helpers:
-    """Jobs for idle workers once all lines are read: batches of records that other workers process."""
-
-    def __init__(self, executor: Executor, window: _Window) -> None:
-        self.executor, self.window = executor, window
-        self.helped: dict[int, int] = {}  # by the place of a helper: the place that it helps
-        self.complete: set[int] = set()  # places that leave no work for helpers
-        self.count = 0
-
-    def send(self) -> None:
-        """Give every idle worker the record that has the fewest helpers."""
-        running = [place for place in self.window.waiting if place not in self.window.held]
-        free = self.executor.capacity - len(running) - len(self.helped)
-        running = [place for place in running if place not in self.complete and self._divisible(place)]
-        for _ in range(free if running else 0):
-            place = min(running, key=[*self.helped.values()].count)
-            self.count += 1
-            self.helped[-self.count] = place
-            job, _ = self.window.waiting[place]
-            self.executor.submit(job._replace(place=-self.count, helps=True))
-
-    def ended(self, event: Finished) -> None:
-        """Remove a helper. Its results are in the store; errors come from the job that it helped."""
-        place = self.helped.pop(event.place)
-        if not event.report.pending:
-            self.complete.add(place)
-
-    def _divisible(self, place: int) -> bool:
-        job, _ = self.window.waiting[place]
-        return self.executor.functions[job.function].divisible

@@ -2,7 +2,7 @@
 
 reproduced/PAPER/ gets figN.pdf and figN.png, with all panels of the paper's figure, tableN.md and tableN.tex
 with the published values beside ours, and index.html, which has captions, claims, and of each item what is
-missing and which command makes it. `paper_items.py` lists the items. A file that is newer than its records
+missing and which command makes it. `items` lists them. A file that is newer than its records
 and was made by the same command is not made again, so that an interrupted run resumes.
 """
 
@@ -33,7 +33,8 @@ from matplotlib.transforms import Bbox
 from rbtools.cli import tools
 from rbtools.cli.streams import MemoryStreams
 from rbtools.papers import sidebyside as side
-from rbtools.papers.paper_items import PAPERS, WORDS, Item, Paper
+from rbtools.papers.items import PAPERS
+from rbtools.papers.items.base import WORDS, Item, Paper
 from rbtools.plots import base, style
 from rbtools.records import dumps
 from rbtools.scoring import render

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rbtools.cli import filter_loop, read_ahead
+from rbtools.cli import filter_loop, read_ahead, window
 from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
@@ -33,14 +33,14 @@ def test_an_interruption_between_a_job_and_its_line_loses_no_result(
     method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interruptions = [KeyboardInterrupt()]
-    whole = getattr(filter_loop._Window, method)
+    whole = getattr(window.Window, method)
 
     def interrupted(*args: Any) -> None:
         if interruptions:
             raise interruptions.pop()
         whole(*args)
 
-    monkeypatch.setattr(filter_loop._Window, method, interrupted)
+    monkeypatch.setattr(window.Window, method, interrupted)
     record = {"schema": 1, "arch": {"name": "a"}}
     Path("in.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,7 @@ import pytest
 
 from rbtools.papers import figures_of_papers, printed
 from rbtools.papers import reproduce_prbench as prbench
-from rbtools.papers.paper_items import WORDS
+from rbtools.papers.items.base import WORDS
 from rbtools.papers.recipes import RECIPES, VITS, Setting
 
 TABLES = {4: 10, 5: 5, 8: 35, 9: 63, 11: 42, 12: 13}

@@ -1,0 +1,151 @@
+"""The lines of a filter between input and output, and jobs for its idle workers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rbtools.cli.source import where
+from rbtools.execution.executor import Executor, Finished, Job
+from rbtools.records import Line
+
+if TYPE_CHECKING:
+    from rbtools.cli.filter_loop import Loop
+
+
+class Window:
+    """Lines between input and output: a bounded number, written in order or as their jobs finish.
+
+    An interruption may come at any moment: a place leaves `waiting` and `held` only once it is written.
+    """
+
+    def __init__(self, loop: Loop, size: int) -> None:
+        self.loop, self.ordered = loop, not loop.run.placement.unordered
+        self.room = threading.Semaphore(size)
+        self.waiting: dict[int, tuple[Job, str]] = {}  # by place: jobs and the places of their records
+        self.held: dict[int, Callable[[], bytes]] = {}  # by place: functions that make the output line
+        self.last: set[int] = set()  # the last place of each line
+        self.helps: set[int] = set()  # places whose results another shard writes
+        self.given = self.next = 0
+        self.writing = False
+
+    def take_in(self, line: Line) -> Iterator[Job]:
+        """The jobs of a line; a line without jobs is written in its turn."""
+        record = self.loop.record_of(line)
+        if record is not None:
+            yield from self.jobs(record, where(line), helps=line.helps, results=line.results)
+            return
+        if line.results is not None and 0 not in line.results:  # the shard of the first result passes it on
+            if self.loop.source.places:
+                self.finish(self._places(1)[0], self.loop.place_of_another)
+            else:
+                self.room.release()
+            return
+        if line.helps:
+            self.room.release()
+            return
+        self.finish(self._places(1)[0], lambda: self.loop.passing(line))
+
+    def jobs(
+        self, record: dict[str, Any], at: str, *, helps: bool = False, results: tuple[int, ...] | None = None
+    ) -> Iterator[Job]:
+        """A job for each function, or for those of `results`; `at` is the place of the record. `helps`:
+        another shard writes it."""
+        every = range(len(self.loop.functions))
+        mine = every if results is None else results
+        functions = every if self.loop.source.places else mine
+        for function, place in zip(functions, self._places(len(functions)), strict=True):
+            if function not in mine:
+                self.finish(place, self.loop.place_of_another)
+                continue
+            job = Job(place, function, record)
+            if helps:
+                self.helps.add(place)
+            self.waiting[place] = (job, at)
+            yield job
+
+    def _places(self, count: int) -> range:
+        """Places in the output for all results of one line."""
+        places = range(self.given, self.given + count)
+        self.given += count
+        self.last.add(places[-1])
+        return places
+
+    def finish_ready(self, executor: Executor) -> None:
+        """Write what has finished up to now."""
+        for event in executor.ready():
+            if isinstance(event, Finished):
+                self.finish_job(event)
+
+    def finish_job(self, event: Finished) -> None:
+        """Write the result of a job in its turn."""
+        self._hold(event)
+        self.finish(event.place, self.held[event.place])
+
+    def _hold(self, event: Finished) -> None:
+        job, at = self.waiting[event.place]
+        self.held[event.place] = lambda: self.loop.result_line(job.record, at, event.report)
+
+    def finish(self, place: int, text: Callable[[], bytes]) -> None:
+        """Write the line of a place when its turn comes; `text` then makes it."""
+        self.held[place] = text
+        while self.held and (not self.ordered or self.next in self.held):
+            number = self.next if self.ordered else next(iter(self.held))
+            self._write(number)
+            self.next += 1
+            if number in self.last:  # a line is finished when its last output is written
+                self.last.remove(number)
+                self.room.release()
+
+    def flush(self, executor: Executor) -> None:
+        """Write all finished lines in order, although unfinished ones before them will never follow."""
+        for event in (executor.last, *executor.ready()):
+            if isinstance(event, Finished) and event.place in self.waiting:
+                self._hold(event)
+        if not self.writing:  # otherwise the last line is incomplete, and nothing may follow it
+            for number in sorted(self.held):
+                self._write(number)
+
+    def _write(self, number: int) -> None:
+        text = self.held[number]()
+        if number in self.helps:
+            self.loop.helped += 1
+        else:
+            self.writing = True
+            self.loop.write(text)
+            self.writing = False
+        del self.held[number]
+        self.waiting.pop(number, None)
+
+
+class Helpers:
+    """Jobs for idle workers once all lines are read: batches of records that other workers process."""
+
+    def __init__(self, executor: Executor, window: Window) -> None:
+        self.executor, self.window = executor, window
+        self.helped: dict[int, int] = {}  # by the place of a helper: the place that it helps
+        self.complete: set[int] = set()  # places that leave no work for helpers
+        self.count = 0
+
+    def send(self) -> None:
+        """Give every idle worker the record that has the fewest helpers."""
+        running = [place for place in self.window.waiting if place not in self.window.held]
+        free = self.executor.capacity - len(running) - len(self.helped)
+        running = [place for place in running if place not in self.complete and self._divisible(place)]
+        for _ in range(free if running else 0):
+            place = min(running, key=[*self.helped.values()].count)
+            self.count += 1
+            self.helped[-self.count] = place
+            job, _ = self.window.waiting[place]
+            self.executor.submit(job._replace(place=-self.count, helps=True))
+
+    def ended(self, event: Finished) -> None:
+        """Remove a helper. Its results are in the store; errors come from the job that it helped."""
+        place = self.helped.pop(event.place)
+        if not event.report.pending:
+            self.complete.add(place)
+
+    def _divisible(self, place: int) -> bool:
+        job, _ = self.window.waiting[place]
+        return self.executor.functions[job.function].divisible
