@@ -150,14 +150,14 @@ def _may_be(content: object, wanted: set[Key]) -> bool:
 def tell(results: Iterable[tuple[Record, dict[str, Any] | None]], name: str, screen: Terminal) -> None:
     """Say how many records have published values, how many of these differ, and what was not compared."""
     every = list(results)
-    values = [one for _, beside in every if beside for one in beside["metrics"].values()]
+    values = [one for _, published in every if published for one in published["metrics"].values()]
     judged = [one for one in values if "within" in one]
     beyond = sum(not one["within"] for one in judged)
-    matched = sum(beside is not None for _, beside in every)
-    words = f"{name} has values of {matched} of {counted(len(every), 'record')}"
+    matched = sum(published is not None for _, published in every)
+    message = f"{name} has values of {matched} of {counted(len(every), 'record')}"
     if judged:
-        words += f"; {beyond} of {counted(len(judged), 'difference')} beyond the sampling error"
-    screen.say(f"{words}.")
+        message += f"; {beyond} of {counted(len(judged), 'difference')} beyond the sampling error"
+    screen.say(f"{message}.")
     reasons = Counter(
         f"{metric}: {one['reason']}"
         for _, beside in every

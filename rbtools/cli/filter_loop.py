@@ -123,7 +123,7 @@ class Loop:
         self.start = time.perf_counter()
         self.ahead: ReadAhead | None = None
         self.spent = 0.0  # seconds of the results that were computed, each on its own
-        self.told = False  # how long all will take
+        self.time_announced = False
         self.troubled = False
         self.table: Callable[[dict[str, Any], int], str] | None = None  # printed instead of records
 
@@ -302,9 +302,9 @@ class Loop:
             self.pending += 1
             return text
         self.done += 1
-        whole = bool(report.found) and not report.computed  # otherwise new results may exist
-        self.found, self.computed = self.found + whole, self.computed + (not whole)
-        if not whole:
+        from_store = bool(report.found) and not report.computed  # otherwise new results may exist
+        self.found, self.computed = self.found + from_store, self.computed + (not from_store)
+        if not from_store:
             self.spent += report.seconds
             self._tell_time()
         self._say(record, result)
@@ -313,9 +313,9 @@ class Loop:
     def _tell_time(self) -> None:
         """Say once what each record takes and what all will, as soon as that is known, if it is long."""
         total = self.total
-        if self.told or total is None:
+        if self.time_announced or total is None:
             return
-        self.told, each = True, self.spent / self.computed
+        self.time_announced, each = True, self.spent / self.computed
         left = each * (total - self.done) / self.capacity
         if left >= LONG:
             self.screen.say(

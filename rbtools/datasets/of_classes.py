@@ -27,19 +27,19 @@ class OfClasses(DatasetSource):
     def wanted(self) -> list[int]:
         """The classes' numbers in the whole data set. RbError for fewer than two, or an unknown one."""
         names = self.whole.describe().class_names
-        words = str(self.argument).removeprefix(PREFIX).split("/")
-        for word in words:
-            if word not in names:
+        chosen = str(self.argument).removeprefix(PREFIX).split("/")
+        for name in chosen:
+            if name not in names:
                 raise RbError(
-                    f"The data set {self.whole.name} has no class '{word}'.{near(word, names)} It has:"
+                    f"The data set {self.whole.name} has no class '{name}'.{near(name, names)} It has:"
                     f" {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}."
                 )
-        if len(words) < 2 or len(set(words)) < len(words):
+        if len(chosen) < 2 or len(set(chosen)) < len(chosen):
             raise RbError(
-                f"The data set '{self.name}' names {len(set(words))} classes. Expected two or more, each"
+                f"The data set '{self.name}' names {len(set(chosen))} classes. Expected two or more, each"
                 f" once: {self.whole.name}:{PREFIX}{'/'.join(names[:2])}."
             )
-        return [names.index(word) for word in words]
+        return [names.index(name) for name in chosen]
 
     def describe(self) -> Description:
         about, wanted = self.whole.describe(), self.wanted

@@ -65,7 +65,7 @@ def run(name: str, setting: Setting, folder: Path, into: IO[bytes] | int, *, dry
 
 
 def reproduce(name: str, setting: Setting, folder: Path) -> None:
-    """Run a recipe, which resumes from the store, and print the published values beside ours. Records are
+    """Run a recipe, which resumes from the store, and print the paper's values beside ours. Records are
     written to a temporary file, which replaces the old one only if it is complete and differs: figures
     compare dates. A shard has a file of its own; the last one joins all, and prints.
     """
@@ -94,7 +94,7 @@ def reproduce(name: str, setting: Setting, folder: Path) -> None:
 
 
 def report(name: str, scale: str, records: Path) -> None:
-    """Print the published values beside ours, and which of the paper's claims hold."""
+    """Print the paper's values beside ours, and which of the paper's claims hold."""
     module = comparison(name)
     with records.open("rb") as stream:
         rows = sidebyside.read(stream)
@@ -123,7 +123,7 @@ def report(name: str, scale: str, records: Path) -> None:
 @click.option("--shard", "part", default=None, help="I/N: a part of the records; auto: that of a Slurm task.")
 @click.option("--dataset", default="", help="Images of yours for reproduce-wci: imagefolder:PATH.")
 @click.option("--pairs", default=None, help="SET/NETWORK of PRBench's tables 9 to 11, with spaces.")
-@click.option("--vits", default=None, help="Networks of timm for PRBench's table 8, with commas.")
+@click.option("--vits", default=None, help="Networks of timm for PRBench's tables 8 and 9, with commas.")
 @click.option("--vit-s", default=None, help="The file of the weights of PRBench's ViT-S.")
 @click.option(
     "--table", default=None, help="Records of rb-convert for reproduce-search; - for standard input."

@@ -1,7 +1,7 @@
 """Every numbered figure and table of a paper, from the records of its reproduction, and a page of all.
 
 reproduced/PAPER/ gets figN.pdf and figN.png, with all panels of the paper's figure, tableN.md and tableN.tex
-with the published values beside ours, and index.html, which has captions, claims, and of each item what is
+with the printed values beside ours, and index.html, which has captions, claims, and of each item what is
 missing and which command makes it. `items` lists them. A file that is newer than its records
 and was made by the same command is not made again, so that an interrupted run resumes.
 """

@@ -131,7 +131,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
     rows = networks(records, scale)
     listed = list(rows.values())
     correlations = {pair: {"Spearman": side.correlation(listed, *pair.split(", "))} for pair in CORRELATIONS}
-    published = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
+    printed = {pair: {"Spearman": value} for pair, value in CORRELATIONS.items()}
     ranges = {name: {"lowest": low, "highest": high} for name, (low, high) in SPREADS.items()}
     made: dict[str, side.PaperTable | side.Excerpt] = {
         "table 1": searches(records, scale),
@@ -145,7 +145,7 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
         ),
         "correlations": side.PaperTable(
             "Rank correlations of the dataset (NAS-RobBench-201, table 1, starred)",
-            published,
+            printed,
             correlations,
             ("Spearman",),
             lambda column, value: f"{value:.3f}",

@@ -189,7 +189,7 @@ def claims(records: list[dict[str, Any]], scale: str) -> list[side.Claim]:
 
 
 def claims_of(rows: side.Rows) -> list[side.Claim]:
-    """The claims, tested on rows by method and column, published ones or ours."""
+    """The claims, tested on rows by method and column, printed ones or ours."""
     found = [*of_robustness(rows), *of_orderings(rows), *of_generalisation(rows)]
     return [*found, *of_noises(rows), *of_composite(rows), *of_filtering(rows)]
 

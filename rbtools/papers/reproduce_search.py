@@ -60,7 +60,7 @@ JUNG = SearchTable(
 )
 
 
-def published(paper: SearchTable) -> dict[str, dict[str, float | None]]:
+def printed_values(paper: SearchTable) -> dict[str, dict[str, float | None]]:
     """The paper's rows as fractions."""
     if not paper.printed:
         return {}
@@ -127,7 +127,7 @@ def on_records(
     columns: column -> metric there. At full scale 100 runs with the paper's budget; below ten runs of ten
     queries, without BANANAS, which fits networks between its queries.
     """
-    shown = published(paper)
+    shown = printed_values(paper)
     some = [
         record for record in side.of_first_set(records) if set(columns.values()) <= record["metrics"].keys()
     ]
@@ -159,5 +159,5 @@ def report(table: str, runs: str = "100", where: str | None = None) -> str:
             names = dict.fromkeys(name for record in side.read(stream) for name in record.get("metrics", {}))
         paper = paper_of(list(names))
         ours = rows(paper, table, list(SEARCHES), ["--runs", runs, *(["--where", where] if where else [])])
-    shown = side.PaperTable(paper.name, published(paper), ours, list(paper.columns))
+    shown = side.PaperTable(paper.name, printed_values(paper), ours, list(paper.columns))
     return shown.text() + side.told(claims(paper, ours))

@@ -134,22 +134,21 @@ def plain(value: float) -> str:
 
 
 class PaperTable(NamedTuple):
-    """A paper's values and ours, row -> column -> value. show: how a column's value is written. site: the
-    values of the paper's web page; with it `published` has the printed ones.
+    """A paper's printed values, those of its web page (`site`) and ours, row -> column -> value. show: how a
+    column's value is written.
     """
 
     title: str
-    published: Rows
+    printed: Rows
     ours: Rows
     columns: Sequence[str]
     show: Callable[[str, float], str] = lambda column, value: percent(value)
     site: Mapping[str, Mapping[str, float | None]] = {}
 
     def sides(self) -> dict[str, Rows]:
-        """The sides by their names, ours last."""
-        printed = {"printed": self.published} if self.published else {}
-        paper = {**printed, "site": self.site} if self.site else {"published": self.published}
-        return {**paper, "ours": self.ours}
+        """The sides by their names, ours last. A paper's side without values is left out."""
+        paper = {"printed": self.printed, "site": self.site}
+        return {**{name: rows for name, rows in paper.items() if rows}, "ours": self.ours}
 
     def rows(self) -> list[str]:
         """The rows of any side, the paper's first."""
@@ -159,8 +158,8 @@ class PaperTable(NamedTuple):
         """The value of each side, and ours minus the first of the others; a dash for what is not there."""
         *paper, here = (side.get(row, {}).get(column) for side in self.sides().values())
         texts = ["-" if value is None else self.show(column, value) for value in (*paper, here)]
-        theirs = next((value for value in paper if value is not None), None)
-        apart = "-" if theirs is None or here is None else self.show(column, here - theirs)
+        first = next((value for value in paper if value is not None), None)
+        apart = "-" if first is None or here is None else self.show(column, here - first)
         return *texts, apart if apart.startswith("-") else f"+{apart}"
 
     def text(self) -> str:
@@ -178,7 +177,6 @@ class PaperTable(NamedTuple):
         that says nothing else in a column than those before it is left out there.
         """
         named = ["" if side == "ours" else f" ({side})" for side in self.sides()]
-        named[0] = named[0].replace("published", "paper")
         cells = {(row, column): self.cell(row, column) for row in self.rows() for column in self.columns}
         shown = [
             (column, at)

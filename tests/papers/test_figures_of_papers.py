@@ -144,7 +144,7 @@ def test_a_table_has_the_published_values_in_columns_of_their_own() -> None:
         "T", {"erm": {"Acc": 0.95}}, {"erm": {"Acc": 0.9, "AA": 0.1}}, ("Acc", "AA")
     )
     assert render.to_markdown(paper.beside()).splitlines() == [
-        "|  | Acc (paper) | Acc | AA |",
+        "|  | Acc (printed) | Acc | AA |",
         "| --- | ---: | ---: | ---: |",
         "| erm | 95.00 | 90.00 | 10.00 |",
     ]

@@ -114,7 +114,7 @@ def test_printed_tables_agree_with_each_other_and_with_what_the_text_says() -> N
     for one in names:
         assert paper[1][one][one] == 1.0
         assert all(paper[1][one][other] == paper[1][other][one] for other in names)
-    assert len(robbench.tables([], "full")["table 1"].published) == 15
+    assert len(robbench.tables([], "full")["table 1"].printed) == 15
     # Table 7 begins with table 2, whose optimum has the best mean robust accuracy.
     values = {number: {row: list(one.values()) for row, one in paper[number].items()} for number in (2, 7)}
     assert {row: values[7][row] for row in values[2]} == values[2]

@@ -90,20 +90,20 @@ def test_what_the_text_says_of_the_printed_values_is_so() -> None:
 
 def test_no_value_of_the_site_is_called_printed() -> None:
     five = prbench.tables([], "full")["table 5"]
-    assert five.published["Corr_L, uniform"]["PR .12"] == pytest.approx(0.844)
+    assert five.printed["Corr_L, uniform"]["PR .12"] == pytest.approx(0.844)
     assert five.site["Corr_L, uniform"]["PR .12"] == pytest.approx(0.7509)
     assert "84.40 / 75.09 / - / -" in five.text()
-    cells = [(row, column) for row in five.published for column in five.columns]
-    differ = [one for one in cells if five.published[one[0]][one[1]] != five.site[one[0]][one[1]]]
+    cells = [(row, column) for row in five.printed for column in five.columns]
+    differ = [one for one in cells if five.printed[one[0]][one[1]] != five.site[one[0]][one[1]]]
     assert (len(differ), len(cells)) == (37, 90)
     # The printed table 11 has two methods of MNIST the other way round, times too.
     eleven = prbench.tables([], "full")["table 11"]
     corruption, cvar = (f"mnist, simplecnn, {name}" for name in ("Corr_U", "CVaR"))
-    assert (eleven.published[corruption]["s/epoch"], eleven.published[cvar]["s/epoch"]) == (6, 1)
-    assert eleven.published[corruption]["PGD10"] == eleven.site[cvar]["PGD10"] == pytest.approx(0.003)
+    assert (eleven.printed[corruption]["s/epoch"], eleven.printed[cvar]["s/epoch"]) == (6, 1)
+    assert eleven.printed[corruption]["PGD10"] == eleven.site[cvar]["PGD10"] == pytest.approx(0.003)
     assert len(BOARD) == 15 * 9 and len(NOISES) == 16 * 5
     ten = prbench.tables([], "full")["table 10"]
-    assert not ten.published and len(ten.site) == 11 * 9
+    assert not ten.printed and len(ten.site) == 11 * 9
     for name, made in prbench.tables([], "full").items():
         assert ("site" in made.sides()) == (name not in ("table 12", "composite")), name
 
@@ -158,7 +158,7 @@ def test_records_stand_in_the_tables_of_their_pair() -> None:
     # Only what the paper has not has a row of its own.
     new = {"cifar10, deit_tiny_patch16_224.fb_in1k, PGD", "cifar100, TRADES m=1"}
     for name, one in prbench.tables(records, "full").items():
-        assert {*one.rows()} - {*one.published} - {*one.site} <= new, name
+        assert {*one.rows()} - {*one.printed} - {*one.site} <= new, name
 
 
 def test_a_report_says_which_tables_it_has_nothing_of() -> None:

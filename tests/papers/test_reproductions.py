@@ -99,7 +99,7 @@ def test_a_recipe_ends_with_the_published_values_beside_ours(name: str) -> None:
     records = [json.loads(line) for line in text.splitlines()]
     assert records and all("error" not in record for record in records)
     shown = compare(name, text)
-    assert "published / ours / difference" in shown
+    assert "printed / ours / difference" in shown
     assert re.search(r"\d+ of \d+ claims hold here", shown)
     cells = re.findall(r"[-\d.]+ / [-\d.]+ / [+-][\d.]+", shown)
     assert len(cells) >= 6, "next to nothing of the paper was measured"

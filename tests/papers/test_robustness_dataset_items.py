@@ -170,7 +170,7 @@ def test_excerpts_of_files_are_of_those_that_rb_convert_writes() -> None:
     assert meta["ids"]["1832"]["isomorph"] == "309" and list(meta["ids"]) == ["21", "1832"]
     assert meta["epsilons"]["fgsm@Linf"] == [1, 8, 255] and meta["epsilons"]["pgd@Linf"] == [1, 8]
     accuracies = found["figure 11"]
-    assert accuracies.published["#0"]["PGD 1"] == 0.295
+    assert accuracies.printed["#0"]["PGD 1"] == 0.295
     assert accuracies.ours["#0"] == {
         "clean": 0.5,
         "PGD 1": pytest.approx(0.449),
@@ -186,7 +186,9 @@ def test_excerpts_of_files_are_of_those_that_rb_convert_writes() -> None:
 
 def test_printed_searches_of_table_1_agree_with_what_the_paper_says_of_them() -> None:
     rows = printed.read("jung2023-table-1")
-    assert reproduce_search.published(reproduce_search.JUNG)["LS on FGSM"]["PGD"] == pytest.approx(0.4827)
+    assert reproduce_search.printed_values(reproduce_search.JUNG)["LS on FGSM"]["PGD"] == pytest.approx(
+        0.4827
+    )
     for column in ("FGSM", "PGD", "APGD"):
         # The search on FGSM finds more under every attack with gradients, local search the most.
         for name in ("BANANAS", "LS", "RS", "RE"):

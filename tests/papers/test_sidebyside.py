@@ -11,10 +11,10 @@ from rbtools.papers.recipes import Setting
 
 
 def test_a_cell_has_the_published_value_ours_and_the_difference() -> None:
-    published = {"pgd": {"Acc": 0.8383, "AA": 0.4634}, "erm": {"Acc": 0.9485}}
+    printed = {"pgd": {"Acc": 0.8383, "AA": 0.4634}, "erm": {"Acc": 0.9485}}
     ours = {"pgd": {"Acc": 0.85}, "new": {"Acc": 0.5}}
-    text = side.PaperTable("Table 4", published, ours, ["Acc", "AA"]).text()
-    assert text.splitlines()[0] == "Table 4: published / ours / difference"
+    text = side.PaperTable("Table 4", printed, ours, ["Acc", "AA"]).text()
+    assert text.splitlines()[0] == "Table 4: printed / ours / difference"
     assert text.splitlines()[4:] == [
         "| pgd | 83.83 / 85.00 / +1.17 | 46.34 / - / - |",
         "| erm | 94.85 / - / - | - |",
@@ -34,9 +34,9 @@ def test_a_site_is_a_side_of_its_own_between_the_printed_values_and_ours() -> No
     # The site's column stands where it says something else.
     heads = [heading.title for heading in table.beside().headings]
     assert heads == ["", "Acc (printed)", "Acc", "AA (site)", "AA"]
-    alone = table._replace(published={})
+    alone = table._replace(printed={})
     assert list(alone.sides()) == ["site", "ours"]
-    assert list(table._replace(site={}).sides()) == ["published", "ours"]
+    assert list(table._replace(site={}).sides()) == ["printed", "ours"]
 
 
 def test_claims_that_fail_are_shown_and_counted() -> None:
