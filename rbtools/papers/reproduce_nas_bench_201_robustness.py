@@ -208,7 +208,7 @@ def _without_numbers(value: Any) -> Any:
 def _json(value: Any) -> str:
     """JSON with a line for each field: lists are on one line, and marks have no quotes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
     return re.sub(r'"(\[*…\]*)"', r"\1", text)
 
 
