@@ -205,7 +205,9 @@ eps_option = click.option(
 )
 
 detail_option = click.option(
-    "--detail", is_flag=True, help="Keep confidence and confusion in the record, logits in the store."
+    "--detail",
+    is_flag=True,
+    help="Keep confidence and confusion in the record, those of many classes and logits in the store.",
 )
 
 _log_option = click.option(

@@ -28,7 +28,7 @@ from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import divide, model_checks
 from rbtools.jobs.evidence import logits_of
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
-from rbtools.records import metric_name, results
+from rbtools.records import dumps, metric_name, results
 from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
@@ -41,6 +41,7 @@ Entry = dict[str, Any]
 Entries = list[Entry]
 
 POSTPROCESSING = 2  # version of the computation of entries from outcomes
+LARGE_DETAIL = 16384  # bytes of JSON; larger details of an evaluation stay in the store
 NO_FAST_MODEL = "The search ran on the network as it is, in float32: it could not be prepared for searches."
 
 
@@ -152,7 +153,8 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     requested: Entries = []
     implicit_entries: Entries = []
     for unit, entries in zip(units, computed, strict=True):
-        (implicit_entries if unit.output.implicit else requested).extend(entries or [])
+        shown = [_without_large_detail(entry, unit.entries_key, run) for entry in entries or ()]
+        (implicit_entries if unit.output.implicit else requested).extend(shown)
     requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
     return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
 
@@ -233,6 +235,15 @@ def _stored_entries(run: Run, key: str) -> Entries | None:
         for entry in kept
     )
     return kept if is_whole else None
+
+
+def _without_large_detail(entry: Entry, key: str, run: Run) -> Entry:
+    """The entry with the key of its stored result in place of details that would fill the pipe: those of 100
+    classes have a quarter of a megabyte for each metric. Without a store they stay in the entry.
+    """
+    if run.store.folder is None or "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL:
+        return entry
+    return {**entry, "detail": {"stored": key}}
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:

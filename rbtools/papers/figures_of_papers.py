@@ -195,7 +195,9 @@ def with_details(record: Mapping[str, Any], item: Item) -> dict[str, Any]:
         {
             "metric": entry["metric"],
             "value": entry["value"],
-            "detail": {key: value for key, value in entry["detail"].items() if key in (kind, "images")},
+            "detail": {
+                key: value for key, value in entry["detail"].items() if key in (kind, "images", "stored")
+            },
         }
         for entry in record.get("evals") or ()
         if isinstance(entry.get("detail"), dict) and any(fnmatchcase(entry["metric"], one) for one in names)

@@ -88,6 +88,7 @@ class Drawing:
     """The options of every figure; a kind adds its own, and draws in `paint`."""
 
     endings: ClassVar[tuple[str, ...]] = ENDINGS
+    detail: ClassVar[str] = ""  # what it shows of the details of evaluations
 
     width: float = param(
         6.5, "Width of the figure in inches; the column of a paper has some 3.3.", check="positive"

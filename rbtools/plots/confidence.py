@@ -38,6 +38,7 @@ class Confidence(Drawing):
     """
 
     name: ClassVar[str] = "confidence"
+    detail: ClassVar[str] = "confidence"
 
     metric: str | None = param(
         None, "Metrics with commas, globs among them.  [default: all with details]", metavar="LIST"
@@ -53,7 +54,7 @@ class Confidence(Drawing):
     )
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
-        by_metric = details.of(records, self.metric, "confidence")
+        by_metric = details.of(records, self.metric, self.detail)
         return self._by_class(figure, by_metric) if self.view == "class" else self._over(figure, by_metric)
 
     def _drawn(self, axes: Axes, steps: Steps) -> list[tuple[Artist, str]]:

@@ -30,6 +30,7 @@ class Confusion(Drawing):
     """
 
     name: ClassVar[str] = "confusion"
+    detail: ClassVar[str] = "confusion"
 
     metric: str | None = param(
         None,
@@ -40,7 +41,7 @@ class Confusion(Drawing):
     labels: str | None = param(None, "Names of the classes, with commas.", metavar="LIST")
 
     def paint(self, figure: Figure, records: Sequence[Record], scoring: Scoring) -> Painted:
-        by_metric = details.of(records, self.metric, "confusion")
+        by_metric = details.of(records, self.metric, self.detail)
         if self.metric is None:
             last = next(reversed(by_metric))
             by_metric = {last: by_metric[last]}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, near
 from rbtools.records import expr
+
+if TYPE_CHECKING:
+    from rbtools.store import Store
 
 Record = dict[str, Any]
 Details = dict[str, list[dict[str, Any]]]  # metric -> the details of the records that have them
@@ -40,6 +43,34 @@ def _has_confidence(detail: dict[str, Any]) -> bool:
 
 
 _WHOLE = {"confusion": lambda detail: _are_square(detail.get("confusion")), "confidence": _has_confidence}
+
+
+def fetched(record: Record, asked: str | None, key: str, store: Store) -> Record:
+    """The record with `key` of the details that it has in the store, where an evaluation leaves large ones;
+    of the metrics of a list, by default of all.
+
+    Raises RbError where the store lacks them.
+    """
+    entries = list(record.get("evals") or ())
+    names = [str(entry.get("metric")) for entry in entries]
+    wanted = (
+        names if asked is None else [one for item in asked.split(",") for one in expr.expand(item, names)]
+    )
+    for place, entry in enumerate(entries):
+        detail = entry.get("detail")
+        if entry.get("metric") not in wanted or not isinstance(detail, dict):
+            continue
+        if not isinstance(detail.get("stored"), str):
+            continue
+        of_metric = [one for one in store.result(detail["stored"]) or () if "detail" in one]
+        if not of_metric:
+            raise RbError(
+                f"The details of {entry.get('metric')} are not in the store {store.folder}. Name the store of"
+                " their evaluation with --store, or evaluate again with --detail."
+            )
+        kept = {name: of_metric[0]["detail"].get(name) for name in (key, "images")}
+        entries[place] = {**entry, "detail": kept}
+    return {**record, "evals": entries}
 
 
 def of(records: Sequence[Record], asked: str | None, key: str) -> Details:

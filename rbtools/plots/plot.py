@@ -13,15 +13,17 @@ from rbtools.cli import options, shared, streams
 from rbtools.cli.sink import Sink, counted, where_option
 from rbtools.cli.sink import names as names_of
 from rbtools.commands.corrupt import severity_option
-from rbtools.plots import PLOTS, Plot
+from rbtools.plots import PLOTS, Plot, details
 from rbtools.plots.output_file import ending_of, output_option, refuse_to_overwrite, save
 from rbtools.registry import Registry
 from rbtools.scoring import plotted
+from rbtools.store import Store
 
 
 @shared.command(choose=PLOTS)
 @output_option
 @where_option
+@options.store_option
 @options.merging_sink_options
 @options.screen_options
 def main(
@@ -29,6 +31,7 @@ def main(
     params: dict[str, Any],
     output: str,
     where: str | None,
+    store: str,
     source: shared.RecordSource,
     screen: shared.Terminal,
 ) -> int:
@@ -51,6 +54,9 @@ def main(
     with shared.opened_output(source, screen) as stream:
         sink = Sink(source, screen, stream, where)
         records = sink.records()
+        if detail := getattr(chosen, "detail", ""):
+            asked = params.get("metric")
+            records = [details.fetched(record, asked, detail, Store(store)) for record in records]
         if records:
             drawn = chosen.draw(records, plotted)
             streams.of_command().keep(drawn)

@@ -26,9 +26,11 @@ from rbtools.evaluation import tasks
 from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.device import environment
 from rbtools.inputs import resolve
+from rbtools.jobs import evaluate_record
 from rbtools.records import consistency, metric_name
 from rbtools.registry import gathered
 from rbtools.store import Store
+from tests import runner
 from tests.runner import Record, invoke, one, records
 
 CPU = ["--device", "cpu"]
@@ -109,6 +111,25 @@ def test_none_measures_clean_accuracy_alone(trained: dict[str, Record]) -> None:
     again = run(["none", "--n", "30"], attacked)
     assert one(again)["metrics"] == attacked["metrics"]
     assert again.stderr == "rb-attack: 1 record: 0 computed, 1 found in the store.\n"
+
+
+def test_large_details_stay_in_the_store(trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures fetch them by their key, and are the same to the byte."""
+    words = "fgsm --eps 8 --n 30 --detail".split()
+    inside = one(run(words, trained["erm"]))
+    monkeypatch.setattr(evaluate_record, "LARGE_DETAIL", 100)
+    apart = one(run(words, trained["erm"]))
+    assert list(apart["evals"][-1]["detail"]) == ["stored"]
+    for figure in ("confusion", "confidence --view class"):
+        for name, record in {"inside": inside, "apart": apart}.items():
+            drawn = runner.run("plot", f"{figure} --metric fgsm.8 -o {name}.svg", [record])
+            assert drawn.exit_code == 0, drawn.stderr
+        assert Path("inside.svg").read_bytes() == Path("apart.svg").read_bytes()
+        Path("inside.svg").unlink()
+        Path("apart.svg").unlink()
+    lost = runner.run("plot", "confusion --metric fgsm.8 --store other -o lost.svg", [apart])
+    assert lost.exit_code == 2 and "The details of fgsm.8 are not in the store" in lost.stderr
+    assert not Path("lost.svg").exists()
 
 
 def test_a_record_of_which_a_part_was_found_counts_once(trained: dict[str, Record]) -> None:
