@@ -72,6 +72,7 @@ RECORD = (
         "the checksum of each entry of evals, by metric, written with the entry: rb-verify --inconsistent"
         " names entries that were changed since",
     ),
+    Field("examples", "label", "of --per-image: by the digest of a list of examples, their classes"),
     Field(
         "error",
         "result",
@@ -311,6 +312,13 @@ EVALS = (
         "detail",
         "result",
         "with --detail: confusion matrix and mean confidences, or what is certified of each image",
+        page="omitted",
+    ),
+    Field(
+        "answers",
+        "result",
+        "of --per-image: the digest of the list of examples, their number, and a bit for each: whether it"
+        " counts in the value",
         page="omitted",
     ),
     Field("sanity", "label", "what a check of the model's outputs found", "label"),
