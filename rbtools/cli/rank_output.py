@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import against
 from rbtools.cli.output import RecordWriter
+from rbtools.cli.paired_ranking import PairedReference
 from rbtools.cli.sink import counted
+from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr, metric_name, parse_again
 from rbtools.scoring import bootstrap, rank_order, ranking, render, table
+
+if TYPE_CHECKING:
+    from rbtools.jobs.earlier_outcomes import ImageOutcomes
 
 Record = dict[str, Any]
 
@@ -34,6 +40,7 @@ class RankOptions:
     ci: bool
     bootstrap: int
     seed: int
+    paired: str | None = None
 
     @property
     def merges(self) -> bool:
@@ -45,7 +52,8 @@ class RankOptions:
 class Ranking:
     """A ranking: groups of entries in their order. members: the records behind each merged record.
 
-    parts: the records that it averages, which may be means over seeds themselves.
+    parts: the records that it averages, which may be means over seeds themselves. paired: the comparison of
+    each line with the reference.
     """
 
     keys: list[rank_order.SortKey]
@@ -53,8 +61,13 @@ class Ranking:
     members: dict[bytes, list[Record]]
     missing: int
     parts: dict[bytes, list[Record]] = field(default_factory=dict)
-    store: str = ""
     published: against.PublishedResults | None = None
+    reference: PairedReference | None = None
+    paired: dict[bytes, Record] = field(default_factory=dict)
+
+    def members_of(self, text: bytes) -> list[Record]:
+        """The records behind a line: itself, or those that it averages."""
+        return self.members.get(text) or [parse_again(text)]
 
     def records(self) -> Iterable[Record]:
         """All records, without their ranks."""
@@ -70,10 +83,14 @@ def write(
     form: str | None,
     output: RecordWriter,
     screen: Terminal,
+    per_image: ImageOutcomes | None = None,
 ) -> None:
-    """Write the ranking as `form` says: a table on a terminal, else JSON Lines."""
+    """Write the ranking as `form` says: a table on a terminal, else JSON Lines.
+
+    per_image: of --ci.
+    """
     form = form or ("table" if output.is_terminal() else "jsonl")
-    marks = _marks(result, choice, screen)
+    marks = _marks(result, choice, screen, per_image)
     top = choice.top
     groups = [list(zip(*pair, strict=True))[:top] for pair in zip(result.groups, marks, strict=True)]
     if result.published is not None:
@@ -145,6 +162,7 @@ def _write_table(
         metrics=None if shown is None and not first else [*first, *chosen_metrics],
         fields=choice.group or None,
         also=choice.within,
+        paired=[key, *others, *([] if shown is None else chosen_metrics)],
     )
     metrics = [key, *(name for name in every_metric if name in [one.title for one in built.headings])]
     _warn_of_n(metrics, records, screen)
@@ -268,23 +286,48 @@ def _mark_published(
     against.tell(every, results.name, screen)
 
 
-def _marks(result: Ranking, choice: RankOptions, screen: Terminal) -> list[list[Record]]:
-    """The fields beside the rank of each entry: Pareto front, band, interval of its rank."""
+def _marks(
+    result: Ranking, choice: RankOptions, screen: Terminal, per_image: ImageOutcomes | None
+) -> list[list[Record]]:
+    """The fields beside the rank of each entry: Pareto front, band, interval of its rank, comparison."""
     marks: list[list[Record]] = [[{} for _ in group] for group in result.groups]
     if choice.front:
         fronts = ranking.marked_front(result.groups, [key.higher for key in choice.front])
         for group, some in zip(marks, fronts, strict=True):
             for mark, on in zip(group, some, strict=True):
                 mark["pareto"] = on
-    if choice.ci:
-        _mark_bands(result, choice, marks, screen)
+    if per_image is not None:
+        _mark_bands(result, choice, marks, screen, per_image)
+    for group, entries in zip(marks, result.groups, strict=True):
+        for mark, entry in zip(group, entries, strict=True):
+            if entry.record.text in result.paired:
+                mark["paired"] = result.paired[entry.record.text]
     return marks
 
 
-def _mark_bands(result: Ranking, choice: RankOptions, marks: list[list[Record]], screen: Terminal) -> None:
+def image_outcomes(result: Ranking, store: str, screen: Terminal) -> ImageOutcomes:
+    """What is known of single images, for all records of the ranking; warns of answers that are damaged."""
     from rbtools.jobs.earlier_outcomes import ImageOutcomes
     from rbtools.store import Store
 
+    lines = [entry.record.text for group in result.groups for entry in group]
+    ranked = (record for text in lines for record in result.members_of(text))
+    others = [] if result.reference is None else result.reference.members
+    checkpoints = {str(one["checkpoint"]) for one in chain(ranked, others) if "checkpoint" in one}
+    return ImageOutcomes(
+        Store(store),
+        checkpoints,
+        lambda record, reason: screen.once(f"warning: {name_of(dict(record))}: {reason}"),
+    )
+
+
+def _mark_bands(
+    result: Ranking,
+    choice: RankOptions,
+    marks: list[list[Record]],
+    screen: Terminal,
+    per_image: ImageOutcomes,
+) -> None:
     key = result.keys[0]
     entries = [[parse_again(entry.record.text) for entry in group] for group in result.groups]
     texts = [[entry.record.text for entry in group] for group in result.groups]
@@ -292,10 +335,6 @@ def _mark_bands(result: Ranking, choice: RankOptions, marks: list[list[Record]],
         [result.members.get(text, [record]) for text, record in zip(*pair, strict=True)]
         for pair in zip(texts, entries, strict=True)
     ]
-    every = [record for group in members for some in group for record in some]
-    per_image = ImageOutcomes(
-        Store(result.store), [str(one["checkpoint"]) for one in every if "checkpoint" in one]
-    )
     draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
     for number, group in enumerate(result.groups):
         intervals = bootstrap.of_ranking(draws, key, members[number])
@@ -303,7 +342,14 @@ def _mark_bands(result: Ranking, choice: RankOptions, marks: list[list[Record]],
             bootstrap.own_interval(record, key.text) or interval.value
             for record, interval in zip(entries[number], intervals, strict=True)
         ]
-        bands = ranking.marked_bands(group, ends, key.higher)
+        if choice.paired is None:
+            bands = ranking.marked_bands(group, ends, key.higher)
+        else:  # two models may differ for certain although their intervals overlap
+            ranks = [
+                interval.rank or (entry.rank or 0,) * 2
+                for interval, entry in zip(intervals, group, strict=True)
+            ]
+            bands = ranking.marked_bands(group, ranks, higher=False)
         for mark, band, end, interval in zip(marks[number], bands, ends, intervals, strict=True):
             about = {"by": key.text, "ci95": end, "bootstrap": choice.bootstrap, "seed": choice.seed}
             mark |= {"band": band, "rank_ci95": interval.rank, "ranking": about}

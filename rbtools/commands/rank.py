@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from rbtools.cli import against, options, shared
+from rbtools.cli import against, options, paired_ranking, shared
 from rbtools.cli.option_parts import Part
-from rbtools.cli.rank_output import Ranking, RankOptions, write
+from rbtools.cli.rank_output import Ranking, RankOptions, image_outcomes, write
 from rbtools.cli.sink import (
     FORMATS,
     Sink,
@@ -119,6 +119,18 @@ class RankingOptions:
         metavar="LIST",
         flags=("--metric", "--metrics"),
     )
+    paired: str | None = param(
+        None,
+        "Compare each record with this one on the same images (name, position in the input, or FILE of one"
+        " record): differences of metrics, their 95 % intervals and McNemar's p. Implies --ci.",
+        metavar="REFERENCE",
+    )
+    paired_raw: bool = param(
+        False,
+        "Also p_raw, not corrected for the number of models.",
+        part_of="paired:raw",
+        flags=("--paired-raw",),
+    )
     asserts: tuple[str, ...] = param(
         (),
         "Fail unless this holds for every record that is written: 'aa.8 >= .4'. The end of the interval that"
@@ -182,13 +194,19 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
         ranking = _ranking(sink, choice)
+        per_image = None
         if ranking is not None:
-            ranking.store = store
+            if choice.ci:
+                per_image = image_outcomes(ranking, store, screen)
+            if ranking.reference is not None and per_image is not None:
+                ranking.paired = paired_ranking.compared(
+                    ranking, choice, per_image, raw=options.paired_raw, screen=screen
+                )
             if options.against is not None:
                 ranking.published = against.load(options.against, ranking.records(), screen)
         passed = not conditions or _passes(ranking, conditions, choice.top, sink, options.form)
         if ranking is not None and options.form != "junit":
-            write(ranking, choice, options.shown, options.form, output, screen)
+            write(ranking, choice, options.shown, options.form, output, screen, per_image)
         sink.tell()
         if ranking is not None and ranking.missing:
             screen.say(f"{counted(ranking.missing, 'record')} without {ranking.keys[0].text}, ranked last.")
@@ -253,6 +271,10 @@ def _choice(options: RankingOptions) -> RankOptions:
             raise UsageError(
                 "--against compares models, but --pivot and --aggregate by: merge them. Leave them out."
             )
+    if options.paired is not None and (lists["pivot"] or lists["group"]):
+        raise UsageError(
+            "--paired compares models, but --pivot and --aggregate by: merge them. Leave them out."
+        )
     if lists["pivot"] and lists["group"]:
         raise UsageError("--pivot and --aggregate by: both say what the rows are. Give one of them.")
     for option, given in (("--top", options.top), ("--ci", options.ci)):
@@ -264,9 +286,10 @@ def _choice(options: RankingOptions) -> RankOptions:
         higher=higher,
         **lists,
         top=options.top,
-        ci=options.ci,
+        ci=options.ci or options.paired is not None,
         bootstrap=options.bootstrap,
         seed=options.seed,
+        paired=options.paired,
     )
 
 
@@ -288,6 +311,7 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     values, points = RankValues(keys), RankValues(choice.front)
     grouping = Grouping(choice.within)
     keep = choice.ci or choice.front or choice.pivot
+    chosen: dict[int, None] = {}
 
     def united(old: Standing, new: Standing) -> Standing:
         record = unions.of(parse_again(old.text), parse_again(new.text))
@@ -299,6 +323,8 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     latest = Latest([key.higher for key in keys], None if keep else choice.top, united)
     for number, (text, record) in enumerate(records):
         model = number if choice.merges or not sink.source.merge else same_model.model(record)
+        if choice.paired is not None and paired_ranking.is_meant(choice.paired, number + 1, record):
+            chosen[model] = None
         latest.add(model, Standing(text, values.of(record), points.of(record), grouping.add(record)))
     values.check("--by")
     points.check("--pareto")
@@ -307,7 +333,11 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
         sink.screen.warn(f"{counted(lacking, 'record')} without {name}, ranked as a group of their own.")
     unions.count += latest.lost
     _tell(unions, datasets, choice, keys, latest, sink.screen)
-    return Ranking(keys, latest.ranked(), members, values.missing, parts)
+    ranking = Ranking(keys, latest.ranked(), members, values.missing, parts)
+    if choice.paired is not None:
+        lines = [latest.entry(model).text for model in chosen]
+        ranking.reference = paired_ranking.reference(choice.paired, lines, members)
+    return ranking
 
 
 def _merged(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ from rbtools.jobs import evaluate_record
 from rbtools.lazy import np
 from rbtools.plain_files import read_plain
 from rbtools.probabilistic import sequential
+from rbtools.records import answers
 from rbtools.store import Store, digest, listing
 from rbtools.store.checksum import described, stamp_of
 
@@ -241,13 +242,19 @@ def _key_fields(store: Store, key: str) -> dict[str, Any] | None:
 
 
 class ImageOutcomes:
-    """The per-image outcomes of records' evaluations in a store.
+    """What models did on single images: in the answers of an entry, else in the outcomes of a store.
 
-    checkpoints: those that `shares` will be called for. A store that does not exist has no outcomes.
+    checkpoints: those whose outcomes will be looked up. A store that does not exist has no outcomes.
+    damaged: called with a record whose answers cannot be read, and why; the store is asked in their place.
     """
 
-    def __init__(self, store: Store, checkpoints: Iterable[str]) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: Store,
+        checkpoints: Iterable[str],
+        damaged: Callable[[Mapping[str, Any], str], None] = lambda record, reason: None,
+    ) -> None:
+        self._store, self._damaged = store, damaged
         self._keys: dict[tuple[str, str], list[tuple[dict[str, Any], str]]] = {}
         wanted = set(checkpoints)
         try:
@@ -265,11 +272,37 @@ class ImageOutcomes:
             entries = self._keys.setdefault((str(checkpoint), entry["metric"]), [])
             entries.append((entry, outcomes))
 
+    def counted(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> answers.Answers | None:
+        """Which images count in the entry's value, of all its n images. None if that is not known, or the
+        value is no share of all of them. Those of a store do not say the digest of their list."""
+        held = self._held(record, entry)
+        if held is not None:
+            return held
+        shares = self._stored(record, entry)
+        if shares is None or not shares.counts.all() or not np.isin(shares.gives, (0, 1)).all():
+            return None
+        return answers.Answers("", shares.gives > 0)
+
     def shares(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> Shares | None:
         """The contribution of each image of the split, in its fixed order, to the entry's value.
 
-        entry: of `evals`. None if the store does not have its outcomes, or they do not give its value.
+        entry: of `evals`. None if neither it nor the store has that, or it does not give the value.
         """
+        held = self._held(record, entry)
+        if held is not None:
+            return Shares(held.right.astype(np.float32), np.ones(len(held.right), np.float32))
+        return self._stored(record, entry)
+
+    def _held(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> answers.Answers | None:
+        """The answers in the entry, if the value is a share of all their images."""
+        try:
+            held = answers.of(entry)
+        except RbError as wrong:
+            self._damaged(record, str(wrong))
+            return None
+        return held if held is not None and len(held.right) == entry["n"] else None
+
+    def _stored(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> Shares | None:
         value = entry.get("value")
         if value is None or not isinstance(entry.get("n"), int):
             return None

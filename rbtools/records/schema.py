@@ -90,6 +90,13 @@ RECORD = (
         "of rb-rank --against: source and row of published results, and by metric their value, the difference"
         " (ours minus theirs), its standard_error and p-value, and whether it is within the sampling error",
     ),
+    Field(
+        "paired",
+        "result",
+        "of rb-rank --paired: the reference, and by metric the difference to it on the same images, its ci95,"
+        " McNemar's p (Holm's correction; of means Student's), the number of images, and how many of them"
+        " count for this model alone and for the reference alone (changed)",
+    ),
     Field("pareto", "label", "of rb-rank --pareto: whether no other record is better in all named metrics"),
     Field("stored", "label", "of rb-store ls: kind, key, bytes and time of a result's file"),
 )

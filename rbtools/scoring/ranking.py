@@ -90,6 +90,10 @@ class Latest:
                 self._floor[group] = ordered[self._top + SPARE - 1][0]
         self._limit = max(4 * (self._top + SPARE), 2 * len(self._entries))
 
+    def entry(self, model: int) -> Standing:
+        """The entry of a model that was not dropped."""
+        return self._entries[model]
+
     def entries(self) -> dict[Key, list[Standing]]:
         """The entries of each group. Groups are sorted by their values if these can be ordered."""
         groups: dict[Key, list[Standing]] = {}

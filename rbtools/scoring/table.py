@@ -78,13 +78,14 @@ def build(
     limit: int | None = None,
     fields: Sequence[str] | None = None,
     also: Sequence[str] = (),
+    paired: Sequence[str] = (),
 ) -> Table:
     """The table: rank, name, dataset, method, seed, sort key, and other metrics.
 
     `key` is the metric or expression of the ranking. `metrics` names the others; without it all that the
     records have are shown, at most `limit` of them. Dataset, method and seed are left out if no record has
     one, seed also if all have the same. `fields` replace all these, with the number of merged records; `also`
-    adds to them.
+    adds to them. `paired`: the metrics whose comparison with a reference is shown.
     """
     records = [entry.record for entry in ranked]
     others = choose_metrics(records, key, limit) if metrics is None else [m for m in metrics if m != key]
@@ -92,9 +93,9 @@ def build(
     columns += _identity(records) if fields is None else [*map(field_column, fields), RECORDS]
     titles = {column.heading.title for column in columns}
     columns += [column for column in map(field_column, also) if column.heading.title not in titles]
-    columns += [*_marks(records), _key_column(key), *published_columns(key, records)]
+    columns += [*_marks(records), _key_column(key), *_compared_columns(key, records, paired)]
     for name in others:
-        columns += [metric_column(name), *published_columns(name, records)]
+        columns += [metric_column(name), *_compared_columns(name, records, paired)]
     names = metric_names.names(records) if metrics is None else []
     return _table(columns, ranked, [name for name in names if name != key and name not in others])
 
@@ -277,6 +278,30 @@ def published_columns(name: str, records: Sequence[Record]) -> list[_TableColumn
 
     compared = any(_at(record, ("published", "metrics", name, "value")) is not None for record in records)
     return [column(title, field) for title, field in PUBLISHED.items()] if compared else []
+
+
+PAIRED = {" paired": "difference", " p": "p", " p_raw": "p_raw"}
+"""The columns of a paired comparison beside a metric; the difference has its interval."""
+
+
+def paired_columns(name: str, records: Sequence[Record]) -> list[_TableColumn]:
+    """The columns of the comparison of a metric with a reference; none where no record has it."""
+
+    def column(title: str, field: str) -> _TableColumn:
+        def cell(entry: Ranked, _: Spreads) -> TableCell:
+            found = _at(entry.record, ("paired", "metrics", name)) or {}
+            value = found.get(field)
+            ends = _ends(found.get("ci95")) if field == "difference" else None
+            return TableCell(value, ends) if is_number(value) else TableCell(None)
+
+        return _TableColumn(Heading(f"{name}{title}", True, missing="–"), cell)
+
+    found = [_at(record, ("paired", "metrics", name)) or {} for record in records]
+    return [column(title, field) for title, field in PAIRED.items() if any(field in one for one in found)]
+
+
+def _compared_columns(name: str, records: Sequence[Record], paired: Sequence[str]) -> list[_TableColumn]:
+    return [*(paired_columns(name, records) if name in paired else ()), *published_columns(name, records)]
 
 
 def spreads_of(record: Record) -> dict[str, Spread]:
