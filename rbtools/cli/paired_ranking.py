@@ -12,7 +12,7 @@ from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.records import parse_again
+from rbtools.records import answers, parse_again
 from rbtools.scoring import bootstrap, paired_records
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def compared(
     if lacking:
         screen.warn(
             f"{counted(lacking, 'record')} without answers of single images, not compared with the reference."
-            f" {paired_records.HOW}"
+            f" {answers.HOW}"
         )
     about = {"reference": name_of(chosen.record)}
     fields = {

@@ -16,8 +16,8 @@ from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.records import dumps, expr, metric_name, parse_again
-from rbtools.scoring import bootstrap, rank_order, ranking, render, table
+from rbtools.records import answers, dumps, expr, metric_name, parse_again
+from rbtools.scoring import bootstrap, per_class, rank_order, ranking, render, table
 
 if TYPE_CHECKING:
     from rbtools.jobs.earlier_outcomes import ImageOutcomes
@@ -41,6 +41,7 @@ class RankOptions:
     bootstrap: int
     seed: int
     paired: str | None = None
+    per_class: str | None = None
 
     @property
     def merges(self) -> bool:
@@ -117,10 +118,12 @@ def write(
 
 
 def _read(text: bytes, result: Ranking) -> Record:
-    """The record of a line; without the comparison with publications that it had, if there is a new one."""
+    """The record of a line; without the comparisons that it had, if there are new ones."""
     record = parse_again(text)
     if result.published is not None:
         record.pop("published", None)
+    if result.reference is not None:
+        record.pop("paired", None)
     return record
 
 
@@ -302,7 +305,31 @@ def _marks(
         for mark, entry in zip(group, entries, strict=True):
             if entry.record.text in result.paired:
                 mark["paired"] = result.paired[entry.record.text]
+    if choice.per_class is not None:
+        _mark_classes(result, choice.per_class, marks, screen)
     return marks
+
+
+def _mark_classes(result: Ranking, metric: str, marks: list[list[Record]], screen: Terminal) -> None:
+    """Add the accuracies of single classes to the marks. Raises UsageError if no record has them."""
+    lacking: list[RbError] = []
+    found = 0
+    for group, entries in zip(marks, result.groups, strict=True):
+        for mark, entry in zip(group, entries, strict=True):
+            record = parse_again(entry.record.text)
+            try:
+                mark["per_class"] = per_class.described(record, metric)
+                found += 1
+            except (expr.MissingName, per_class.NoAnswers) as reason:
+                lacking.append(reason)
+            except RbError as reason:
+                screen.warn(f"{name_of(record)}: {reason}")
+    if lacking and not found:
+        raise UsageError(f"--per-class: {lacking[0]}")
+    if lacking:
+        screen.warn(
+            f"{counted(len(lacking), 'record')} without answers of single images for {metric}. {answers.HOW}"
+        )
 
 
 def image_outcomes(result: Ranking, store: str, screen: Terminal) -> ImageOutcomes:

@@ -131,6 +131,11 @@ class RankingOptions:
         part_of="paired:raw",
         flags=("--paired-raw",),
     )
+    per_class: str | None = param(
+        None,
+        "Add the accuracy of each class, and the worst one, from answers of single images.",
+        metavar="METRIC",
+    )
     asserts: tuple[str, ...] = param(
         (),
         "Fail unless this holds for every record that is written: 'aa.8 >= .4'. The end of the interval that"
@@ -220,6 +225,8 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
     ]
     if options.form == "junit" and not conditions:
         raise UsageError("--format junit reports assertions, but none is given. Add --assert 'aa.8 >= .4'.")
+    if options.paired is None and any(one.relative for one in conditions):
+        raise UsageError("--assert: 'reference' is the record of --paired. Add --paired REFERENCE.")
     return conditions
 
 
@@ -232,8 +239,12 @@ def _passes(
 ) -> bool:
     """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML."""
     entries = [] if ranking is None else [entry for group in ranking.groups for entry in group[:top]]
-    named = [(name_of(record), record) for record in (parse_again(entry.record.text) for entry in entries)]
-    results = assertions.verdicts(named, conditions)
+    reference, paired = (None, {}) if ranking is None else (ranking.reference, ranking.paired)
+    named = []
+    for text in (entry.record.text for entry in entries):
+        record = {**parse_again(text), "paired": paired.get(text)}
+        named.append((name_of(record), record))
+    results = assertions.verdicts(named, conditions, reference and reference.record)
     if not named:
         results = [assertions.Verdict("no record", one.text, "There is no record.") for one in conditions]
     if sink.failed:
@@ -277,6 +288,11 @@ def _choice(options: RankingOptions) -> RankOptions:
         )
     if lists["pivot"] and lists["group"]:
         raise UsageError("--pivot and --aggregate by: both say what the rows are. Give one of them.")
+    ci = options.ci or options.paired is not None
+    if ci and any("class.min(" in key.text for key in keys):
+        raise UsageError(
+            "--ci and --paired: class.min has no rank intervals. Rank by another metric, or without."
+        )
     for option, given in (("--top", options.top), ("--ci", options.ci)):
         if given and lists["pivot"] and not keys:
             raise UsageError(f"{option} needs a ranking, but --pivot keeps the order. Say --by what to rank.")
@@ -286,10 +302,11 @@ def _choice(options: RankingOptions) -> RankOptions:
         higher=higher,
         **lists,
         top=options.top,
-        ci=options.ci or options.paired is not None,
+        ci=ci,
         bootstrap=options.bootstrap,
         seed=options.seed,
         paired=options.paired,
+        per_class=options.per_class,
     )
 
 

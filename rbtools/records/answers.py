@@ -18,6 +18,9 @@ from rbtools.lazy import np
 
 FIELD = "answers"
 LABELS = "examples"
+HOW = (
+    "--per-image with the evaluation adds them, and so does rb-store answers RECORDS where a store has them."
+)
 _MOST = 1 << 24  # images of a list; a record of somebody else may say anything
 
 

@@ -97,6 +97,11 @@ RECORD = (
         " McNemar's p (Holm's correction; of means Student's), the number of images, and how many of them"
         " count for this model alone and for the reference alone (changed)",
     ),
+    Field(
+        "per_class",
+        "result",
+        "of rb-rank --per-class: the metric, its worst class, and of each class its value, ci95 and n",
+    ),
     Field("pareto", "label", "of rb-rank --pareto: whether no other record is better in all named metrics"),
     Field("stored", "label", "of rb-store ls: kind, key, bytes and time of a result's file"),
 )

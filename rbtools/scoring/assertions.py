@@ -14,6 +14,7 @@ from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results, schema
 from rbtools.records.expr.tokens import tokenize
 
+REFERENCE = "reference"  # on the right of a condition: the value of the reference of --paired
 _HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 # Characters that XML 1.0 (section 2.2) does not have or that terminals obey, and marks of direction.
 _NO_XML = re.compile(
@@ -25,7 +26,8 @@ _NO_XML = re.compile(
 class Assertion:
     """A metric, a field or an expression that has to be at least, or at most, `limit`.
 
-    point: the value itself is compared, in place of an end of its interval.
+    point: the value itself is compared, in place of an end of its interval. relative: the limit is added to
+    the reference's value of the same metric (`aa.8 >= reference - .01`).
     """
 
     text: str
@@ -33,13 +35,16 @@ class Assertion:
     sign: str
     limit: float
     point: bool = False
+    relative: bool = False
 
-    def problem(self, record: Mapping[str, Any]) -> str | None:
+    def problem(self, record: Mapping[str, Any], reference: Mapping[str, Any] | None = None) -> str | None:
         """Why the record does not meet it, as a sentence; None if it does.
 
         A record that lacks the metric, or (unless `point`) its interval, does not meet it. A field of the
         record, such as arch.params, is exact.
         """
+        if self.relative:
+            return self._relative_problem(record, reference or {})
         name = self.value.text
         try:
             value = self.value.number(record)
@@ -66,13 +71,39 @@ class Assertion:
                 f"{self.text} cannot be told: {name} is {value:.6g} in metrics, but"
                 f" {entry.get('value')} in its entry in evals."
             )
+        return self._judged(f"{name} is", value, ends)
+
+    def _judged(self, what: str, value: float, ends: Sequence[float]) -> str | None:
         side, end = ("lower", ends[0]) if self.sign in (">=", ">") else ("upper", ends[1])
         if _HOLDS[self.sign](end, self.limit):
             return None
         return (
-            f"{self.text} does not hold: {name} is {value:.6g} [{ends[0]:.6g}, {ends[1]:.6g}], and the"
+            f"{self.text} does not hold: {what} {value:.6g} [{ends[0]:.6g}, {ends[1]:.6g}], and the"
             f" {side} end of the interval counts."
         )
+
+    def _relative_problem(self, record: Mapping[str, Any], reference: Mapping[str, Any]) -> str | None:
+        """The problem of a condition on the difference to the reference, by its paired interval."""
+        name, comparison = self.value.text, record.get("paired") or {}
+        if comparison and "metrics" not in comparison:
+            return None  # the reference itself
+        if self.point:
+            try:
+                value, other = (self.value.number(one) for one in (record, reference))
+            except RbError as wrong:
+                return f"{self.text} does not hold: {wrong}"
+            if value is None or other is None:
+                return f"{self.text} does not hold: the record or the reference has no {name}."
+            held = _HOLDS[self.sign](value, other + self.limit)
+            said = f"{name} is {value:.6g}, the reference's {other:.6g}"
+            return None if held else f"{self.text} does not hold: {said}."
+        found = comparison.get("metrics", {}).get(name)
+        if found is None:
+            return (
+                f"{self.text} cannot be told: the record has no {name} with answers of single images."
+                f" 'point:{self.text}' compares the values themselves."
+            )
+        return self._judged(f"{name} minus the reference's is", found["difference"], found["ci95"])
 
 
 def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
@@ -84,17 +115,23 @@ def assertion(text: str, option: str = "--assert", *, point: bool = False) -> As
         (sign,) = signs
         left, right = text[: sign.at].strip(), text[sign.at + len(sign.text) :].strip()
         value, limit = expr.compile(left), expr.compile(right)
-        if limit.names or not value.names:
+        relative = limit.names == (REFERENCE,)
+        if (limit.names and not relative) or not value.names:
             raise RbError(f"'{text}' compares '{left}' with '{right}'.")
-        number = limit.number({})
+        number, *others = (limit.number({REFERENCE: at} if relative else {}) for at in (0.0, 0.5, 1.0))
         if number is None:
             raise RbError(f"'{right}' is no number.")
+        if relative and not all(
+            other is not None and math.isclose(other - number, at)
+            for other, at in zip(others, (0.5, 1.0), strict=True)
+        ):
+            raise RbError(f"'{right}' is not the reference plus or minus a number.")
     except RbError as wrong:
         raise UsageError(
             f"{option}: {wrong} Expected a metric or an expression, a comparison and a number, such as"
             " 'aa.8 >= .4'. Give the option once for each condition."
         ) from None
-    return Assertion(text.strip(), value, sign.text, float(number), point)
+    return Assertion(text.strip(), value, sign.text, float(number), point, relative)
 
 
 class Verdict(NamedTuple):
@@ -106,10 +143,16 @@ class Verdict(NamedTuple):
 
 
 def verdicts(
-    records: Sequence[tuple[str, Mapping[str, Any]]], assertions: Sequence[Assertion]
+    records: Sequence[tuple[str, Mapping[str, Any]]],
+    assertions: Sequence[Assertion],
+    reference: Mapping[str, Any] | None = None,
 ) -> list[Verdict]:
-    """The verdict on each named record and each assertion."""
-    return [Verdict(name, one.text, one.problem(record)) for name, record in records for one in assertions]
+    """The verdict on each named record and each assertion; reference: the record of --paired."""
+    return [
+        Verdict(name, one.text, one.problem(record, reference))
+        for name, record in records
+        for one in assertions
+    ]
 
 
 def to_junit(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:

@@ -8,15 +8,12 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.records import metric_name, results
-from rbtools.records.answers import Answers
+from rbtools.records.answers import HOW, Answers
 from rbtools.scoring import bootstrap, paired
 
 Record = Mapping[str, Any]
 Counted = Callable[[Record, Mapping[str, Any]], Answers | None]
 _IMAGES = ("dataset", "split", "indices", "class_map", "n")
-HOW = (
-    "--per-image with the evaluation adds them, and so does rb-store answers RECORDS where a store has them."
-)
 
 
 class _Measured(NamedTuple):

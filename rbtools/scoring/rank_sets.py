@@ -50,7 +50,9 @@ def rank_sets(drawn: Drawn, higher: bool) -> tuple[np.ndarray, np.ndarray]:
     centre = (first + moved.mean(1, keepdims=True))[:, 0] * (-1 if higher else 1)
     order = np.argsort(centre, kind="stable")
     centre = centre[order]
-    moved = (moved - moved.mean(1, keepdims=True))[order] / np.sqrt(size - 1)
+    moved -= moved.mean(1, keepdims=True)
+    moved /= np.sqrt(size - 1)
+    moved = moved[order]
     spread = _Spread(moved, drawn.between[order], drawn.freedom[order], drawn.joint)
     critical, most = _critical(count, spread)
     rarity = drawn.rarity[order]

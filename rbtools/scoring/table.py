@@ -96,6 +96,7 @@ def build(
     columns += [*_marks(records), _key_column(key), *_compared_columns(key, records, paired)]
     for name in others:
         columns += [metric_column(name), *_compared_columns(name, records, paired)]
+    columns += _class_columns(records)
     names = metric_names.names(records) if metrics is None else []
     return _table(columns, ranked, [name for name in names if name != key and name not in others])
 
@@ -302,6 +303,23 @@ def paired_columns(name: str, records: Sequence[Record]) -> list[_TableColumn]:
 
 def _compared_columns(name: str, records: Sequence[Record], paired: Sequence[str]) -> list[_TableColumn]:
     return [*(paired_columns(name, records) if name in paired else ()), *published_columns(name, records)]
+
+
+def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
+    """The worst class and its accuracy, and the accuracy of each class, if the ranking has them."""
+
+    def column(title: str, label: str | None) -> _TableColumn:
+        def cell(entry: Ranked, _: Spreads) -> TableCell:
+            chosen = str(_at(entry.record, ("per_class", "worst"))) if label is None else label
+            found = _at(entry.record, ("per_class", "classes", chosen)) or {}
+            return TableCell(found.get("value"), _ends(found.get("ci95")))
+
+        return _TableColumn(Heading(title, True, missing="–"), cell)
+
+    labels = {label for record in records for label in _at(record, ("per_class", "classes")) or {}}
+    every = [column(f"class {label}", label) for label in sorted(labels, key=int)]
+    worst = _path_column("worst class", ("per_class", "worst"), True)
+    return [worst, column("worst", None), *every] if every else []
 
 
 def spreads_of(record: Record) -> dict[str, Spread]:

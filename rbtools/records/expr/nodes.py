@@ -109,8 +109,10 @@ def function(token: Token, arguments: list[Argument]) -> Node:
     Raises RbError for an unknown function, or a number of arguments that it does not take.
     """
     if token.text in values.OF_RECORD:
-        of_record, inner = values.of_record(token.text), arguments[0].node
+        of_record, (word, inner) = values.of_record(token.text), arguments[0]
         assert inner is not None
+        if word and token.text in values.OF_METRIC:
+            return lambda record: of_record(record, word)
         return lambda record: of_record(record, inner(record))
     named = {argument.word for argument in arguments if argument.node}
     places = [(argument.word, argument.node, matcher(argument.word)) for argument in arguments]

@@ -140,7 +140,9 @@ _OF_MANY: dict[str, Callable[[Sequence[Number]], Number]] = {
 OF_RECORD = {
     "distance": "rbtools.spaces.nasbench201:distance",
     "optimality": "rbtools.scoring.optimality:optimality",
+    "class.min": "rbtools.scoring.per_class:worst",
 }
+OF_METRIC = ("class.min",)  # of these, whose value is the name of a metric, which needs no quotes
 FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD)
 
 

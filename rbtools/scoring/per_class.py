@@ -1,0 +1,55 @@
+"""Accuracies of single classes, from what a model did on each image (`--per-image`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.lazy import np
+from rbtools.proportions import wilson
+from rbtools.records import answers, expr, results
+
+
+class NoAnswers(RbError):
+    """The record has no answers of all images for the metric."""
+
+
+def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]:
+    """For each class of the images how many of them count in the metric's value, and how many there are.
+
+    Raises MissingName without the metric, NoAnswers without answers of all its images, and RbError for
+    answers that are damaged.
+    """
+    if metric not in (record.get("metrics") or {}):
+        raise expr.MissingName(metric, record)
+    entry = results.last_entry(record, metric)
+    known = answers.of(entry)
+    if known is None:
+        raise NoAnswers(f"The record has no answers of single images for {metric}. {answers.HOW}")
+    if len(known.right) != entry["n"]:
+        raise RbError(
+            f"{metric} is over the images that the model classifies correctly, which have no classes."
+        )
+    labels = answers.labels_of(record, known)
+    images, right = np.bincount(labels), np.bincount(labels, known.right)
+    return {label: (int(right[label]), int(images[label])) for label in np.flatnonzero(images).tolist()}
+
+
+def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """The field `per_class` of a record: the accuracy of each class with its interval, and the worst one.
+
+    Raises the errors of `counts`.
+    """
+    every = counts(record, metric)
+    worst = min(every, key=lambda label: every[label][0] / every[label][1])
+    classes = {
+        str(label): {"value": right / n, "ci95": list(wilson(right, n)), "n": n}
+        for label, (right, n) in every.items()
+    }
+    return {"metric": metric, "worst": worst, "classes": classes}
+
+
+def worst(record: Mapping[str, Any], metric: object) -> float:
+    """The accuracy of the worst class: `class.min(pgd20.8)` in expressions."""
+    return min(right / n for right, n in counts(record, str(metric)).values())
