@@ -139,7 +139,8 @@ class RankingOptions:
     asserts: tuple[str, ...] = param(
         (),
         "Fail unless this holds for every record that is written: 'aa.8 >= .4'. The end of the interval that"
-        " is worse counts; with point: in front, the value itself, whatever its interval.",
+        " is worse counts; with point: in front, the value itself, whatever its interval. With --paired:"
+        " 'aa.8 >= reference - .01'.",
         metavar="[point:]'METRIC >= X'",
         flags=("--assert",),
     )
@@ -179,6 +180,10 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
     model is the one that --arch robustbench:NAME named; a prbench one has the same data set, network and
     training method; in the others the cell is the same. Metric, eps and other settings agree as well.
 
+    --paired compares each record with a reference on the same images, as --per-image or the store has them:
+    the difference of each metric with its interval, and McNemar's p by Holm's correction. Bands are then of
+    records that these images do not tell apart.
+
     With --assert the status is 1 if a record does not meet a condition, lacks the metric or has no interval
     for it, if a record failed before, or if there is no record; each is a line on stderr.
 
@@ -192,6 +197,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
       rb-rank --by acc --against robustbench --format table results.jsonl
       rb-rank --by acc --top 1 --assert 'point:acc > 0' --format junit results.jsonl
+      rb-rank --by pgd20.8 --paired 1 --assert 'pgd20.8 >= reference - 1' results.jsonl
     """
     choice, conditions = _choice(options), _conditions(options)
     if conditions:  # without records the assertions fail, and the report says so

@@ -287,18 +287,21 @@ PAIRED = {" paired": "difference", " p": "p", " p_raw": "p_raw"}
 
 def paired_columns(name: str, records: Sequence[Record]) -> list[_TableColumn]:
     """The columns of the comparison of a metric with a reference; none where no record has it."""
+    path = ("paired", "metrics", name)
 
     def column(title: str, field: str) -> _TableColumn:
         def cell(entry: Ranked, _: Spreads) -> TableCell:
-            found = _at(entry.record, ("paired", "metrics", name)) or {}
-            value = found.get(field)
-            ends = _ends(found.get("ci95")) if field == "difference" else None
+            value = _at(entry.record, (*path, field))
+            ends = _ends(_at(entry.record, (*path, "ci95"))) if field == "difference" else None
             return TableCell(value, ends) if is_number(value) else TableCell(None)
 
         return _TableColumn(Heading(f"{name}{title}", True, missing="–"), cell)
 
-    found = [_at(record, ("paired", "metrics", name)) or {} for record in records]
-    return [column(title, field) for title, field in PAIRED.items() if any(field in one for one in found)]
+    return [
+        column(title, field)
+        for title, field in PAIRED.items()
+        if any(_at(record, (*path, field)) is not None for record in records)
+    ]
 
 
 def _compared_columns(name: str, records: Sequence[Record], paired: Sequence[str]) -> list[_TableColumn]:
@@ -311,13 +314,18 @@ def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
     def column(title: str, label: str | None) -> _TableColumn:
         def cell(entry: Ranked, _: Spreads) -> TableCell:
             chosen = str(_at(entry.record, ("per_class", "worst"))) if label is None else label
-            found = _at(entry.record, ("per_class", "classes", chosen)) or {}
-            return TableCell(found.get("value"), _ends(found.get("ci95")))
+            path = ("per_class", "classes", chosen)
+            value = _at(entry.record, (*path, "value"))
+            ends = _ends(_at(entry.record, (*path, "ci95")))
+            return TableCell(value, ends) if is_number(value) else TableCell(None)
 
         return _TableColumn(Heading(title, True, missing="–"), cell)
 
-    labels = {label for record in records for label in _at(record, ("per_class", "classes")) or {}}
-    every = [column(f"class {label}", label) for label in sorted(labels, key=int)]
+    classes = [_at(record, ("per_class", "classes")) for record in records]
+    labels = dict.fromkeys(
+        label for of_record in classes if isinstance(of_record, dict) for label in of_record
+    )
+    every = [column(f"class {label}", label) for label in labels]
     worst = _path_column("worst class", ("per_class", "worst"), True)
     return [worst, column("worst", None), *every] if every else []
 

@@ -1,0 +1,289 @@
+"""rb-rank --paired, --per-class: models compared image by image, from the answers in their entries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+
+from rbtools.proportions import wilson
+from rbtools.records import answers
+from rbtools.scoring import paired
+from tests import runner
+from tests.runner import Record, one, records
+
+IMAGES = 400
+HARD = np.random.default_rng(0).random(IMAGES)
+LABELS = np.arange(IMAGES) % 4
+BASE = HARD < 0.8
+
+
+def entry(metric: str, right: np.ndarray, examples: str = "abc", **more: Any) -> Record:
+    n = len(right)
+    value = {"value": float(right.mean()), "n": n, "ci95": list(wilson(int(right.sum()), n))}
+    return {"metric": metric, **value, "answers": answers.packed(right, examples), **more}
+
+
+def model(name: str, right: np.ndarray, *others: Record, seed: int = 0, **more: Any) -> Record:
+    """A record whose pgd20.8 counts these images."""
+    train = {"method": "pgd", "seed": seed}
+    record = runner.model(name, entry("pgd20.8", right, **more), *others, dataset="d", train=train)
+    return answers.with_labels(record, "abc", LABELS)
+
+
+def bare(name: str) -> Record:
+    """A record without answers."""
+    share = {"metric": "pgd20.8", "value": 0.5, "n": IMAGES, "ci95": [0.45, 0.55]}
+    return runner.model(name, share, dataset="d", train={"method": "pgd", "seed": 0})
+
+
+def run(words: str, *given: Record) -> Result:
+    return runner.run("rank", f"--by pgd20.8 --bootstrap 200 {words}", given)
+
+
+def changed(gained: int, lost: int, seed: int = 1) -> np.ndarray:
+    """The images of BASE, but for so many that count as well, and so many that do not."""
+    right = BASE.copy()
+    order = np.random.default_rng(seed).permutation(IMAGES)
+    right[[at for at in order if not BASE[at]][:gained]] = True
+    right[[at for at in order if BASE[at]][:lost]] = False
+    return right
+
+
+THREE = [model("base", BASE), model("better", changed(15, 1)), model("close", changed(3, 2))]
+
+
+def of(result: Result) -> dict[str, Record]:
+    assert result.exit_code == 0, result.stderr
+    return {record["arch"]["name"]: record for record in records(result)}
+
+
+@pytest.mark.parametrize("reference", ["base", "1", "'base pgd seed 0'"])
+def test_differences_on_the_same_images(reference: str) -> None:
+    found = of(run(f"--paired {reference}:raw=yes", *THREE))
+    assert found["base"]["paired"] == {"reference": "base pgd seed 0"}
+    better = found["better"]["paired"]["metrics"]["pgd20.8"]
+    low, high = paired.interval(*np.array([[15], [1], [IMAGES]]))
+    (p,) = paired.mcnemar(np.array([15]), np.array([1]))
+    assert better == {
+        "difference": pytest.approx(14 / IMAGES),
+        "ci95": pytest.approx([*low, *high]),
+        "p": pytest.approx(2 * p),  # Holm's, of two models
+        "p_raw": pytest.approx(p),
+        "images": IMAGES,
+        "changed": [15, 1],
+    }
+    assert found["close"]["paired"]["metrics"]["pgd20.8"]["changed"] == [3, 2]
+
+
+def test_models_that_the_images_tell_apart_are_in_different_bands() -> None:
+    """Although their intervals overlap."""
+    assert [found["band"] for found in of(run("--ci", *THREE)).values()] == [1, 1, 1]
+    found = of(run("--paired base", *THREE))
+    assert {name: one["band"] for name, one in found.items()} == {"better": 1, "close": 2, "base": 2}
+    assert found["better"]["rank_ci95"] == [1, 1]
+    assert "p_raw" not in found["better"]["paired"]["metrics"]["pgd20.8"]
+
+
+def test_a_reference_in_a_file_is_not_ranked(tmp_path: Path) -> None:
+    file = tmp_path / "base.jsonl"
+    file.write_text(runner.lines(THREE[0]))
+    found = of(run(f"--paired {file}", *THREE[1:]))
+    assert list(found) == ["better", "close"]
+    assert found["close"]["paired"]["metrics"]["pgd20.8"]["changed"] == [3, 2]
+
+
+def test_metrics_of_which_both_have_answers_are_compared_and_others_are_not() -> None:
+    first = model("a", BASE, entry("acc", BASE), entry("fgsm.8", BASE))
+    second = model("b", BASE, entry("acc", ~BASE), entry("fgsm.8", BASE[:100]))
+    found = of(run("--paired a", first, second))["b"]["paired"]["metrics"]
+    assert list(found) == ["pgd20.8", "acc"] and found["acc"]["changed"] == [
+        int((~BASE).sum()),
+        int(BASE.sum()),
+    ]
+
+
+def test_a_table_has_the_difference_its_interval_and_p() -> None:
+    header, *rows = run("--paired base:raw=yes --format csv", *THREE).stdout.splitlines()
+    titles = header.split(",")
+    first = dict(zip(titles, rows[0].split(","), strict=True))
+    assert titles[-5:] == [
+        *("pgd20.8 paired", "pgd20.8 paired_low", "pgd20.8 paired_high"),
+        *("pgd20.8 p", "pgd20.8 p_raw"),
+    ]
+    assert float(first["pgd20.8 paired"]) == pytest.approx(14 / IMAGES)
+    assert float(first["pgd20.8 p"]) == pytest.approx(2 * float(first["pgd20.8 p_raw"]))
+    assert rows[-1].endswith(",,,,")
+
+
+def test_a_record_without_answers_keeps_its_rank() -> None:
+    result = run("--paired base", *THREE, bare("bare"))
+    found = of(result)
+    assert found["bare"]["rank"] == 4 and "paired" not in found["bare"]
+    assert "rb-rank: warning: 1 record without answers of single images, not compared" in result.stderr
+    assert result.stderr.count("warning") == 1
+
+
+def test_means_over_seeds_are_compared_with_means_over_seeds() -> None:
+    """A difference that seeds could make is not significant, however many images there are."""
+    some = [model("a", changed(0, 8 * seed, seed), seed=seed) for seed in range(3)]
+    other = [model("b", changed(12, 8 * seed, 9 - seed), seed=seed) for seed in range(3)]
+    found = of(run("--aggregate seed --paired a", *some, *other))["b"]["paired"]["metrics"]["pgd20.8"]
+    assert found["difference"] == pytest.approx(12 / IMAGES)
+    assert found["ci95"][0] < 0 < found["ci95"][1] and found["p"] > 0.05
+    assert "changed" not in found
+    alone = of(run("--no-merge --paired 1", some[0], other[0]))["b"]["paired"]["metrics"]["pgd20.8"]
+    assert alone["ci95"][0] > 0 and alone["p"] < 0.001
+
+
+REFUSED = {
+    "another number": (model("x", BASE[:100]), "n is 100 and 400."),
+    "another split": (model("x", BASE, split="valid"), "split is valid and None."),
+    "another list": (model("x", BASE, examples="def"), "their lists of examples differ."),
+    "another data set": ({**model("x", BASE), "dataset": "e"}, "dataset is e and d."),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_images_are_refused(case: str) -> None:
+    other, why = REFUSED[case]
+    result = run("--paired base", *THREE, other)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"pgd20.8 of x pgd seed 0 and of the reference is of different images: {why}" in result.stderr
+
+
+def test_a_reference_without_answers_is_refused_with_what_gives_them() -> None:
+    result = run("--paired bare", *THREE, bare("bare"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no answers of single images for pgd20.8. --per-image with" in result.stderr
+    assert "rb-store answers RECORDS" in result.stderr
+    copies = entry("probacc.uniform.0.1.0.05", BASE, denominator="correct")
+    copies |= {"n": 390, "value": float(BASE.sum() / 390)}
+    noisy = model("noisy", BASE, copies)
+    result = runner.run("rank", "--by probacc.uniform.0.1.0.05 --paired noisy", [noisy])
+    assert result.exit_code == 2 and "has no paired comparison: each model's value" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--paired nobody", "there is no record nobody."),
+        ("--paired 4", "there is no record 4."),
+        ("--paired base:rew=yes", "--paired has no 'rew'. Did you mean 'raw'?"),
+        ("--paired base --aggregate by:train.method", "--paired compares models"),
+        ("--assert 'pgd20.8 >= reference'", "'reference' is the record of --paired. Add --paired"),
+        ("--paired base --assert 'pgd20.8 >= 2 * reference'", "is not the reference plus or minus a number."),
+    ],
+)
+def test_wrong_use_is_one_line(words: str, message: str) -> None:
+    result = run(words, *THREE)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert message in result.stderr
+
+
+def test_a_name_of_several_records_needs_a_position() -> None:
+    twins = [model("a", BASE, seed=seed) for seed in range(2)]
+    result = run("--paired a", *twins)
+    assert "2 records are called a (a pgd seed 0, a pgd seed 1). Give its position" in result.stderr
+    assert of(run("--paired 2", *twins))["a"]["paired"] is not None
+
+
+@pytest.mark.parametrize("damage", [{"bits": "AAAA"}, {"bits": "!"}, {"images": IMAGES - 1}])
+def test_damaged_answers_are_named_once_and_nothing_else_is_lost(damage: dict[str, Any]) -> None:
+    broken = model("broken", changed(3, 1), entry("acc", BASE))
+    broken["evals"][0]["answers"] |= damage
+    result = run("--paired base", model("base", BASE, entry("acc", BASE)), broken)
+    found = of(result)["broken"]
+    assert found["metrics"] == broken["metrics"] and found["evals"] == broken["evals"]
+    assert list(found["paired"]["metrics"]) == ["acc"]
+    assert result.stderr.count("warning: broken pgd seed 0: The answers of pgd20.8 are damaged") == 1
+
+
+def test_intervals_of_ranks_use_answers() -> None:
+    result = run("--ci", *THREE)
+    assert "test images resampled for 3 records." in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("condition", "failing"),
+    [
+        ("pgd20.8 >= reference", ["close"]),
+        ("pgd20.8 >= reference - 0.02", []),
+        ("pgd20.8 > .01 + reference", ["close"]),
+        ("pgd20.8 <= reference + 0.02", ["better"]),
+        ("point:pgd20.8 > reference", []),
+        ("point:pgd20.8 > reference + .01", ["close"]),
+        ("mean(pgd20.*) > reference - 1", ["better", "close"]),  # no answers of an expression
+        ("point:mean(pgd20.*) > reference - 1", []),
+        ("acc > reference", ["better", "close"]),
+    ],
+)
+def test_a_gate_judges_the_difference_to_the_reference(condition: str, failing: list[str]) -> None:
+    result = run(f"--paired base --assert '{condition}'", *THREE)
+    assert result.exit_code == (1 if failing else 0)
+    errors = [line.split()[2] for line in result.stderr.splitlines() if line.startswith("rb-rank: error: ")]
+    assert errors == failing
+
+
+# --- classes --------------------------------------------------------------------------------------
+
+
+def of_classes() -> Record:
+    """A record of 75, 100, 50 and 100 % in its four classes of 100 images."""
+    right = np.ones(IMAGES, bool)
+    right[(LABELS == 0) & (np.arange(IMAGES) < 100)] = False
+    right[(LABELS == 2) & (np.arange(IMAGES) < 200)] = False
+    return model("a", right)
+
+
+def test_accuracies_of_classes() -> None:
+    result = run("--per-class pgd20.8", of_classes(), bare("bare"))
+    found = of(result)
+    classes = found["a"]["per_class"]["classes"]
+    assert found["a"]["per_class"] | {"classes": 0} == {"metric": "pgd20.8", "worst": 2, "classes": 0}
+    assert [classes[label]["value"] for label in "0123"] == [0.75, 1, 0.5, 1]
+    assert classes["2"] == {"value": 0.5, "ci95": pytest.approx(wilson(50, 100)), "n": 100}
+    assert "per_class" not in found["bare"] and "1 record without answers of single images" in result.stderr
+    header, row = run("--per-class pgd20.8 --format csv", of_classes()).stdout.splitlines()
+    cells = dict(zip(header.split(","), row.split(","), strict=True))
+    assert [cells[name] for name in ("worst class", "worst", "class 0", "class 3")] == [
+        "2",
+        "0.5",
+        "0.75",
+        "1.0",
+    ]
+
+
+def test_the_worst_class_is_a_number_like_any_other() -> None:
+    two = [of_classes(), model("b", BASE)]
+    words = "--by 'class.min(pgd20.8)' --where 'class.min(pgd20.8) > .4'"
+    assert [record["arch"]["name"] for record in records(runner.run("rank", words, two))] == ["b", "a"]
+    added = one(runner.run("score", "--add 'worst=class.min(\"pgd20.8\")'", [of_classes()]))
+    assert added["metrics"]["worst"] == 0.5
+    assert run("--assert 'point:class.min(pgd20.8) >= .5'", of_classes()).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--per-class acc", "There is no metric or field 'acc'."),
+        ("--by 'class.min(acc)'", "There is no metric or field 'acc'."),
+        ("--by 'class.min(pgd20.*)'", "class.min() takes one value"),
+        ("--by 'class.min(pgd20.8)' --ci", "class.min has no rank intervals."),
+    ],
+)
+def test_wrong_use_of_classes_is_one_line(words: str, message: str) -> None:
+    result = runner.run("rank", words, [of_classes()])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_without_classes_or_answers_a_sentence_says_what_gives_them() -> None:
+    unlabelled = {name: value for name, value in of_classes().items() if name != answers.LABELS}
+    result = run("--per-class pgd20.8", unlabelled)
+    assert "warning: a pgd seed 0: The record lacks the classes of its images." in result.stderr
+    result = run("--per-class pgd20.8", bare("bare"))
+    assert result.exit_code == 2 and "no answers of single images for pgd20.8. --per-image" in result.stderr

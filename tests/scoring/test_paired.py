@@ -1,0 +1,96 @@
+"""Paired comparisons beside enumerations, and the coverage of intervals where the truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from rbtools.scoring import paired
+
+SETS = [
+    np.random.default_rng(seed).random((2, 40 + 20 * seed)) < np.random.default_rng(seed).random((2, 1))
+    for seed in range(50)
+]
+
+
+def mid_p(count: int, n: int) -> tuple[float, float]:
+    """The mid-P interval of a share, by its definition."""
+
+    def tail(share: float, of: int) -> float:
+        outcomes = stats.binom.pmf(np.arange(n + 1), n, share)
+        beyond = outcomes[count + 1 :] if of > 0 else outcomes[:count]
+        return float(beyond.sum() + outcomes[count] / 2 - 0.025)
+
+    low = optimize.brentq(tail, 0, count / n, args=(1,)) if count else 0.0
+    high = optimize.brentq(tail, count / n, 1, args=(-1,)) if count < n else 1.0
+    return low, high
+
+
+@pytest.mark.parametrize("models", SETS)
+def test_an_enumeration_gives_the_same(models: np.ndarray) -> None:
+    first, second = models
+    n = len(first)
+    gained = sum(bool(a and not b) for a, b in zip(first, second, strict=True))
+    lost = sum(bool(b and not a) for a, b in zip(first, second, strict=True))
+    assert paired.changed(first, second) == (gained, lost)
+    (p,) = paired.mcnemar(np.array([gained]), np.array([lost]))
+    assert p == pytest.approx(stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1)
+    (low,), (high,) = paired.interval(*(np.array([count]) for count in (gained, lost, n)))
+    a, b = gained / n, lost / n
+    (a_low, a_high), (b_low, b_high) = mid_p(gained, n), mid_p(lost, n)
+    both = -2 * -np.sqrt(a * b / ((1 - a) * (1 - b)))
+    below = (a - a_low) ** 2 + (b_high - b) ** 2 + both * (a - a_low) * (b_high - b)
+    above = (a_high - a) ** 2 + (b - b_low) ** 2 + both * (a_high - a) * (b - b_low)
+    assert (low, high) == pytest.approx((a - b - np.sqrt(below), a - b + np.sqrt(above)), abs=1e-9)
+    assert low <= first.mean() - second.mean() <= high
+
+
+@pytest.mark.parametrize(("changes", "most"), [(0, 1.0), (1, 1.0), (5, 0.98), (50, 0.96)])
+@pytest.mark.parametrize("gained", [0.5, 0.75, 1.0])
+@pytest.mark.parametrize("n", [100, 1000, 10_000])
+def test_the_interval_holds_the_truth(n: int, changes: int, gained: float, most: float) -> None:
+    """Coverage, exactly: a sum over all numbers of images that may change."""
+    one, other = np.array([(a, b) for a in range(100) for b in range(100) if a + b <= n]).T
+    shares = np.array([changes * gained, changes * (1 - gained)]) / n
+    low, high = paired.interval(one, other, np.full(len(one), n))
+    rest = n - one - other
+    chance = stats.multinomial.pmf(np.stack([one, other, rest], 1), n, [*shares, 1 - shares.sum()])
+    truth = shares[0] - shares[1]
+    assert chance.sum() == pytest.approx(1, abs=1e-6)
+    assert 0.949 < chance[(low <= truth) & (truth <= high)].sum() <= most + 1e-6
+
+
+def test_no_change_leaves_three_images_open() -> None:
+    low, high = paired.interval(*np.array([[0], [0], [1000]]))
+    assert -low == high == pytest.approx([0.003], rel=0.01)
+
+
+def test_a_difference_ends_at_1_and_models_that_change_sides_change_the_sign() -> None:
+    low, high = paired.interval(*np.array([[100, 0, 7, 2], [0, 100, 2, 7], [100] * 4]))
+    assert (high[0], low[1]) == (1, -1)
+    assert low == pytest.approx(-high[[1, 0, 3, 2]])
+
+
+def test_holm_s_correction() -> None:
+    assert paired.holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert paired.holm(np.array([0.9, 0.8])).tolist() == [1, 1]
+    assert paired.holm(np.array([])).tolist() == []
+
+
+def test_means_over_seeds_are_compared_by_student_s_t() -> None:
+    """Of images without uncertainty, one mean against a number is the t-test of one sample."""
+    values = np.array([0.5, 0.54, 0.52])
+    still = np.full(100, 0.02)
+    between = np.array([values.var(ddof=1) / 3, 0])
+    found = paired.of_means(0.02, still, between, np.array([2.0, 1.0]))
+    test = stats.ttest_1samp(values, 0.5)
+    assert found.p == pytest.approx(test.pvalue)
+    assert found.ci95 == pytest.approx(test.confidence_interval() - np.array(0.5))
+    drawn = np.random.default_rng(0).normal(0.02, 0.01, 4000)
+    alone = paired.of_means(0.02, drawn, np.zeros(2), np.ones(2))
+    assert alone.ci95 == pytest.approx((0.0004, 0.0396), abs=0.001)
+    assert alone.p == pytest.approx(0.0455, abs=0.006)
+    both = paired.of_means(0.02, drawn, between, np.array([2.0, 1.0]))
+    assert both.p > found.p and both.ci95[0] < found.ci95[0] and both.ci95[1] > found.ci95[1]
+    assert paired.of_means(0.0, np.zeros(9), np.zeros(2), np.ones(2)).p == 1
