@@ -1,0 +1,133 @@
+"""Paired comparisons: coverage of intervals, family-wise error, time and memory of rb-rank --paired.
+
+    python bench/paired_intervals.py [--part coverage,errors,time]
+
+coverage  of the 95 % interval, exactly (a sum over all numbers of changed images), for n images of which some
+          number changes on average, a share of them in favour of the first model; its mean width in images
+errors    how often any of 20 equal models differs from the reference at .05, single ones and means of 3 seeds
+time      10,000 records with answers of 1,000 images through rb-rank --paired: time and memory
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from rbtools.proportions import wilson
+from rbtools.records import answers
+from rbtools.scoring import bootstrap, paired, paired_records
+
+
+def coverage() -> Iterator[str]:
+    for n in (100, 1000, 10_000):
+        gained, lost = np.array([(a, b) for a in range(120) for b in range(120) if a + b <= n]).T
+        low, high = paired.interval(gained, lost, np.full(len(gained), n))
+        counts = np.stack([gained, lost, n - gained - lost], 1)
+        for changes in (0, 1, 5, 50):
+            found = []
+            for share in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+                p, q = changes * share / n, changes * (1 - share) / n
+                chance = stats.multinomial.pmf(counts, n, [p, q, 1 - p - q])
+                held = chance[(low <= p - q + 1e-12) & (p - q - 1e-12 <= high)].sum()
+                found.append((held, n * (chance * (high - low)).sum()))
+            held, width = np.array(found).T
+            each = " ".join(f"{value:.3f}" for value in held)
+            yield f"n {n}, {changes} changes: {each}; mean {held.mean():.3f}, width {width.mean():.1f} images"
+
+
+def errors(repetitions: int = 2000, images: int = 1000) -> Iterator[str]:
+    rng = np.random.default_rng(0)
+    for own in (0.03, 0.2, 1.0):  # what a model adds to the difficulty that images have for all
+        found = changes = 0
+        for _ in range(repetitions):
+            right = rng.standard_normal(images) + own * rng.standard_normal((20, images)) < 0.5
+            counts = np.array([paired.changed(row, right[0]) for row in right[1:]]).T
+            changes += counts.sum() / 19
+            found += bool((paired.holm(paired.mcnemar(*counts)) < 0.05).any())
+        yield f"20 equal models, {changes / repetitions:.0f} changes: {found / repetitions:.4f}"
+    for between in (0.0, 0.05, 0.3):  # the deviation of a model's skill over seeds
+        found, several = 0, repetitions // 10
+        for _ in range(several):
+            skill = 0.5 + between * rng.standard_normal((20, 3, 1))
+            right = rng.standard_normal(images) + 0.2 * rng.standard_normal((20, 3, images)) < skill
+            found += min(_p_of_means(right)) < 0.05
+        yield f"20 equal means of 3 seeds, deviation {between} of skill: {found / several:.3f}"
+
+
+def _p_of_means(right: np.ndarray) -> list[float]:
+    """Corrected p of the means (20, 3 seeds, N) but the first, which is the reference."""
+    groups = [
+        [_record(f"{at}", seed, {"m.8": row}) for seed, row in enumerate(rows)]
+        for at, rows in enumerate(right)
+    ]
+
+    def counted(record: paired_records.Record, entry: object) -> answers.Answers:
+        return answers.Answers("", right[int(record["arch"]["name"]), record["train"]["seed"]])
+
+    draws = bootstrap.BootstrapDraws(
+        200,
+        0,
+        lambda record, entry: (
+            counted(record, entry).right.astype(np.float32),
+            np.ones(right.shape[2], np.float32),
+        ),
+    )
+    comparison = paired_records.PairedComparison(groups[0], counted, draws, ["m.8"])
+    for members in groups[1:]:
+        comparison.add("", members)
+    return [row["m.8"]["p"] for row in comparison.results()]
+
+
+def _record(name: str, seed: int, metrics: dict[str, np.ndarray]) -> paired_records.Record:
+    evals = []
+    for metric, right in metrics.items():
+        n, count = len(right), int(right.sum())
+        about = {"metric": metric, "value": count / n, "n": n, "ci95": wilson(count, n)}
+        evals.append({**about, answers.FIELD: answers.packed(right, "0" * 16)})
+    record = {"schema": 1, "arch": {"space": "zoo", "name": name}, "train": {"method": "pgd", "seed": seed}}
+    return {**record, "metrics": {entry["metric"]: entry["value"] for entry in evals}, "evals": evals}
+
+
+def time(count: int = 10_000, images: int = 1000) -> Iterator[str]:
+    rng = np.random.default_rng(0)
+    hard, labels = rng.random(images), rng.integers(0, 10, images)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "records.jsonl"
+        with file.open("w") as stream:
+            for at in range(count):
+                skill = 0.9 - rng.random() / 2
+                own = hard + 0.2 * rng.standard_normal((2, images))
+                record = _record(f"n{at}", 0, {"acc": own[0] < 0.95, "pgd20.8": own[1] < skill})
+                stream.write(json.dumps(answers.with_labels({**record}, "0" * 16, labels)) + "\n")
+        words = ["--by", "pgd20.8", "--paired", "1", "--store", folder, str(file)]
+        done = subprocess.run(
+            [sys.executable, "-m", "rbtools.commands.rank", *words], capture_output=True, check=True
+        )
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ranked = sum(b'"changed"' in line for line in done.stdout.splitlines())
+    seconds = used.ru_utime + used.ru_stime
+    yield f"{ranked + 1} records: {seconds:.1f} s of processor time, {used.ru_maxrss / 1024:.0f} MB"
+
+
+PARTS = {"coverage": coverage, "errors": errors, "time": time}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--part", default=",".join(PARTS), help=f"what to measure [{','.join(PARTS)}]")
+    for part in parser.parse_args().part.split(","):
+        for line in PARTS[part]():
+            print(f"{part}: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
