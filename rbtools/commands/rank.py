@@ -245,12 +245,13 @@ def _passes(
 ) -> bool:
     """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML."""
     entries = [] if ranking is None else [entry for group in ranking.groups for entry in group[:top]]
-    reference, paired = (None, {}) if ranking is None else (ranking.reference, ranking.paired)
+    paired = {} if ranking is None else ranking.paired
+    reference = ranking.reference.record if ranking is not None and ranking.reference is not None else None
     named = []
     for text in (entry.record.text for entry in entries):
         record = {**parse_again(text), "paired": paired.get(text)}
         named.append((name_of(record), record))
-    results = assertions.verdicts(named, conditions, reference and reference.record)
+    results = assertions.verdicts(named, conditions, reference)
     if not named:
         results = [assertions.Verdict("no record", one.text, "There is no record.") for one in conditions]
     if sink.failed:

@@ -256,8 +256,9 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
     if not len(whole):
         return result
     combined = drawn
-    if len(whole) < len(drawn.draws):
-        combined = Drawn(*(part[whole] for part in drawn[:4]), drawn.joint)
+    if len(whole) < len(drawn.draws):  # else a copy of 10,000 rows would be 80 MB
+        draws, between, freedom, rarity = (part[whole] for part in drawn[:4])
+        combined = Drawn(draws, between, freedom, rarity, drawn.joint)
     best, worst = rank_sets(combined, higher)
     ends = np.stack([np.percentile(row, [2.5, 97.5]) for row in combined.draws], axis=1)
     centre = combined.draws.mean(1)
