@@ -12,8 +12,8 @@ from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.records import answers, parse_again
-from rbtools.scoring import bootstrap, paired_records
+from rbtools.records import answers, expr, parse_again
+from rbtools.scoring import bootstrap, paired_records, union
 
 if TYPE_CHECKING:
     from rbtools.cli.rank_output import Ranking, RankOptions
@@ -39,8 +39,16 @@ def is_meant(text: str, position: int, record: Record) -> bool:
     return text in ((record.get("arch") or {}).get("name"), name_of(record))
 
 
-def reference(text: str, lines: Sequence[bytes], members: Mapping[bytes, list[Record]]) -> PairedReference:
-    """The reference; lines: of the ranked records that are meant. Raises UsageError unless it is one."""
+def reference(
+    text: str,
+    lines: Sequence[bytes],
+    members: Mapping[bytes, list[Record]],
+    unions: Sequence[expr.Expression],
+) -> PairedReference:
+    """The reference; lines: of the ranked records that are meant. Raises UsageError unless it is one.
+
+    unions: those that become metrics of a record that comes from a file.
+    """
     if len(lines) > 1:
         names = ", ".join(dict.fromkeys(name_of(parse_again(line)) for line in lines[:5]))
         raise UsageError(
@@ -55,7 +63,7 @@ def reference(text: str, lines: Sequence[bytes], members: Mapping[bytes, list[Re
             " input, or a file of one record."
         )
     try:
-        record = streams.of_command().one_record(text, "compare with")
+        record = union.with_entries(streams.of_command().one_record(text, "compare with"), unions)
     except RbError as wrong:
         raise UsageError(f"--paired: {wrong}") from None
     return PairedReference(record, None, [record])

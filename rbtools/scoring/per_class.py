@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rbtools.errors import RbError
@@ -50,6 +50,7 @@ def described(record: Mapping[str, Any], metric: str) -> dict[str, Any]:
     return {"metric": metric, "worst": worst, "classes": classes}
 
 
-def worst(record: Mapping[str, Any], metric: object) -> float:
-    """The accuracy of the worst class: `class.min(pgd20.8)` in expressions."""
-    return min(right / n for right, n in counts(record, str(metric)).values())
+def worst(record: Mapping[str, Any], metrics: Sequence[str]) -> float:
+    """The accuracy of the worst class in a metric: `class.min(pgd20.8)` in expressions."""
+    (metric,) = metrics
+    return min(right / n for right, n in counts(record, metric).values())

@@ -96,6 +96,21 @@ def test_a_reference_in_a_file_is_not_ranked(tmp_path: Path) -> None:
     assert found["close"]["paired"]["metrics"]["pgd20.8"]["changed"] == [3, 2]
 
 
+def test_unions_are_compared_like_any_metric(tmp_path: Path) -> None:
+    """Also with a record of a file."""
+    first, second = (
+        model(name, BASE, entry("fgsm.8", changed(0, lost))) for name, lost in (("a", 2), ("b", 7))
+    )
+    worst = "union(pgd20.8, fgsm.8)"
+    file = tmp_path / "a.jsonl"
+    file.write_text(runner.lines(first))
+    for reference, ranked in (("a", [first, second]), (str(file), [second])):
+        result = runner.run(
+            "rank", ["--by", worst, "--paired", reference, "--assert", f"{worst} > reference - .1"], ranked
+        )
+        assert of(result)["b"]["paired"]["metrics"][worst]["changed"] == [0, 5]
+
+
 def test_metrics_of_which_both_have_answers_are_compared_and_others_are_not() -> None:
     first = model("a", BASE, entry("acc", BASE), entry("fgsm.8", BASE))
     second = model("b", BASE, entry("acc", ~BASE), entry("fgsm.8", BASE[:100]))
@@ -261,7 +276,7 @@ def test_the_worst_class_is_a_number_like_any_other() -> None:
     two = [of_classes(), model("b", BASE)]
     words = "--by 'class.min(pgd20.8)' --where 'class.min(pgd20.8) > .4'"
     assert [record["arch"]["name"] for record in records(runner.run("rank", words, two))] == ["b", "a"]
-    added = one(runner.run("score", "--add 'worst=class.min(\"pgd20.8\")'", [of_classes()]))
+    added = one(runner.run("score", "--add 'worst=class.min(pgd20.8)'", [of_classes()]))
     assert added["metrics"]["worst"] == 0.5
     assert run("--assert 'point:class.min(pgd20.8) >= .5'", of_classes()).exit_code == 0
 

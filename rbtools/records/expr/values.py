@@ -140,20 +140,24 @@ _OF_MANY: dict[str, Callable[[Sequence[Number]], Number]] = {
 OF_RECORD = {
     "distance": "rbtools.spaces.nasbench201:distance",
     "optimality": "rbtools.scoring.optimality:optimality",
+}
+# Functions of a record and the names of some of its metrics, likewise.
+OF_METRICS = {
+    "union": "rbtools.scoring.union:union",
+    "union.common": "rbtools.scoring.union:common_union",
     "class.min": "rbtools.scoring.per_class:worst",
 }
-OF_METRIC = ("class.min",)  # of these, whose value is the name of a metric, which needs no quotes
-FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD)
+FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD, *OF_METRICS)
 
 
 def takes_one(function: str) -> bool:
     """Whether the function has exactly one argument; the others have one or more."""
-    return function in _OF_ONE or function in OF_RECORD
+    return function in _OF_ONE or function in OF_RECORD or function == "class.min"
 
 
 def of_record(function: str) -> Callable[[Mapping[str, Any], Any], Number]:
-    """A function of a record and a value; it raises RbError if the record does not fit."""
-    module, _, name = OF_RECORD[function].partition(":")
+    """A function of a record and a value, or names; it raises RbError if the record does not fit."""
+    module, _, name = (OF_RECORD | OF_METRICS)[function].partition(":")
     loaded: Callable[[Mapping[str, Any], Any], Number] = getattr(importlib.import_module(module), name)
     return loaded
 
