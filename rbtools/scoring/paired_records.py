@@ -16,7 +16,7 @@ Counted = Callable[[Record, Mapping[str, Any]], Answers | None]
 _IMAGES = ("dataset", "split", "indices", "class_map", "n")
 
 
-class _Measured(NamedTuple):
+class _MemberAnswers(NamedTuple):
     """A metric of a record, or of the members of a mean. right: bool (M, N), whether each image counts for
     each member. examples: the digests of the lists of images, as far as known.
     """
@@ -62,7 +62,7 @@ class PairedComparison:
         self._changed: dict[str, list[tuple[int, int, int, int]]] = {}
         self._drawn: dict[str, np.ndarray] = {}
 
-    def _measured(self, members: Sequence[Record], name: str) -> _Measured | None:
+    def _measured(self, members: Sequence[Record], name: str) -> _MemberAnswers | None:
         """What the members have of a metric; None if one lacks its answers, or theirs are of other images."""
         every, about, examples = [], [], set()
         for member in members:
@@ -77,7 +77,7 @@ class PairedComparison:
             examples |= {known.examples} - {""}
         if len(examples) > 1 or any(one != about[0] for one in about):
             return None
-        return _Measured(np.stack(every), about[0], examples)
+        return _MemberAnswers(np.stack(every), about[0], examples)
 
     def add(self, name: str, members: Sequence[Record]) -> bool:
         """Compare the next record, or mean of members. Return whether the needed metrics have answers.
@@ -100,7 +100,7 @@ class PairedComparison:
         return bool(row) and all(metric in row for metric in self._needed)
 
     def _compared(
-        self, metric: str, ours: _Measured, reference: _Measured, members: Sequence[Record]
+        self, metric: str, ours: _MemberAnswers, reference: _MemberAnswers, members: Sequence[Record]
     ) -> dict[str, Any]:
         images = ours.right.shape[1]
         if len(ours.right) == len(reference.right) == 1:
@@ -144,7 +144,7 @@ class PairedComparison:
         return self._rows
 
 
-def _difference(ours: _Measured, reference: _Measured) -> str:
+def _difference(ours: _MemberAnswers, reference: _MemberAnswers) -> str:
     """How the images of two metrics differ; empty if they are the same."""
     for key in _IMAGES:
         one, other = ours.images.get(key), reference.images.get(key)

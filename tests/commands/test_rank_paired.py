@@ -206,7 +206,10 @@ def test_a_name_of_several_records_needs_a_position() -> None:
     assert of(run("--paired 2", *twins))["a"]["paired"] is not None
 
 
-@pytest.mark.parametrize("damage", [{"bits": "AAAA"}, {"bits": "!"}, {"images": IMAGES - 1}])
+OF_ANOTHER = {"bits": answers.packed(~BASE, "abc")["bits"]}
+
+
+@pytest.mark.parametrize("damage", [{"bits": "AAAA"}, {"bits": "!"}, {"images": IMAGES - 1}, OF_ANOTHER])
 def test_damaged_answers_are_named_once_and_nothing_else_is_lost(damage: dict[str, Any]) -> None:
     broken = model("broken", changed(3, 1), entry("acc", BASE))
     broken["evals"][0]["answers"] |= damage
