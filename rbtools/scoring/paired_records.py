@@ -48,16 +48,10 @@ class PairedComparison:
         self._reference, self._counted, self._draws = list(reference), counted, draws
         found = {name: self._measured(reference, name) for name in reference[0].get("metrics") or {}}
         self._of_reference = {name: one for name, one in found.items() if one is not None}
-        self._needed = [name for name in needed if metric_name.is_share(name)]
-        lacking = [name for name in self._needed if name not in self._of_reference]
-        if any(results.last_entry(reference[0], name).get("denominator") == "correct" for name in lacking):
-            raise RbError(
-                f"{lacking[0]} has no paired comparison: each model's value is over the images that it"
-                " classifies correctly without noise."
-            )
-        if lacking or not self._of_reference:
-            what = lacking[0] if lacking else "any metric"
-            raise RbError(f"The reference has no answers of single images for {what}. {HOW}")
+        self._needed = [name for name in needed if metric_name.is_share(name) or name in self._of_reference]
+        for name in [*self._needed, *([] if self._of_reference else ["any metric"])]:
+            if name not in self._of_reference:
+                raise RbError(_why_not(name, results.last_entry(reference[0], name)))
         self._rows: list[dict[str, dict[str, Any]]] = []
         self._changed: dict[str, list[tuple[int, int, int, int]]] = {}
         self._drawn: dict[str, np.ndarray] = {}
@@ -142,6 +136,19 @@ class PairedComparison:
             for row, p in zip(rows, corrected, strict=True):
                 row |= {"p": p, "p_raw": row["p"]} if raw else {"p": p}
         return self._rows
+
+
+def _why_not(name: str, entry: Mapping[str, Any]) -> str:
+    """Why a metric of the reference cannot be compared."""
+    parts = metric_name.parse(metric_name.without_split(name))
+    if parts.is_ge or parts.stem in ("pr", "pr-all"):
+        return f"{name} has no paired comparison: it is no share of images that count."
+    if entry.get("denominator") == "correct":
+        return (
+            f"{name} has no paired comparison: each model's value is over the images that it classifies"
+            " correctly without noise."
+        )
+    return f"The reference has no answers of single images for {name}. {HOW}"
 
 
 def _difference(ours: _MemberAnswers, reference: _MemberAnswers) -> str:

@@ -175,11 +175,22 @@ def test_a_reference_without_answers_is_refused_with_what_gives_them() -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     assert "no answers of single images for pgd20.8. --per-image with" in result.stderr
     assert "rb-store answers RECORDS" in result.stderr
-    copies = entry("probacc.uniform.0.1.0.05", BASE, denominator="correct")
-    copies |= {"n": 390, "value": float(BASE.sum() / 390)}
-    noisy = model("noisy", BASE, copies)
-    result = runner.run("rank", "--by probacc.uniform.0.1.0.05 --paired noisy", [noisy])
-    assert result.exit_code == 2 and "has no paired comparison: each model's value" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("metric", "why"),
+    [
+        ("probacc.uniform.0.1.0.05", "each model's value is over the images"),
+        ("pr.uniform.0.1", "it is no share of images that count."),
+        ("ge.pgd20.8", "it is no share of images that count."),
+    ],
+)
+def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, why: str) -> None:
+    share = {"metric": metric, "value": 0.5, "n": 390, "denominator": "correct", "ci95": [0.4, 0.6]}
+    if "probacc" in metric:
+        share["answers"] = answers.packed(np.arange(IMAGES) < 195, "abc")
+    result = runner.run("rank", f"--by {metric} --paired a", [model("a", BASE, share)])
+    assert (result.exit_code, result.stdout) == (2, "") and why in result.stderr
 
 
 @pytest.mark.parametrize(
