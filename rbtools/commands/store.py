@@ -6,18 +6,22 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter, Stop
-from rbtools.cli.sink import compiled
+from rbtools.cli.sink import RecordReader, compiled
+from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, dumps, expr
 from rbtools.store import Store, archive, listing, upkeep
 from rbtools.store.files import user_output
+
+if TYPE_CHECKING:
+    from rbtools.jobs.add_answers import StoredAnswers
 
 _STEP = 1000
 
@@ -339,6 +343,59 @@ def import_(file: str, store: Store, screen: shared.Terminal) -> int:
     return shared.FAILED if refused else shared.DONE
 
 
+@shared.command()
+@options.stored_images_options
+@options.stream_options
+def answers(source: shared.RecordSource, work: shared.CommandContext) -> int:
+    """Add to records what their models did on each image.
+
+    Adds what --per-image of the evaluating tools writes: to each entry whose outcomes the store has a bit for
+    each image, and to the record the classes of the images, where the data set is at hand. Entries that have
+    their bits stay as they are. Reads all records before it writes the first.
+
+    \b
+    Examples:
+      rb-store answers results.jsonl | rb-convert per-image --write answers.csv
+    """
+    from rbtools.jobs.add_answers import StoredAnswers
+
+    screen = work.screen
+    with shared.opened_output(source, screen) as output:
+        reader = RecordReader(source, screen, output)
+        lines = list(reader.every_line())
+        found = (line.record.get("checkpoint") for line in lines if line.record is not None)
+        stored = StoredAnswers(work.run, (name for name in found if isinstance(name, str)))
+        for line in lines:
+            text = line.text
+            if line.problem is not None:
+                text = dumps(shared.bad_line_record(screen.tool, line))
+            elif line.record is not None:
+                record, wrong = stored.to(line.record)
+                text = text if record is line.record else dumps(record)
+                for error in wrong:
+                    reader.bad += 1
+                    message = f"{where(line)} ({name_of(record)}): {error}"
+                    stop_if_strict(source.strict, message)
+                    screen.error(message)
+            output.line(text)
+    _tell_answers(stored, screen)
+    return shared.FAILED if reader.bad else shared.DONE
+
+
+def _tell_answers(stored: StoredAnswers, screen: shared.Terminal) -> None:
+    for name, why in stored.without_classes.items():
+        screen.say(f"the classes of {name}'s images are left out: {why}")
+    if stored.lacking:
+        metrics, tools = (list(dict.fromkeys(names)) for names in zip(*stored.lacking, strict=True))
+        some = ", ".join(metrics[:4]) + (", ..." if len(metrics) > 4 else "")
+        count = f"{len(stored.lacking):,} entr{'y' if len(stored.lacking) == 1 else 'ies'}"
+        again = ", ".join(f"{tool} --per-image" for tool in tools)
+        screen.warn(
+            f"the store has no outcomes of {count} ({some}). {again} measure{'s' * (len(tools) == 1)} them"
+            " again."
+        )
+
+
 @contextlib.contextmanager
 def _output() -> Iterator[RecordWriter]:
     output = RecordWriter()
@@ -401,7 +458,14 @@ def _counted(count: int, word: str) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
-for _command, _name in ((ls, "ls"), (du, "du"), (verify, "verify"), (gc, "gc"), (export, "export")):
+for _command, _name in (
+    (ls, "ls"),
+    (du, "du"),
+    (verify, "verify"),
+    (gc, "gc"),
+    (export, "export"),
+    (answers, "answers"),
+):
     main.add_command(_command, _name)
 main.add_command(import_, "import")
 

@@ -1,0 +1,103 @@
+"""What models did on each image, added to records later from the outcomes in a store (`rb-store answers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rbtools.errors import RbError
+from rbtools.execution.run import Run
+from rbtools.inputs.data import data_of
+from rbtools.jobs.earlier_outcomes import ImageOutcomes
+from rbtools.records import answers, checksums, metric_name
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Record = dict[str, Any]
+Entry = Mapping[str, Any]
+
+
+class StoredAnswers:
+    """Adds to records the bits of their entries and the classes of the images.
+
+    added: how many entries got bits. lacking: the metrics of entries whose outcomes the store does not have,
+    and their tools. without_classes: data sets that are not at hand, and why.
+    """
+
+    def __init__(self, run: Run, checkpoints: Iterable[str]) -> None:
+        self._run, self._outcomes = run, ImageOutcomes(run.store, checkpoints)
+        self._classes: dict[str, np.ndarray | None] = {}
+        self.added = 0
+        self.lacking: list[tuple[str, str]] = []
+        self.without_classes: dict[str, str] = {}
+
+    def to(self, record: Record) -> tuple[Record, list[RbError]]:
+        """The record with the answers, and what is wrong with those that it has. Entries stay in their order.
+        An entry that was changed since it was written does not get a new checksum.
+        """
+        entries, sums = [], checksums.known(record)
+        classes: dict[str, np.ndarray] = {}
+        wrong = []
+        for entry in record.get("evals") or ():
+            added = None
+            try:
+                if answers.of(entry) is None:
+                    added = self._added(record, entry, classes)
+            except RbError as damaged:
+                wrong.append(damaged)
+            entries.append(entry if added is None else added)
+            name = entry.get("metric")
+            if added is not None and name in sums and checksums.fits(sums[name], entry):
+                sums[name] = checksums.of(added)
+        if entries == record.get("evals"):
+            return record, wrong
+        record = {**record, "evals": entries, **({checksums.FIELD: sums} if sums else {})}
+        for examples, labels in classes.items():
+            record = answers.with_labels(record, examples, labels)
+        return record, wrong
+
+    def _added(self, record: Record, entry: Entry, classes: dict[str, np.ndarray]) -> Record | None:
+        if not _of_images(entry):
+            return None
+        found = self._outcomes.with_answers(record, entry)
+        if found is None:
+            self.lacking.append((str(entry["metric"]), str(entry.get("tool", "rb-attack"))))
+            return None
+        added, fingerprint = found
+        self.added += 1
+        field = added[answers.FIELD]
+        labels = self._labels(record, entry, field["examples"], fingerprint)
+        if labels is not None and len(labels) >= field["images"]:
+            most = max(field["images"], len(classes.get(field["examples"], ())))
+            classes[field["examples"]] = labels[:most]
+        return added
+
+    def _labels(self, record: Record, entry: Entry, examples: str, fingerprint: str) -> np.ndarray | None:
+        """The classes of all images of a list of examples; None if its data set is not at hand."""
+        if examples not in self._classes:
+            self._classes[examples] = self._read_labels(record, entry, fingerprint)
+        return self._classes[examples]
+
+    def _read_labels(self, record: Record, entry: Entry, fingerprint: str) -> np.ndarray | None:
+        name = entry.get("dataset", record.get("dataset"))
+        try:
+            data = data_of({**record, "dataset": name}, self._run, str(entry.get("split", "test")))
+            if data.fingerprint != fingerprint:
+                raise RbError("These are other images than the evaluation had.")
+            dataset = data.load()
+        except RbError as missing:
+            self.without_classes.setdefault(str(name), str(missing))
+            return None
+        labels: np.ndarray = dataset.labels[data.order(dataset.labels)].numpy()
+        return labels
+
+
+def _of_images(entry: Entry) -> bool:
+    """Whether the value is a share of images, each of which counts or does not."""
+    name = entry.get("metric")
+    if not isinstance(name, str) or type(entry.get("n")) is not int or "two_phase" in entry:
+        return False
+    parts = metric_name.parse(metric_name.without_split(name))
+    means = parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all")
+    return metric_name.is_share(name) and not means and entry.get("value") is not None
