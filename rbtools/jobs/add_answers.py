@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
 from rbtools.inputs.data import data_of
+from rbtools.jobs import evaluate_record
 from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.records import answers, checksums, metric_name
 
@@ -15,20 +16,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 Record = dict[str, Any]
-Entry = Mapping[str, Any]
 
 
 class StoredAnswers:
     """Adds to records the bits of their entries and the classes of the images.
 
-    added: how many entries got bits. lacking: the metrics of entries whose outcomes the store does not have,
+    lacking: the metrics of entries whose outcomes the store does not have,
     and their tools. without_classes: data sets that are not at hand, and why.
     """
 
     def __init__(self, run: Run, checkpoints: Iterable[str]) -> None:
         self._run, self._outcomes = run, ImageOutcomes(run.store, checkpoints)
         self._classes: dict[str, np.ndarray | None] = {}
-        self.added = 0
         self.lacking: list[tuple[str, str]] = []
         self.without_classes: dict[str, str] = {}
 
@@ -57,33 +56,32 @@ class StoredAnswers:
             record = answers.with_labels(record, examples, labels)
         return record, wrong
 
-    def _added(self, record: Record, entry: Entry, classes: dict[str, np.ndarray]) -> Record | None:
+    def _added(self, record: Record, entry: Record, classes: dict[str, np.ndarray]) -> Record | None:
         if not _of_images(entry):
             return None
-        found = self._outcomes.with_answers(record, entry)
-        if found is None:
+        added = self._outcomes.with_answers(record, entry)
+        if added is entry:
             self.lacking.append((str(entry["metric"]), str(entry.get("tool", "rb-attack"))))
             return None
-        added, fingerprint = found
-        self.added += 1
         field = added[answers.FIELD]
-        labels = self._labels(record, entry, field["examples"], fingerprint)
+        labels = self._labels(record, entry, field["examples"])
         if labels is not None and len(labels) >= field["images"]:
             most = max(field["images"], len(classes.get(field["examples"], ())))
             classes[field["examples"]] = labels[:most]
         return added
 
-    def _labels(self, record: Record, entry: Entry, examples: str, fingerprint: str) -> np.ndarray | None:
+    def _labels(self, record: Record, entry: Record, examples: str) -> np.ndarray | None:
         """The classes of all images of a list of examples; None if its data set is not at hand."""
         if examples not in self._classes:
-            self._classes[examples] = self._read_labels(record, entry, fingerprint)
+            self._classes[examples] = self._read_labels(record, entry, examples)
         return self._classes[examples]
 
-    def _read_labels(self, record: Record, entry: Entry, fingerprint: str) -> np.ndarray | None:
+    def _read_labels(self, record: Record, entry: Record, examples: str) -> np.ndarray | None:
         name = entry.get("dataset", record.get("dataset"))
         try:
             data = data_of({**record, "dataset": name}, self._run, str(entry.get("split", "test")))
-            if data.fingerprint != fingerprint:
+            fields = {"data": data.fingerprint, "split": data.split}
+            if evaluate_record.examples_digest(fields, entry) != examples:
                 raise RbError("These are other images than the evaluation had.")
             dataset = data.load()
         except RbError as missing:
@@ -93,7 +91,7 @@ class StoredAnswers:
         return labels
 
 
-def _of_images(entry: Entry) -> bool:
+def _of_images(entry: Record) -> bool:
     """Whether the value is a share of images, each of which counts or does not."""
     name = entry.get("metric")
     if not isinstance(name, str) or type(entry.get("n")) is not int or "two_phase" in entry:

@@ -291,14 +291,15 @@ class ImageOutcomes:
                 return shares
         return None
 
-    def with_answers(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[Entry, str] | None:
-        """The entry with the bits of its images, as `--per-image` writes them, and the fingerprint of its
-        data; None if the store does not have its outcomes."""
-        for stored in self._stored(record, entry):
-            added = evaluate_record.with_answers(entry, stored.output, stored.rows, stored.fields)
-            if answers.FIELD in added:
-                return added, stored.fields["data"]
-        return None
+    def with_answers(self, record: Mapping[str, Any], entry: Entry) -> Entry:
+        """The entry with the bits of its images, as `--per-image` writes them; as it is if it has them, and
+        if the store does not have its outcomes."""
+        if answers.FIELD not in entry:
+            for stored in self._stored(record, entry):
+                added = evaluate_record.with_answers(entry, stored.output, stored.rows, stored.fields)
+                if answers.FIELD in added:
+                    return added
+        return entry
 
     def rows(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> np.ndarray | None:
         """The label and the logits of each image, float32 (N, 1 + K), that `--detail` kept of an entry."""

@@ -15,12 +15,12 @@ CPU = "--device cpu --threads 1"
 PIPES = {
     "attack, other split": ("attack", "pgd --steps 2 --eps 4,8 --split train --n 30"),
     "details": ("attack", "fgsm --eps 4 --detail --n 30"),
-    "distances": ("attack", "curve --eps 2,8 --steps 3 --n 20"),
+    "distances": ("attack", "curve --eps 2,8 --queries 20 --n 20"),
     "chosen images": ("attack", "fgsm --eps 4 --n 5-24"),
     "corruptions": ("corrupt", "fog,contrast --severity 2 --n 30"),
     "noise": ("pr", "--gamma 0.2 --rho 0.1,0.3 --samples 10 --n 30"),
     "noise, all images": ("pr", "--gamma 0.2 --rho 0.2 --passes above --denominator all --samples 10 --n 30"),
-    "noise until decided": ("pr", "--gamma 0.2 --rho 0.1,0.3 --stop exact --samples 10 --n 30"),
+    "noise until decided": ("pr", "--gamma 0.2 --rho 0.1,0.3 --only probacc --samples 10 --n 30"),
     "bounds": ("certify", "ibp --eps 0.1 --n 30"),
     "smoothing": ("certify", "smooth --eps 0,0.1 --sigma 0.1 --samples 30 --select 5 --alpha 0.05 --n 10"),
     "smoothing until decided": (
@@ -60,7 +60,7 @@ def test_entries_without_outcomes_are_counted_with_the_tool_that_gives_them(trai
     result = runner.run("store", "answers --store other", [record])
     assert json.loads(result.stdout) == record and result.exit_code == 0
     assert result.stderr == (
-        "rb-store: warning: the store has no outcomes of 2 entries (fgsm.4, acc). rb-attack --per-image"
+        "rb-store: warning: the store has no outcomes of 2 entries (acc, fgsm.4). rb-attack --per-image"
         " measures them again.\n"
     )
 
