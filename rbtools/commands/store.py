@@ -6,22 +6,19 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import click
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter, Stop
-from rbtools.cli.sink import RecordReader, compiled
-from rbtools.cli.source import name_of, stop_if_strict, where
+from rbtools.cli.per_image import AnswersReader
+from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, dumps, expr
 from rbtools.store import Store, archive, listing, upkeep
 from rbtools.store.files import user_output
-
-if TYPE_CHECKING:
-    from rbtools.jobs.add_answers import StoredAnswers
 
 _STEP = 1000
 
@@ -357,43 +354,13 @@ def answers(source: shared.RecordSource, work: shared.CommandContext) -> int:
     Examples:
       rb-store answers results.jsonl | rb-convert per-image --write answers.csv
     """
-    from rbtools.jobs.add_answers import StoredAnswers
-
-    screen = work.screen
-    with shared.opened_output(source, screen) as output:
-        reader = RecordReader(source, screen, output)
-        lines = list(reader.every_line())
-        found = (line.record.get("checkpoint") for line in lines if line.record is not None)
-        stored = StoredAnswers(work.run, (name for name in found if isinstance(name, str)))
-        for line in lines:
-            text = line.text
-            if line.problem is not None:
-                text = dumps(shared.bad_line_record(screen.tool, line))
-            elif line.record is not None:
-                record, wrong = stored.to(line.record)
-                text = text if record is line.record else dumps(record)
-                for error in wrong:
-                    reader.bad += 1
-                    message = f"{where(line)} ({name_of(record)}): {error}"
-                    stop_if_strict(source.strict, message)
-                    screen.error(message)
-            output.line(text)
-    _tell_answers(stored, screen)
+    with shared.opened_output(source, work.screen) as output:
+        reader = AnswersReader(source, work, output)
+        for line, record in reader.records():
+            text = line.text if record is line.record else dumps(record)
+            output.line(text if line.problem is None else dumps(shared.bad_line_record("rb-store", line)))
+    reader.tell("the classes of {}'s images are left out")
     return shared.FAILED if reader.bad else shared.DONE
-
-
-def _tell_answers(stored: StoredAnswers, screen: shared.Terminal) -> None:
-    for name, why in stored.without_classes.items():
-        screen.say(f"the classes of {name}'s images are left out: {why}")
-    if stored.lacking:
-        metrics, tools = (list(dict.fromkeys(names)) for names in zip(*stored.lacking, strict=True))
-        some = ", ".join(metrics[:4]) + (", ..." if len(metrics) > 4 else "")
-        count = f"{len(stored.lacking):,} entr{'y' if len(stored.lacking) == 1 else 'ies'}"
-        again = ", ".join(f"{tool} --per-image" for tool in tools)
-        screen.warn(
-            f"the store has no outcomes of {count} ({some}). {again} measure{'s' * (len(tools) == 1)} them"
-            " again."
-        )
 
 
 @contextlib.contextmanager

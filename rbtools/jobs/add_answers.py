@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
@@ -18,18 +18,25 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 
+class ExampleList(NamedTuple):
+    """A list of examples: their places in their split and their classes, int64 (N,) each."""
+
+    ids: np.ndarray
+    classes: np.ndarray
+
+
 class StoredAnswers:
     """Adds to records the bits of their entries and the classes of the images.
 
-    lacking: the metrics of entries whose outcomes the store does not have,
-    and their tools. without_classes: data sets that are not at hand, and why.
+    outcomes: what the store has. lacking: the metrics of entries whose outcomes it does not have, and their
+    tools. without_data: data sets that are not at hand, and why.
     """
 
     def __init__(self, run: Run, checkpoints: Iterable[str]) -> None:
-        self._run, self._outcomes = run, ImageOutcomes(run.store, checkpoints)
-        self._classes: dict[str, np.ndarray | None] = {}
+        self._run, self.outcomes = run, ImageOutcomes(run.store, checkpoints)
+        self._lists: dict[str, ExampleList | None] = {}
         self.lacking: list[tuple[str, str]] = []
-        self.without_classes: dict[str, str] = {}
+        self.without_data: dict[str, str] = {}
 
     def to(self, record: Record) -> tuple[Record, list[RbError]]:
         """The record with the answers, and what is wrong with those that it has. Entries stay in their order.
@@ -59,42 +66,47 @@ class StoredAnswers:
     def _added(self, record: Record, entry: Record, classes: dict[str, np.ndarray]) -> Record | None:
         if not _of_images(entry):
             return None
-        added = self._outcomes.with_answers(record, entry)
+        added = self.outcomes.with_answers(record, entry)
         if added is entry:
             self.lacking.append((str(entry["metric"]), str(entry.get("tool", "rb-attack"))))
             return None
         field = added[answers.FIELD]
-        labels = self._labels(record, entry, field["examples"])
-        if labels is not None and len(labels) >= field["images"]:
+        examples = self.examples(record, added)
+        if examples is not None and len(examples.classes) >= field["images"]:
             most = max(field["images"], len(classes.get(field["examples"], ())))
-            classes[field["examples"]] = labels[:most]
+            classes[field["examples"]] = examples.classes[:most]
         return added
 
-    def _labels(self, record: Record, entry: Record, examples: str) -> np.ndarray | None:
-        """The classes of all images of a list of examples; None if its data set is not at hand."""
-        if examples not in self._classes:
-            self._classes[examples] = self._read_labels(record, entry, examples)
-        return self._classes[examples]
+    def examples(self, record: Record, entry: Record) -> ExampleList | None:
+        """The whole list of examples of an entry with answers; None if its data set is not at hand."""
+        name = entry[answers.FIELD]["examples"]
+        if name not in self._lists:
+            self._lists[name] = self._read_examples(record, entry, name)
+        return self._lists[name]
 
-    def _read_labels(self, record: Record, entry: Record, examples: str) -> np.ndarray | None:
+    def _read_examples(self, record: Record, entry: Record, examples: str) -> ExampleList | None:
         name = entry.get("dataset", record.get("dataset"))
         try:
             data = data_of({**record, "dataset": name}, self._run, str(entry.get("split", "test")))
             fields = {"data": data.fingerprint, "split": data.split}
             if evaluate_record.examples_digest(fields, entry) != examples:
-                raise RbError("These are other images than the evaluation had.")
-            dataset = data.load()
+                raise RbError("The evaluation had other images, such as some of --n LIST.")
+            labels = data.load().labels
         except RbError as missing:
-            self.without_classes.setdefault(str(name), str(missing))
+            self.without_data.setdefault(str(name), str(missing))
             return None
-        labels: np.ndarray = dataset.labels[data.order(dataset.labels)].numpy()
-        return labels
+        order = data.order(labels)
+        return ExampleList(order.numpy(), labels[order].numpy())
 
 
 def _of_images(entry: Record) -> bool:
     """Whether the value is a share of images, each of which counts or does not."""
     name = entry.get("metric")
-    if not isinstance(name, str) or type(entry.get("n")) is not int or "two_phase" in entry:
+    if (
+        not isinstance(name, str)
+        or type(entry.get("n")) is not int
+        or {"two_phase", "published"} & entry.keys()
+    ):
         return False
     parts = metric_name.parse(metric_name.without_split(name))
     means = parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all")
