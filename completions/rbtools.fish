@@ -667,6 +667,7 @@ complete -c rb-score -n '__rbtools_at "rb-score"' -l weights -r -F -d 'A YAML fi
 complete -c rb-score -n '__rbtools_at "rb-score"' -l within -x -d 'Scale within groups of records that agree in these fields: dataset,arch.name.'
 complete -c rb-score -n '__rbtools_at "rb-score"' -l missing -x -a 'refuse renormalise worst' -d 'What to do with a record that lacks a metric.'
 complete -c rb-score -n '__rbtools_at "rb-score"' -l add -x -d 'Store the value of EXPR as the metric NAME, for instance adv=\'mean(pgd20.*)\'; without metrics of a score, none is computed.'
+complete -c rb-score -n '__rbtools_at "rb-score"' -l explain -x -d 'Store a union as a metric, and say which part breaks how many images, how many alone, and which fewest parts break the same.'
 complete -c rb-score -n '__rbtools_at "rb-score"' -l dry-run -d 'Compute no score; report what would be scored, by which metrics.'
 complete -c rb-score -n '__rbtools_at "rb-score"' -l force -d 'Let --add overwrite a metric of another origin.'
 complete -c rb-score -n '__rbtools_at "rb-score"' -l merge -l no-merge -d 'Merge records of the same model; of a metric that several have, the value of more images counts.'

@@ -306,6 +306,14 @@ EVALS = (
     Field("layers", "result", "of wci: the term of each layer"),
     Field("negative", "result", "of wci: layers whose estimate is negative and counts as 0"),
     Field("tests", "result", "of rb-attack check: each test, and by how much it holds"),
+    Field("union", "result", "of a union: its parts, and the value of each"),
+    Field(
+        "explained",
+        "result",
+        "of rb-score --explain: images that each part breaks, and breaks alone; the parts in the order of"
+        " what each adds; the smallest set with the same union",
+        page="omitted",
+    ),
     Field("contributions", "result", "of a score: what each term adds"),
     Field("std", "result", "of a mean by rb-rank: the standard deviation of the sample"),
     Field(
