@@ -276,7 +276,7 @@ def per_image(target: str, source: shared.RecordSource, work: shared.CommandCont
             write = image_table.write_parquet if ending == "parquet" else image_table.write_csv
             with user_output(Path(target).absolute(), hint="Name another file with --write.") as stream:
                 write(tables, stream)
-    reader.tell("{}'s images are numbered by their places in the evaluation's list")
+    reader.tell("images of {} are numbered by their places in the evaluation's list")
     return shared.FAILED if reader.bad else shared.DONE
 
 

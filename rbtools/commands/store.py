@@ -357,9 +357,10 @@ def answers(source: shared.RecordSource, work: shared.CommandContext) -> int:
     with shared.opened_output(source, work.screen) as output:
         reader = AnswersReader(source, work, output)
         for line, record in reader.records():
-            text = line.text if record is line.record else dumps(record)
-            output.line(text if line.problem is None else dumps(shared.bad_line_record("rb-store", line)))
-    reader.tell("the classes of {}'s images are left out")
+            if line.problem is not None:
+                record = shared.bad_line_record("rb-store", line)
+            output.line(line.text if record is None or record is line.record else dumps(record))
+    reader.tell("the classes of images of {} are left out")
     return shared.FAILED if reader.bad else shared.DONE
 
 

@@ -11,6 +11,7 @@ from rbtools.inputs.data import data_of
 from rbtools.jobs import evaluate_record
 from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.records import answers, checksums, metric_name
+from rbtools.trainer.validation import trained_on
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,11 +87,14 @@ class StoredAnswers:
 
     def _read_examples(self, record: Record, entry: Record, examples: str) -> ExampleList | None:
         name = entry.get("dataset", record.get("dataset"))
+        run, split = self._run, str(entry.get("split", "test"))
         try:
-            data = data_of({**record, "dataset": name}, self._run, str(entry.get("split", "test")))
-            fields = {"data": data.fingerprint, "split": data.split}
-            if evaluate_record.examples_digest(fields, entry) != examples:
-                raise RbError("The evaluation had other images, such as some of --n LIST.")
+            if "indices" in entry and split == "train":  # those that the training did not hold out (rb-ge)
+                run = run.changed(indices=trained_on(record, run))
+            data = data_of({**record, "dataset": name}, run, split)
+            fields = {"data": data.fingerprint, "split": split}
+            if evaluate_record.examples_digest(fields, data.protocol()) != examples:
+                raise RbError("The evaluation had other images, such as those of a list (--n LIST).")
             labels = data.load().labels
         except RbError as missing:
             self.without_data.setdefault(str(name), str(missing))

@@ -376,12 +376,13 @@ def _output_of(column: Mapping[str, Any], entry: Mapping[str, Any]) -> Output:
     column: its `key_fields`. Raises KeyError for outcomes that are no shares of images.
     """
     kind, rho = column["kind"], tuple(column.get("rho", ()))
+    noise: Any = None  # which it was does not matter for the count
     above = str(entry.get("criterion")).startswith("PR > ")
     read = Estimator(rho=rho, passes="above" if above else "at-least")
     if kind == "pr":
-        return NoisyCopiesOutput(None, column["gamma"], column["samples"], read)
+        return NoisyCopiesOutput(noise, column["gamma"], column["samples"], read)
     if kind == "pr-decided":
-        return SequentialOutput(None, column["gamma"], column["samples"], read, adaptive=False)
+        return SequentialOutput(noise, column["gamma"], column["samples"], read, adaptive=False)
     if kind == "distance":
         return DistanceOutput(None, ())
     if kind == "certificate" and "sigma" not in column:

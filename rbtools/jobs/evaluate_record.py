@@ -64,14 +64,18 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
     report_warnings(entries, inputs.run)
-    record = inputs.record_with_data()
-    if any(answers.FIELD in entry for entry in [*entries, *implicit_entries]):
-        dataset = inputs.data.load()
-        labels = dataset.labels[inputs.data.order(dataset.labels)[: inputs.n]]
-        record = answers.with_labels(
-            record, examples_digest(inputs_fields(inputs), inputs.data.protocol()), labels.numpy()
-        )
+    record = with_classes(inputs.record_with_data(), inputs, [*entries, *implicit_entries])
     return record, entries, implicit_entries
+
+
+def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
+    """The record with the classes of the images that entries have answers for."""
+    if not any(answers.FIELD in entry for entry in entries):
+        return record
+    dataset = inputs.data.load()
+    labels = dataset.labels[inputs.data.order(dataset.labels)[: inputs.n]]
+    examples = examples_digest(inputs_fields(inputs), inputs.data.protocol())
+    return answers.with_labels(record, examples, labels.numpy())
 
 
 def report_warnings(entries: Sequence[Entry], run: Run) -> None:

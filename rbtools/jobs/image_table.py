@@ -47,10 +47,9 @@ def rows_of(record: Record, model: str, stored: StoredAnswers) -> Iterator[Image
             continue
         count, outcomes = len(own.right), stored.outcomes.rows(record, entry)
         examples = stored.examples(record, entry)
+        ids, classes = np.arange(count), _own_classes(record, own)
         if examples is not None and len(examples.ids) >= count:
             ids, classes = examples.ids[:count], examples.classes[:count]
-        else:
-            ids, classes = np.arange(count), _own_classes(record, own)
         confidences = None
         if outcomes is not None and len(outcomes) == count:
             classes, confidences = outcomes[:, 0].astype(np.int64), _confidences(outcomes)

@@ -53,8 +53,8 @@ class Upset(Drawing):
 
     metric: str | None = param(
         None,
-        "Metrics with commas, globs among them: aa.8,aa.l2.0.5,corrupt.fog.3.  [default: all that have"
-        " answers of all records]",
+        "Metrics with commas, globs among them: aa.8,aa.l2.0.5,corrupt.fog.3.  [default: all of which"
+        " every record has answers, without unions]",
         metavar="LIST",
     )
 
@@ -161,21 +161,18 @@ def _total(columns: Sequence[tuple[tuple[int, ...], int]], part: int) -> int:
 
 def _parts(records: Sequence[Record], text: str | None) -> list[str]:
     """The metrics of a list, by default all with answers. Raises RbError for none, and for too many."""
-    known = [
-        [str(entry.get("metric")) for entry in record.get("evals") or () if answers.FIELD in entry]
-        for record in records
-    ]
-    names = [name for name in dict.fromkeys(known[0]) if all(name in some for some in known)]
+    names = _in_all(records)
     if text is not None:
-        measured = list(
-            dict.fromkeys(str(e.get("metric")) for one in records for e in one.get("evals") or ())
-        )
+        entries = [entry for record in records for entry in record.get("evals") or ()]
+        measured = list(dict.fromkeys(str(entry.get("metric")) for entry in entries))
+        with_answers = {str(entry.get("metric")) for entry in entries if answers.FIELD in entry}
         names = []
         for item in expr.items(text):
             matching = expr.expand(item, measured)
             if not matching:
                 raise RbError(f"--metric: no record has an entry of '{item}'.{near(item, measured)}")
-            names += matching
+            # a glob also matches means and other numbers that are not of single images
+            names += [name for name in matching if name in with_answers] or matching
     parts = [name for name in dict.fromkeys(names) if name != _CLEAN]
     if not parts:
         raise RbError(
@@ -185,6 +182,19 @@ def _parts(records: Sequence[Record], text: str | None) -> list[str]:
     if len(parts) > MOST_PARTS:
         raise RbError(f"There are {len(parts)} parts, and {MOST_PARTS} fit. Name them with --metric.")
     return parts
+
+
+def _in_all(records: Sequence[Record]) -> list[str]:
+    """The metrics, other than unions, of which every record has answers."""
+    first, *others = (
+        dict.fromkeys(
+            str(entry.get("metric"))
+            for entry in record.get("evals") or ()
+            if answers.FIELD in entry and "union" not in entry
+        )
+        for record in records
+    )
+    return [name for name in first if all(name in other for other in others)]
 
 
 def _summed(records: Sequence[Record], parts: Sequence[str]) -> BrokenImages:

@@ -100,7 +100,7 @@ def test_without_the_data_set_examples_are_places_in_the_list(attacked: Record) 
     elsewhere = {**attacked, "dataset": "cifar10", "checkpoint": "sha256:0"}
     result = runner.run("convert", "per-image --write table.csv", [elsewhere])
     assert result.exit_code == 0
-    assert "cifar10's images are numbered by their places in the evaluation's list: " in result.stderr
+    assert "images of cifar10 are numbered by their places in the evaluation's list: " in result.stderr
     rows = list(csv.DictReader(Path("table.csv").read_text().splitlines()))
     assert [int(row["example"]) for row in rows] == [*range(30)] * 3
     assert [row["class"] for row in rows] == [row["class"] for row in table(attacked)]

@@ -21,6 +21,7 @@ PIPES = {
     "noise": ("pr", "--gamma 0.2 --rho 0.1,0.3 --samples 10 --n 30"),
     "noise, all images": ("pr", "--gamma 0.2 --rho 0.2 --passes above --denominator all --samples 10 --n 30"),
     "noise until decided": ("pr", "--gamma 0.2 --rho 0.1,0.3 --only probacc --samples 10 --n 30"),
+    "generalisation": ("ge", "attack pgd --steps 2 --eps 4 --n 30"),
     "bounds": ("certify", "ibp --eps 0.1 --n 30"),
     "smoothing": ("certify", "smooth --eps 0,0.1 --sigma 0.1 --samples 30 --select 5 --alpha 0.05 --n 10"),
     "smoothing until decided": (
@@ -72,7 +73,7 @@ def test_without_the_data_set_there_are_bits_only(trained: Any) -> None:
     assert [answers.FIELD in entry for entry in found["evals"]].count(True) == 2
     assert answers.LABELS not in found
     assert (
-        result.stderr.count("\n") == 1 and "the classes of cifar10's images are left out: " in result.stderr
+        result.stderr.count("\n") == 1 and "the classes of images of cifar10 are left out: " in result.stderr
     )
 
 
