@@ -44,39 +44,41 @@ class StoredAnswers:
         An entry that was changed since it was written does not get a new checksum.
         """
         entries, sums = [], checksums.known(record)
-        classes: dict[str, np.ndarray] = {}
         wrong = []
+        whole = record
         for entry in record.get("evals") or ():
-            added = None
             try:
-                if answers.of(entry) is None:
-                    added = self._added(record, entry, classes)
+                own = answers.of(entry)
             except RbError as damaged:
                 wrong.append(damaged)
-            entries.append(entry if added is None else added)
+                entries.append(entry)
+                continue
+            added = entry if own is not None or not _of_images(entry) else self._added(record, entry)
+            entries.append(added)
+            if answers.FIELD in added:
+                whole = self._with_classes(whole, added)
             name = entry.get("metric")
-            if added is not None and name in sums and checksums.fits(sums[name], entry):
+            if added is not entry and name in sums and checksums.fits(sums[name], entry):
                 sums[name] = checksums.of(added)
-        if entries == record.get("evals"):
-            return record, wrong
-        record = {**record, "evals": entries, **({checksums.FIELD: sums} if sums else {})}
-        for examples, labels in classes.items():
-            record = answers.with_labels(record, examples, labels)
-        return record, wrong
+        if all(new is old for new, old in zip(entries, record.get("evals") or (), strict=True)):
+            return whole, wrong
+        return {**whole, "evals": entries, **({checksums.FIELD: sums} if sums else {})}, wrong
 
-    def _added(self, record: Record, entry: Record, classes: dict[str, np.ndarray]) -> Record | None:
-        if not _of_images(entry):
-            return None
+    def _added(self, record: Record, entry: Record) -> Record:
         added = self.outcomes.with_answers(record, entry)
         if added is entry:
             self.lacking.append((str(entry["metric"]), str(entry.get("tool", "rb-attack"))))
-            return None
-        field = added[answers.FIELD]
-        examples = self.examples(record, added)
-        if examples is not None and len(examples.classes) >= field["images"]:
-            most = max(field["images"], len(classes.get(field["examples"], ())))
-            classes[field["examples"]] = examples.classes[:most]
         return added
+
+    def _with_classes(self, record: Record, entry: Record) -> Record:
+        """The record with the classes of an entry's images, if their data set is at hand."""
+        name, images = entry[answers.FIELD]["examples"], entry[answers.FIELD]["images"]
+        if answers.classes_known(record, name) >= images:
+            return record
+        examples = self.examples(record, entry)
+        if examples is None or len(examples.classes) < images:
+            return record
+        return answers.with_labels(record, name, examples.classes[:images])
 
     def examples(self, record: Record, entry: Record) -> ExampleList | None:
         """The whole list of examples of an entry with answers; None if its data set is not at hand."""

@@ -294,7 +294,7 @@ class ImageOutcomes:
     def with_answers(self, record: Mapping[str, Any], entry: Entry) -> Entry:
         """The entry with the bits of its images, as `--per-image` writes them; as it is if it has them, and
         if the store does not have its outcomes."""
-        if answers.FIELD not in entry:
+        if answers.FIELD not in entry and metric_name.is_share(str(entry.get("metric"))):
             for stored in self._stored(record, entry):
                 added = evaluate_record.with_answers(entry, stored.output, stored.rows, stored.fields)
                 if answers.FIELD in added:

@@ -86,6 +86,15 @@ def test_damaged_bits_are_named_and_their_record_goes_on(trained: Any) -> None:
     assert result.stderr.count("\n") == 1 and "The answers of fgsm.4 are damaged" in result.stderr
 
 
+def test_what_is_no_record_and_failed_records_go_on(trained: Any) -> None:
+    failed = {"schema": 1, "arch": {"name": "x"}, "error": {"tool": "rb-attack", "message": "no"}}
+    text = runner.lines(failed) + "{\n" + runner.lines(attacked(trained))
+    result = runner.run("store", "answers", text)
+    passed, bad, found = map(json.loads, result.stdout.splitlines())
+    assert result.exit_code == 1 and passed == failed
+    assert bad["error"]["tool"] == "rb-store" and answers.LABELS in found
+
+
 def test_an_edited_entry_stays_visible(trained: Any) -> None:
     record = attacked(trained)
     entry = next(one for one in record["evals"] if one["metric"] == "fgsm.4")
