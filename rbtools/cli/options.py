@@ -444,7 +444,6 @@ _evaluation_options = (
     _indices_part,
     _batch_option,
     click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
-    click.option("--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."),
     click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force"),
     *_store_options,
     *_message_options,
@@ -479,10 +478,14 @@ verify_options = bundle(
     store_option,
     *_message_options,
 )
-run_options = _work(_split_option, *_evaluation_options)
-search_options = _work(_split_option, *_search_options, *_evaluation_options)
-searched_splits_options = _work(*_search_options, *_evaluation_options)
-both_splits_options = _work(*_evaluation_options)
+_per_image_option = click.option(
+    "--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."
+)
+run_options = _work(_split_option, _per_image_option, *_evaluation_options)
+search_options = _work(_split_option, _per_image_option, *_search_options, *_evaluation_options)
+searched_splits_options = _work(_per_image_option, *_search_options, *_evaluation_options)
+both_splits_options = _work(_per_image_option, *_evaluation_options)
+measuring_options = _work(*_evaluation_options)
 
 
 def _long_options(*groups: Sequence[Any]) -> frozenset[str]:

@@ -230,8 +230,8 @@ class _Held:
                 entry = result["evals"][-1]
                 if entry["value"] is None:
                     self.without[metric.name] = self.without.get(metric.name, 0) + 1
-                for line in _explanation(entry) if metric.explain else ():
-                    self.screen.say(f"{name_of(record)}: {line}")
+                for sentence in _explanation(entry) if metric.explain else ():
+                    self.screen.say(f"{name_of(record)}: {sentence}")
         except RbError as wrong:
             message = f"{where(line)} ({name_of(record)}): {wrong}"
             stop_if_strict(self.strict, message)

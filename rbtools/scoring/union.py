@@ -29,7 +29,7 @@ class Union(NamedTuple):
     @property
     def survived(self) -> np.ndarray:
         """Which images (N,) count in every part."""
-        survived: np.ndarray = self.right.all(0)
+        survived: np.ndarray = np.logical_and.reduce(self.right)
         return survived
 
 
