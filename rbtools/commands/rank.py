@@ -26,6 +26,7 @@ from rbtools.cli.sink import (
 )
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError
+from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.records import dumps, expr, metric_name, parse_again
 from rbtools.registry import param
 from rbtools.scoring import assertions, merge, rank_order, same_model, union
@@ -40,6 +41,7 @@ from rbtools.scoring.ranking import (
     grouped,
     one_of_each_model,
 )
+from rbtools.store import Store
 
 _form_option = click.option(
     "--format",
@@ -182,7 +184,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
-        ranking = _ranking(sink, choice, conditions)
+        ranking = _ranking(sink, choice, conditions, store)
         if ranking is not None:
             ranking.store = store
             if options.against is not None:
@@ -271,7 +273,9 @@ def _choice(options: RankingOptions) -> RankOptions:
     )
 
 
-def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion]) -> Ranking | None:
+def _ranking(
+    sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion], store: str
+) -> Ranking | None:
     """All records in their order; None if there are none."""
     records: Iterable[Read] = sink.stream()
     members: dict[bytes, list[dict[str, Any]]] = {}
@@ -287,15 +291,17 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
         return None
     keys, records = keyed
     worst_cases = _unions([key.text for key in (*keys, *choice.front)], conditions)
+    completed = ImageOutcomes(Store(store)).completed
     if worst_cases:
-        joined = (union.with_entries(record, worst_cases) for _, record in records)
+        joined = (union.with_entries(record, worst_cases, completed) for _, record in records)
         records = ((dumps(record), record) for record in joined)
     values, points = RankValues(keys), RankValues(choice.front)
     grouping = Grouping(choice.within)
     keep = choice.ci or choice.front or choice.pivot
 
     def united(old: Standing, new: Standing) -> Standing:
-        record = union.with_entries(unions.of(parse_again(old.text), parse_again(new.text)), worst_cases)
+        record = unions.of(parse_again(old.text), parse_again(new.text))
+        record = union.with_entries(record, worst_cases, completed)
         for entry in (old, new):
             values.forget(entry.values)
             points.forget(entry.points)

@@ -29,7 +29,7 @@ from rbtools.jobs import evaluate_record
 from rbtools.lazy import np
 from rbtools.plain_files import read_plain
 from rbtools.probabilistic.estimate import Estimator
-from rbtools.records import answers, metric_name, results
+from rbtools.records import answers, expr, metric_name, results
 from rbtools.store import Store, digest, listing
 from rbtools.store.checksum import described, stamp_of
 
@@ -254,22 +254,24 @@ def _stored_result(store: Store, key: str) -> dict[str, Any] | None:
 class ImageOutcomes:
     """What records' models did on each image: by the bits of the entries, else by the outcomes in a store.
 
-    checkpoints: those that it will be asked for. A store that does not exist has no outcomes.
+    checkpoints: those that it will be asked for; None for any. A store that does not exist has no outcomes.
     """
 
-    def __init__(self, store: Store, checkpoints: Iterable[str]) -> None:
-        self._store, self._checkpoints = store, frozenset(checkpoints)
+    def __init__(self, store: Store, checkpoints: Iterable[str] | None = None) -> None:
+        self._store = store
+        self._checkpoints = None if checkpoints is None else frozenset(checkpoints)
 
     @cached_property
     def _results(self) -> dict[tuple[str, str], list[tuple[dict[str, Any], str]]]:
         """Entries and the keys of their results in the store, by checkpoint and metric."""
         found: dict[tuple[str, str], list[tuple[dict[str, Any], str]]] = {}
         with contextlib.suppress(RbError):  # there is no store
-            for _, record in listing.records(self._store) if self._checkpoints else ():
+            for _, record in listing.records(self._store) if self._checkpoints != frozenset() else ():
                 if record is None or "outcomes" not in record["stored"]:
                     continue
                 checkpoint = record.get("checkpoint")
-                for entry in record.get("evals", []) if checkpoint in self._checkpoints else ():
+                wanted = self._checkpoints is None or checkpoint in self._checkpoints
+                for entry in record.get("evals", []) if wanted else ():
                     entries = found.setdefault((str(checkpoint), entry["metric"]), [])
                     entries.append((entry, record["stored"]["key"]))
         return found
@@ -300,6 +302,15 @@ class ImageOutcomes:
                 if answers.FIELD in added:
                     return added
         return entry
+
+    def completed(self, record: dict[str, Any], metrics: Sequence[str]) -> dict[str, Any]:
+        """The record with the bits of these metrics (globs among them), as far as the store has them."""
+        names = {name for item in metrics for name in expr.expand(item, record.get("metrics") or {})}
+        entries = [
+            self.with_answers(record, entry) if entry.get("metric") in names else entry
+            for entry in record.get("evals") or ()
+        ]
+        return {**record, "evals": entries} if names else record
 
     def rows(self, record: Mapping[str, Any], entry: Mapping[str, Any]) -> np.ndarray | None:
         """The label and the logits of each image, float32 (N, 1 + K), that `--detail` kept of an entry."""
