@@ -117,6 +117,11 @@ def main(
             raise UsageError(
                 "--two-phase attacks only some images: leave out --ladder, --detail, --save-adv."
             )
+        if method.grid != "none":
+            raise UsageError(
+                "--two-phase has no --grid: its screen and the stored results of earlier attacks are of"
+                " real-valued images. Attack all images: leave out --two-phase."
+            )
         return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
     if screen_steps is not None:
         raise UsageError("--two-phase has only steps. Write --two-phase N:steps=20, or GOAL:steps=20.")
