@@ -40,7 +40,7 @@ def backend_param() -> Any:
     )
 
 
-class Attack(lattice.Grid, Registered):
+class Attack(lattice.WithGrid, Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
     `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. With `grid`

@@ -34,7 +34,7 @@ _SMALLER = (0.97, 0.9, 0.75)  # shares of eps, for searches in L2 and L1 whose r
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class WithGrid:
     """The field that every attack has: the lattice on which it searches."""
 
     grid: str = param(

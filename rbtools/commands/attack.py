@@ -33,15 +33,29 @@ def _size_or_goal(text: str) -> dict[str, Any]:
 @shared.command(choose=ATTACKS)
 @options.eps_option
 @click.option(
-    "--ladder", is_flag=True, help="Count an image that is fooled at one --eps as fooled at all larger ones."
+    "--ladder",
+    cls=Part,
+    part_of="eps:ladder",
+    is_flag=True,
+    help="Count an image that is fooled at one distance as fooled at all larger ones.",
 )
 @options.detail_option
 @click.option(
     "--save-adv",
+    cls=Compound,
+    free=True,
     metavar="DIR|FILE.adv",
     default=None,
     help="Write the adversarial images to DIR, one .npz file per model and distance; or, quantised, those of"
     " one model and distance to FILE.adv, which rb-verify --adv judges.",
+)
+@click.option(
+    "--save-adv-format",
+    cls=Part,
+    part_of="save-adv:format",
+    type=click.Choice(["npz", "png"]),
+    default=None,
+    help="With png and --grid 8bit a folder of PNGs in place of each .npz, which rb-verify --adv judges.",
 )
 @click.option(
     "--two-phase",
@@ -77,6 +91,7 @@ def main(
     ladder: bool,
     detail: bool,
     save_adv: str | None,
+    save_adv_format: str | None,
     two_phase: str | None,
     precision_goal: float | None,
     screen_steps: int | None,
@@ -111,11 +126,12 @@ def main(
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
-        raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
+        raise UsageError("ladder of --eps needs several distances: --eps 1,2,4,8:ladder=yes.")
+    _check_saved(save_adv, save_adv_format, method)
     if two_phase is not None or precision_goal is not None:
         if ladder or detail or save_adv is not None:
             raise UsageError(
-                "--two-phase attacks only some images: leave out --ladder, --detail, --save-adv."
+                "--two-phase attacks only some images: leave out ladder of --eps, --detail, --save-adv."
             )
         if method.grid != "none":
             raise UsageError(
@@ -125,7 +141,24 @@ def main(
         return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
     if screen_steps is not None:
         raise UsageError("--two-phase has only steps. Write --two-phase N:steps=20, or GOAL:steps=20.")
-    return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv))
+    png = save_adv_format == "png"
+    return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv, png))
+
+
+def _check_saved(path: str | None, format: str | None, method: Attack) -> None:
+    """Raise UsageError for files that cannot hold the images of the attack."""
+    if format is not None and (path is None or path.endswith(".adv")):
+        raise UsageError("format is of the files in a folder. Write --save-adv DIR:format=png.")
+    if format == "png" and method.grid == "none":
+        raise UsageError(
+            "A PNG has pixels k/255, which the images of this attack need not have: rounded, they may be"
+            " outside the ball, or no longer fool the model. Add --grid 8bit."
+        )
+    if path is not None and path.endswith(".adv") and method.grid != "none" and method.norm != "linf":
+        raise UsageError(
+            f"FILE.adv rounds the images of an {method.norm.upper()} ball to levels that are not those of"
+            " 8-bit images. With --grid 8bit write --save-adv DIR:format=png."
+        )
 
 
 def _two_phase(

@@ -292,7 +292,7 @@ class AttackTask(EvalTask):
     """Accuracy under one attack, for any number of eps.
 
     `ladder`: smaller eps come first, and examples broken there are not attacked at larger ones. `detail`
-    keeps the logits of each example; `save` names a folder for the adversarial images.
+    keeps the logits of each example; `save` names a folder for the adversarial images, `png` makes them PNGs.
     """
 
     method: Any
@@ -300,6 +300,7 @@ class AttackTask(EvalTask):
     ladder: bool = False
     detail: bool = False
     save: str | None = None
+    png: bool = False
 
     @property
     def title(self) -> str:
