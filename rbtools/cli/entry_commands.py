@@ -219,7 +219,7 @@ def _evaluation(entry: Entry, lenient: bool) -> EntryCommand | None:
         return _attack(attack, entry, eps, norm)
     if attack == "curve":
         lists = {"eps": [distance(eps, norm)]} if is_number(eps) else {}
-        return EntryCommand(("attack", "curve"), _present(entry, "norm", "queries"), lists)
+        return EntryCommand(("attack", "curve"), _present(entry, "norm", "queries", "grid"), lists)
     if isinstance(entry.get("noise"), str) and is_number(entry.get("gamma")):
         lists = {"gamma": [entry["gamma"]]}
         if "particles" in entry:  # splitting

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rbtools import parse_units
+from rbtools import parse_units, registry
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.lattice import WithGrid
 from rbtools.cli import options, shared, streams
 from rbtools.cli.option_parts import Compound, Part
 from rbtools.cli.source import file_path
@@ -22,6 +24,14 @@ if TYPE_CHECKING:
 
 _SMALLEST_SAMPLE = 10  # images of --two-phase N
 _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
+
+
+_grid_option = click.option(
+    "--grid",
+    type=click.Choice(registry.options(WithGrid)[0].metadata["choices"]),
+    default="none",
+    help=registry.options(WithGrid)[0].metadata["help"],
+)
 
 
 def _size_or_goal(text: str) -> dict[str, Any]:
@@ -216,10 +226,11 @@ def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext)
     metavar="LIST",
     help="Distances for all attacks, in place of the paper's: 76.5 for MNIST.",
 )
+@_grid_option
 @options.source_options
 @options.search_options
 def preset(
-    preset: str, eps: str | None, source: shared.RecordSource, work: shared.CommandContext
+    preset: str, eps: str | None, grid: str, source: shared.RecordSource, work: shared.CommandContext
 ) -> shared.Status:
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
@@ -239,9 +250,12 @@ def preset(
     given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)
     try:
         parts = presets.preset(preset, given)
+        methods = [ATTACKS.build(part.attack, grid=grid, **part.params) for part in parts]
+        for method, part in zip(methods, parts, strict=True):
+            replace(method, eps=min(filter(None, part.eps), default=0.0)).check_distance()
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    questions = tuple(AttackTask(ATTACKS.build(part.attack, **part.params), part.eps) for part in parts)
+    questions = tuple(AttackTask(method, part.eps) for method, part in zip(methods, parts, strict=True))
     return shared.filter_models(source, work, EvaluateAllJob(questions, work.run))
 
 
@@ -304,6 +318,7 @@ def check(
     metavar="LIST",
     help="Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]",
 )
+@_grid_option
 @options.source_options
 @options.search_options
 def curve(
@@ -311,6 +326,7 @@ def curve(
     queries: int,
     attacks: str,
     eps: str | None,
+    grid: str,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
@@ -334,7 +350,7 @@ def curve(
     distances = parse_units.distances(eps or _CURVE[norm], norm, work.screen.warn)
     names = list(dict.fromkeys(name.strip() for name in attacks.split(",") if name.strip()))
     try:
-        searches = [search_named(name, norm, queries) for name in names]
+        searches = [replace(search_named(name, norm, queries), grid=grid) for name in names]  # type: ignore[type-var]
     except RbError as wrong:
         raise UsageError(f"--attacks: {wrong}") from None
     if not searches:

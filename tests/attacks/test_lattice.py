@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import rbtools
+from rbtools import registry
 from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.base import Attack
+from rbtools.attacks.curve import CurveAttack
 from rbtools.attacks.cw_l2 import CWL2
 from rbtools.attacks.pgd import PGD
 from rbtools.errors import RbError
+from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from tests.networks import images_for, linear
 
 ORDER = {"linf": torch.inf, "l2": 2, "l1": 1}
@@ -56,10 +59,10 @@ def ball(image: Tensor, eps: float, norm: str) -> Tensor:
     return points[((points >= 0) & (points <= 255)).all(1)].view(-1, 1, 1, 2)
 
 
-def robust(network: nn.Module, images: Tensor, labels: Tensor, norm: str) -> Tensor:
+def robust(network: nn.Module, images: Tensor, labels: Tensor, eps: float, norm: str) -> Tensor:
     """Which images no image of 8 bits in the ball makes the network misclassify."""
     verdicts = [
-        (network((ball(image, EPS[norm], norm) / 255).float()).argmax(1) == label).all()
+        (network((ball(image, eps, norm) / 255).float()).argmax(1) == label).all()
         for image, label in zip(images, labels, strict=True)
     ]
     return torch.stack(verdicts)
@@ -81,7 +84,7 @@ def test_every_attack_agrees_with_all_lattice_points(name: str, norm: str) -> No
     if attack is None:
         pytest.skip(f"{name} has no {norm}")
     network, images, labels = two_pixels()
-    safe = robust(network, images, labels, norm)
+    safe = robust(network, images, labels, EPS[norm], norm)
     assert 15 < safe.sum() < N - 15
     result = rbtools.evaluate(network, (images, labels), attack, keep_images=True)
     assert result.correct[safe].all()  # what no point of the lattice breaks counts as robust
@@ -116,8 +119,6 @@ def test_points_are_rounded_to_the_nearest_level_that_stays_in_the_ball(norm: st
 
 
 def test_without_a_grid_nothing_of_an_attack_changes() -> None:
-    from rbtools import registry
-
     assert "grid" not in registry.config(PGD())
     assert registry.config(PGD(grid="8bit")) == {**registry.config(PGD()), "grid": "8bit"}
 
@@ -144,3 +145,16 @@ def test_an_image_of_more_than_8_bits_or_a_ball_without_another_image_is_an_erro
     for attack in (PGD(eps=0.9 / 255, grid="8bit"), CWL2(eps=0.9 / 255, grid="8bit")):
         with pytest.raises(RbError, match=r"0\.9/255.*the only one"):
             rbtools.evaluate(network, ((images * 255).byte(), labels), attack)
+
+
+def test_a_curve_on_the_lattice_has_its_distances() -> None:
+    network, images, labels = two_pixels()
+    eps = tuple(level / 255 for level in range(1, 6))
+    output = DistanceOutput(CurveAttack(queries=300, grid="8bit"), eps)
+    result = rbtools.evaluate(network, (images, labels), DistanceTask((output,)))
+    levels = result.outcomes[:, 0][result.outcomes[:, 0].isfinite()] * 255
+    assert (levels - levels.round()).abs().max() < 1e-3 and len(set(levels.round().tolist())) > 3
+    *accuracies, _ = output.entries(result.outcomes.numpy(), {})
+    for entry in accuracies:
+        exact = float(robust(network, images, labels, entry["eps"], "linf").float().mean())
+        assert exact - 1e-6 <= entry["value"] <= exact + 0.1 and entry["grid"] == "8bit"
