@@ -58,7 +58,11 @@ def searched(attack: Method) -> Method:
     """The attack with the eps that its search has: in L-infinity whole steps of 1/255."""
     if attack.grid == "none" or attack.norm != "linf":
         return attack
-    return replace(attack, eps=math.floor(_in_levels(attack.eps)) / _LEVELS)  # type: ignore[type-var]
+    return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
+
+
+def _with_eps(attack: Method, eps: float) -> Method:
+    return replace(attack, eps=eps)  # type: ignore[call-arg]  # a field of every subclass
 
 
 def _in_levels(eps: float) -> float:
@@ -86,7 +90,7 @@ def run(
             " them first, or give uint8 images."
         )
     target, search = OnLattice(target), searched(attack)
-    search = replace(search, eps=search.eps * (1 + _SLACK))  # type: ignore[type-var]
+    search = _with_eps(search, search.eps * (1 + _SLACK))
     points, findings = search.run(target, images, labels, draws)
     if attack.norm == "linf" or attack.batch_dependent:
         return project(points, images, attack), findings
@@ -98,7 +102,7 @@ def run(
             rows = rows[lost & ~target.still_correct(points[rows], labels[rows])]
         if not len(rows):
             break
-        smaller = replace(search, eps=attack.eps * share)  # type: ignore[type-var]
+        smaller = _with_eps(search, attack.eps * share)
         points[rows], _ = smaller.run(target, images[rows], labels[rows], draws.take(rows))
         inside[rows] = project(points[rows], images[rows], attack)
     return inside, findings

@@ -350,7 +350,7 @@ def curve(
     distances = parse_units.distances(eps or _CURVE[norm], norm, work.screen.warn)
     names = list(dict.fromkeys(name.strip() for name in attacks.split(",") if name.strip()))
     try:
-        searches = [replace(search_named(name, norm, queries), grid=grid) for name in names]  # type: ignore[type-var]
+        searches = [replace(search_named(name, norm, queries), grid=grid) for name in names]
     except RbError as wrong:
         raise UsageError(f"--attacks: {wrong}") from None
     if not searches:

@@ -258,8 +258,8 @@ def header_of(path: str | Path) -> dict[str, Any]:
             text = read_plain(os.path.join(path, CLAIM))
         except OSError:
             raise RbError(
-                f"{path} has no {CLAIM}. Expected the folder of one result in DIR of rb-attack --grid 8bit"
-                " --save-adv DIR:format=png."
+                f"{path} has no {CLAIM}. Expected DIR of rb-attack --grid 8bit --save-adv DIR:format=png, or"
+                " the folder of a result in it."
             ) from None
         return _checked(path, text, ("n", "eps"))
     with _opened(path) as stream:
@@ -408,16 +408,33 @@ def verify_evidence(
     says why. `weights`: the file of the record's checkpoint, which `hints` describe where the record names
     none. Raises RbError for a file that is none, and for a record whose model or data are missing.
     """
-    header = header_of(path)
-    try:
-        with_weights = record if weights is None else with_file(record, weights, run, hints)
-        inputs = resolve_inputs(with_weights, run, str(header.get("split", "test")))
-    except OtherCheckpoint as other:
-        verdict = {"verdict": "differs", "claimed": _claim(record, header).get("value"), "reason": str(other)}
-    else:
-        verdict = _verdict(inputs, header, path)
-    entries = {str(header.get("metric")): verdict}
+    entries: dict[str, Any] = {}
+    for one in _results(path):
+        header = header_of(one)
+        try:
+            with_weights = record if weights is None else with_file(record, weights, run, hints)
+            inputs = resolve_inputs(with_weights, run, str(header.get("split", "test")))
+        except OtherCheckpoint as other:
+            claimed = _claim(record, header).get("value")
+            verdict = {"verdict": "differs", "claimed": claimed, "reason": str(other)}
+        else:
+            if one != path and header.get("checkpoint") != inputs.checkpoint:
+                continue  # of another model
+            verdict = _verdict(inputs, header, one)
+        metric = str(header.get("metric"))
+        if metric not in entries or verdict["verdict"] == "match":  # others may be of fewer images
+            entries[metric] = verdict
+    if not entries:
+        raise RbError(f"{path} has no images of this model. Expected those that rb-attack saved for it.")
     return {**record, "verify": {**consistency.summary(record), "entries": entries}}
+
+
+def _results(path: str) -> list[str]:
+    """The path itself or, of a folder of such, each folder of PNGs in it."""
+    if not os.path.isdir(path) or os.path.exists(os.path.join(path, CLAIM)):
+        return [path]
+    folders = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    return [one for one in folders if os.path.exists(os.path.join(one, CLAIM))] or [path]
 
 
 def _claim(record: Mapping[str, Any], header: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -99,7 +99,7 @@ def test_edited_pngs_and_claims_differ(known: dict[str, Record]) -> None:
     with pytest.raises(RbError, match="is damaged"):
         judge(record, "edited")
     with pytest.raises(RbError, match=r"has no claim\.json"):
-        judge(record, "adv")
+        judge(record, "rb-store")
 
 
 def test_the_commands_agree_and_say_what_the_grid_gives_back(known: dict[str, Record]) -> None:
@@ -113,8 +113,13 @@ def test_the_commands_agree_and_say_what_the_grid_gives_back(known: dict[str, Re
     values = json.loads(done.stdout)["metrics"]
     more = values["pgd5.24"] - values["real"]
     assert f"pgd5.24 on 8-bit images: {values['pgd5.24']:.4f}, {abs(more):.4f}" in done.stderr
-    good = run("verify", f"--adv {folder()} --store rb-store", done.stdout)
-    assert good.exit_code == 0 and "1 match" in good.stderr, good.stderr
+    run("attack", f"pgd --steps 5 --eps 8 --n {N} --grid 8bit --save-adv adv:format=png", [known["erm"]])
+    other = Path("adv/other")
+    shutil.copytree(next(Path("adv").iterdir()), other)
+    header = json.loads((other / "claim.json").read_text("utf-8"))
+    (other / "claim.json").write_text(json.dumps(header | {"checkpoint": "sha256:0"}), "utf-8")
+    good = run("verify", "--adv adv --store rb-store", done.stdout)
+    assert good.exit_code == 0 and "2 match" in good.stderr, good.stderr
     again = run("attack", f"pgd --steps 5 --eps 24 --n {N} --store rb-store", done.stdout)
     assert again.exit_code == 1 and "grid '8bit' there and None here" in again.stderr
 
