@@ -348,7 +348,9 @@ EVALUATIONS: dict[str, Callable[[Record], Record]] = {
     ),
     "CertifiedTask": _task(CertifiedTask(CERTIFIERS.build("crown"), (1 / 255,)), n=2),
     "CertifiedTask by ibp": _task(CertifiedTask(CERTIFIERS.build("ibp"), (1 / 255,))),
-    "SmoothingTask": _task(SmoothingTask(SmoothingOutput(CERTIFIERS.build("smooth", samples=200), (0.1,)))),
+    "SmoothingTask": _task(
+        SmoothingTask(SmoothingOutput(CERTIFIERS.build("smooth", samples=40, select=10), (0.1,)))
+    ),
     "ScreenTask": _two_phase,
     "_SampleTask": _two_phase,
 }
@@ -563,9 +565,9 @@ def test_a_prior_on_the_host_gives_the_numbers_of_one_on_the_device(monkeypatch:
         monkeypatch.setattr(streaming, "fits", lambda size, device, fits=fits: fits or size < 4000)
         for micro_batch in (None, 2):
             with PretendDevice():
-                record = trained_for(3, METHODS.build("fgsm-pgi"), "cuda", epochs=3, micro_batch=micro_batch)
+                record = trained_for(3, METHODS.build("fgsm-pgi"), "cuda", epochs=2, micro_batch=micro_batch)
             losses.append(record["train"]["history"]["loss"])
-    losses.append(trained_for(3, METHODS.build("fgsm-pgi"), "cpu", epochs=3)["train"]["history"]["loss"])
+    losses.append(trained_for(3, METHODS.build("fgsm-pgi"), "cpu", epochs=2)["train"]["history"]["loss"])
     assert losses[0] == losses[2] == losses[4] and losses[1] == losses[3]
 
 
@@ -601,7 +603,7 @@ def test_a_step_of_a_supernet_does_not_wait(
     """Losses are read every 32 steps, and at the end of an epoch."""
     monkeypatch.setattr(streaming, "fits", lambda size, device: fits)
     totals = []
-    for number in (1, 2, 6):  # the first fills caches
+    for number in (1, 2, 4):  # the first fills caches
         with PretendDevice() as device:
             of_supernet(name, "cuda", steps=number)
         totals.append(Counter(device.waits))
@@ -689,7 +691,8 @@ def waits_of_a_batch(run: Callable[[Run], Any], size: int, monkeypatch: Any) -> 
 def test_a_batch_more_of_a_measure_waits_no_more_than_its_budget(
     name: str, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = {"bound": {"paper": "robbench"}}.get(name, {})
+    few = {"hessian": {"probes": 3}, "wci": {"probes": 3}, "nu": {"steps": 4}}
+    own = {"bound": {"paper": "robbench"}, **few}.get(name, {})
     chosen, attack = MEASURES.build(name, **own), perturbing(("pgd",), (8 / 255,), 2, None)
 
     def measured(run: Run) -> None:

@@ -445,6 +445,7 @@ _evaluation_options = (
     _indices_part,
     _batch_option,
     click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
+    click.option("--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."),
     click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force"),
     *_store_options,
     *_message_options,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,10 +25,10 @@ from rbtools.cli.sink import (
     where_option,
 )
 from rbtools.cli.source import name_of
-from rbtools.errors import UsageError
-from rbtools.records import dumps, metric_name, parse_again
+from rbtools.errors import RbError, UsageError
+from rbtools.records import dumps, expr, metric_name, parse_again
 from rbtools.registry import param
-from rbtools.scoring import assertions, merge, rank_order, same_model
+from rbtools.scoring import assertions, merge, rank_order, same_model, union
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
     Latest,
@@ -181,7 +182,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
-        ranking = _ranking(sink, choice)
+        ranking = _ranking(sink, choice, conditions)
         if ranking is not None:
             ranking.store = store
             if options.against is not None:
@@ -270,7 +271,7 @@ def _choice(options: RankingOptions) -> RankOptions:
     )
 
 
-def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
+def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion]) -> Ranking | None:
     """All records in their order; None if there are none."""
     records: Iterable[Read] = sink.stream()
     members: dict[bytes, list[dict[str, Any]]] = {}
@@ -285,12 +286,16 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     if keyed is None:
         return None
     keys, records = keyed
+    worst_cases = _unions([key.text for key in (*keys, *choice.front)], conditions)
+    if worst_cases:
+        joined = (union.with_entries(record, worst_cases) for _, record in records)
+        records = ((dumps(record), record) for record in joined)
     values, points = RankValues(keys), RankValues(choice.front)
     grouping = Grouping(choice.within)
     keep = choice.ci or choice.front or choice.pivot
 
     def united(old: Standing, new: Standing) -> Standing:
-        record = unions.of(parse_again(old.text), parse_again(new.text))
+        record = union.with_entries(unions.of(parse_again(old.text), parse_again(new.text)), worst_cases)
         for entry in (old, new):
             values.forget(entry.values)
             points.forget(entry.points)
@@ -308,6 +313,15 @@ def _ranking(sink: Sink, choice: RankOptions) -> Ranking | None:
     unions.count += latest.lost
     _tell(unions, datasets, choice, keys, latest, sink.screen)
     return Ranking(keys, latest.ranked(), members, values.missing, parts)
+
+
+def _unions(texts: Iterable[str], conditions: Iterable[assertions.Assertion]) -> list[expr.Expression]:
+    """The unions among keys and conditions: as metrics of the records they have an interval."""
+    found = {one.value.text: one.value for one in conditions}
+    for text in texts:
+        with contextlib.suppress(RbError):  # a metric may have any name
+            found[text] = expr.compile(text)
+    return [one for one in found.values() if one.union is not None]
 
 
 def _merged(

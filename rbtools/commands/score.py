@@ -18,7 +18,7 @@ from rbtools.plain_files import read_settings
 from rbtools.records import Line, dumps, parse_again, results
 from rbtools.scoring import merge, minmax, plan, same_model
 from rbtools.scoring.composite import Composite
-from rbtools.scoring.derived import Derived, derived
+from rbtools.scoring.derived import Derived, derived, explained
 
 
 @shared.command()
@@ -64,6 +64,14 @@ from rbtools.scoring.derived import Derived, derived
     " score, none is computed.",
 )
 @click.option(
+    "--explain",
+    "explains",
+    multiple=True,
+    metavar="'union(...)'",
+    help="Store a union as a metric, and say which part breaks how many images, how many alone, and which"
+    " fewest parts break the same.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Compute no score; report what would be scored, by which metrics."
 )
 @click.option("--force", is_flag=True, help="Let --add overwrite a metric of another origin.")
@@ -78,6 +86,7 @@ def main(
     within: str | None,
     missing: str,
     adds: tuple[str, ...],
+    explains: tuple[str, ...],
     force: bool,
     replace: bool,
     dry_run: bool,
@@ -91,7 +100,8 @@ def main(
     less is better, such as ge.* or seconds_per_epoch, are inverted), and the score is their weighted mean.
     The record keeps the contribution of each metric. Several records of one checkpoint are merged. Reads all
     records before it writes the first, except with --add alone. optimality('pgd20') in --add is AttackBench's
-    local optimality of an attack among all of the model that have several distances.
+    local optimality of an attack among all of the model that have several distances. union(aa.8,
+    corrupt.*.3) is the accuracy on the images that survive all of these (--per-image).
 
     \b
     Examples:
@@ -99,16 +109,17 @@ def main(
       rb-score --metric 'acc,mean(pgd20.*),seconds_per_epoch' --missing renormalise results.jsonl
       rb-score --preset prbench --within dataset,arch.name leaderboard.jsonl
       rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
+      rb-score --explain 'union(acc,pgd20.*)' results.jsonl
     """
     composite = Composite(
         _asked(metrics, weights), preset=preset, within=names(within, "--within"), missing=missing
     )
-    only_add = bool(adds) and not (metrics or preset or weights)
+    only_add = bool(adds or explains) and not (metrics or preset or weights)
     if only_add and within is not None:
         raise UsageError(
             "--within is for a score, but --add alone computes none. Name its metrics with --metric."
         )
-    derived_metrics = [derived(text) for text in adds]
+    derived_metrics = [*map(derived, adds), *map(explained, explains)]
     with shared.opened_output(source, screen) as output:
         held = _Held(composite, [] if dry_run else derived_metrics, force or replace, screen, source.strict)
         failed = held.read(dataclasses.replace(source, merge=merge), output, stream=only_add and not dry_run)
@@ -216,8 +227,11 @@ class _Held:
         try:
             for metric in self.adds:
                 result = metric.added(result, replace=self.replace)
-                if result["evals"][-1]["value"] is None:
+                entry = result["evals"][-1]
+                if entry["value"] is None:
                     self.without[metric.name] = self.without.get(metric.name, 0) + 1
+                for line in _explanation(entry) if metric.explain else ():
+                    self.screen.say(f"{name_of(record)}: {line}")
         except RbError as wrong:
             message = f"{where(line)} ({name_of(record)}): {wrong}"
             stop_if_strict(self.strict, message)
@@ -245,6 +259,26 @@ class _Held:
         entries = self.composite.entries()
         for text, works in zip(self.texts, self.working, strict=True):
             yield dumps(_with_score(parse_again(text), next(entries))) if works else text
+
+
+def _explanation(entry: dict[str, Any]) -> Iterator[str]:
+    """Lines about who broke what in a union."""
+    if entry["value"] is None:
+        yield f"{entry['metric']}: {entry['reason']}"
+        return
+    low, high = entry["ci95"]
+    yield f"{entry['metric']} is {entry['value']:.4g} [{low:.4g}, {high:.4g}] of {entry['n']} images."
+    about = entry["explained"]
+    left = entry["n"]
+    for name, gain in about["gain"]:
+        left -= gain
+        alone = f"{about['broken'][name]} ({about['only'][name]} alone)"
+        yield f"  {name} breaks {alone}, {gain} more than those above: {left} survive."
+    smallest = ", ".join(about["smallest"]) or "no part"
+    if about.get("proven", True):
+        yield f"  The fewest parts that break the same images: {smallest}."
+    else:
+        yield f"  These parts break the same images, and perhaps fewer do: {smallest}."
 
 
 def _in_words(term: minmax.Term) -> str:

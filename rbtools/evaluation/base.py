@@ -228,6 +228,11 @@ class Output:
         correct: np.ndarray = outcomes[:, 1:].argmax(1) == outcomes[:, 0] if self.detail else outcomes > 0
         return correct
 
+    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
+        """Which examples (n,) count in the value of one of its entries: bool. None where it is no share of
+        examples."""
+        return self.correct(outcomes)
+
     def entry_template(self) -> list[dict[str, Any]]:
         """The fields of each entry that do not depend on outcomes: its metric and its settings."""
         raise NotImplementedError

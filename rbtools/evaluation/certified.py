@@ -196,6 +196,10 @@ class SmoothingOutput(Output):
         correct: np.ndarray = (outcomes[:, 1] == 1) & (self.certified(outcomes) >= self.radii[0])
         return correct
 
+    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
+        certified: np.ndarray = (outcomes[:, 1] == 1) & (self.certified(outcomes) >= entry["eps"])
+        return certified
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         n, right = len(outcomes), outcomes[:, 1] == 1
         certified = self.certified(outcomes)

@@ -50,6 +50,10 @@ class DistanceOutput(Output):
     def postprocess_key(self) -> dict[str, Any]:
         return {"eps": list(self.eps)}
 
+    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
+        """Which examples are not broken within the distance of the entry."""
+        return outcomes[:, 0].astype(np.float64) > entry["eps"] if "eps" in entry else None
+
     def measure(self, batch: Batch) -> Outcome:
         from rbtools.attacks.minimal_norm import distances
 

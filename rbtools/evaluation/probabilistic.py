@@ -84,6 +84,13 @@ class NoisyCopiesOutput(Output):
         correct: np.ndarray = outcomes == self.samples
         return correct
 
+    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
+        if "rho" not in entry:
+            return None  # PR_D is a mean over copies
+        most = self.read.allowed(self.samples, entry["rho"])
+        passed: np.ndarray = (outcomes >= 0) & (self.samples - outcomes <= most)
+        return passed
+
     def outcome(self, copies: Copies) -> Outcome:
         """The outcomes of a batch."""
         return Outcome(copies.right, copies.totals)
@@ -120,6 +127,16 @@ class SequentialOutput(NoisyCopiesOutput):
 
     def findings(self, outcomes: np.ndarray) -> Sequence[dict[str, Any]]:
         return estimate.stopped_findings(outcomes, self.read, self.samples, self.adaptive)
+
+    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
+        right, drawn, decision = (
+            outcomes[:, 0],
+            outcomes[:, 1],
+            outcomes[:, 2 + self.read.rho.index(entry["rho"])],
+        )
+        most = [self.read.allowed(int(draws), entry["rho"]) for draws in drawn]
+        passed: np.ndarray = (right >= 0) & np.where(decision < 0, drawn - right <= most, decision == 1)
+        return passed
 
     def outcome(self, copies: Copies) -> Outcome:
         """The rows of a batch."""

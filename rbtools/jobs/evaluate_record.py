@@ -28,7 +28,7 @@ from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import divide, model_checks
 from rbtools.jobs.evidence import logits_of
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
-from rbtools.records import dumps, metric_name, results
+from rbtools.records import answers, dumps, metric_name, results
 from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
@@ -84,7 +84,12 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
     report_warnings(entries, inputs.run)
-    return inputs.record_with_data(), entries, implicit_entries
+    record = inputs.record_with_data()
+    if any(answers.FIELD in entry for entry in [*entries, *implicit_entries]):
+        dataset = inputs.data.load()
+        labels = dataset.labels[inputs.data.order(dataset.labels)[: inputs.n]]
+        record = answers.with_labels(record, examples_digest(inputs), labels.numpy())
+    return record, entries, implicit_entries
 
 
 def report_warnings(entries: Sequence[Entry], run: Run) -> None:
@@ -174,6 +179,8 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     implicit_entries: Entries = []
     for unit, entries in zip(units, computed, strict=True):
         shown = [_without_large_detail(entry, unit.entries_key, run) for entry in entries or ()]
+        if run.per_image:
+            shown = [_with_answers(entry, unit, inputs) for entry in shown]
         (implicit_entries if unit.output.implicit else requested).extend(shown)
     requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
     return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
@@ -264,6 +271,23 @@ def _without_large_detail(entry: Entry, key: str, run: Run) -> Entry:
     if run.store.folder is None or "detail" not in entry or len(dumps(entry["detail"])) <= LARGE_DETAIL:
         return entry
     return {**entry, "detail": {"stored": key}}
+
+
+def examples_digest(inputs: Inputs) -> str:
+    """The name of the list of examples, of which an evaluation takes the first n."""
+    data = inputs.data
+    return digest({"data": data.fingerprint, "split": data.split, **data.protocol()})[:16]
+
+
+def _with_answers(entry: Entry, unit: _CacheUnit, inputs: Inputs) -> Entry:
+    """The entry with a bit for each image, where its value is a share of images."""
+    if not metric_name.is_share(entry["metric"]) or not entry.get("n"):
+        return entry
+    outcomes = Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n)
+    right = unit.output.counted(outcomes, entry) if len(outcomes) == inputs.n else None
+    if right is None or right.ndim != 1 or abs(int(right.sum()) / entry["n"] - entry["value"]) > 1e-6:
+        return entry
+    return {**entry, answers.FIELD: answers.packed(right, examples_digest(inputs))}
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:

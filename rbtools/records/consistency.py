@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rbtools import proportions
-from rbtools.records import checksums, metric_name, results, schema
+from rbtools.errors import RbError
+from rbtools.lazy import np
+from rbtools.records import answers, checksums, metric_name, results, schema
 from rbtools.records.results import is_number
 
 Record = Mapping[str, Any]
@@ -295,6 +297,36 @@ def _parts(record: Record, measured: Sequence[_Measured]) -> _Findings:
                 yield name, "parts", f"{name} is {value:.6g}, not the mean of its five severities."
 
 
+def _unions(record: Record, measured: Sequence[_Measured]) -> _Findings:
+    """Unions above a part, and answers of images that are damaged or are not those of the parts."""
+    for name, value, entry, _ in measured:
+        try:
+            given = answers.of(entry)
+        except RbError as wrong:
+            yield name, "answers", str(wrong)
+            continue
+        parts = entry.get("union")
+        if not isinstance(parts, Mapping):
+            continue
+        least = min((one for one in parts.values() if is_number(one)), default=1.0)
+        if value > least + _EXACT:
+            yield name, "parts", f"{name} is {value:.6g}, above its least part, which is {least:.6g}."
+        rows = [row for one in parts if (row := _answers_of(record, one)) is not None]
+        whole = given is not None and len(rows) == len(parts)
+        if whole and all(row.examples == given.examples for row in rows):
+            every = np.stack([row.right[: len(given.right)] for row in rows]).all(0)
+            if len(every) == len(given.right) and (every != given.right).any():
+                count = int((every != given.right).sum())
+                yield name, "parts", f"{name} differs from the answers of its parts for {count} images."
+
+
+def _answers_of(record: Record, name: str) -> answers.Answers | None:
+    try:
+        return answers.of(results.last_entry(record, name))
+    except RbError:
+        return None  # it is named where it stands
+
+
 def _is_difference_of(entry: Entry, train: Entry, test: Entry) -> bool:
     """Whether a generalisation error belongs to these results: neither was replaced later by one with other
     settings."""
@@ -403,5 +435,5 @@ def standard_error(value: float, entry: Entry) -> float | None:
 
 
 RULES: tuple[Callable[[Record, Sequence[_Measured]], _Findings], ...] = (
-    _edited, _present, _interval, _shares, _units, _parts, _orders, _certificates,
+    _edited, _present, _interval, _shares, _units, _parts, _unions, _orders, _certificates,
 )  # fmt: skip

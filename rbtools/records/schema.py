@@ -72,6 +72,7 @@ RECORD = (
         "the checksum of each entry of evals, by metric, written with the entry: rb-verify --inconsistent"
         " names entries that were changed since",
     ),
+    Field("examples", "label", "of --per-image: by the digest of a list of examples, their classes"),
     Field(
         "error",
         "result",
@@ -306,12 +307,27 @@ EVALS = (
     Field("layers", "result", "of wci: the term of each layer"),
     Field("negative", "result", "of wci: layers whose estimate is negative and counts as 0"),
     Field("tests", "result", "of rb-attack check: each test, and by how much it holds"),
+    Field("union", "result", "of a union: its parts, and the value of each"),
+    Field(
+        "explained",
+        "result",
+        "of rb-score --explain: images that each part breaks, and breaks alone; the parts in the order of"
+        " what each adds; the smallest set with the same union",
+        page="omitted",
+    ),
     Field("contributions", "result", "of a score: what each term adds"),
     Field("std", "result", "of a mean by rb-rank: the standard deviation of the sample"),
     Field(
         "detail",
         "result",
         "with --detail: confusion matrix and mean confidences, or what is certified of each image",
+        page="omitted",
+    ),
+    Field(
+        "answers",
+        "result",
+        "of --per-image: the digest of the list of examples, their number, and a bit for each: whether it"
+        " counts in the value",
         page="omitted",
     ),
     Field("sanity", "label", "what a check of the model's outputs found", "label"),

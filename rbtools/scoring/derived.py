@@ -6,18 +6,20 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results
+from rbtools.scoring import union
 
 
 class Derived(NamedTuple):
-    """A name and the expression that makes its value."""
+    """A name and the expression that makes its value. explain: a union's entry says what each part breaks."""
 
     name: str
     compiled: expr.Expression
+    explain: bool = False
 
     @property
     def compares_results(self) -> bool:
         """Whether it needs results that may be in several records of one model."""
-        return "optimality(" in self.compiled.text
+        return any(function in self.compiled.text for function in ("optimality(", "union(", "union.common("))
 
     def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
         """The record with the metric. If it cannot be computed, its entry has a reason.
@@ -32,7 +34,9 @@ class Derived(NamedTuple):
         }
         try:
             value = self.compiled(record)
-            if results.is_number(value):
+            if self.compiled.union is not None:
+                entry |= union.entry(record, self.compiled, explain=self.explain)
+            elif results.is_number(value):
                 entry["value"] = value
             else:
                 entry["reason"] = f"the value is {expr.kind(value)}, not a number"
@@ -46,6 +50,20 @@ class Derived(NamedTuple):
                 " --force."
             )
         return results.add(record, entry, replace=replace)
+
+
+def explained(text: str) -> Derived:
+    """A union as a metric of that name, with what its parts break.
+
+    Raises UsageError for another expression.
+    """
+    try:
+        compiled = expr.compile(text.strip())
+    except RbError as wrong:
+        raise UsageError(f"--explain: {wrong}") from None
+    if compiled.union is None:
+        raise UsageError(f"--explain is '{text}'. Expected a union, such as 'union(aa.8, corrupt.*.3)'.")
+    return Derived(compiled.text, compiled, explain=True)
 
 
 def derived(text: str) -> Derived:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from rbtools.records import checksums, results
+from rbtools.records import answers, checksums, results
 from rbtools.records import metric_name as metric_names
 from rbtools.scoring.same_model import described
 
@@ -36,6 +36,7 @@ def united(old: Record, new: Record) -> dict[str, Any]:
     sums = {name: text for name, text in checksums.known(old).items() if name in from_old}
     sums |= {name: text for name, text in checksums.known(new).items() if name not in from_old}
     parts = {"metrics": dict(metrics), "evals": evals, checksums.FIELD: sums}
+    parts[answers.LABELS] = answers.all_labels(old, new)
     return {**record, **{name: part for name, part in parts.items() if name in record}}
 
 

@@ -14,6 +14,8 @@ natural, `std` that of a sample (n - 1), `count` says how many values there are.
 number of edges in which a cell of NAS-Bench-201 differs from that one (index, or name or string in quotes).
 `optimality('pgd20')` is AttackBench's local optimality of an attack: its curve of accuracy over eps
 beside the lowest of all attacks of the record, of which each has two distances or more.
+`union(aa.8, corrupt.*.3)` is the accuracy on the images that survive all of these, from each image's answer
+(`--per-image`); `union.common(...)` where they are of different numbers of images.
 **Names** are those of metrics (`pgd20.l2.0.5`), else paths in the record (`train.method`), else
 fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to
 the name; spaces make it an operator: `acc-pgd20.8` is one name, `acc - pgd20.8` a difference.
@@ -59,6 +61,13 @@ class Expression:
         """Whether it is just a mean of metrics, `mean(fgsm.*, acc)`."""
         inner = self.text.strip().removeprefix("mean(").removesuffix(")")
         return self.text.strip() == f"mean({inner})" and all(map(is_bare, items(inner)))
+
+    @property
+    def union(self) -> list[str] | None:
+        """The names and globs of a union, if it is nothing but that: `union(aa.8, corrupt.*.3)`."""
+        function, sign, inner = self.text.strip().removesuffix(")").partition("(")
+        names = items(inner) if function in ("union", "union.common") and sign else []
+        return names if names and all(map(is_bare, names)) else None
 
     def number(self, record: Record) -> float | None:
         """The value if it is a number, None if the record has none.

@@ -112,6 +112,11 @@ def function(token: Token, arguments: list[Argument]) -> Node:
         of_record, inner = values.of_record(token.text), arguments[0].node
         assert inner is not None
         return lambda record: of_record(record, inner(record))
+    if token.text in values.OF_METRICS:
+        of_metrics, words = values.of_record(token.text), [argument.word for argument in arguments]
+        if "" in words:
+            raise value_error(token, f"{token.text}() takes names of metrics and globs")
+        return lambda record: of_metrics(record, words)
     named = {argument.word for argument in arguments if argument.node}
     places = [(argument.word, argument.node, matcher(argument.word)) for argument in arguments]
 

@@ -141,7 +141,12 @@ OF_RECORD = {
     "distance": "rbtools.spaces.nasbench201:distance",
     "optimality": "rbtools.scoring.optimality:optimality",
 }
-FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD)
+# Functions of a record and the names of some of its metrics, likewise.
+OF_METRICS = {
+    "union": "rbtools.scoring.union:union",
+    "union.common": "rbtools.scoring.union:common_union",
+}
+FUNCTIONS = (*_OF_MANY, "count", *_OF_ONE, *OF_RECORD, *OF_METRICS)
 
 
 def takes_one(function: str) -> bool:
@@ -150,8 +155,8 @@ def takes_one(function: str) -> bool:
 
 
 def of_record(function: str) -> Callable[[Mapping[str, Any], Any], Number]:
-    """A function of a record and a value; it raises RbError if the record does not fit."""
-    module, _, name = OF_RECORD[function].partition(":")
+    """A function of a record and a value, or names; it raises RbError if the record does not fit."""
+    module, _, name = (OF_RECORD | OF_METRICS)[function].partition(":")
     loaded: Callable[[Mapping[str, Any], Any], Number] = getattr(importlib.import_module(module), name)
     return loaded
 

@@ -1,0 +1,133 @@
+"""What a model did on each image: a bit an image in an entry, in the fixed order of the evaluation.
+
+With `--per-image` an entry has `answers`: the digest of its list of examples, how many there are, and a bit
+for each, 1 where the image counts in the value (correct, robust, certified ...), in base64: 1.7 KB for 10,000
+images. A record has the classes of each list once, in `examples`, for accuracies of single classes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.lazy import np
+
+FIELD = "answers"
+LABELS = "examples"
+_MOST = 1 << 24  # images of a list; a record of somebody else may say anything
+
+
+class Answers(NamedTuple):
+    """examples: the digest of the list; right: bool (N,), whether each image counts in the value."""
+
+    examples: str
+    right: np.ndarray
+
+
+def packed(right: np.ndarray, examples: str) -> dict[str, Any]:
+    """The field of an entry. right: bool (N,)."""
+    bits = base64.b64encode(np.packbits(right).tobytes()).decode()
+    return {"examples": examples, "images": len(right), "bits": bits}
+
+
+def of(entry: Mapping[str, Any]) -> Answers | None:
+    """The answers that an entry holds; None if it has none.
+
+    Raises RbError, which names the metric, where they are cut off, of another length, or contradict the
+    value.
+    """
+    if FIELD not in entry:
+        return None
+    try:
+        return _unpacked(entry)
+    except ValueError as wrong:
+        raise RbError(
+            f"The answers of {entry.get('metric')} are damaged: {wrong}. Evaluate again with --per-image, or"
+            " leave them out."
+        ) from None
+
+
+def _unpacked(entry: Mapping[str, Any]) -> Answers:
+    field = entry[FIELD]
+    known = isinstance(field, Mapping) and isinstance(field.get("examples"), str)
+    if not known or not isinstance(field.get("bits"), str) or type(field.get("images")) is not int:
+        raise ValueError("expected the fields examples, images and bits")
+    images = field["images"]
+    if not 0 < images <= _MOST:
+        raise ValueError(f"they are of {images} images")
+    try:
+        data = base64.b64decode(field["bits"], validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("the bits are not in base64") from None
+    if len(data) != -(-images // 8):
+        raise ValueError(f"{len(data)} bytes for {images} images")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8))
+    if bits[images:].any():
+        raise ValueError(f"there are bits after image {images}")
+    right = bits[:images].astype(bool)
+    value, n = entry.get("value"), entry.get("n")
+    if (
+        type(n) is not int
+        or not 0 < n <= images
+        or isinstance(value, bool)
+        or not isinstance(value, int | float)
+    ):
+        raise ValueError("the entry has no value and number of images to compare them with")
+    if abs(int(right.sum()) / n - value) > 1e-6:
+        raise ValueError(f"{int(right.sum())} of {n} images count, but the value is {value}")
+    return Answers(field["examples"], right)
+
+
+def packed_labels(labels: np.ndarray) -> dict[str, Any]:
+    """The labels of a list of examples, for `examples` of a record. labels: (N,), classes from 0 on."""
+    data = zlib.compress(labels.astype("<u2").tobytes(), 9)
+    return {"images": len(labels), "labels": base64.b64encode(data).decode()}
+
+
+def with_labels(record: dict[str, Any], examples: str, labels: np.ndarray) -> dict[str, Any]:
+    """The record with the classes (N,) of a list of examples, if it does not know more of them already."""
+    return {**record, LABELS: all_labels(record, {LABELS: {examples: packed_labels(labels)}})}
+
+
+def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The classes that two records know; of a list of examples those of more images."""
+    both = dict(old.get(LABELS) or {})
+    for examples, field in (new.get(LABELS) or {}).items():
+        if examples not in both or _count(field) >= _count(both[examples]):
+            both[examples] = field
+    return both
+
+
+def _count(field: object) -> int:
+    images = field.get("images") if isinstance(field, Mapping) else None
+    return images if type(images) is int else -1
+
+
+def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
+    """The classes (N,) of the images of these answers.
+
+    Raises RbError where the record lacks them, or they are damaged.
+    """
+    count = len(answers.right)
+    field = (record.get(LABELS) or {}).get(answers.examples)
+    if field is None:
+        raise RbError(
+            "The record lacks the classes of its images. rb-store answers adds them where the data set is at"
+            " hand."
+        )
+    try:
+        packed = zlib.decompressobj()
+        data = packed.decompress(base64.b64decode(field["labels"], validate=True), 2 * _MOST)
+        labels = np.frombuffer(data, "<u2")
+        if packed.unconsumed_tail or len(labels) < count:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, zlib.error):
+        raise RbError(
+            f"The classes of the examples {answers.examples} are damaged: expected {count} labels. Evaluate"
+            " again with --per-image."
+        ) from None
+    return labels[:count].astype(np.int64)

@@ -1,0 +1,224 @@
+"""Accuracy on the images that survive several evaluations: `union(aa.8, aa.l2.0.5, corrupt.fog.3)`.
+
+An image counts if it counts in every part: the accuracy against an adversary who chooses the attack or
+corruption for each image (Tramer and Boneh 2019, arXiv:1904.13000: the union of perturbation sets). It is at
+most the smallest of the parts' values, which `min(...)` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.lazy import np
+from rbtools.proportions import wilson
+from rbtools.records import answers, expr, metric_name, results, schema
+
+Record = Mapping[str, Any]
+_MOST_STEPS = 200_000  # of the search for the smallest set
+
+
+class Union(NamedTuple):
+    """The parts of a union, in order, and for each of them which images count: bool (P, N)."""
+
+    names: list[str]
+    right: np.ndarray
+    examples: str
+
+    @property
+    def survived(self) -> np.ndarray:
+        """Which images (N,) count in every part."""
+        survived: np.ndarray = self.right.all(0)
+        return survived
+
+
+def union(record: Record, names: Sequence[str]) -> float:
+    """The share of images that count in all these metrics; globs stand for all shares that they match.
+
+    Raises MissingName for a metric that the record lacks, RbError for one without an answer for each image,
+    and for parts of other weights, other examples, or another number of them.
+    """
+    return float(union_of(record, names).survived.mean())
+
+
+def common_union(record: Record, names: Sequence[str]) -> float:
+    """Like `union`, on the images that all parts were measured on: the first of the longer lists."""
+    return float(union_of(record, names, common=True).survived.mean())
+
+
+def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> Union:
+    """The parts of a union. Raises RbError as `union` does."""
+    entries = [results.last_entry(record, name) for name in _metrics(record, names)]
+    parts = [(entry, _answers(entry)) for entry in entries]
+    (first, given), *others = parts
+    for entry, answer in others:
+        both = f"union() takes parts of the same images and weights: {first['metric']} and {entry['metric']}"
+        if answer.examples != given.examples:
+            fields = schema.of_images() - {"n"}
+            differ = [
+                f"{name} {first.get(name)} and {entry.get(name)}"
+                for name in sorted(fields)
+                if first.get(name) != entry.get(name)
+            ]
+            raise RbError(f"{both} are of other examples{': ' if differ else ''}{', '.join(differ)}.")
+        if entry.get("on") != first.get("on"):
+            raise RbError(f"{both} are of other weights: {first.get('on')} and {entry.get('on')}.")
+        if len(answer.right) != len(given.right) and not common:
+            raise RbError(
+                f"{both} are of {len(given.right)} and {len(answer.right)} images. union.common(...) takes"
+                f" the {min(len(answer.right), len(given.right))} that both have; or evaluate both with the"
+                " same --n."
+            )
+    count = min(len(answer.right) for _, answer in parts)
+    rows = np.stack([answer.right[:count] for _, answer in parts])
+    return Union([entry["metric"] for entry in entries], rows, given.examples)
+
+
+def _metrics(record: Record, names: Sequence[str]) -> list[str]:
+    metrics = record.get("metrics") or {}
+    chosen: dict[str, None] = {}
+    for name in names:
+        matching = expr.expand(name, metrics)
+        if expr.is_glob(name):
+            matching = [one for one in matching if metric_name.is_share(one)]
+        if not matching:
+            raise expr.MissingName(name, record)
+        chosen.update(dict.fromkeys(matching))
+    return list(chosen)
+
+
+def _answers(entry: Record) -> answers.Answers:
+    answer = answers.of(entry)
+    if answer is not None:
+        return answer
+    name = entry.get("metric")
+    if "two_phase" in entry:
+        raise RbError(
+            f"{name} is an estimate: not all images were attacked, so it can be in no union. Attack all of"
+            " them (without --two-phase) with --per-image."
+        )
+    if metric_name.parse(metric_name.without_split(str(name))).stem in ("pr", "pr-all"):
+        raise RbError(f"{name} is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does.")
+    if "records" in entry:
+        raise RbError(
+            f"{name} is a mean over records, so no image has one answer. Add unions before the mean."
+        )
+    raise RbError(
+        f"{name} has no answer for each image. Evaluate again with --per-image (what the store has is found),"
+        " or add the answers that the store has: rb-store answers."
+    )
+
+
+def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
+    """The fields of an entry for an expression that is a union: value, interval, parts, each image's answer.
+
+    explain: with what each part breaks. Raises RbError as `union` does.
+    """
+    assert expression.union is not None
+    whole = union_of(record, expression.union, common=expression.text.startswith("union.common"))
+    survived = whole.survived
+    n, right = len(survived), int(survived.sum())
+    first = results.last_entry(record, whole.names[0])
+    images = {name: first[name] for name in schema.of_images() - {"n"} if name in first}
+    return {
+        **images,
+        "n": n,
+        "value": right / n,
+        "ci95": list(wilson(right, n)),
+        "union": {
+            name: round(float(row.mean()), 6) for name, row in zip(whole.names, whole.right, strict=True)
+        },
+        **({"explained": explained(whole)} if explain else {}),
+        answers.FIELD: answers.packed(survived, whole.examples),
+    }
+
+
+def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
+    """The record with each expression that is a union as a metric of that name, so that it has an interval
+    and an answer for each image. What cannot be computed is left out: evaluating it says why."""
+    for expression in expressions:
+        if expression.union is not None and expression.text not in (record.get("metrics") or {}):
+            try:
+                fields = entry(record, expression)
+            except RbError:
+                continue
+            about = {"tool": "rb-score", "metric": expression.text, "expression": expression.text}
+            record = results.add(record, {**about, **fields}, replace=True)
+    return record
+
+
+# --- who broke what -------------------------------------------------------------------------------
+
+
+def explained(whole: Union) -> dict[str, Any]:
+    """What each part of a union breaks.
+
+    `broken`: the images that it breaks; `only`: those that no other part breaks; `gain`: the order in which
+    each next part breaks most of the images that are left, with their numbers; `smallest`: the fewest parts
+    with the same union, and `proven`: false where the search for fewer was given up.
+    """
+    broken = ~whole.right
+    alone = broken & (broken.sum(0) == 1)
+    order = gains(broken)
+    smallest, proven = smallest_set(broken, [part for part, gain in order if gain])
+    return {
+        "broken": dict(zip(whole.names, broken.sum(1).tolist(), strict=True)),
+        "only": dict(zip(whole.names, alone.sum(1).tolist(), strict=True)),
+        "gain": [[whole.names[part], gain] for part, gain in order],
+        "smallest": [whole.names[part] for part in smallest],
+        **({} if proven else {"proven": False}),
+    }
+
+
+def gains(broken: np.ndarray) -> list[tuple[int, int]]:
+    """Parts in the order in which each next one breaks most of the images that are left: (part, images).
+
+    broken: bool (P, N).
+    """
+    left, parts = np.ones(broken.shape[1], bool), list(range(len(broken)))
+    order = []
+    while parts:
+        counts = [int((broken[part] & left).sum()) for part in parts]
+        part = parts.pop(int(np.argmax(counts)))
+        order.append((part, max(counts)))
+        left &= ~broken[part]
+    return order
+
+
+def smallest_set(broken: np.ndarray, greedy: Sequence[int]) -> tuple[list[int], bool]:
+    """The fewest parts that break what all of them break, and whether that is proven.
+
+    broken: bool (P, N). greedy: parts that do so, perhaps more than are needed. A search of increasing depth:
+    an image that the fewest parts break has to be broken by one of them.
+    """
+    images = {
+        sum(1 << int(part) for part in np.flatnonzero(column)) for column in np.unique(broken, axis=1).T
+    }
+    needed = [
+        one for one in images - {0} if not any(other != one and other & ~one == 0 for other in images - {0})
+    ]
+    needed.sort(key=lambda parts: (parts.bit_count(), parts))
+    steps = 0
+
+    def search(chosen: int, left: list[int], depth: int) -> int | None:
+        nonlocal steps
+        steps += 1
+        if not left:
+            return chosen
+        if depth == 0 or steps > _MOST_STEPS:
+            return None
+        for part in _bits(left[0]):
+            found = search(chosen | 1 << part, [one for one in left if not one >> part & 1], depth - 1)
+            if found is not None:
+                return found
+        return None
+
+    for size in range(len(greedy)):
+        if (found := search(0, needed, size)) is not None:
+            return list(_bits(found)), steps <= _MOST_STEPS
+    return sorted(greedy), steps <= _MOST_STEPS
+
+
+def _bits(number: int) -> Iterator[int]:
+    return (place for place in range(number.bit_length()) if number >> place & 1)

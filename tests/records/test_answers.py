@@ -1,0 +1,72 @@
+"""A bit an image in an entry: what is written is read, and what is damaged is refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rbtools.errors import RbError
+from rbtools.records import answers
+from rbtools.scoring import merge
+
+
+def entry(right: np.ndarray, **more: Any) -> dict[str, Any]:
+    value = {"n": len(right), "value": float(right.mean())}
+    return {"metric": "pgd20.8", **value, answers.FIELD: answers.packed(right, "abc"), **more}
+
+
+@pytest.mark.parametrize("images", [1, 7, 8, 9, 1000])
+def test_what_is_written_is_read(images: int) -> None:
+    right = np.random.default_rng(images).random(images) < 0.7
+    read = answers.of(entry(right))
+    assert read is not None and read.examples == "abc" and np.array_equal(read.right, right)
+    assert answers.of({"metric": "acc", "value": 1.0}) is None
+
+
+def test_ten_thousand_images_take_less_than_two_kilobytes() -> None:
+    assert len(str(answers.packed(np.ones(10_000, bool), "0" * 16))) < 1800
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"bits": "!!"},
+        {"bits": "AAAA"},
+        {"bits": None},
+        {"images": 9},
+        {"images": 0},
+        {"images": 1 << 40},
+        {"images": True},
+        {"examples": None},
+        {"bits": "/w=="},  # eight images count, and not the six of the value
+    ],
+)
+def test_damaged_answers_name_their_metric(damage: dict[str, Any]) -> None:
+    whole = entry(np.arange(8) < 6)
+    with pytest.raises(RbError, match=r"The answers of pgd20\.8 are damaged: .+ Evaluate again"):
+        answers.of({**whole, answers.FIELD: {**whole[answers.FIELD], **damage}})
+    with pytest.raises(RbError, match="damaged"):
+        answers.of({**whole, "value": 0.5})
+    with pytest.raises(RbError, match="damaged"):
+        answers.of({**whole, answers.FIELD: "bits"})
+
+
+def test_classes_of_images_are_read_for_the_first_of_a_list() -> None:
+    labels = np.arange(600) % 300
+    record = answers.with_labels({"arch": {}}, "abc", labels)
+    few = answers.of(entry(np.ones(5, bool)))
+    assert few is not None and answers.labels_of(record, few).tolist() == [0, 1, 2, 3, 4]
+    shorter = answers.with_labels(record, "abc", labels[:10])
+    assert shorter == record  # the longer list stays
+    with pytest.raises(RbError, match="lacks the classes"):
+        answers.labels_of({}, few)
+    for field in ({}, {"labels": "AAAA"}, {"labels": 3}, "text", answers.packed_labels(labels[:3])):
+        with pytest.raises(RbError, match="damaged: expected 5 labels"):
+            answers.labels_of({answers.LABELS: {"abc": field}}, few)
+
+
+def test_merged_records_know_the_classes_of_both() -> None:
+    one, other = (answers.with_labels({"arch": {}}, name, np.arange(4)) for name in "ab")
+    assert list(merge.united(one, other)[answers.LABELS]) == ["a", "b"]

@@ -1,0 +1,147 @@
+"""Unions of metrics against an enumeration in NumPy, what is refused, and who broke what."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rbtools.errors import RbError
+from rbtools.proportions import wilson
+from rbtools.records import answers, consistency, expr, results
+from rbtools.scoring import union
+from rbtools.scoring.derived import derived, explained
+from tests.runner import model, run
+
+NAMES = ("acc", "pgd20.8", "aa.8", "aa.l2.0.5", "corrupt.fog.3", "corrupt.snow.3")
+
+
+def entry(name: str, right: np.ndarray, examples: str = "abc", **more: Any) -> dict[str, Any]:
+    value = {"n": len(right), "value": float(right.mean())}
+    return {"metric": name, **value, answers.FIELD: answers.packed(right, examples), **more}
+
+
+def made(seed: int) -> tuple[dict[str, Any], np.ndarray]:
+    """A record with made-up answers, and whether each image counts: (6, N)."""
+    rng = np.random.default_rng(seed)
+    right = rng.random((len(NAMES), int(rng.integers(1, 300)))) < rng.uniform(0.3, 1, (len(NAMES), 1))
+    return model("a", *map(entry, NAMES, right)), right
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_unions_and_what_explains_them_are_those_of_an_enumeration(seed: int) -> None:
+    record, right = made(seed)
+    assert expr.compile("union(pgd20.8, aa.*)")(record) == pytest.approx(right[1:4].all(0).mean())
+    assert expr.compile("acc - union(*.8)")(record) == pytest.approx(
+        right[0].mean() - right[1:3].all(0).mean()
+    )
+    assert expr.compile("union(*)")(record) <= expr.compile("min(*)")(record)
+    whole = union.union_of(record, ["*"])
+    about = union.explained(whole)
+    broken = ~right
+    assert about["broken"] == dict(zip(NAMES, broken.sum(1).tolist(), strict=True))
+    alone = [int((broken[part] & (broken.sum(0) == 1)).sum()) for part in range(len(NAMES))]
+    assert list(about["only"].values()) == alone
+    assert sum(gain for _, gain in about["gain"]) == broken.any(0).sum()
+    fewest = next(
+        size
+        for size in range(len(NAMES) + 1)
+        if any(
+            (broken[list(some)].any(0) == broken.any(0)).all() if some else not broken.any()
+            for some in itertools.combinations(range(len(NAMES)), size)
+        )
+    )
+    places = [NAMES.index(name) for name in about["smallest"]]
+    assert len(places) == fewest and "proven" not in about
+    assert (broken[places].any(0) == broken.any(0)).all()
+
+
+def test_the_smallest_set_is_found_where_taking_the_largest_first_needs_more() -> None:
+    broken = np.zeros((3, 6), bool)
+    broken[0, 1:5] = True  # the largest, but the other two cover all
+    broken[1, :3] = True
+    broken[2, 3:] = True
+    order = [part for part, gain in union.gains(broken) if gain]
+    assert order == [0, 1, 2]
+    assert union.smallest_set(broken, order) == ([1, 2], True)
+
+
+def test_a_union_is_a_metric_with_its_interval_and_answers() -> None:
+    record, right = made(3)
+    added = derived("worst=union(aa.8, corrupt.*)").added(record)
+    made_entry = results.last_entry(added, "worst")
+    survived = right[[2, 4, 5]].all(0)
+    n, count = len(survived), int(survived.sum())
+    assert (made_entry["n"], made_entry["value"]) == (n, count / n)
+    assert made_entry["ci95"] == list(wilson(count, n))
+    assert list(made_entry["union"]) == ["aa.8", "corrupt.fog.3", "corrupt.snow.3"]
+    nested = derived("all=union(worst, acc)").added(added)
+    assert nested["metrics"]["all"] == pytest.approx((survived & right[0]).mean())
+    assert not list(consistency.findings(nested))
+    assert explained("union(acc, aa.8)").added(record)["evals"][-1]["explained"]["gain"]
+
+
+def reason(record: dict[str, Any], expression: str) -> str:
+    with pytest.raises(RbError) as wrong:
+        expr.compile(expression)(record)
+    return str(wrong.value)
+
+
+def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
+    right = np.arange(8) < 6
+    record = model(
+        "a",
+        entry("acc", right),
+        entry("train.acc", right, "other", split="train"),
+        entry("fgsm.8", right[:4]),
+        entry("cert.linf.1", right, on="init"),
+        {"metric": "pgd20.8", "value": 0.5, "n": 8},
+        {"metric": "aa.8", "value": 0.5, "n": 8, "two_phase": {}},
+        {"metric": "pr.uniform.0.1", "value": 0.5, "n": 8},
+        {"metric": "aa.4", "value": 0.5, "records": 3},
+    )
+    assert "of other examples: split None and train" in reason(record, "union(acc, train.acc)")
+    assert "of 8 and 4 images. union.common(...) takes the 4" in reason(record, "union(acc, fgsm.8)")
+    assert expr.compile("union.common(acc, fgsm.8)")(record) == 1.0
+    assert results.last_entry(derived("u=union.common(acc,fgsm.8)").added(record), "u")["n"] == 4
+    assert "of other weights: init and None" in reason(record, "union(cert.linf.1, acc)")
+    assert "--per-image" in reason(record, "union(acc, pgd20.8)")
+    assert "not all images were attacked" in reason(record, "union(acc, aa.8)")
+    assert "a share of noisy copies" in reason(record, "union(acc, pr.uniform.0.1)")
+    assert "a mean over records" in reason(record, "union(acc, aa.4)")
+    assert "no metric or field 'nothing'" in reason(record, "union(acc, nothing)")
+    assert "takes names of metrics" in reason(record, "union(acc, 3)")
+    with pytest.raises(RbError, match="Expected a union"):
+        explained("min(acc, aa.8)")
+
+
+def test_edited_unions_and_answers_are_named() -> None:
+    record, _ = made(5)
+    added = derived("worst=union(acc, aa.8)").added(record)
+    worst = added["evals"][-1]
+    higher = {**worst, "value": 1.0, "answers": answers.packed(np.ones(worst["n"], bool), "abc")}
+    found = {
+        one.rule: one.says for one in consistency.findings({**added, "evals": [*record["evals"], higher]})
+    }
+    assert "above its least part" in found["parts"] or "differs from the answers" in found["parts"]
+    cut = {**worst, "answers": {**worst["answers"], "bits": worst["answers"]["bits"][:4]}}
+    found = {one.rule: one.says for one in consistency.findings({**added, "evals": [*record["evals"], cut]})}
+    assert found["answers"].startswith("The answers of worst are damaged")
+
+
+def test_commands_take_unions_where_expressions_stand() -> None:
+    (first, _), (second, _) = made(7), made(8)
+    second = {**second, "arch": {"space": "zoo", "name": "b"}}
+    ranked = run("rank", "--by 'union(aa.8,corrupt.*)' --format csv", [first, second])
+    assert ranked.exit_code == 0 and '"union(aa.8,corrupt.*)"' in ranked.stdout, ranked.stderr
+    refused = run("rank", "--by acc --assert 'union(aa.8,corrupt.*) >= .99'", [first, second])
+    assert refused.exit_code == 1 and "the lower end of the interval counts" in refused.stderr
+    told = run("score", "--explain 'union(aa.8,corrupt.*)'", [first])
+    assert told.exit_code == 0 and "The fewest parts that break the same images:" in told.stderr
+    apart = [{**first, "metrics": {e["metric"]: e["value"]}, "evals": [e]} for e in first["evals"]]
+    joined = run(
+        "score", "--add 'worst=union(aa.8,aa.l2.0.5)'", [{**one, "checkpoint": "c"} for one in apart]
+    )
+    assert '"worst":' in joined.stdout, joined.stderr
