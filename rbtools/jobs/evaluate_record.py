@@ -447,7 +447,7 @@ def _run_batches(
 def _claim(output: Output, key: str, inputs: Inputs) -> dict[str, Any]:
     """The fields of FILE.adv, or of a folder of PNGs, that identify its claim."""
     (entry,) = output.entry_template()
-    named = _named_entry({**entry, **_common(output, inputs)}, inputs)
+    (named,) = _renamed([_named_entry({**entry, **_common(output, inputs)}, inputs)], inputs.run)
     return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "key": key}
 
 

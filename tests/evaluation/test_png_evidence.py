@@ -124,6 +124,17 @@ def test_the_commands_agree_and_say_what_the_grid_gives_back(known: dict[str, Re
     assert again.exit_code == 1 and "grid '8bit' there and None here" in again.stderr
 
 
+def test_a_record_keeps_both_under_two_names(known: dict[str, Record]) -> None:
+    words = f"pgd --steps 5 --eps 24 --n {N} --store rb-store"
+    real = run("attack", words, [known["erm"]])
+    both = run("attack", f"{words} --grid 8bit --as files --save-adv adv:format=png", real.stdout)
+    assert {"pgd5.24", "files"} <= json.loads(both.stdout)["metrics"].keys()
+    verdicts = json.loads(run("verify", "--adv adv --store rb-store", both.stdout).stdout)["verify"][
+        "entries"
+    ]
+    assert {name: verdict["verdict"] for name, verdict in verdicts.items()} == {"files": "match"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
