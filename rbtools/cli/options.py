@@ -510,3 +510,11 @@ config.SHARED |= _long_options(
 image_options = bundle(
     "work", build_context.alone, _seed_option, *_data_options, _split_option, *_message_options
 )
+stored_images_options = bundle(
+    "work",
+    build_context.alone,
+    *_data_options,
+    allow_code_option,
+    store_option,
+    *_message_options,
+)

@@ -9,7 +9,7 @@ outcomes. (The key of attacks that draw random numbers for the whole batch does 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,12 +84,18 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
     report_warnings(entries, inputs.run)
-    record = inputs.record_with_data()
-    if any(answers.FIELD in entry for entry in [*entries, *implicit_entries]):
-        dataset = inputs.data.load()
-        labels = dataset.labels[inputs.data.order(dataset.labels)[: inputs.n]]
-        record = answers.with_labels(record, examples_digest(inputs), labels.numpy())
+    record = with_classes(inputs.record_with_data(), inputs, [*entries, *implicit_entries])
     return record, entries, implicit_entries
+
+
+def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
+    """The record with the classes of the images that entries have answers for."""
+    if not any(answers.FIELD in entry for entry in entries):
+        return record
+    dataset = inputs.data.load()
+    labels = dataset.labels[inputs.data.order(dataset.labels)[: inputs.n]]
+    examples = examples_digest(inputs_fields(inputs), inputs.data.protocol())
+    return answers.with_labels(record, examples, labels.numpy())
 
 
 def report_warnings(entries: Sequence[Entry], run: Run) -> None:
@@ -180,7 +186,10 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     for unit, entries in zip(units, computed, strict=True):
         shown = [_without_large_detail(entry, unit.entries_key, run) for entry in entries or ()]
         if run.per_image:
-            shown = [_with_answers(entry, unit, inputs) for entry in shown]
+            outcomes = Outcomes(run.store, unit.outcomes_key).values(inputs.n)
+            if len(outcomes) == inputs.n:
+                fields = unit.outcomes_fields
+                shown = [with_answers(entry, unit.output, outcomes, fields) for entry in shown]
         (implicit_entries if unit.output.implicit else requested).extend(shown)
     requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
     return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
@@ -273,21 +282,28 @@ def _without_large_detail(entry: Entry, key: str, run: Run) -> Entry:
     return {**entry, "detail": {"stored": key}}
 
 
-def examples_digest(inputs: Inputs) -> str:
-    """The name of the list of examples, of which an evaluation takes the first n."""
-    data = inputs.data
-    return digest({"data": data.fingerprint, "split": data.split, **data.protocol()})[:16]
+def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
+    """The name of the list of examples, of which an evaluation takes the first n.
+
+    fields: with `data` and `split`, as `inputs_fields` and stored results have them; protocol: of an entry.
+    """
+    chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
+    return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
 
 
-def _with_answers(entry: Entry, unit: _CacheUnit, inputs: Inputs) -> Entry:
-    """The entry with a bit for each image, where its value is a share of images."""
+def with_answers(
+    entry: Mapping[str, Any], output: Output, outcomes: np.ndarray, fields: Mapping[str, Any]
+) -> Entry:
+    """The entry with a bit for each image, where its value is a share of images.
+
+    outcomes: of all images of the evaluation; fields: see `examples_digest`.
+    """
     if not metric_name.is_share(entry["metric"]) or not entry.get("n"):
-        return entry
-    outcomes = Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n)
-    right = unit.output.counted(outcomes, entry) if len(outcomes) == inputs.n else None
-    if right is None or right.ndim != 1 or abs(int(right.sum()) / entry["n"] - entry["value"]) > 1e-6:
-        return entry
-    return {**entry, answers.FIELD: answers.packed(right, examples_digest(inputs))}
+        return dict(entry)
+    counted = output.counted(outcomes, entry)
+    if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / entry["n"] - entry["value"]) > 1e-6:
+        return dict(entry)
+    return {**entry, answers.FIELD: answers.packed(counted, examples_digest(fields, entry))}
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
