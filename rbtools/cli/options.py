@@ -199,6 +199,7 @@ source_options = bundle(
 
 eps_option = click.option(
     "--eps",
+    cls=Compound,
     default="8",
     metavar="LIST",
     help="Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",

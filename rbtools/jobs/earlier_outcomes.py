@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import registry
-from rbtools.attacks import ATTACKS
+from rbtools.attacks import ATTACKS, lattice
 from rbtools.attacks.curve import CurveAttack
 from rbtools.certification.smooth import Smooth
 from rbtools.errors import RbError
@@ -187,7 +187,7 @@ def _method_of(entry: Entry) -> Attack | None:
     try:
         if "step_size" in params:  # an entry has the step length that was used, even if it is the default
             method: Attack = ATTACKS.build(name, **{**params, "step_size": None})
-            if method.effective_step_size == params["step_size"]:
+            if lattice.searched(method).effective_step_size == params["step_size"]:
                 return method
         built: Attack = ATTACKS.build(name, **params)
         return built

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools.errors import RbError
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
-from rbtools.evaluation.tasks import CleanOutput, right
+from rbtools.evaluation.tasks import AttackOutput, CleanOutput, right
 from rbtools.execution import device, precision
 from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
@@ -56,7 +56,27 @@ def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]
     record, entries, implicit_entries = measured_entries(inputs, task)
     for entry in implicit_entries:
         record = results.add_implicit(record, entry)
+    report_grid(inputs, task)
     return add_entries(record, entries, run)
+
+
+def report_grid(inputs: Inputs, task: EvalTask) -> None:
+    """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
+    for output in task.outputs():
+        if not isinstance(output, AttackOutput) or output.method.grid == "none":
+            continue
+        real = replace(output, method=replace(output.method, grid="none"))
+        values = [
+            entries[0]["value"]
+            for one in (output, real)
+            if (entries := _stored_entries(inputs.run, _cache_unit(inputs, one).entries_key))
+        ]
+        if len(values) == 2:
+            more = values[0] - values[1]
+            side = f"{abs(more):.4f} {'below' if more < 0 else 'above'}"
+            inputs.run.report.notify(
+                f"{output.metric} on 8-bit images: {values[0]:.4f}, {side} the one on real-valued images."
+            )
 
 
 def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], Entries, Entries]:
@@ -150,7 +170,7 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     save = None
     if task.save is not None:
         keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
-        save = files_to_save(task.save, keys, inputs.record["arch"])
+        save = files_to_save(task.save, keys, inputs.record["arch"], task.png)
     with memoized(
         run,
         [unit.outcomes_key for unit in units],
@@ -410,8 +430,8 @@ def _run_batches(
         with contextlib.ExitStack() as files:
             take = share = None
             if save:
-                header = _file_header(save, inputs) if save.one_file else {}
-                take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), header))
+                claims = {output: _claim(output, name, inputs) for output, name in save.names.items()}
+                take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), claims))
             elif divided:
                 share = divide.Shared(run.store, run.placement.workers, helping=helping)
             elif run.placement.workers > 1 and divide.draws_for_batches(outputs, run):
@@ -440,11 +460,10 @@ def _run_batches(
     return checks
 
 
-def _file_header(save: ImageFiles, inputs: Inputs) -> dict[str, Any]:
-    """The fields of FILE.adv that identify its claim."""
-    ((output, key),) = save.names.items()
+def _claim(output: Output, key: str, inputs: Inputs) -> dict[str, Any]:
+    """The fields of FILE.adv, or of a folder of PNGs, that identify its claim."""
     (entry,) = output.entry_template()
-    named = _named_entry({**entry, **_common(output, inputs)}, inputs)
+    (named,) = _renamed([_named_entry({**entry, **_common(output, inputs)}, inputs)], inputs.run)
     return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "key": key}
 
 

@@ -360,7 +360,7 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
             # Not for FGSM and noise: a single step may overshoot, so that a larger distance raises accuracy.
             closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
             weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)
-            if not (closer or weaker) or not _same_data(low.entry, high.entry, "source", "attacked"):
+            if not (closer or weaker) or not _same_data(low.entry, high.entry, "source", "attacked", "grid"):
                 continue
             if (p := _by_chance(low, high, paired=False)) < LEVEL:
                 says = f"{high.name} is {high.value:.6g}, but {low.name} is {low.value:.6g}{_test(p)}."
