@@ -71,6 +71,11 @@ def attack(
     steps."""
     method = build(attacks, name, params, warn)
     eps_values = distances(eps, method.norm, warn)
+    for value in eps_values if hasattr(method, "grid") else ():
+        try:
+            dataclasses.replace(method, eps=value).check_distance()
+        except RbError as wrong:
+            raise UsageError(str(wrong)) from None
     if warn and hasattr(method, "reach"):
         farthest = dataclasses.replace(method, eps=max(eps_values))
         tell_reach(farthest, "--step-size", "--steps", warn)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import check_input
+from rbtools.attacks import lattice
 from rbtools.lazy import torch
 from rbtools.registry import Registered, param
 
@@ -39,10 +40,11 @@ def backend_param() -> Any:
     )
 
 
-class Attack(Registered):
+class Attack(lattice.WithGrid, Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
-    `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1].
+    `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. With `grid`
+    "8bit" whoever calls `run` does so by `lattice.run`, and projects with `lattice.project`.
     """
 
     name: ClassVar[str]
@@ -155,7 +157,7 @@ class SequentialAttack(Attack):
             check_input.check_model(model)
             images, labels = check_input.checked(model, images, labels)
             draws = of_images(f"attack.{self.name}", images, seed, examples)
-        return self.run(model, images, labels, draws)[0]
+        return lattice.run(self, model, images, labels, draws)[0]
 
     def run(
         self, model: Network, images: Tensor, labels: Tensor, draws: Draws

@@ -92,10 +92,10 @@ class CurveAttack(MinimalNormAttack):
         low, high = torch.zeros_like(distance), torch.ones_like(distance)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            tried = images + middle.view(-1, 1, 1, 1) * (points - images)
+            tried = model.seen(images + middle.view(-1, 1, 1, 1) * (points - images))
             fooled = ~model.still_correct(tried, labels) & distance.isfinite()
             high, low = torch.where(fooled, middle, high), torch.where(fooled, low, middle)
-        nearest = images + high.view(-1, 1, 1, 1) * (points - images)
+        nearest = model.seen(images + high.view(-1, 1, 1, 1) * (points - images))
         nearest = torch.where((high < 1).view(-1, 1, 1, 1), nearest, points)
         return nearest, torch.where(high < 1, minimal_norm.distances(nearest, images, self.norm), distance)
 

@@ -98,7 +98,7 @@ class CWL2(MinimalNormAttack):
                 & (size < distance[state.row])
                 & state.going
             )
-            point = (torch.tanh(state.w) + 1) / 2
+            point = model.seen((torch.tanh(state.w) + 1) / 2)
             if schedule.each_step:
                 if good.any():
                     good[good.clone()] = ~model.still_correct(
@@ -140,7 +140,7 @@ def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[
     """(logits (N, K), objective (N,), margin (N,), distance (N,), gradient with respect to w), of `rows`."""
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
-        point = (torch.tanh(w) + 1) / 2
+        point = model.seen((torch.tanh(w) + 1) / 2)
         logits = model.logits(point)
         if not logits.requires_grad:
             need_constant(model, point, logits)

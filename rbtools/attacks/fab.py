@@ -83,8 +83,8 @@ class FAB(ReferenceBackend):
             over = logits.argmax(1) != state.labels
             if active.schedule.each_step and not over.any():
                 continue
-            points, offset = state.point, state.point - state.images
-            near = over & (length(offset, self.norm) <= self.eps)
+            points, offset = model.seen(state.point), state.point - state.images
+            near = over & (length(points - state.images, self.norm) <= self.eps)
             if active.schedule.each_step:
                 near[near.clone()] = ~model.still_correct(points[near], state.labels[near], logits[near])
             state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)

@@ -103,10 +103,10 @@ def nearest(
 
     for number in range(count):
         logits, value, gradient = model.in_chunks(len(images), gradient_at)
-        _look(model, search, logits, objective.labels)
+        _look(model, search, logits, objective.labels, norm)
         search.points = move(search, gradient, value, number)
         search.length = distances(search.points, images, norm)
-    _look(model, search, model.logits(search.points), objective.labels)
+    _look(model, search, model.logits(search.points), objective.labels, norm)
     return search.nearest, search.distance
 
 
@@ -121,9 +121,12 @@ def cosine(first: float, last: float, number: int, count: int) -> float:
     return last + (first - last) * (1 + math.cos(math.pi * number / count)) / 2
 
 
-def _look(model: Network, search: Search, logits: Tensor, labels: Tensor) -> None:
+def _look(model: Network, search: Search, logits: Tensor, labels: Tensor, norm: str) -> None:
     """Keep the points that fool the model and are nearer than those before."""
     search.adversarial = ~model.still_correct(search.points, labels, logits)
-    nearer = search.adversarial & (search.length < search.distance)
-    search.nearest = torch.where(wide(nearer, search.points), search.points, search.nearest)
-    search.distance = torch.where(nearer, search.length, search.distance)
+    points, length = model.seen(search.points), search.length
+    if points is not search.points:
+        length = distances(points, search.images, norm)
+    nearer = search.adversarial & (length < search.distance)
+    search.nearest = torch.where(wide(nearer, points), points, search.nearest)
+    search.distance = torch.where(nearer, length, search.distance)

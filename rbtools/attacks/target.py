@@ -128,6 +128,10 @@ class Network:
         """Which points the exact model classifies correctly, whatever its fast copy predicts: bool (N,)."""
         return self.still_correct(points, labels)
 
+    def seen(self, points: Tensor) -> Tensor:
+        """The images that the model gets for these points (N, C, H, W)."""
+        return points
+
     def undecided(self) -> Network | None:
         """The fast copy alone, without checks by the exact model; None for a network without a copy."""
         return None

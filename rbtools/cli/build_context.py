@@ -116,9 +116,8 @@ def build_context(
 
 
 def alone(**fields: object) -> CommandContext:
-    """A run in this process that reads images and stores nothing."""
+    """A run in this process that reads images and computes nothing."""
     return build_context(
-        store="none",
         force=False,
         dry_run=False,
         device="cpu",
@@ -126,5 +125,5 @@ def alone(**fields: object) -> CommandContext:
         jobs_per_gpu=1,
         threads=None,
         engine=LOCAL,
-        **fields,  # type: ignore[arg-type]
+        **{"store": "none", **fields},  # type: ignore[arg-type]
     )

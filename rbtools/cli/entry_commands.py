@@ -184,7 +184,8 @@ def _is_partial(entry: Entry) -> bool:
     """Whether settings are missing that rb-attack or rb-pr would have written, as in published results."""
     attack, wanted = entry.get("attack"), ["n"]
     if isinstance(attack, str) and attack in ATTACKS:
-        wanted += [registry.public_name(field) for field in registry.options(ATTACKS.load(attack))]
+        fields = registry.options(ATTACKS.load(attack))
+        wanted += [registry.public_name(field) for field in fields if not field.metadata["optional"]]
     elif "gamma" in entry and "particles" not in entry:
         wanted += PR
     return any(name not in entry for name in wanted if name != "relative_step")
@@ -218,7 +219,7 @@ def _evaluation(entry: Entry, lenient: bool) -> EntryCommand | None:
         return _attack(attack, entry, eps, norm)
     if attack == "curve":
         lists = {"eps": [distance(eps, norm)]} if is_number(eps) else {}
-        return EntryCommand(("attack", "curve"), _present(entry, "norm", "queries"), lists)
+        return EntryCommand(("attack", "curve"), _present(entry, "norm", "queries", "grid"), lists)
     if isinstance(entry.get("noise"), str) and is_number(entry.get("gamma")):
         lists = {"gamma": [entry["gamma"]]}
         if "particles" in entry:  # splitting

@@ -199,6 +199,7 @@ source_options = bundle(
 
 eps_option = click.option(
     "--eps",
+    cls=Compound,
     default="8",
     metavar="LIST",
     help="Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
@@ -444,7 +445,6 @@ _evaluation_options = (
     _indices_part,
     _batch_option,
     click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
-    click.option("--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."),
     click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force"),
     *_store_options,
     *_message_options,
@@ -479,10 +479,14 @@ verify_options = bundle(
     store_option,
     *_message_options,
 )
-run_options = _work(_split_option, *_evaluation_options)
-search_options = _work(_split_option, *_search_options, *_evaluation_options)
-searched_splits_options = _work(*_search_options, *_evaluation_options)
-both_splits_options = _work(*_evaluation_options)
+_per_image_option = click.option(
+    "--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."
+)
+run_options = _work(_split_option, _per_image_option, *_evaluation_options)
+search_options = _work(_split_option, _per_image_option, *_search_options, *_evaluation_options)
+searched_splits_options = _work(_per_image_option, *_search_options, *_evaluation_options)
+both_splits_options = _work(_per_image_option, *_evaluation_options)
+measuring_options = _work(*_evaluation_options)
 
 
 def _long_options(*groups: Sequence[Any]) -> frozenset[str]:
@@ -508,4 +512,12 @@ config.SHARED |= _long_options(
 
 image_options = bundle(
     "work", build_context.alone, _seed_option, *_data_options, _split_option, *_message_options
+)
+stored_images_options = bundle(
+    "work",
+    build_context.alone,
+    *_data_options,
+    allow_code_option,
+    store_option,
+    *_message_options,
 )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rbtools.cli import streams
+from rbtools.cli.image_answers import ImageAnswers
 from rbtools.cli.sink import counted
 from rbtools.cli.source import name_of
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
-from rbtools.records import answers, expr, parse_again
-from rbtools.scoring import bootstrap, paired_records, union
+from rbtools.records import answers, parse_again
+from rbtools.scoring import bootstrap, paired_records
 
 if TYPE_CHECKING:
     from rbtools.cli.rank_output import Ranking, RankOptions
-    from rbtools.jobs.earlier_outcomes import ImageOutcomes
 
 Record = dict[str, Any]
 
@@ -43,11 +43,11 @@ def reference(
     text: str,
     lines: Sequence[bytes],
     members: Mapping[bytes, list[Record]],
-    unions: Sequence[expr.Expression],
+    join: Callable[[Record], Record],
 ) -> PairedReference:
     """The reference; lines: of the ranked records that are meant. Raises UsageError unless it is one.
 
-    unions: those that become metrics of a record that comes from a file.
+    join: adds the unions that are ranked by to a record that comes from a file.
     """
     if len(lines) > 1:
         names = ", ".join(dict.fromkeys(name_of(parse_again(line)) for line in lines[:5]))
@@ -63,14 +63,14 @@ def reference(
             " input, or a file of one record."
         )
     try:
-        record = union.with_entries(streams.of_command().one_record(text, "compare with"), unions)
+        record = join(streams.of_command().one_record(text, "compare with"))
     except RbError as wrong:
         raise UsageError(f"--paired: {wrong}") from None
     return PairedReference(record, None, [record])
 
 
 def compared(
-    ranking: Ranking, choice: RankOptions, per_image: ImageOutcomes, *, raw: bool, screen: Terminal
+    ranking: Ranking, choice: RankOptions, per_image: ImageAnswers, *, raw: bool, screen: Terminal
 ) -> dict[bytes, Record]:
     """The field `paired` of each ranked line that has answers; the reference's only names itself."""
     chosen = ranking.reference

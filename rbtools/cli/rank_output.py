@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbtools.cli import against
+from rbtools.cli.image_answers import ImageAnswers
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.paired_ranking import PairedReference
 from rbtools.cli.sink import counted
@@ -18,9 +19,6 @@ from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import answers, dumps, expr, metric_name, parse_again
 from rbtools.scoring import bootstrap, per_class, rank_order, ranking, render, table
-
-if TYPE_CHECKING:
-    from rbtools.jobs.earlier_outcomes import ImageOutcomes
 
 Record = dict[str, Any]
 
@@ -84,7 +82,7 @@ def write(
     form: str | None,
     output: RecordWriter,
     screen: Terminal,
-    per_image: ImageOutcomes | None = None,
+    per_image: ImageAnswers | None = None,
 ) -> None:
     """Write the ranking as `form` says: a table on a terminal, else JSON Lines.
 
@@ -290,7 +288,7 @@ def _mark_published(
 
 
 def _marks(
-    result: Ranking, choice: RankOptions, screen: Terminal, per_image: ImageOutcomes | None
+    result: Ranking, choice: RankOptions, screen: Terminal, per_image: ImageAnswers | None
 ) -> list[list[Record]]:
     """The fields beside the rank of each entry: Pareto front, band, interval of its rank, comparison."""
     marks: list[list[Record]] = [[{} for _ in group] for group in result.groups]
@@ -332,7 +330,7 @@ def _mark_classes(result: Ranking, metric: str, marks: list[list[Record]], scree
         )
 
 
-def image_outcomes(result: Ranking, store: str, screen: Terminal) -> ImageOutcomes:
+def image_answers(result: Ranking, store: str, screen: Terminal) -> ImageAnswers:
     """What is known of single images, for all records of the ranking; warns of answers that are damaged."""
     from rbtools.jobs.earlier_outcomes import ImageOutcomes
     from rbtools.store import Store
@@ -341,11 +339,7 @@ def image_outcomes(result: Ranking, store: str, screen: Terminal) -> ImageOutcom
     ranked = (record for text in lines for record in result.members_of(text))
     others = [] if result.reference is None else result.reference.members
     checkpoints = {str(one["checkpoint"]) for one in chain(ranked, others) if "checkpoint" in one}
-    return ImageOutcomes(
-        Store(store),
-        checkpoints,
-        lambda record, reason: screen.once(f"warning: {name_of(dict(record))}: {reason}"),
-    )
+    return ImageAnswers(ImageOutcomes(Store(store), checkpoints), screen)
 
 
 def _mark_bands(
@@ -353,7 +347,7 @@ def _mark_bands(
     choice: RankOptions,
     marks: list[list[Record]],
     screen: Terminal,
-    per_image: ImageOutcomes,
+    per_image: ImageAnswers,
 ) -> None:
     key = result.keys[0]
     entries = [[parse_again(entry.record.text) for entry in group] for group in result.groups]

@@ -321,8 +321,11 @@ class _Measurement:
             _, path = checkpoint_of(record, run)
             record, options = {**record, "checkpoint_file": str(path)}, {**options, "store": store}
         lists = dict(command.lists)
+        of_command = dict(command.options)
+        if of_command.pop("ladder", False):
+            lists["eps"] = [*lists["eps"], ":ladder=yes"]
         tool, *words = (*command.words, *([",".join(lists.pop(""))] if "" in lists else []))
-        options = {**options, **command.options, **lists, "force": store is None}
+        options = {**options, **of_command, **lists, "force": store is None}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             (result,) = keywords.call(tool, words, options, MemoryStreams([record]))

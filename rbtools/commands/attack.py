@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rbtools import parse_units
+from rbtools import parse_units, registry
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.lattice import WithGrid
 from rbtools.cli import options, shared, streams
 from rbtools.cli.option_parts import Compound, Part
 from rbtools.cli.source import file_path
@@ -24,6 +26,14 @@ _SMALLEST_SAMPLE = 10  # images of --two-phase N
 _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 
 
+_grid_option = click.option(
+    "--grid",
+    type=click.Choice(registry.options(WithGrid)[0].metadata["choices"]),
+    default="none",
+    help=registry.options(WithGrid)[0].metadata["help"],
+)
+
+
 def _size_or_goal(text: str) -> dict[str, Any]:
     """The value of --two-phase: N, all, or the wanted precision."""
     is_goal = re.fullmatch(r"0?\.\d+|\de-\d+", text) is not None
@@ -33,15 +43,29 @@ def _size_or_goal(text: str) -> dict[str, Any]:
 @shared.command(choose=ATTACKS)
 @options.eps_option
 @click.option(
-    "--ladder", is_flag=True, help="Count an image that is fooled at one --eps as fooled at all larger ones."
+    "--ladder",
+    cls=Part,
+    part_of="eps:ladder",
+    is_flag=True,
+    help="Count an image that is fooled at one distance as fooled at all larger ones.",
 )
 @options.detail_option
 @click.option(
     "--save-adv",
+    cls=Compound,
+    free=True,
     metavar="DIR|FILE.adv",
     default=None,
     help="Write the adversarial images to DIR, one .npz file per model and distance; or, quantised, those of"
     " one model and distance to FILE.adv, which rb-verify --adv judges.",
+)
+@click.option(
+    "--save-adv-format",
+    cls=Part,
+    part_of="save-adv:format",
+    type=click.Choice(["npz", "png"]),
+    default=None,
+    help="With png and --grid 8bit a folder of PNGs in place of each .npz, which rb-verify --adv judges.",
 )
 @click.option(
     "--two-phase",
@@ -77,6 +101,7 @@ def main(
     ladder: bool,
     detail: bool,
     save_adv: str | None,
+    save_adv_format: str | None,
     two_phase: str | None,
     precision_goal: float | None,
     screen_steps: int | None,
@@ -111,16 +136,39 @@ def main(
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
-        raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
+        raise UsageError("ladder of --eps needs several distances: --eps 1,2,4,8:ladder=yes.")
+    _check_saved(save_adv, save_adv_format, method)
     if two_phase is not None or precision_goal is not None:
         if ladder or detail or save_adv is not None:
             raise UsageError(
-                "--two-phase attacks only some images: leave out --ladder, --detail, --save-adv."
+                "--two-phase attacks only some images: leave out ladder of --eps, --detail, --save-adv."
+            )
+        if method.grid != "none":
+            raise UsageError(
+                "--two-phase has no --grid: its screen and the stored results of earlier attacks are of"
+                " real-valued images. Attack all images: leave out --two-phase."
             )
         return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
     if screen_steps is not None:
         raise UsageError("--two-phase has only steps. Write --two-phase N:steps=20, or GOAL:steps=20.")
-    return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv))
+    png = save_adv_format == "png"
+    return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv, png))
+
+
+def _check_saved(path: str | None, format: str | None, method: Attack) -> None:
+    """Raise UsageError for files that cannot hold the images of the attack."""
+    if format is not None and (path is None or path.endswith(".adv")):
+        raise UsageError("format is of the files in a folder. Write --save-adv DIR:format=png.")
+    if format == "png" and method.grid == "none":
+        raise UsageError(
+            "A PNG has pixels k/255, which the images of this attack need not have: rounded, they may be"
+            " outside the ball, or no longer fool the model. Add --grid 8bit."
+        )
+    if path is not None and path.endswith(".adv") and method.grid != "none" and method.norm != "linf":
+        raise UsageError(
+            f"FILE.adv rounds the images of an {method.norm.upper()} ball to levels that are not those of"
+            " 8-bit images. With --grid 8bit write --save-adv DIR:format=png."
+        )
 
 
 def _two_phase(
@@ -178,10 +226,11 @@ def none(detail: bool, source: shared.RecordSource, work: shared.CommandContext)
     metavar="LIST",
     help="Distances for all attacks, in place of the paper's: 76.5 for MNIST.",
 )
+@_grid_option
 @options.source_options
 @options.search_options
 def preset(
-    preset: str, eps: str | None, source: shared.RecordSource, work: shared.CommandContext
+    preset: str, eps: str | None, grid: str, source: shared.RecordSource, work: shared.CommandContext
 ) -> shared.Status:
     """Run the attacks of a paper at its distances: jung2023, nasrobbench201, prbench, rice2020.
 
@@ -201,9 +250,12 @@ def preset(
     given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)
     try:
         parts = presets.preset(preset, given)
+        methods = [ATTACKS.build(part.attack, grid=grid, **part.params) for part in parts]
+        for method, part in zip(methods, parts, strict=True):
+            replace(method, eps=min(filter(None, part.eps), default=0.0)).check_distance()
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    questions = tuple(AttackTask(ATTACKS.build(part.attack, **part.params), part.eps) for part in parts)
+    questions = tuple(AttackTask(method, part.eps) for method, part in zip(methods, parts, strict=True))
     return shared.filter_models(source, work, EvaluateAllJob(questions, work.run))
 
 
@@ -266,6 +318,7 @@ def check(
     metavar="LIST",
     help="Distances of the curve.  [default: 0:16:33, in L2 0:2:33, in L1 0:24:33]",
 )
+@_grid_option
 @options.source_options
 @options.search_options
 def curve(
@@ -273,6 +326,7 @@ def curve(
     queries: int,
     attacks: str,
     eps: str | None,
+    grid: str,
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
@@ -296,7 +350,7 @@ def curve(
     distances = parse_units.distances(eps or _CURVE[norm], norm, work.screen.warn)
     names = list(dict.fromkeys(name.strip() for name in attacks.split(",") if name.strip()))
     try:
-        searches = [search_named(name, norm, queries) for name in names]
+        searches = [replace(search_named(name, norm, queries), grid=grid) for name in names]
     except RbError as wrong:
         raise UsageError(f"--attacks: {wrong}") from None
     if not searches:

@@ -13,6 +13,7 @@ import click
 from rbtools.cli import options, shared, streams
 from rbtools.cli.option_parts import old_flag
 from rbtools.cli.output import RecordWriter
+from rbtools.cli.per_image import AnswersReader
 from rbtools.cli.sink import RecordReader, counted
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
@@ -20,7 +21,7 @@ from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Format, Publ
 from rbtools.formats.base import as_text
 from rbtools.formats.conversion_report import losses
 from rbtools.records import SCHEMA, dumps
-from rbtools.store.files import check_folder_of, write_all
+from rbtools.store.files import check_folder_of, user_output, write_all
 
 
 @shared.command(choose=FORMATS)
@@ -225,6 +226,61 @@ class _Writing:
                 continue
             reader.good += 1
             yield Unit(place, content)
+
+
+@shared.command()
+@click.option(
+    "--write",
+    "target",
+    required=True,
+    metavar="FILE.csv|FILE.parquet",
+    help="Write the table to this file; '-' is CSV on standard output.",
+)
+@options.sink_options
+@options.stored_images_options
+def per_image(target: str, source: shared.RecordSource, work: shared.CommandContext) -> int:
+    """Write what models did on each image as a table, for pandas and other programs.
+
+    A row for each image of each metric that is a share of images: model, checkpoint, example (its place in
+    the split; where the data set is not at hand, in the list of the evaluation), class, metric, correct,
+    confidence (the softmax probability of the class, where the store has the logits of --detail). Records
+    have their answers by --per-image of the evaluating tools; others are looked up in the store. Reads all
+    records before it writes; rows are written as they are made.
+
+    \b
+    Examples:
+      rb-attack pgd --eps 8 --detail --per-image trained.jsonl | rb-convert per-image --write answers.csv
+      rb-convert per-image --write answers.parquet results.jsonl
+    """
+    from rbtools.jobs import image_table
+
+    ending = "csv" if target == "-" else target.rpartition(".")[2].lower()
+    if ending not in ("csv", "parquet"):
+        raise UsageError(f"{target} ends in neither .csv nor .parquet. Name such a file, or '-' for CSV.")
+    if target in source.files or any(_same(name, target) for name in source.files):
+        raise UsageError(f"{target} is both read and written. Write elsewhere.")
+    if target != "-":
+        check_folder_of(Path(target))
+    with shared.opened_output(source, work.screen) as output:
+        reader = AnswersReader(source, work, output)
+        tables = (
+            rows
+            for _, record in reader.records()
+            if record is not None
+            for rows in image_table.rows_of(record, name_of(record), reader.stored)
+        )
+        if target == "-":
+            for text in image_table.csv_texts(tables):
+                output.line(text.rstrip(b"\n"))
+        else:
+            write = image_table.write_parquet if ending == "parquet" else image_table.write_csv
+            with user_output(Path(target).absolute(), hint="Name another file with --write.") as stream:
+                write(tables, stream)
+    reader.tell("images of {} are numbered by their places in the evaluation's list")
+    return shared.FAILED if reader.bad else shared.DONE
+
+
+main.add_command(per_image, "per-image")  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

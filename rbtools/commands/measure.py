@@ -71,7 +71,7 @@ class MeasureOptions:
 @shared.command(choose=MEASURES, many=True)
 @options.spec("options", MeasureOptions)
 @options.source_options
-@options.both_splits_options
+@options.measuring_options
 def main(
     measures: list[str],
     params: dict[str, Any],

@@ -13,7 +13,7 @@ import click
 
 from rbtools.cli import against, options, paired_ranking, shared
 from rbtools.cli.option_parts import Part
-from rbtools.cli.rank_output import Ranking, RankOptions, image_outcomes, write
+from rbtools.cli.rank_output import Ranking, RankOptions, image_answers, write
 from rbtools.cli.sink import (
     FORMATS,
     Sink,
@@ -26,6 +26,7 @@ from rbtools.cli.sink import (
 )
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError
+from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.records import dumps, expr, metric_name, parse_again
 from rbtools.registry import param
 from rbtools.scoring import assertions, merge, rank_order, same_model, union
@@ -40,6 +41,7 @@ from rbtools.scoring.ranking import (
     grouped,
     one_of_each_model,
 )
+from rbtools.store import Store
 
 _form_option = click.option(
     "--format",
@@ -205,11 +207,11 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
         sink = Sink(source, screen, output, options.where)
-        ranking = _ranking(sink, choice, conditions)
+        ranking = _ranking(sink, choice, conditions, store)
         per_image = None
         if ranking is not None:
             if choice.ci:
-                per_image = image_outcomes(ranking, store, screen)
+                per_image = image_answers(ranking, store, screen)
             if ranking.reference is not None and per_image is not None:
                 ranking.paired = paired_ranking.compared(
                     ranking, choice, per_image, raw=options.paired_raw, screen=screen
@@ -318,7 +320,9 @@ def _choice(options: RankingOptions) -> RankOptions:
     )
 
 
-def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion]) -> Ranking | None:
+def _ranking(
+    sink: Sink, choice: RankOptions, conditions: Sequence[assertions.Assertion], store: str
+) -> Ranking | None:
     """All records in their order; None if there are none."""
     records: Iterable[Read] = sink.stream()
     members: dict[bytes, list[dict[str, Any]]] = {}
@@ -334,8 +338,13 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
         return None
     keys, records = keyed
     worst_cases = _unions([key.text for key in (*keys, *choice.front)], conditions)
+    completed = ImageOutcomes(Store(store)).completed
+
+    def with_unions(record: dict[str, Any]) -> dict[str, Any]:
+        return union.with_entries(record, worst_cases, completed)
+
     if worst_cases:
-        joined = (union.with_entries(record, worst_cases) for _, record in records)
+        joined = (with_unions(record) for _, record in records)
         records = ((dumps(record), record) for record in joined)
     values, points = RankValues(keys), RankValues(choice.front)
     grouping = Grouping(choice.within)
@@ -343,7 +352,7 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
     chosen: dict[int, None] = {}
 
     def united(old: Standing, new: Standing) -> Standing:
-        record = union.with_entries(unions.of(parse_again(old.text), parse_again(new.text)), worst_cases)
+        record = with_unions(unions.of(parse_again(old.text), parse_again(new.text)))
         for entry in (old, new):
             values.forget(entry.values)
             points.forget(entry.points)
@@ -365,7 +374,7 @@ def _ranking(sink: Sink, choice: RankOptions, conditions: Sequence[assertions.As
     ranking = Ranking(keys, latest.ranked(), members, values.missing, parts)
     if choice.paired is not None:
         lines = [latest.entry(model).text for model in chosen]
-        ranking.reference = paired_ranking.reference(choice.paired, lines, members, worst_cases)
+        ranking.reference = paired_ranking.reference(choice.paired, lines, members, with_unions)
     return ranking
 
 

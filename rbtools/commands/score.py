@@ -14,11 +14,13 @@ from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
+from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.plain_files import read_settings
 from rbtools.records import Line, dumps, parse_again, results
 from rbtools.scoring import merge, minmax, plan, same_model
 from rbtools.scoring.composite import Composite
 from rbtools.scoring.derived import Derived, derived, explained
+from rbtools.store import Store
 
 
 @shared.command()
@@ -77,6 +79,7 @@ from rbtools.scoring.derived import Derived, derived, explained
 @click.option("--force", is_flag=True, help="Let --add overwrite a metric of another origin.")
 @click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force")
 @options.merge_option
+@options.store_option
 @options.stream_options
 @options.screen_options
 def main(
@@ -91,6 +94,7 @@ def main(
     replace: bool,
     dry_run: bool,
     merge: bool,
+    store: str,
     source: shared.RecordSource,
     screen: shared.Terminal,
 ) -> int:
@@ -121,7 +125,9 @@ def main(
         )
     derived_metrics = [*map(derived, adds), *map(explained, explains)]
     with shared.opened_output(source, screen) as output:
-        held = _Held(composite, [] if dry_run else derived_metrics, force or replace, screen, source.strict)
+        adding = [] if dry_run else derived_metrics
+        images = ImageOutcomes(Store(store))
+        held = _Held(composite, adding, force or replace, screen, source.strict, images)
         failed = held.read(dataclasses.replace(source, merge=merge), output, stream=only_add and not dry_run)
         if not held.count:
             screen.say("no records came in.")
@@ -161,9 +167,10 @@ class _Held:
         replace: bool,
         screen: shared.Terminal,
         strict: bool,
+        images: ImageOutcomes,
     ) -> None:
         self.composite, self.adds, self.replace = composite, adds, replace
-        self.screen, self.strict = screen, strict
+        self.screen, self.strict, self.images = screen, strict, images
         self.texts: list[bytes] = []
         self.working: list[bool] = []
         self.count = 0
@@ -226,12 +233,12 @@ class _Held:
         result = record
         try:
             for metric in self.adds:
-                result = metric.added(result, replace=self.replace)
+                result = metric.added(result, replace=self.replace, completed=self.images.completed)
                 entry = result["evals"][-1]
                 if entry["value"] is None:
                     self.without[metric.name] = self.without.get(metric.name, 0) + 1
-                for line in _explanation(entry) if metric.explain else ():
-                    self.screen.say(f"{name_of(record)}: {line}")
+                for sentence in _explanation(entry) if metric.explain else ():
+                    self.screen.say(f"{name_of(record)}: {sentence}")
         except RbError as wrong:
             message = f"{where(line)} ({name_of(record)}): {wrong}"
             stop_if_strict(self.strict, message)

@@ -12,6 +12,7 @@ import click
 
 from rbtools.cli import options, shared
 from rbtools.cli.output import RecordWriter, Stop
+from rbtools.cli.per_image import AnswersReader
 from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import streamed
@@ -339,6 +340,30 @@ def import_(file: str, store: Store, screen: shared.Terminal) -> int:
     return shared.FAILED if refused else shared.DONE
 
 
+@shared.command()
+@options.stored_images_options
+@options.stream_options
+def answers(source: shared.RecordSource, work: shared.CommandContext) -> int:
+    """Add to records what their models did on each image.
+
+    Adds what --per-image of the evaluating tools writes: to each entry whose outcomes the store has a bit for
+    each image, and to the record the classes of the images, where the data set is at hand. Entries that have
+    their bits stay as they are. Reads all records before it writes the first.
+
+    \b
+    Examples:
+      rb-store answers results.jsonl | rb-convert per-image --write answers.csv
+    """
+    with shared.opened_output(source, work.screen) as output:
+        reader = AnswersReader(source, work, output)
+        for line, record in reader.records():
+            if line.problem is not None:
+                record = shared.bad_line_record("rb-store", line)
+            output.line(line.text if record is None or record is line.record else dumps(record))
+    reader.tell("the classes of images of {} are left out")
+    return shared.FAILED if reader.bad else shared.DONE
+
+
 @contextlib.contextmanager
 def _output() -> Iterator[RecordWriter]:
     output = RecordWriter()
@@ -401,7 +426,14 @@ def _counted(count: int, word: str) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
-for _command, _name in ((ls, "ls"), (du, "du"), (verify, "verify"), (gc, "gc"), (export, "export")):
+for _command, _name in (
+    (ls, "ls"),
+    (du, "du"),
+    (verify, "verify"),
+    (gc, "gc"),
+    (export, "export"),
+    (answers, "answers"),
+):
     main.add_command(_command, _name)
 main.add_command(import_, "import")
 

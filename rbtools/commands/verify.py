@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 @click.option(
     "--adv",
     default=None,
-    metavar="FILE.adv",
-    help="Judge the adversarial images of rb-attack --save-adv FILE.adv by one forward pass.",
+    metavar="FILE.adv|DIR",
+    help="Judge the adversarial images of rb-attack --save-adv FILE.adv, or of a folder of PNGs, by one"
+    " forward pass.",
 )
 @options.source_options
 @options.verify_options

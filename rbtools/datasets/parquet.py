@@ -151,7 +151,7 @@ class ImageTable:
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files
-        pa, pq = _pyarrow()
+        pa, pq = pyarrow_modules()
         try:
             schema = pq.read_schema(plain(files[0]))
             self._image, label = _columns(pa, schema, files[0])
@@ -198,7 +198,7 @@ class ImageTable:
 
     def file_names(self) -> list[str] | None:
         """The name of the file that each image was made of, as the Hub's files note it; None without."""
-        pa = _pyarrow()[0]
+        pa = pyarrow_modules()[0]
         try:
             column = pa.concat_tables([table.read([f"{self._image}.path"]) for table in self._opened]).column(
                 0
@@ -264,18 +264,19 @@ class _RowReader:
                     self._first += len(self._batch)
                     self._batch = next(self._batches).column(0)
                 return self._batch[index - self._first].as_py()
-            except (_pyarrow()[0].ArrowException, OSError, ValueError, StopIteration) as error:
+            except (pyarrow_modules()[0].ArrowException, OSError, ValueError, StopIteration) as error:
                 self._group = -1
                 raise damaged(path, EXPECTED, str(error).split("\n")[0]) from None
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def pyarrow_modules() -> tuple[Any, Any]:
+    """pyarrow and pyarrow.parquet. Raises RbError if they are not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise RbError(
-            "Data sets in parquet files need pyarrow, which is not installed. Run: pip install pyarrow"
+            "Parquet files need pyarrow, which is not installed. Run: pip install pyarrow"
             " (or install rbtools with its extra: rbtools[parquet])."
         ) from None
     return pyarrow, pyarrow.parquet

@@ -245,10 +245,12 @@ class Output:
 class EvalTask:
     """A set of outputs that share work.
 
-    `save`: a folder for the adversarial images. `gaps`: metrics whose generalisation gap is test minus train.
+    `save`: a folder for the adversarial images; `png`: as PNGs. `gaps`: metrics whose generalisation gap is
+    test minus train.
     """
 
     save: str | None = None
+    png: bool = False
     gaps: frozenset[str] = frozenset()
 
     @property

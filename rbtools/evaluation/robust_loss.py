@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rbtools.attacks import steps
+from rbtools.attacks import lattice
 from rbtools.errors import UsageError
 from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, method_key
 from rbtools.evaluation.tasks import CleanOutput, attack_settings
@@ -41,8 +41,8 @@ class LossOutput(Output):
         counting = CountingModel(batch.fast_model, batch.chunk_size)
         counting.begin(len(batch.ids))
         draws = batch.draws(f"attack.{self.method.name}")
-        perturbed = self.method(counting, batch.images, batch.labels, draws).detach().float()
-        perturbed = steps.project(perturbed, batch.images, self.method.eps, self.method.norm)
+        perturbed, _ = lattice.run(self.method, counting, batch.images, batch.labels, draws)
+        perturbed = lattice.project(perturbed, batch.images, self.method)
         logits = batch.logits(perturbed)
         loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
         rows = torch.stack([loss, (logits.argmax(1) == batch.labels).float()], dim=1)

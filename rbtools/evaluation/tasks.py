@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rbtools import registry
-from rbtools.attacks import steps
+from rbtools.attacks import lattice
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import diagnostics
@@ -107,7 +107,7 @@ def attack_settings(method: Attack, **more: object) -> dict[str, Any]:
     settings = registry.config(method)
     settings.setdefault("norm", method.norm)
     if "step_size" in settings:
-        settings["step_size"] = method.effective_step_size
+        settings["step_size"] = lattice.searched(method).effective_step_size
     return {"attack": method.name, **more, **settings}
 
 
@@ -134,12 +134,12 @@ def run_attack(
     """Attack the examples that are classified correctly, or only those of them in `still_correct` (N,).
 
     A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
-    projected onto the budget and the box first, so that a wrong attack cannot report a false success. The
-    fast model decides nothing: an example that it misclassifies stays in the attack until the model itself
-    agrees; if they still disagree at the end, the example is attacked again on the model itself (not with
-    `iterate` "last", which only evaluates the last iterate). `previous`: the result at a smaller eps, whose
-    images are kept for examples that are not attacked here. `on`: another model to attack; its adversarial
-    examples are evaluated on this one.
+    projected onto the budget, the box and the attack's lattice first, so that a wrong attack cannot report a
+    false success. The fast model decides nothing: an example that it misclassifies stays in the attack until
+    the model itself agrees; if they still disagree at the end, the example is attacked again on the model
+    itself (not with `iterate` "last", which only evaluates the last iterate). `previous`: the result at a
+    smaller eps, whose images are kept for examples that are not attacked here. `on`: another model to attack;
+    its adversarial examples are evaluated on this one.
     """
     from rbtools.evaluation.fast_model import is_float32
 
@@ -197,7 +197,7 @@ def _attempt(
     counting = CountingModel(model, None if whole else batch.chunk_size, decides)
     counting.begin(len(batch.ids))
     draws = batch.draws(f"attack.{method.name}")
-    perturbed, findings = method.run(counting, batch.images, batch.labels, draws)
+    perturbed, findings = lattice.run(method, counting, batch.images, batch.labels, draws)
     if perturbed.shape != batch.images.shape:
         raise RbError(
             f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
@@ -209,8 +209,7 @@ def _attempt(
             f"The attack {method.name} gave NaN or infinite pixels for image {int(batch.ids[first])}. Check"
             " that the gradient of the model is finite there."
         )
-    norm = method.norm
-    perturbed = steps.project(perturbed.detach().float(), batch.images, method.eps, norm)
+    perturbed = lattice.project(perturbed, batch.images, method)
     logits = batch.logits(perturbed)
     sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
     if counting.backwards and not again:
@@ -293,7 +292,7 @@ class AttackTask(EvalTask):
     """Accuracy under one attack, for any number of eps.
 
     `ladder`: smaller eps come first, and examples broken there are not attacked at larger ones. `detail`
-    keeps the logits of each example; `save` names a folder for the adversarial images.
+    keeps the logits of each example; `save` names a folder for the adversarial images, `png` makes them PNGs.
     """
 
     method: Any
@@ -301,6 +300,7 @@ class AttackTask(EvalTask):
     ladder: bool = False
     detail: bool = False
     save: str | None = None
+    png: bool = False
 
     @property
     def title(self) -> str:

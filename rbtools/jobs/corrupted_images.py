@@ -188,7 +188,8 @@ def run_archive(
     anything = run.store.computed > computed_before  # count a record once, not once per file
     run.store.computed, run.store.found = computed_before + anything, found_before + (not anything)
     entries += _sums(entries, implicit_entries[0] if implicit_entries else None, reference, data, correct)
-    record = inputs.record_with_data()
+    every = [*entries, *implicit_entries]
+    record = evaluate_record.with_classes(inputs.record_with_data(), inputs, every)
     for entry in implicit_entries:
         record = results.add_implicit(record, entry)
     return evaluate_record.add_entries(record, entries, run)

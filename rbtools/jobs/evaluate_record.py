@@ -9,7 +9,7 @@ outcomes. (The key of attacks that draw random numbers for the whole batch does 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools.errors import RbError
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
-from rbtools.evaluation.tasks import CleanOutput, right
+from rbtools.evaluation.tasks import AttackOutput, CleanOutput, right
 from rbtools.execution import device, precision
 from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
@@ -56,7 +56,27 @@ def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]
     record, entries, implicit_entries = measured_entries(inputs, task)
     for entry in implicit_entries:
         record = results.add_implicit(record, entry)
+    report_grid(inputs, task)
     return add_entries(record, entries, run)
+
+
+def report_grid(inputs: Inputs, task: EvalTask) -> None:
+    """Print how much accuracy the grid of an attack gives back, where the store has the result without it."""
+    for output in task.outputs():
+        if not isinstance(output, AttackOutput) or output.method.grid == "none":
+            continue
+        real = replace(output, method=replace(output.method, grid="none"))
+        values = [
+            entries[0]["value"]
+            for one in (output, real)
+            if (entries := _stored_entries(inputs.run, _cache_unit(inputs, one).entries_key))
+        ]
+        if len(values) == 2:
+            more = values[0] - values[1]
+            side = f"{abs(more):.4f} {'below' if more < 0 else 'above'}"
+            inputs.run.report.notify(
+                f"{output.metric} on 8-bit images: {values[0]:.4f}, {side} the one on real-valued images."
+            )
 
 
 def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], Entries, Entries]:
@@ -64,12 +84,18 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
     report_warnings(entries, inputs.run)
-    record = inputs.record_with_data()
-    if any(answers.FIELD in entry for entry in [*entries, *implicit_entries]):
-        dataset = inputs.data.load()
-        labels = dataset.labels[inputs.data.order(dataset.labels)[: inputs.n]]
-        record = answers.with_labels(record, examples_digest(inputs), labels.numpy())
+    record = with_classes(inputs.record_with_data(), inputs, [*entries, *implicit_entries])
     return record, entries, implicit_entries
+
+
+def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> dict[str, Any]:
+    """The record with the classes of the images that entries have answers for."""
+    if not any(answers.FIELD in entry for entry in entries):
+        return record
+    dataset = inputs.data.load()
+    labels = dataset.labels[inputs.data.order(dataset.labels)[: inputs.n]]
+    examples = examples_digest(inputs_fields(inputs), inputs.data.protocol())
+    return answers.with_labels(record, examples, labels.numpy())
 
 
 def report_warnings(entries: Sequence[Entry], run: Run) -> None:
@@ -144,7 +170,7 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     save = None
     if task.save is not None:
         keys = {unit.output: unit.entries_key for unit in units if not unit.output.implicit}
-        save = files_to_save(task.save, keys, inputs.record["arch"])
+        save = files_to_save(task.save, keys, inputs.record["arch"], task.png)
     with memoized(
         run,
         [unit.outcomes_key for unit in units],
@@ -160,7 +186,10 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     for unit, entries in zip(units, computed, strict=True):
         shown = [_without_large_detail(entry, unit.entries_key, run) for entry in entries or ()]
         if run.per_image:
-            shown = [_with_answers(entry, unit, inputs) for entry in shown]
+            outcomes = Outcomes(run.store, unit.outcomes_key).values(inputs.n)
+            if len(outcomes) == inputs.n:
+                fields = unit.outcomes_fields
+                shown = [with_answers(entry, unit.output, outcomes, fields) for entry in shown]
         (implicit_entries if unit.output.implicit else requested).extend(shown)
     requested += task.summarize(requested, implicit_entries, partial(_correct, units, inputs))
     return tuple([_named_entry(entry, inputs) for entry in part] for part in (requested, implicit_entries))  # type: ignore[return-value]
@@ -253,21 +282,28 @@ def _without_large_detail(entry: Entry, key: str, run: Run) -> Entry:
     return {**entry, "detail": {"stored": key}}
 
 
-def examples_digest(inputs: Inputs) -> str:
-    """The name of the list of examples, of which an evaluation takes the first n."""
-    data = inputs.data
-    return digest({"data": data.fingerprint, "split": data.split, **data.protocol()})[:16]
+def examples_digest(fields: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
+    """The name of the list of examples, of which an evaluation takes the first n.
+
+    fields: with `data` and `split`, as `inputs_fields` and stored results have them; protocol: of an entry.
+    """
+    chosen = {name: protocol[name] for name in ("indices", "class_map") if name in protocol}
+    return digest({"data": fields["data"], "split": fields["split"], **chosen})[:16]
 
 
-def _with_answers(entry: Entry, unit: _CacheUnit, inputs: Inputs) -> Entry:
-    """The entry with a bit for each image, where its value is a share of images."""
+def with_answers(
+    entry: Mapping[str, Any], output: Output, outcomes: np.ndarray, fields: Mapping[str, Any]
+) -> Entry:
+    """The entry with a bit for each image, where its value is a share of images.
+
+    outcomes: of all images of the evaluation; fields: see `examples_digest`.
+    """
     if not metric_name.is_share(entry["metric"]) or not entry.get("n"):
-        return entry
-    outcomes = Outcomes(inputs.run.store, unit.outcomes_key).values(inputs.n)
-    right = unit.output.counted(outcomes, entry) if len(outcomes) == inputs.n else None
-    if right is None or right.ndim != 1 or abs(int(right.sum()) / entry["n"] - entry["value"]) > 1e-6:
-        return entry
-    return {**entry, answers.FIELD: answers.packed(right, examples_digest(inputs))}
+        return dict(entry)
+    counted = output.counted(outcomes, entry)
+    if counted is None or counted.ndim != 1 or abs(int(counted.sum()) / entry["n"] - entry["value"]) > 1e-6:
+        return dict(entry)
+    return {**entry, answers.FIELD: answers.packed(counted, examples_digest(fields, entry))}
 
 
 def _named_entry(entry: Entry, inputs: Inputs) -> Entry:
@@ -394,8 +430,8 @@ def _run_batches(
         with contextlib.ExitStack() as files:
             take = share = None
             if save:
-                header = _file_header(save, inputs) if save.one_file else {}
-                take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), header))
+                claims = {output: _claim(output, name, inputs) for output, name in save.names.items()}
+                take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), claims))
             elif divided:
                 share = divide.Shared(run.store, run.placement.workers, helping=helping)
             elif run.placement.workers > 1 and divide.draws_for_batches(outputs, run):
@@ -424,11 +460,10 @@ def _run_batches(
     return checks
 
 
-def _file_header(save: ImageFiles, inputs: Inputs) -> dict[str, Any]:
-    """The fields of FILE.adv that identify its claim."""
-    ((output, key),) = save.names.items()
+def _claim(output: Output, key: str, inputs: Inputs) -> dict[str, Any]:
+    """The fields of FILE.adv, or of a folder of PNGs, that identify its claim."""
     (entry,) = output.entry_template()
-    named = _named_entry({**entry, **_common(output, inputs)}, inputs)
+    (named,) = _renamed([_named_entry({**entry, **_common(output, inputs)}, inputs)], inputs.run)
     return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "key": key}
 
 

@@ -14,6 +14,9 @@ their split; `forms` uint8, one of FORMS for each image; and the differences of 
 - LEVELS: int8, in levels of `step`.
 - EXACT: float32, for images that no quantised difference keeps adversarial.
 
+Of an attack with --grid 8bit a folder of PNGs holds the images themselves: NUMBER.png by the place of the
+image in its split, and the header in claim.json.
+
 A file may come from an untrusted source. Every size is checked before something is unpacked, and what is
 unpacked is no more than the images that the data set has.
 """
@@ -25,19 +28,20 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from rbtools.errors import RbError
+from rbtools.attacks import lattice
+from rbtools.errors import RbError, shown
 from rbtools.execution import device
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
 from rbtools.lazy import nn, np, torch
-from rbtools.plain_files import opened
+from rbtools.plain_files import opened, read_plain
 from rbtools.records import consistency, metric_name
 from rbtools.records.results import is_number
 from rbtools.store.files import user_output
@@ -50,10 +54,12 @@ if TYPE_CHECKING:
     from rbtools.datasets.base import Dataset
 
 MAGIC = b"rb-adv 1\n"
+CLAIM = "claim.json"  # in a folder of PNGs
 CLEAN, COARSE, LEVELS, EXACT = FORMS = (0, 1, 2, 3)
 _SIZES = struct.Struct("<6I")
 _LONGEST = 1 << 20  # the most bytes of a header
 _NUMBERS = ("n", "eps", "step", "coarse")
+_MODES = {1: "L", 3: "RGB"}  # of a PNG, by its channels
 _POWERS = (1, 3, 9, 27, 81)  # the weights of the five trits in a byte
 # a share of the largest logit: with a smaller margin the verdict may differ between two processors
 _TIE = 1e-4
@@ -224,6 +230,15 @@ def write(path: Path, header: Mapping[str, Any], blocks: IO[bytes]) -> None:
         shutil.copyfileobj(blocks, target)
 
 
+def write_pngs(folder: Path, ids: Tensor, images: Tensor) -> None:
+    """Write images (n, C, H, W) of 8 bits, of 1 or 3 channels, by the examples' numbers."""
+    from PIL import Image
+
+    arrays = lattice.levels(images).byte().permute(0, 2, 3, 1).numpy()
+    for number, array in zip(ids.tolist(), arrays, strict=True):
+        Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(folder / f"{number}.png")
+
+
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -236,7 +251,17 @@ class AdvBlock(NamedTuple):
 
 
 def header_of(path: str | Path) -> dict[str, Any]:
-    """The header of a file. Raises RbError for another file, and for one whose header is damaged."""
+    """The header of a file, or of a folder of PNGs. Raises RbError for another file or folder, and for one
+    whose header is damaged."""
+    if os.path.isdir(path):
+        try:
+            text = read_plain(os.path.join(path, CLAIM))
+        except OSError:
+            raise RbError(
+                f"{path} has no {CLAIM}. Expected DIR of rb-attack --grid 8bit --save-adv DIR:format=png, or"
+                " the folder of a result in it."
+            ) from None
+        return _checked(path, text, ("n", "eps"))
     with _opened(path) as stream:
         return _header(path, stream)
 
@@ -273,18 +298,25 @@ def _header(path: str | Path, stream: IO[bytes]) -> dict[str, Any]:
         raise RbError(
             f"{path} is no file of adversarial images. Expected one that rb-attack --save-adv FILE.adv wrote."
         )
+    header = _checked(path, stream.readline(_LONGEST), _NUMBERS)
+    coarse = header["coarse"]
+    if not (isinstance(coarse, int) and 0 <= coarse <= 127) or not 0 < header["step"] <= 1:
+        raise _damaged(path, "a number in its header is out of range")
+    return header
+
+
+def _checked(path: str | Path, text: bytes, numbers: Sequence[str]) -> dict[str, Any]:
+    """A header, which has these numbers."""
     try:
-        header = orjson.loads(stream.readline(_LONGEST))
+        header = orjson.loads(text)
     except orjson.JSONDecodeError:
         raise _damaged(path, "its header is not JSON") from None
     if not isinstance(header, dict):
         raise _damaged(path, "its header is no object")
-    for name in _NUMBERS:
+    for name in numbers:
         if not is_number(header.get(name)):
             raise _damaged(path, f"its header has no number '{name}'")
-    n, coarse = header["n"], header["coarse"]
-    counts = isinstance(n, int) and n > 0 and isinstance(coarse, int) and 0 <= coarse <= 127
-    if not counts or not 0 < header["step"] <= 1 or not header["eps"] > 0:
+    if not (isinstance(header["n"], int) and header["n"] > 0 and header["eps"] > 0):
         raise _damaged(path, "a number in its header is out of range")
     return header
 
@@ -338,6 +370,25 @@ def _block(
     return AdvBlock(ids, forms, differences.reshape(count, *shape))
 
 
+def read_pngs(folder: str, ids: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The images (n, C, H, W) of these examples, on [0, 1]. Raises RbError for one that is no PNG of this
+    shape (C, H, W)."""
+    from PIL import Image
+
+    arrays = []
+    for number in ids.tolist():
+        path = os.path.join(folder, f"{number}.png")
+        try:
+            with opened(path) as stream, Image.open(stream, formats=["PNG"]) as image:
+                form = (image.mode, image.height, image.width)
+                if form != (_MODES.get(shape[0]), *shape[1:]):  # before memory is allocated for its pixels
+                    raise RbError(f"{path} is {form[0]} of {form[1]}x{form[2]} pixels. Expected {shape}.")
+                arrays.append(np.asarray(image).reshape(*shape[1:], shape[0]))
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise _damaged(folder, f"{number}.png cannot be read ({shown(str(error), 100)})") from None
+    return pixels(torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2))
+
+
 # --- verdicts -------------------------------------------------------------------------------------
 
 
@@ -348,7 +399,8 @@ def verify_evidence(
     weights: str | None = None,
     hints: CheckpointHints | None = None,
 ) -> dict[str, Any]:
-    """The record with the verdict, under `verify`, on the claim that a file of adversarial images makes.
+    """The record with the verdict, under `verify`, on the claim that a file or a folder of adversarial images
+    makes.
 
     Every image has to be inside the ball and the box, and every one that counts as broken has to be
     misclassified by this checkpoint, in one forward pass; then the accuracy is at most `measured`, whatever
@@ -356,16 +408,33 @@ def verify_evidence(
     says why. `weights`: the file of the record's checkpoint, which `hints` describe where the record names
     none. Raises RbError for a file that is none, and for a record whose model or data are missing.
     """
-    header = header_of(path)
-    try:
-        with_weights = record if weights is None else with_file(record, weights, run, hints)
-        inputs = resolve_inputs(with_weights, run, str(header.get("split", "test")))
-    except OtherCheckpoint as other:
-        verdict = {"verdict": "differs", "claimed": _claim(record, header).get("value"), "reason": str(other)}
-    else:
-        verdict = _verdict(inputs, header, path)
-    entries = {str(header.get("metric")): verdict}
+    entries: dict[str, Any] = {}
+    for one in _results(path):
+        header = header_of(one)
+        try:
+            with_weights = record if weights is None else with_file(record, weights, run, hints)
+            inputs = resolve_inputs(with_weights, run, str(header.get("split", "test")))
+        except OtherCheckpoint as other:
+            claimed = _claim(record, header).get("value")
+            verdict = {"verdict": "differs", "claimed": claimed, "reason": str(other)}
+        else:
+            if one != path and header.get("checkpoint") != inputs.checkpoint:
+                continue  # of another model
+            verdict = _verdict(inputs, header, one)
+        metric = str(header.get("metric"))
+        if metric not in entries or verdict["verdict"] == "match":  # others may be of fewer images
+            entries[metric] = verdict
+    if not entries:
+        raise RbError(f"{path} has no images of this model. Expected those that rb-attack saved for it.")
     return {**record, "verify": {**consistency.summary(record), "entries": entries}}
+
+
+def _results(path: str) -> list[str]:
+    """The path itself or, of a folder of such, each folder of PNGs in it."""
+    if not os.path.isdir(path) or os.path.exists(os.path.join(path, CLAIM)):
+        return [path]
+    folders = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    return [one for one in folders if os.path.exists(os.path.join(one, CLAIM))] or [path]
 
 
 def _claim(record: Mapping[str, Any], header: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -398,7 +467,7 @@ def _of_another(inputs: Inputs, header: Mapping[str, Any], claim: Mapping[str, A
     split = metric_name.parse(name).split
     if claim.get("split", split) != split:
         return f"{name} is of the {split} images by its name, and of {claim['split']} by the claim"
-    facts = {fact: claim.get(fact) for fact in ("eps", "norm", "n", "value")}
+    facts = {fact: claim.get(fact) for fact in ("eps", "norm", "n", "value", "grid")}
     facts = {"checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "split": split, **facts}
     for fact, value in facts.items():
         there = header.get(fact, "test" if fact == "split" else None)
@@ -421,18 +490,15 @@ def _judged(inputs: Inputs, header: Mapping[str, Any], path: str) -> tuple[int, 
     broken = ties = start = 0
     with device.taken(run, inputs.threads()) as place:
         logits = logits_of(inputs.load_model(place), place)
-        for block in blocks(path, inputs.data.about.shape, len(order)):
+        for found, claimed, images, difference in _attacked(path, dataset, order[: header["n"]]):
             run.report.check_cancelled()
-            ids = order[start : start + len(block.ids)]
-            if not np.array_equal(block.ids, ids.numpy()):
+            ids = order[start : start + len(found)]
+            if not torch.equal(found, ids):
                 return broken, ties, "its images are not those of the evaluation, each once and in its order"
             start += len(ids)
-            difference = torch.from_numpy(block.differences)
             if (problem := _outside(difference, header)) is not None:
                 return broken, ties, problem
-            images = moved(pixels(dataset.images[ids]), difference)
             margins = _margins(logits, images, dataset.labels[ids])
-            claimed = torch.from_numpy(block.forms != CLEAN)
             unconfirmed = ids[claimed & (margins > _TIE)].tolist()
             if unconfirmed:
                 correct = f"{len(unconfirmed)} of its images are classified correctly"
@@ -441,6 +507,21 @@ def _judged(inputs: Inputs, header: Mapping[str, Any], path: str) -> tuple[int, 
             ties += int((~claimed & (margins.abs() <= _TIE)).sum())
             run.report.progress(f"saved images  {start}/{header['n']}")
     return broken, ties, None if start == header["n"] else "it holds fewer images than it says"
+
+
+def _attacked(path: str, dataset: Dataset, order: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """The saved images, batch by batch: the examples' numbers (n,), which are claimed to be broken (n,), the
+    images (n, C, H, W), and how they differ from the clean ones. In PNGs none is claimed alone."""
+    shape = tuple(dataset.images.shape[1:])
+    if not os.path.isdir(path):
+        for block in blocks(path, shape, len(dataset.labels)):
+            ids, difference = torch.from_numpy(block.ids), torch.from_numpy(block.differences)
+            clean = pixels(dataset.images[ids.clamp(0, len(dataset.labels) - 1)])
+            yield ids, torch.from_numpy(block.forms != CLEAN), moved(clean, difference), difference
+        return
+    for ids in order.split(_CHUNK):
+        images = read_pngs(path, ids, shape)
+        yield ids, torch.zeros(len(ids), dtype=torch.bool), images, images - pixels(dataset.images[ids])
 
 
 def _outside(difference: Tensor, header: Mapping[str, Any]) -> str | None:
@@ -454,4 +535,7 @@ def _outside(difference: Tensor, header: Mapping[str, Any]) -> str | None:
     eps = float(header["eps"])
     if largest > eps * (1 + 1e-5) + 1e-6:
         return f"an image is {largest:.6g} from its original, outside the ball of {eps:.6g}"
+    levels = difference * 255
+    if header.get("grid") == "8bit" and (levels - levels.round()).abs().max() > 1e-3:
+        return "an image has pixels that are not k/255"
     return None

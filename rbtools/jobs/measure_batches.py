@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools import spaces
-from rbtools.attacks import steps
+from rbtools.attacks import lattice
 from rbtools.errors import RbError
 from rbtools.evaluation.base import CHUNK
 from rbtools.evaluation.fast_model import CountingModel
@@ -300,7 +300,9 @@ class AttackedBatch:
             parts = []
             for some in rows.split(chunk):
                 counting = CountingModel(self.model, chunk)
-                perturbed = attack(counting, start[some], self.clean.labels[some], draws.take(some))
-                parts.append(steps.project(perturbed.detach().float(), start[some], attack.eps, attack.norm))
+                perturbed, _ = lattice.run(
+                    attack, counting, start[some], self.clean.labels[some], draws.take(some)
+                )
+                parts.append(lattice.project(perturbed, start[some], attack))
             self.made[attack, times] = torch.cat(parts)
         return self.made[attack, times]

@@ -1,4 +1,5 @@
-"""Adversarial images in files, for --save-adv: one FILE.adv, or a folder with an .npz for each result."""
+"""Adversarial images in files, for --save-adv: one FILE.adv, or a folder with an .npz or PNGs for each
+result."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import orjson
 
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Outcome
@@ -29,10 +32,12 @@ if TYPE_CHECKING:
 
 
 class ImageFiles(NamedTuple):
-    """FILE.adv, or a folder and the names of files in it, without ending; each by its output."""
+    """FILE.adv, or a folder and the names of files in it, without ending; each by its output. png: the names
+    are those of folders of PNGs."""
 
     path: str
     names: dict[Any, str]
+    png: bool = False
 
     @property
     def one_file(self) -> bool:
@@ -42,11 +47,18 @@ class ImageFiles(NamedTuple):
         """A sentence about the files."""
         if self.one_file:
             return f"The adversarial images are in {self.path}. rb-verify --adv judges them."
-        names = ", ".join(f"{name}.npz" for name in self.names.values())
-        return f"The adversarial images are in {self.path}: {names}."
+        names = ", ".join(map(self.name, self.names))
+        judged = " rb-verify --adv judges the images of such a folder." if self.png else ""
+        return f"The adversarial images are in {self.path}: {names}.{judged}"
+
+    def name(self, output: AttackOutput) -> str:
+        """The name of an output's file in the folder."""
+        return self.names[output] if self.png else f"{self.names[output]}.npz"
 
 
-def files_to_save(path: str, keys: Mapping[Any, str], arch: Mapping[str, Any]) -> ImageFiles | None:
+def files_to_save(
+    path: str, keys: Mapping[Any, str], arch: Mapping[str, Any], png: bool = False
+) -> ImageFiles | None:
     """The files for the adversarial images of these outputs, if they do not all exist.
 
     keys: of the outputs' results, which identify the contents. A name contains the model, the metric and the
@@ -55,8 +67,9 @@ def files_to_save(path: str, keys: Mapping[Any, str], arch: Mapping[str, Any]) -
     if not path.endswith(".adv"):
         model = re.sub(r"[^\w.-]+", "-", str(arch.get("name", "model")))[:60]
         names = {output: f"{model}-{output.metric}-{key[:12]}" for output, key in keys.items()}
-        there = all(os.path.exists(os.path.join(path, f"{name}.npz")) for name in names.values())
-        return None if there else ImageFiles(path, names)
+        files = ImageFiles(path, names, png)
+        there = all(os.path.exists(os.path.join(path, files.name(output))) for output in names)
+        return None if there else files
     if len(keys) != 1:
         raise RbError(f"{path} holds the images of one distance. Give one --eps, or a folder to --save-adv.")
     if os.path.exists(path):
@@ -68,22 +81,25 @@ def files_to_save(path: str, keys: Mapping[Any, str], arch: Mapping[str, Any]) -
 
 @contextlib.contextmanager
 def saving(
-    files: ImageFiles, dataset: Dataset, logits: evidence.Logits, about: Mapping[str, Any]
+    files: ImageFiles, dataset: Dataset, logits: evidence.Logits, claims: Mapping[Any, Mapping[str, Any]]
 ) -> Iterator[Add]:
     """A function that takes the outcomes of consecutive examples; the files are written if the block
-    succeeds. about: the fields of the header of a FILE.adv that are known before. Raises RbError where they
-    cannot be written.
+    succeeds. claims: by output, the fields of the header of a FILE.adv, or of a folder of PNGs, that are
+    known before. Raises RbError where they cannot be written.
     """
     kind = "file" if files.one_file else "folder"
     folder = Path(files.path).parent if files.one_file else Path(files.path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            saver = (
-                _AdvSaver(files, folder, stack, dataset, logits, about)
-                if files.one_file
-                else _NpzSaver(files, folder, stack, dataset)
-            )
+            saver: _AdvSaver | _PngSaver | _NpzSaver
+            if files.one_file:
+                (about,) = claims.values()
+                saver = _AdvSaver(files, folder, stack, dataset, logits, about)
+            elif files.png:
+                saver = _PngSaver(files, folder, stack, dataset, claims)
+            else:
+                saver = _NpzSaver(files, folder, stack, dataset)
             yield saver.add
             saver.finish()
     except OSError as error:
@@ -129,6 +145,45 @@ class _AdvSaver:
         scale = {"step": self.scale.step, "coarse": self.scale.coarse}
         counts = {"n": self.n, "value": self.survived / self.n, "exact": self.exact}
         evidence.write(self.path, {**self.about, **scale, **counts}, self.blocks)
+
+
+class _PngSaver:
+    """Writes a folder of PNGs for each output, and the claim: see `evidence.PngFolder`."""
+
+    def __init__(
+        self,
+        files: ImageFiles,
+        folder: Path,
+        stack: contextlib.ExitStack,
+        dataset: Dataset,
+        claims: Mapping[Any, Mapping[str, Any]],
+    ) -> None:
+        channels = dataset.images.shape[1]
+        if channels not in (1, 3):
+            raise RbError(
+                f"A PNG holds images of 1 or 3 channels; these have {channels}. Leave out format=png of"
+                " --save-adv."
+            )
+        self.files, self.folder, self.claims = files, folder, claims
+        self.aside = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        self.counts: dict[Any, list[int]] = {}  # images, and those that survived
+
+    def add(self, output: AttackOutput, ids: Tensor, outcome: Outcome) -> None:
+        assert outcome.images is not None
+        folder = self.aside / self.files.names[output]
+        folder.mkdir(exist_ok=True)
+        evidence.write_pngs(folder, ids.cpu(), outcome.images.cpu())
+        n, survived = self.counts.get(output, [0, 0])
+        still = int(output.still_correct(outcome.values).sum())
+        self.counts[output] = [n + len(ids), survived + still]
+
+    def finish(self) -> None:
+        for output, (n, survived) in self.counts.items():
+            folder, target = self.aside / self.files.names[output], self.folder / self.files.names[output]
+            header = {**self.claims[output], "n": n, "value": survived / n}
+            (folder / evidence.CLAIM).write_bytes(orjson.dumps(header, option=orjson.OPT_SORT_KEYS))
+            if not target.exists():  # of another distance of the same run it may
+                folder.rename(target)
 
 
 class _NpzSaver:

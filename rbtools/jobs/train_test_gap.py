@@ -13,7 +13,13 @@ from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import model_checks
-from rbtools.jobs.evaluate_record import add_entries, check_entries, expected_entries, task_entries
+from rbtools.jobs.evaluate_record import (
+    add_entries,
+    check_entries,
+    expected_entries,
+    task_entries,
+    with_classes,
+)
 from rbtools.probabilistic.intervals import square_and_add
 from rbtools.records import metric_name, results, schema
 from rbtools.trainer.validation import trained_on
@@ -47,11 +53,17 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     entries = {other: task_entries(sides[other], task)}
     part = sides[side].run.selection.indices
     named = {} if part is None else {"indices": part.name}
-    there = None if run.store.force else _there(record, entries[other][0], side, sides[side].n, named)
+    there = (
+        None
+        if run.store.force or run.per_image
+        else _there(record, entries[other][0], side, sides[side].n, named)
+    )
     entries[side] = task_entries(sides[side], task) if there is None else (there, [])
     (on_test, clean_test), (on_train, clean_train) = entries["test"], entries["train"]
     model_checks.report_checks(record, [*on_test, *clean_test], run)
     record = test.record_with_data()
+    for split, (requested, clean) in entries.items():
+        record = with_classes(record, sides[split], [*requested, *clean])
     for entry in (*clean_test, *clean_train, *on_test, *on_train):
         record = results.add_implicit(record, entry)
     return add_entries(record, _gaps(on_train, on_test, gaps), run)

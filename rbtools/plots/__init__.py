@@ -32,6 +32,7 @@ PLOTS = Registry(
         "radar": "rbtools.plots.radar:Radar",
         "confidence": "rbtools.plots.confidence:Confidence",
         "confusion": "rbtools.plots.confusion:Confusion",
+        "upset": "rbtools.plots.upset:Upset",
         "cells": "rbtools.plots.cells:CellsPlot",
         "search": "rbtools.plots.best_so_far:SearchPlot",
     },

@@ -98,11 +98,22 @@ def with_labels(record: dict[str, Any], examples: str, labels: np.ndarray) -> di
 
 def all_labels(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """The classes that two records know; of a list of examples those of more images."""
-    both = dict(old.get(LABELS) or {})
-    for examples, field in (new.get(LABELS) or {}).items():
+    both = dict(_lists(old))
+    for examples, field in _lists(new).items():
         if examples not in both or _count(field) >= _count(both[examples]):
             both[examples] = field
     return both
+
+
+def classes_known(record: Mapping[str, Any], examples: str) -> int:
+    """Of how many images of a list of examples a record says the classes; -1 for none."""
+    return _count(_lists(record).get(examples))
+
+
+def _lists(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The classes that a record has by list; a record of somebody else may have something else there."""
+    lists = record.get(LABELS)
+    return lists if isinstance(lists, Mapping) else {}
 
 
 def _count(field: object) -> int:
@@ -116,7 +127,7 @@ def labels_of(record: Mapping[str, Any], answers: Answers) -> np.ndarray:
     Raises RbError where the record lacks them, or they are damaged.
     """
     count = len(answers.right)
-    field = (record.get(LABELS) or {}).get(answers.examples)
+    field = _lists(record).get(answers.examples)
     if field is None:
         raise RbError(
             "The record lacks the classes of its images. rb-store answers adds them where the data set is at"

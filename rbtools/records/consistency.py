@@ -312,9 +312,10 @@ def _unions(record: Record, measured: Sequence[_Measured]) -> _Findings:
         if value > least + _EXACT:
             yield name, "parts", f"{name} is {value:.6g}, above its least part, which is {least:.6g}."
         rows = [row for one in parts if (row := _answers_of(record, one)) is not None]
-        whole = given is not None and len(rows) == len(parts)
-        if whole and all(row.examples == given.examples for row in rows):
-            every = np.stack([row.right[: len(given.right)] for row in rows]).all(0)
+        if given is None or len(rows) != len(parts):
+            continue
+        if all(row.examples == given.examples for row in rows):
+            every = np.logical_and.reduce([row.right[: len(given.right)] for row in rows])
             if len(every) == len(given.right) and (every != given.right).any():
                 count = int((every != given.right).sum())
                 yield name, "parts", f"{name} differs from the answers of its parts for {count} images."
@@ -359,7 +360,7 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
             # Not for FGSM and noise: a single step may overshoot, so that a larger distance raises accuracy.
             closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
             weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)
-            if not (closer or weaker) or not _same_data(low.entry, high.entry, "source", "attacked"):
+            if not (closer or weaker) or not _same_data(low.entry, high.entry, "source", "attacked", "grid"):
                 continue
             if (p := _by_chance(low, high, paired=False)) < LEVEL:
                 says = f"{high.name} is {high.value:.6g}, but {low.name} is {low.value:.6g}{_test(p)}."

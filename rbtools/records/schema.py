@@ -167,6 +167,7 @@ _PROTOCOL = {
             "screen",
             "of rb-attack --two-phase: attacks on all images; the value is of these and the attack together",
         ),
+        ("grid", "8bit, where the attacked images have pixels k/255 (--grid 8bit)"),
         ("attacked", "which images: all, where misclassified ones were attacked too"),
         ("source", "of a transfer: the attacked model; of a published number: where it is from"),
     ),

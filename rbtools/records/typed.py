@@ -113,9 +113,12 @@ class Entry(TypedDict, total=False):
     layers: Any
     negative: Any
     tests: Any
+    union: Mapping[str, float]
+    explained: Any
     contributions: Any
     std: float
     detail: Any
+    answers: Mapping[str, Any]
     sanity: Any
     warnings: Sequence[str]
     passes: Mapping[str, float]
@@ -173,6 +176,7 @@ class Record(TypedDict, total=False):
     metrics: dict[str, float]
     evals: list[Entry]
     checksums: dict[str, str]
+    examples: Mapping[str, Any]
     error: dict[str, Any]
     verify: dict[str, Any]
     rank: int

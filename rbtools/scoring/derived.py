@@ -21,10 +21,13 @@ class Derived(NamedTuple):
         """Whether it needs results that may be in several records of one model."""
         return any(function in self.compiled.text for function in ("optimality(", "union(", "union.common("))
 
-    def added(self, record: dict[str, Any], *, replace: bool = False) -> dict[str, Any]:
+    def added(
+        self, record: dict[str, Any], *, replace: bool = False, completed: union.Completed | None = None
+    ) -> dict[str, Any]:
         """The record with the metric. If it cannot be computed, its entry has a reason.
 
-        Raises RbError if the record has a metric of that name with another origin.
+        completed: finds answers of images for unions. Raises RbError if the record has a metric of that name
+        with another origin.
         """
         entry: dict[str, Any] = {
             "tool": "rb-score",
@@ -32,10 +35,13 @@ class Derived(NamedTuple):
             "value": None,
             "expression": self.compiled.text,
         }
+        seen = record
+        if completed is not None and "union" in self.compiled.text:
+            seen = completed(record, self.compiled.names)
         try:
-            value = self.compiled(record)
+            value = self.compiled(seen)
             if self.compiled.union is not None:
-                entry |= union.entry(record, self.compiled, explain=self.explain)
+                entry |= union.entry(seen, self.compiled, explain=self.explain)
             elif results.is_number(value):
                 entry["value"] = value
             else:

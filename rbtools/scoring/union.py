@@ -7,7 +7,7 @@ most the smallest of the parts' values, which `min(...)` gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
@@ -29,7 +29,7 @@ class Union(NamedTuple):
     @property
     def survived(self) -> np.ndarray:
         """Which images (N,) count in every part."""
-        survived: np.ndarray = self.right.all(0)
+        survived: np.ndarray = np.logical_and.reduce(self.right)
         return survived
 
 
@@ -134,13 +134,19 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
     }
 
 
-def with_entries(record: dict[str, Any], expressions: Sequence[expr.Expression]) -> dict[str, Any]:
+Completed = Callable[[dict[str, Any], Sequence[str]], dict[str, Any]]
+"""Gives a record the answers of some metrics that it lacks, from a store: `ImageOutcomes.completed`."""
+
+
+def with_entries(
+    record: dict[str, Any], expressions: Sequence[expr.Expression], completed: Completed
+) -> dict[str, Any]:
     """The record with each expression that is a union as a metric of that name, so that it has an interval
     and an answer for each image. What cannot be computed is left out: evaluating it says why."""
     for expression in expressions:
         if expression.union is not None and expression.text not in (record.get("metrics") or {}):
             try:
-                fields = entry(record, expression)
+                fields = entry(completed(record, expression.union), expression)
             except RbError:
                 continue
             about = {"tool": "rb-score", "metric": expression.text, "expression": expression.text}

@@ -568,14 +568,14 @@ def test_values_that_no_run_can_have_are_refused_before_the_first_record(
 
 def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     plain = one(run(["pgd", "--eps", "4,16,32", "--steps", "3", "--n", "60"], trained["erm"]))
-    ladder = one(run(["pgd", "--eps", "32,4,16", "--steps", "3", "--n", "60", "--ladder", "--force"], plain))
+    ladder = one(run(["pgd", "--eps", "32,4,16:ladder=yes", "--steps", "3", "--n", "60", "--force"], plain))
     names = ["pgd3.4", "pgd3.16", "pgd3.32"]
     before, after = plain["metrics"], ladder["metrics"]
     assert before[names[0]] == after[names[0]]  # the smallest distance is the plain attack
     assert all(after[name] <= before[name] for name in names)
     assert sorted((after[name] for name in names), reverse=True) == [after[name] for name in names]
     assert ladder["evals"][-1]["ladder"]
-    extended = ["pgd", "--eps", "4,16,32,64", "--steps", "3", "--n", "60", "--ladder", "--force"]
+    extended = ["pgd", "--eps", "4,16,32,64:ladder", "--steps", "3", "--n", "60", "--force"]
     longer = one(run(extended, ladder))["metrics"]  # the smaller distances come from the store
     assert {name: longer[name] for name in names} == {name: after[name] for name in names}
     assert longer["pgd3.64"] <= after["pgd3.32"]
@@ -635,8 +635,8 @@ def test_the_name_of_an_ensemble_is_that_of_its_parts(settings: dict[str, str], 
 
 
 def test_a_ladder_of_one_distance_is_a_usage_error() -> None:
-    result = run(["pgd", "--eps", "8", "--ladder"])
-    assert result.exit_code == 2 and "--ladder needs several distances" in result.stderr
+    result = run(["pgd", "--eps", "8:ladder=yes"])
+    assert result.exit_code == 2 and "ladder of --eps needs several distances" in result.stderr
 
 
 def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, Record]) -> None:
@@ -936,7 +936,7 @@ def test_outcomes_with_details_of_a_ladder_of_a_seed_and_distances_are_a_screen(
     known: dict[str, Record], weak_screen: tuple[Any, ...]
 ) -> None:
     for words in (
-        "pgd --steps 3 --eps 16,32 --ladder --seed 4",
+        "pgd --steps 3 --eps 16,32:ladder=yes --seed 4",
         "cw --steps 3 --eps 32 --detail",
         "curve --queries 40 --eps 1",
     ):
@@ -1027,7 +1027,7 @@ def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str
         (["--two-phase", "3"], "--two-phase is 3. Expected how many images to attack, 10 or more, or all."),
         (["--two-phase", "some"], "--two-phase is some. Expected how many"),
         (["--two-phase", "20", "--precision-goal", ".01"], "Fix the size, or the goal."),
-        (["--two-phase", "20", "--detail"], "leave out --ladder, --detail, --save-adv"),
+        (["--two-phase", "20", "--detail"], "leave out ladder of --eps, --detail, --save-adv"),
         (["--two-phase", "2"], "--two-phase"),
         (["--two-phase", ":steps=1"], "--two-phase has only steps. Write"),
     ],

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 
 import rbtools
 from rbtools.commands.rank import main
+from rbtools.errors import RbError
 from rbtools.jobs.earlier_outcomes import ImageOutcomes
+from rbtools.records import answers
 from rbtools.store import Store
 
 ARCH = {"space": "nasbench201", "index": 13714, "channels": 2, "cells": 1}
@@ -57,6 +59,29 @@ def test_what_the_store_does_not_have_is_none(records: Any) -> None:
     assert per_image.shares(record, {**entry, "n": 59}) is None
     assert per_image.shares(record, {**entry, "value": 0.123}) is None
     assert per_image.shares(record, {"metric": "fgsm.4"}) is None
+
+
+def test_bits_of_an_entry_need_no_store(records: Any) -> None:
+    store, some = records
+    names = [one["checkpoint"] for one in some]
+    stored, nowhere = ImageOutcomes(Store(store), names), ImageOutcomes(Store("nowhere"), names)
+    for record in some:
+        filled = {**record, "evals": [stored.with_answers(record, entry) for entry in record["evals"]]}
+        for entry in filled["evals"]:
+            shares = nowhere.shares(filled, entry)
+            if answers.FIELD not in entry:
+                assert shares is None and entry["metric"] in ("seconds_per_epoch", "pr.uniform.0.1")
+                continue
+            expected = stored.shares(record, entry)
+            assert shares is not None and expected is not None
+            assert np.array_equal(shares.gives, expected.gives)
+            assert np.array_equal(shares.counts, expected.counts)
+        (noisy,) = [one for one in filled["evals"] if one["metric"].startswith("probacc")]
+        # which images count is known only by the clean accuracy
+        alone = nowhere.shares({**filled, "evals": [noisy]}, noisy)
+        assert alone is None if noisy["n"] < 60 else alone is not None
+        with pytest.raises(RbError, match="damaged"):
+            nowhere.shares(filled, {**noisy, "value": 0.5 * noisy["value"]})
 
 
 def test_rank_intervals_say_where_they_come_from(records: Any) -> None:

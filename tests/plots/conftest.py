@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rbtools.records import answers
 from rbtools.spaces import nasbench201
 
 METHODS = (
@@ -14,7 +16,7 @@ METHODS = (
     " a-method-with-a-name-that-is-long"
 ).split()
 CORRUPTIONS = "gaussian_noise shot_noise impulse_noise defocus_blur glass_blur fog contrast".split()
-CLASSES = 10
+CLASSES, IMAGES = 10, 450
 
 
 def _detail(share: random.Random) -> dict[str, Any]:
@@ -41,10 +43,15 @@ def record(number: int) -> dict[str, Any]:
         values |= {f"pr.uniform.{gamma:g}": 1 - gamma * share.random()}
         values |= {f"ge.pr.uniform.{gamma:g}": gamma * share.random()}
     values |= {f"probacc.uniform.0.0313725.{rho:g}": 0.9 + rho * share.random() for rho in (0.1, 0.05, 0.01)}
+    draws = np.random.default_rng(number)
+    right = {name: draws.random(IMAGES) < value for name, value in values.items()}
+    seen = {n: bits for n, bits in right.items() if n == "acc" or n.startswith(("pgd20", "corrupt.f"))}
+    values |= {name: float(bits.mean()) for name, bits in seen.items()}
     values["seconds_per_epoch"] = share.uniform(3, 300)
     evals = [
-        {"metric": name, "value": value, "n": 450, "ci95": [max(0, value - 0.04), min(1, value + 0.04)]}
+        {"metric": name, "value": value, "n": IMAGES, "ci95": [max(0, value - 0.04), min(1, value + 0.04)]}
         | ({"detail": _detail(share)} if name.startswith(("fgsm", "pgd20")) else {})
+        | ({answers.FIELD: answers.packed(seen[name], "abc")} if name in seen else {})
         for name, value in values.items()
     ]
     epochs = range(1, 6)

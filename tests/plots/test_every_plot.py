@@ -49,6 +49,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         {"view": "label", "image_class": 3},
     ],
     "confusion": [{}, {"metric": "fgsm.*"}],
+    "upset": [{"metric": "pgd20.8,corrupt.fog.*"}, {}],
     "curves": [
         {},
         {"over": "severity"},

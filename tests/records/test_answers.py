@@ -60,8 +60,10 @@ def test_classes_of_images_are_read_for_the_first_of_a_list() -> None:
     assert few is not None and answers.labels_of(record, few).tolist() == [0, 1, 2, 3, 4]
     shorter = answers.with_labels(record, "abc", labels[:10])
     assert shorter == record  # the longer list stays
-    with pytest.raises(RbError, match="lacks the classes"):
-        answers.labels_of({}, few)
+    for lacking in ({}, {answers.LABELS: "text"}):
+        with pytest.raises(RbError, match="lacks the classes"):
+            answers.labels_of(lacking, few)
+        assert answers.with_labels(lacking, "abc", labels) == {answers.LABELS: record[answers.LABELS]}
     for field in ({}, {"labels": "AAAA"}, {"labels": 3}, "text", answers.packed_labels(labels[:3])):
         with pytest.raises(RbError, match="damaged: expected 5 labels"):
             answers.labels_of({answers.LABELS: {"abc": field}}, few)

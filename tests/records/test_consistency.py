@@ -236,3 +236,7 @@ def test_records_of_others_are_read(what: str) -> None:
     consistency.findings(
         {**record, "evals": [{"metric": "x", "value": 1, "n": "many", "eps": [1], "attack": 3}]}
     )
+
+
+def test_an_attack_on_8_bit_images_may_be_weaker_than_a_nearer_one_on_all_images() -> None:
+    assert rules(changed("pgd20.16", 700, grid="8bit")) == set()

@@ -28,10 +28,11 @@ globs, too.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.records.expr.names import MissingName, Record, expand, is_glob, select
+from rbtools.records.expr.names import MissingName, Record, expand, is_glob, metrics_of, select
 from rbtools.records.expr.parser import Parser
 from rbtools.records.expr.tokens import is_bare, items
 from rbtools.records.expr.values import kind
@@ -52,10 +53,12 @@ class Expression:
         self.names: tuple[str, ...] = tuple(parser.names)
 
     def __call__(self, record: Record) -> Any:
-        """The value for this record.
+        """The value for this record. A union that is among its metrics is not computed again.
 
         Raises MissingName for a name that it does not have, RbError for values of the wrong kind.
         """
+        if self.union is not None and self.text in (metrics := metrics_of(record)):
+            return metrics[self.text]
         return self._node(record)
 
     @property
@@ -64,7 +67,7 @@ class Expression:
         inner = self.text.strip().removeprefix("mean(").removesuffix(")")
         return self.text.strip() == f"mean({inner})" and all(map(is_bare, items(inner)))
 
-    @property
+    @cached_property
     def union(self) -> list[str] | None:
         """The names and globs of a union, if it is nothing but that: `union(aa.8, corrupt.*.3)`."""
         function, sign, inner = self.text.strip().removesuffix(")").partition("(")

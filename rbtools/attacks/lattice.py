@@ -1,0 +1,177 @@
+"""Images of 8 bits: the lattice of pixels k/255, for attacks with `grid` "8bit".
+
+The search itself stays as it is: its points are real numbers, but the model gets the nearest 8-bit image of
+each point (`OnLattice`), so that every decision of the search is about an image that exists. Gradients are
+those at that image; small steps add up in the point. At the end each point is rounded so that it stays in the
+ball (`project`). In L-infinity this is the image that the model saw. In L2 and L1 the nearest 8-bit image may
+be outside the ball: where the rounding inside it undoes a success, the search runs again in smaller balls.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from rbtools.attacks import steps
+from rbtools.attacks.target import Evaluated, Network, as_target
+from rbtools.errors import RbError
+from rbtools.lazy import torch
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.base import Attack
+    from rbtools.attacks.losses import AttackObjective
+    from rbtools.rng.draws import Draws
+
+    Method = TypeVar("Method", bound=Attack)
+
+_LEVELS = 255
+_SLACK = 1e-6  # of a distance, for the rounding of float32
+_SMALLER = (0.97, 0.9, 0.75)  # shares of eps, for searches in L2 and L1 whose result rounding undid
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithGrid:
+    """The field that every attack has: the lattice on which it searches."""
+
+    grid: str = param(
+        "none",
+        "With 8bit every attacked image has pixels k/255, as a file of 8 bits holds them.",
+        choices=("none", "8bit"),
+        optional=True,
+    )
+
+    def check_distance(self: Attack) -> None:  # type: ignore[misc]  # every attack has this base
+        """Raise RbError for a ball that holds no other 8-bit image."""
+        if self.grid != "none" and self.eps > 0 and _in_levels(self.eps) < 1:
+            raise RbError(
+                f"With grid 8bit eps is {self.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
+                " more, so the clean image is the only one in this ball. Give an eps of 1/255 or more, or no"
+                " grid."
+            )
+
+
+def searched(attack: Method) -> Method:
+    """The attack with the eps that its search has: in L-infinity whole steps of 1/255."""
+    if attack.grid == "none" or attack.norm != "linf":
+        return attack
+    return _with_eps(attack, math.floor(_in_levels(attack.eps)) / _LEVELS)
+
+
+def _with_eps(attack: Method, eps: float) -> Method:
+    return replace(attack, eps=eps)  # type: ignore[call-arg]  # a field of every subclass
+
+
+def _in_levels(eps: float) -> float:
+    """A distance in steps of 1/255; the product with 255 may be a little less than a whole number."""
+    return eps * _LEVELS * (1 + 1e-9)
+
+
+def levels(images: Tensor) -> Tensor:
+    """The levels, whole numbers from 0 to 255, of the 8-bit images that are nearest."""
+    return (images * _LEVELS).round_().clamp_(0, _LEVELS)
+
+
+def run(
+    attack: Attack, model: object, images: Tensor, labels: Tensor, draws: Draws
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """As `attack.run`, on the lattice that the attack has. Raises RbError for clean images of more than 8
+    bits, and for a ball without another 8-bit image."""
+    target = as_target(model)
+    if attack.grid == "none":
+        return attack.run(target, images, labels, draws)
+    attack.check_distance()
+    if len(images) and bool((images * _LEVELS - levels(images)).abs().max() > 1e-3):
+        raise RbError(
+            "grid 8bit needs clean images of 8 bits, whose pixels are k/255. These have other values: round"
+            " them first, or give uint8 images."
+        )
+    target, search = OnLattice(target), searched(attack)
+    search = _with_eps(search, search.eps * (1 + _SLACK))
+    points, findings = search.run(target, images, labels, draws)
+    if attack.norm == "linf" or attack.batch_dependent:
+        return project(points, images, attack), findings
+    inside = project(points, images, attack)
+    for share in _SMALLER:
+        rows = (levels(points) != levels(inside)).flatten(1).any(1).nonzero()[:, 0]
+        if len(rows):
+            lost = target.still_correct(inside[rows], labels[rows])
+            rows = rows[lost & ~target.still_correct(points[rows], labels[rows])]
+        if not len(rows):
+            break
+        smaller = _with_eps(search, attack.eps * share)
+        points[rows], _ = smaller.run(target, images[rows], labels[rows], draws.take(rows))
+        inside[rows] = project(points[rows], images[rows], attack)
+    return inside, findings
+
+
+def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
+    """Project onto the attack's ball and the box and, with a grid, onto an 8-bit image in them.
+
+    That is the nearest one; where it is outside an L2 or L1 ball, the pixels whose rounding away from the
+    clean image moved them farthest are rounded towards it.
+
+    Shape: points and images (N, C, H, W), images of 8 bits with a grid; the result as images.
+    """
+    points = steps.project(points.detach().float(), images, attack.eps, attack.norm)
+    if attack.grid == "none":
+        return points
+    clean = levels(images.double())
+    wanted = (points.double() * _LEVELS - clean).flatten(1)
+    whole = (levels(points.double()) - clean).flatten(1)
+    eps = _in_levels(attack.eps)
+    if attack.norm == "linf":
+        whole = whole.clamp(-math.floor(eps), math.floor(eps))
+    else:
+        sizes = whole.abs()
+        # what each pixel adds to the norm, or to its square, with its last step
+        gains = (2 * sizes - 1) if attack.norm == "l2" else torch.ones_like(sizes)
+        gains = torch.where(sizes > 0, gains, 0)
+        excess = (sizes.square() if attack.norm == "l2" else sizes).sum(1) - (
+            eps**2 if attack.norm == "l2" else eps
+        )
+        order = torch.where(sizes > 0, sizes - wanted.abs(), -torch.inf).argsort(1, descending=True)
+        before = gains.gather(1, order).cumsum(1) - gains.gather(1, order)
+        undone = torch.zeros_like(sizes).scatter(1, order, (before < excess[:, None]).double())
+        whole = whole.sign() * (sizes - undone).clamp_min(0)
+    return (clean + whole.view_as(clean)).float().div_(_LEVELS)
+
+
+class OnLattice(Network):
+    """A model that gets the nearest 8-bit image of every point."""
+
+    def __init__(self, target: Network) -> None:
+        super().__init__(target, target.chunk_size)
+        self.target, self.gives = target, target.gives
+
+    def seen(self, points: Tensor) -> Tensor:
+        """The images that the model gets; their gradient is that of the points."""
+        images = levels(points.detach()).div_(_LEVELS)
+        return images + (points - points.detach()) if points.requires_grad else images
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.target(self.seen(images))
+
+    def logits(self, images: Tensor) -> Tensor:
+        return self.target.logits(self.seen(images))
+
+    def loss_and_gradient(
+        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
+    ) -> Evaluated:
+        return self.target.loss_and_gradient(self.seen(points.detach()), objective, everyone=everyone)
+
+    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        return self.target.still_correct(self.seen(points.detach()), labels, logits)
+
+    def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
+        return self.target.verdict(self.seen(points), labels)
+
+    def undecided(self) -> Network | None:
+        alone = self.target.undecided()
+        return None if alone is None else OnLattice(alone)
+
+    def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
+        self.target.discount(forwards=forwards, backwards=backwards)

@@ -1,0 +1,160 @@
+"""Attacks on images of 8 bits: against all points of small balls, and how points are rounded into a ball."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rbtools
+from rbtools import registry
+from rbtools.attacks import ATTACKS, lattice
+from rbtools.attacks.base import Attack
+from rbtools.attacks.curve import CurveAttack
+from rbtools.attacks.cw_l2 import CWL2
+from rbtools.attacks.pgd import PGD
+from rbtools.errors import RbError
+from rbtools.evaluation.distances import DistanceOutput, DistanceTask
+from tests.networks import images_for, linear
+
+ORDER = {"linf": torch.inf, "l2": 2, "l1": 1}
+N = 80
+# These balls are small for the first steps of DDN, and Square has few queries to spend on two pixels.
+SETTINGS = {
+    "ddn": {"first_norm": 0.02, "step_size": 0.02},
+    "square": {"queries": 200},
+    "aa": {"attacks": "apgd-t,fab-t"},
+}
+EPS = {"linf": 2.4 / 255, "l2": 3.2 / 255, "l1": 3.7 / 255}
+
+
+class Waves(nn.Module):
+    """Three classes of two pixels, whose borders bend within some levels."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        u, v = images.flatten(1).unbind(1)
+        return torch.stack([(60 * u).sin() + v, (50 * v).cos() + u, (40 * (u + v)).sin()], dim=1)
+
+
+def two_pixels() -> tuple[Waves, Tensor, Tensor]:
+    """That network, images (n, 1, 1, 2) of 8 bits near its borders and at the box, and labels."""
+    network = Waves()
+    levels = torch.cartesian_prod(torch.arange(256), torch.arange(256)).view(-1, 1, 1, 2)
+    labels = network(levels / 255).argmax(1).view(256, 256)
+    near = torch.zeros(256, 256, dtype=torch.bool)
+    for down, right in itertools.product((-5, 0, 5), repeat=2):
+        near |= labels != labels.roll((down, right), (0, 1))
+    rows = near.flatten().nonzero()[:, 0]
+    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:N]]
+    return network, levels[rows].to(torch.uint8), labels.flatten()[rows]
+
+
+def ball(image: Tensor, eps: float, norm: str) -> Tensor:
+    """All images of 8 bits (m, 1, 1, 2) in the ball around one (1, 1, 2)."""
+    steps = torch.cartesian_prod(torch.arange(-9, 10), torch.arange(-9, 10)).double()
+    inside = torch.linalg.vector_norm(steps, ORDER[norm], dim=1) <= eps * 255 + 1e-9
+    points = image.double().flatten() + steps[inside]
+    return points[((points >= 0) & (points <= 255)).all(1)].view(-1, 1, 1, 2)
+
+
+def robust(network: nn.Module, images: Tensor, labels: Tensor, eps: float, norm: str) -> Tensor:
+    """Which images no image of 8 bits in the ball makes the network misclassify."""
+    verdicts = [
+        (network((ball(image, eps, norm) / 255).float()).argmax(1) == label).all()
+        for image, label in zip(images, labels, strict=True)
+    ]
+    return torch.stack(verdicts)
+
+
+def built(name: str, norm: str, **more: object) -> Attack | None:
+    """The attack in that norm; None for one without it."""
+    try:
+        attack: Attack = ATTACKS.build(name, grid="8bit", **more)
+        return attack if attack.norm == norm else ATTACKS.build(name, grid="8bit", norm=norm, **more)
+    except RbError:
+        return None
+
+
+@pytest.mark.parametrize("norm", ORDER)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_agrees_with_all_lattice_points(name: str, norm: str) -> None:
+    attack = built(name, norm, eps=EPS[norm], **SETTINGS.get(name, {}))
+    if attack is None:
+        pytest.skip(f"{name} has no {norm}")
+    network, images, labels = two_pixels()
+    safe = robust(network, images, labels, EPS[norm], norm)
+    assert 15 < safe.sum() < N - 15
+    result = rbtools.evaluate(network, (images, labels), attack, keep_images=True)
+    assert result.correct[safe].all()  # what no point of the lattice breaks counts as robust
+    broken = ~result.correct
+    changes = (result.images[broken] * 255).double() - images[broken].double()
+    assert (changes - changes.round()).abs().max() < 1e-4
+    sizes = torch.linalg.vector_norm(changes.round().flatten(1), ORDER[norm], dim=1)
+    assert sizes.max() <= EPS[norm] * 255 + 1e-9
+    assert (network(result.images[broken]).argmax(1) != labels[broken]).all()
+    assert result.images.min() >= 0 and result.images.max() <= 1
+    assert broken.sum() >= 0.75 * (~safe).sum()  # and most of the others are found
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+def test_points_are_rounded_to_the_nearest_level_that_stays_in_the_ball(norm: str) -> None:
+    images = (images_for(30, (3, 6, 6)) * 255).round() / 255
+    attack = PGD(norm="l2", eps=0.05, grid="8bit")
+    if norm == "l1":
+        attack = ATTACKS.build("apgd-ce", norm="l1", eps=0.7, grid="8bit")
+    far = images + torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
+    steps = lattice.project(far, images, PGD(norm="l2", eps=attack.eps)) if norm == "l2" else far
+    rounded = lattice.project(steps, images, attack)
+    changes = ((rounded - images).double() * 255).flatten(1)
+    assert (changes - changes.round()).abs().max() < 1e-4
+    sizes = torch.linalg.vector_norm(changes.round(), ORDER[norm], dim=1)
+    limit = attack.eps * 255
+    assert sizes.max() <= limit * (1 + 1e-9)
+    # no pixel could go back to its nearest level: what is missing is less than a step
+    spare = limit**2 - sizes**2 if norm == "l2" else limit - sizes
+    assert (spare < (limit * 2 + 1 if norm == "l2" else 1 + limit / 2)).all()
+    assert torch.equal(lattice.project(rounded, images, attack), rounded)
+
+
+def test_without_a_grid_nothing_of_an_attack_changes() -> None:
+    assert "grid" not in registry.config(PGD())
+    assert registry.config(PGD(grid="8bit")) == {**registry.config(PGD()), "grid": "8bit"}
+
+
+def test_direct_call_and_result_say_the_same() -> None:
+    network = linear((3, 6, 6), 5)
+    images = (images_for(20, (3, 6, 6)) * 255).round() / 255
+    labels = network(images).argmax(1)
+    attack = PGD(eps=8.5 / 255, grid="8bit")
+    result = rbtools.evaluate(network, (images, labels), attack, precision="fp32", keep_images=True)
+    assert result.entry["grid"] == "8bit" and result.metric == "pgd20.8.5"
+    assert result.entry["step_size"] == pytest.approx(2.5 * 8 / 255 / 20)
+    points = attack(network, images, labels)
+    assert torch.equal(points, lattice.levels(points) / 255)
+    assert ((points - images).abs().amax((1, 2, 3)) * 255).round().max() == 8
+    assert torch.equal(network(points).argmax(1) == labels, result.correct)
+
+
+def test_an_image_of_more_than_8_bits_or_a_ball_without_another_image_is_an_error() -> None:
+    network, images = linear((3, 6, 6), 5), images_for(4, (3, 6, 6))
+    labels = network(images).argmax(1)
+    with pytest.raises(RbError, match="clean images of 8 bits"):
+        rbtools.evaluate(network, (images, labels), PGD(grid="8bit"))
+    for attack in (PGD(eps=0.9 / 255, grid="8bit"), CWL2(eps=0.9 / 255, grid="8bit")):
+        with pytest.raises(RbError, match=r"0\.9/255.*the only one"):
+            rbtools.evaluate(network, ((images * 255).byte(), labels), attack)
+
+
+def test_a_curve_on_the_lattice_has_its_distances() -> None:
+    network, images, labels = two_pixels()
+    eps = tuple(level / 255 for level in range(1, 6))
+    output = DistanceOutput(CurveAttack(queries=300, grid="8bit"), eps)
+    result = rbtools.evaluate(network, (images, labels), DistanceTask((output,)))
+    levels = result.outcomes[:, 0][result.outcomes[:, 0].isfinite()] * 255
+    assert (levels - levels.round()).abs().max() < 1e-3 and len(set(levels.round().tolist())) > 3
+    *accuracies, _ = output.entries(result.outcomes.numpy(), {})
+    for entry in accuracies:
+        exact = float(robust(network, images, labels, entry["eps"], "linf").float().mean())
+        assert exact - 1e-6 <= entry["value"] <= exact + 0.1 and entry["grid"] == "8bit"
