@@ -33,7 +33,8 @@ class ImageAnswers:
 
     def counted(self, record: Record, entry: Record) -> answers.Answers | None:
         """Which images count in an entry's value. None if that is not known, or it is no share of all n."""
-        known = answers.of(self._outcomes.with_answers(record, self._sound(record, entry)))
+        sound = self._sound(record, entry)
+        known = answers.of(sound if answers.FIELD in sound else self._outcomes.with_answers(record, sound))
         return known if known is not None and len(known.right) == entry["n"] else None
 
     def _sound(self, record: Record, entry: Record) -> dict[str, Any]:

@@ -31,6 +31,7 @@ Shares = Callable[[Record, Mapping[str, Any]], "tuple[np.ndarray, np.ndarray] | 
 # The sources of a record's draws, in order of precedence: one exact number makes it "nothing".
 SOURCES = ("images", "value and n", "the interval", "nothing")
 _Z95 = 1.959963984540054
+_ROWS = 256  # of draws at once
 _MOST = 2**53  # the type of counts of images and of weights
 
 
@@ -53,7 +54,7 @@ class BootstrapDraws:
         self.size, self.seed, self._shares = size, seed, shares
         self.sources: dict[int, int] = {}
         self.images: dict[int, int] = {}
-        self._samples: dict[str, np.ndarray] = {}
+        self._samples: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def number(self, record: Record, text: str, whose: str | None = None) -> np.ndarray:
         """Draws (size,) of a metric or an expression, NaN if the record has no such number.
@@ -114,8 +115,10 @@ class BootstrapDraws:
         )
         if shares is not None:
             self._note(record, 0)
-            weights = self._weights(record, entry, len(shares[0]))
-            right, every = (weights @ np.stack(shares, axis=1)).T.astype(float)
+            weights, total = self._weights(record, entry, len(shares[0]))
+            gives, counts = shares
+            right = (weights @ gives).astype(float)
+            every = total if (counts == 1).all() else (weights @ counts).astype(float)
             rng = rng if whose is None else self._generator(whose)
             return _with_one_more(rng, right, every - right)
         counted = type(n) is int and 0 < n < _MOST and 0 <= value <= 1
@@ -136,12 +139,14 @@ class BootstrapDraws:
     def _note(self, record: Record, source: int) -> None:
         self.sources[id(record)] = max(self.sources.get(id(record), 0), source)
 
-    def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> np.ndarray:
-        """The weight of each image: float32 (size, n), the same for all records with these images."""
+    def _weights(self, record: Record, entry: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The weight of each image: float32 (size, n), the same for all records with these images; and their
+        sums (size,)."""
         about = {key: entry.get(key) for key in ("dataset", "split", "indices", "class_map")}
         images = json.dumps({"dataset": record.get("dataset"), **about, "n": n}, sort_keys=True, default=str)
         if images not in self._samples:
-            self._samples[images] = self._generator(images).standard_exponential((self.size, n), np.float32)
+            weights = self._generator(images).standard_exponential((self.size, n), np.float32)
+            self._samples[images] = weights, (weights @ np.ones(n, np.float32)).astype(float)
         return self._samples[images]
 
     def _generator(self, whose: str) -> np.random.Generator:
@@ -260,7 +265,8 @@ def intervals(drawn: Drawn, higher: bool) -> list[Interval]:
         draws, between, freedom, rarity = (part[whole] for part in drawn[:4])
         combined = Drawn(draws, between, freedom, rarity, drawn.joint)
     best, worst = rank_sets(combined, higher)
-    ends = np.stack([np.percentile(row, [2.5, 97.5]) for row in combined.draws], axis=1)
+    blocks = np.array_split(combined.draws, -(-len(combined.draws) // _ROWS))  # it copies what it sorts
+    ends = np.concatenate([np.percentile(block, [2.5, 97.5], axis=1) for block in blocks], axis=1)
     centre = combined.draws.mean(1)
     # Both distances of an independent sum, squared and added (Zou and Donner, Stat. Med. 27, 2008).
     members = special.stdtrit(combined.freedom, 0.975) * np.sqrt(combined.between)
