@@ -33,6 +33,7 @@ class Entry(TypedDict, total=False):
     best: Any
     ladder: Any
     screen: Any
+    grid: Any
     attacked: Any
     source: Any
     certificate: str
