@@ -116,9 +116,9 @@ class BootstrapDraws:
         if shares is not None:
             self._note(record, 0)
             weights, total = self._weights(record, entry, len(shares[0]))
-            gives, counts = shares
+            gives, included = shares
             right = (weights @ gives).astype(float)
-            every = total if (counts == 1).all() else (weights @ counts).astype(float)
+            every = total if (included == 1).all() else (weights @ included).astype(float)
             rng = rng if whose is None else self._generator(whose)
             return _with_one_more(rng, right, every - right)
         counted = type(n) is int and 0 < n < _MOST and 0 <= value <= 1
