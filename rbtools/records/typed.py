@@ -185,5 +185,7 @@ class Record(TypedDict, total=False):
     rank_ci95: Sequence[int]
     ranking: dict[str, Any]
     published: dict[str, Any]
+    paired: Mapping[str, Any]
+    per_class: Mapping[str, Any]
     pareto: bool
     stored: dict[str, Any]
