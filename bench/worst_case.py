@@ -3,8 +3,9 @@
     python bench/worst_case.py
 
 Each is trained for 30 epochs, attacked in L-infinity and L2 by PGD-20 and in L1 by APGD-CE, and corrupted in
-fifteen ways; all test images. The second figure compares the half-width of the paired interval of the difference to the first network with
-that of two intervals which know nothing of each other (the root of the sum of their squares).
+fifteen ways; all test images. The second figure compares the half-width of the paired interval of the
+difference to the first network with that of two intervals which know nothing of each other (the root of the
+sum of their squares).
 """
 
 from __future__ import annotations
