@@ -22,7 +22,7 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
     answers that are damaged.
     """
     if metric not in (record.get("metrics") or {}):
-        raise expr.MissingName(metric, record)
+        raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})
     entry = results.last_entry(record, metric)
     known = answers.of(entry)
     if known is None:

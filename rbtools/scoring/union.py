@@ -34,7 +34,7 @@ class Union(NamedTuple):
 
 
 def union(record: Record, names: Sequence[str]) -> float:
-    """The share of images that count in all these metrics; globs stand for all shares that they match.
+    """The share of images that count in all these metrics; globs stand for all shares of images that they match.
 
     Raises MissingName for a metric that the record lacks, RbError for one without an answer for each image,
     and for parts of other weights, other examples, or another number of them.
@@ -80,10 +80,13 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
     chosen: dict[str, None] = {}
     for name in names:
         matching = expr.expand(name, metrics)
-        if expr.is_glob(name):
-            matching = [one for one in matching if metric_name.is_share(one)]
         if not matching:
-            raise expr.MissingName(name, record)
+            raise expr.MissingName(name, {"metrics": metrics})
+        if expr.is_glob(name):
+            shares = [one for one in matching if metric_name.is_share_of_images(one)]
+            if not shares:
+                raise RbError(f"{name} matches no share of images: {', '.join(matching[:4])}.")
+            matching = shares
         chosen.update(dict.fromkeys(matching))
     return list(chosen)
 
@@ -104,6 +107,9 @@ def _answers(entry: Record) -> answers.Answers:
         raise RbError(
             f"{name} is a mean over records, so no image has one answer. Add unions before the mean."
         )
+    if "union" not in entry and not metric_name.is_share_of_images(str(name)):
+        of = f" It is computed: {entry['expression']}." if "expression" in entry else ""
+        raise RbError(f"{name} is no share of images, so it can be in no union.{of}")
     raise RbError(
         f"{name} has no answer for each image. Evaluate again with --per-image (what the store has is found),"
         " or add the answers that the store has: rb-store answers."

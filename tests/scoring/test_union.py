@@ -101,6 +101,8 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
         {"metric": "aa.8", "value": 0.5, "n": 8, "two_phase": {}},
         {"metric": "pr.uniform.0.1", "value": 0.5, "n": 8},
         {"metric": "aa.4", "value": 0.5, "records": 3},
+        {"metric": "seconds_per_epoch", "value": 2},
+        {"metric": "lost", "value": 0.25, "expression": "1-acc"},
     )
     assert "of other examples: split None and train" in reason(record, "union(acc, train.acc)")
     assert "of 8 and 4 images. union.common(...) takes the 4" in reason(record, "union(acc, fgsm.8)")
@@ -111,7 +113,12 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
     assert "not all images were attacked" in reason(record, "union(acc, aa.8)")
     assert "a share of noisy copies" in reason(record, "union(acc, pr.uniform.0.1)")
     assert "a mean over records" in reason(record, "union(acc, aa.4)")
+    assert reason(record, "union(acc, lost)").endswith("no union. It is computed: 1-acc.")
+    assert "no share of images" in reason(record, "union(acc, seconds_per_epoch)")
+    assert expr.compile("union(*)")(model("a", *record["evals"][:1], *record["evals"][6:7])) == 0.75
+    assert reason(record, "union(pr.*)") == "pr.* matches no share of images: pr.uniform.0.1."
     assert "no metric or field 'nothing'" in reason(record, "union(acc, nothing)")
+    assert "Did you mean" not in reason({**record, "arch": {"params": 5}}, "union(acc, params)")
     assert "takes names of metrics" in reason(record, "union(acc, 3)")
     with pytest.raises(RbError, match="Expected a union"):
         explained("min(acc, aa.8)")
