@@ -34,7 +34,8 @@ class Union(NamedTuple):
 
 
 def union(record: Record, names: Sequence[str]) -> float:
-    """The share of images that count in all these metrics; globs stand for all shares of images that they match.
+    """The share of images that count in all these metrics; a glob stands for the shares of images among
+    those that it matches.
 
     Raises MissingName for a metric that the record lacks, RbError for one without an answer for each image,
     and for parts of other weights, other examples, or another number of them.
