@@ -56,7 +56,8 @@ def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> U
     for entry, answer in others:
         both = f"union() takes parts of the same images and weights: {first['metric']} and {entry['metric']}"
         if answer.examples != given.examples:
-            fields = schema.of_images() - {"n"}
+            split = first.get("split") != entry.get("split")
+            fields = {"split"} if split else schema.of_images() - {"n"}
             differ = [
                 f"{name} {first.get(name)} and {entry.get(name)}"
                 for name in sorted(fields)
@@ -106,7 +107,8 @@ def _answers(entry: Record) -> answers.Answers:
         raise RbError(f"{name} is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does.")
     if "records" in entry:
         raise RbError(
-            f"{name} is a mean over records, so no image has one answer. Add unions before the mean."
+            f"{name} is a mean over records, so no image has one answer. Add the union to each record before:"
+            " rb-score --add NAME='union(...)'."
         )
     if "union" not in entry and not metric_name.is_share_of_images(str(name)):
         of = f" It is computed: {entry['expression']}." if "expression" in entry else ""

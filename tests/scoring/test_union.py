@@ -104,7 +104,7 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
         {"metric": "seconds_per_epoch", "value": 2},
         {"metric": "lost", "value": 0.25, "expression": "1-acc"},
     )
-    assert "of other examples: split None and train" in reason(record, "union(acc, train.acc)")
+    assert "of other examples: split None and train." in reason(record, "union(acc, train.acc)")
     assert "of 8 and 4 images. union.common(...) takes the 4" in reason(record, "union(acc, fgsm.8)")
     assert expr.compile("union.common(acc, fgsm.8)")(record) == 1.0
     assert results.last_entry(derived("u=union.common(acc,fgsm.8)").added(record), "u")["n"] == 4
@@ -113,6 +113,7 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
     assert "not all images were attacked" in reason(record, "union(acc, aa.8)")
     assert "a share of noisy copies" in reason(record, "union(acc, pr.uniform.0.1)")
     assert "a mean over records" in reason(record, "union(acc, aa.4)")
+    assert "a mean over records" in reason(record, "class.min(aa.4)")
     assert reason(record, "union(acc, lost)").endswith("no union. It is computed: 1-acc.")
     assert "no share of images" in reason(record, "union(acc, seconds_per_epoch)")
     assert expr.compile("union(*)")(model("a", *record["evals"][:1], *record["evals"][6:7])) == 0.75
