@@ -53,7 +53,7 @@ def main() -> None:
             note=f"[{low:.3f}, {high:.3f}]; mean of {len(names)} parts {mean:.3f}, least {metrics[least]:.3f}"
             f" ({least}), three norms {metrics['norms']:.3f}",
         )
-        pair = record["paired"]["metrics"].get("worst") if "paired" in record else None
+        pair = record.get("paired", {}).get("metrics", {}).get("worst")
         if pair is None:
             reference = (low, high)
             continue

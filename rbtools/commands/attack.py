@@ -130,7 +130,7 @@ def main(
     Examples:
       rb-arch --sample 1 --cells 1 | rb-train --method trades --epochs 1 | rb-attack pgd --eps 8,16 --n 100
       rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
-      rb-attack aa --eps 32 --two-phase 0.05 trained.jsonl
+      rb-attack aa --eps 32 --two-phase 0.1 trained.jsonl
     """
     from rbtools.evaluation.tasks import AttackTask
 

@@ -113,7 +113,7 @@ def main(
       rb-score --metric 'acc,mean(pgd20.*),seconds_per_epoch' --missing renormalise results.jsonl
       rb-score --preset prbench --within dataset,arch.name leaderboard.jsonl
       rb-score --add adv.mean='mean(pgd20.*)' results.jsonl
-      rb-score --explain 'union(acc,pgd20.*)' results.jsonl
+      rb-score --explain 'union(fgsm.*,pgd20.*)' results.jsonl
     """
     composite = Composite(
         _asked(metrics, weights), preset=preset, within=names(within, "--within"), missing=missing

@@ -308,20 +308,23 @@ class Outcomes:
     run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
     them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
     the fast model, `environments` the values of `device.environment`, "" if unknown. With `anew`
-    stored outcomes are ignored.
+    stored outcomes are ignored, and stay in the store unless these are of more examples.
     """
 
     def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
         self._store, self.key = store, key
-        stored = None if anew else store.outcomes(key)
+        stored = store.outcomes(key)
         self.totals: dict[str, float] = {}
         self.devices: list[str] = []
         self.fast_steps: list[str] = []
         self.environments: list[str] = []
         self._values: np.ndarray | None = None
+        self._kept = 0
         if stored is not None:
-            self._values, self.totals, self.devices, self.fast_steps, self.environments = _decoded(stored)
-        self._kept = len(self)
+            found = _decoded(stored)
+            self._kept = 0 if found[0] is None else len(found[0])
+            if not anew:
+                self._values, self.totals, self.devices, self.fast_steps, self.environments = found
         self._written = time.monotonic()
 
     def __len__(self) -> int:

@@ -639,6 +639,15 @@ def test_a_ladder_of_one_distance_is_a_usage_error() -> None:
     assert result.exit_code == 2 and "ladder of --eps needs several distances" in result.stderr
 
 
+def test_images_of_fewer_examples_leave_the_outcomes_of_more(trained: dict[str, Record]) -> None:
+    """Saving images computes outcomes again, here of 20 examples where the store has those of 40."""
+    asked = ["pgd", "--eps", "16", "--steps", "3"]
+    before = run([*asked, "--n", "40"], trained["erm"])
+    one(run([*asked, "--n", "20", "--save-adv", "few"], trained["erm"]))
+    answered = runner.run("store", "answers", [one(before)])
+    assert [entry["answers"]["images"] for entry in one(answered)["evals"] if "n" in entry] == [40, 40]
+
+
 def test_detail_and_saved_images_tell_the_same_as_the_number(trained: dict[str, Record]) -> None:
     arguments = ["pgd", "--eps", "16", "--steps", "3", "--n", "60", "--detail", "--save-adv", "adv"]
     record = one(run(arguments, trained["erm"]))
