@@ -85,12 +85,18 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
         if not matching:
             raise expr.MissingName(name, {"metrics": metrics})
         if expr.is_glob(name):
-            shares = [one for one in matching if metric_name.is_share_of_images(one)]
+            shares = [one for one in matching if _is_share(record, one)]
             if not shares:
                 raise RbError(f"{name} matches no share of images: {', '.join(matching[:4])}.")
             matching = shares
         chosen.update(dict.fromkeys(matching))
     return list(chosen)
+
+
+def _is_share(record: Record, metric: str) -> bool:
+    """Whether a glob stands for a metric: a share of images by its name or, as with --as, by its entry."""
+    entry = results.last_entry(record, metric)
+    return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 
 
 def _answers(entry: Record) -> answers.Answers:
@@ -110,9 +116,10 @@ def _answers(entry: Record) -> answers.Answers:
             f"{name} is a mean over records, so no image has one answer. Add the union to each record before:"
             " rb-score --add NAME='union(...)'."
         )
-    if "union" not in entry and not metric_name.is_share_of_images(str(name)):
-        of = f" It is computed: {entry['expression']}." if "expression" in entry else ""
-        raise RbError(f"{name} is no share of images, so it can be in no union.{of}")
+    if "expression" in entry and "union" not in entry:
+        raise RbError(f"{name} is computed: {entry['expression']}. A union takes metrics that were measured.")
+    if type(entry.get("n")) is not int:
+        raise RbError(f"{name} is no share of images, so it can be in no union.")
     raise RbError(
         f"{name} has no answer for each image. Evaluate again with --per-image (what the store has is found),"
         " or add the answers that the store has: rb-store answers."

@@ -114,7 +114,11 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
     assert "a share of noisy copies" in reason(record, "union(acc, pr.uniform.0.1)")
     assert "a mean over records" in reason(record, "union(acc, aa.4)")
     assert "a mean over records" in reason(record, "class.min(aa.4)")
-    assert reason(record, "union(acc, lost)").endswith("no union. It is computed: 1-acc.")
+    assert reason(record, "union(acc, lost)").startswith("lost is computed: 1-acc.")
+    weak = {"metric": "weak", "value": 1, "n": 8}
+    named = model("a", entry("acc", right), entry("strong", right[::-1]), weak)
+    assert expr.compile("union(*)")(named) == 0.5
+    assert "--per-image" in reason(named, "union(acc, weak)")
     assert "no share of images" in reason(record, "union(acc, seconds_per_epoch)")
     assert expr.compile("union(*)")(model("a", *record["evals"][:1], *record["evals"][6:7])) == 0.75
     assert reason(record, "union(pr.*)") == "pr.* matches no share of images: pr.uniform.0.1."
