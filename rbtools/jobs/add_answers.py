@@ -114,6 +114,4 @@ def _of_images(entry: Record) -> bool:
         or {"two_phase", "published"} & entry.keys()
     ):
         return False
-    parts = metric_name.parse(metric_name.without_split(name))
-    means = parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all")
-    return metric_name.is_share(name) and not means and entry.get("value") is not None
+    return metric_name.is_share_of_images(name) and entry.get("value") is not None

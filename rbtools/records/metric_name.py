@@ -221,6 +221,13 @@ def is_share(metric: str) -> bool:
     return parts.stem in shares or parts.over in ("eps", "severity")
 
 
+def is_share_of_images(metric: str) -> bool:
+    """Whether the metric is a share of images, each of which counts or does not: no share of noisy copies,
+    no mean over corruptions, no gap between splits."""
+    parts = parse(without_split(metric))
+    return is_share(metric) and not (parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all"))
+
+
 def last_evaluated(record: Mapping[str, Any]) -> str | None:
     """The metric of the last entry of `evals` that has a value; without entries, the last of `metrics`."""
     metrics = record.get("metrics") or {}

@@ -90,7 +90,11 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
         if (key in before) != (key in after) or before.get(key) != after.get(key)
         if after.get(key) is not LATER
     ]
-    return ", ".join(f"{key} {before.get(key)!r} there and {after.get(key)!r} here" for key in fields)
+    return ", ".join(f"{key} {_shown(before, key)} there and {_shown(after, key)} here" for key in fields)
+
+
+def _shown(fields: dict[str, Any], key: str) -> str:
+    return repr(fields[key]) if key in fields else "absent"
 
 
 def edited(record: dict[str, Any]) -> dict[str, Any] | None:

@@ -106,7 +106,8 @@ def of_means(difference: float, draws: np.ndarray, between: np.ndarray, freedom:
     inverse = float((between / freedom).sum())
     half = special.stdtrit(seeds / inverse, 1 - _TAIL) * np.sqrt(seeds) if seeds else 0.0
     low, high = np.percentile(draws, [100 * _TAIL, 100 * (1 - _TAIL)]) - draws.mean()
-    ends = difference - float(np.hypot(low, half)), difference + float(np.hypot(high, half))
+    below, above = float(np.hypot(low, half)), float(np.hypot(high, half))
+    ends = max(difference - below, -1.0), min(difference + above, 1.0)
     total = seeds + images
     if not total:
         return Comparison(difference, ends, float(difference == 0))

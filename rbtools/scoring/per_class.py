@@ -22,9 +22,14 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
     answers that are damaged.
     """
     if metric not in (record.get("metrics") or {}):
-        raise expr.MissingName(metric, record)
+        raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})
     entry = results.last_entry(record, metric)
     known = answers.of(entry)
+    if known is None and "records" in entry:
+        raise NoAnswers(
+            f"{metric} is a mean over records, so no image has one answer. Add the worst class to each record"
+            f" before: rb-score --add NAME='class.min({metric})'."
+        )
     if known is None:
         raise NoAnswers(f"The record has no answers of single images for {metric}. {answers.HOW}")
     if len(known.right) != entry["n"]:

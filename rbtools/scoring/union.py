@@ -34,7 +34,8 @@ class Union(NamedTuple):
 
 
 def union(record: Record, names: Sequence[str]) -> float:
-    """The share of images that count in all these metrics; globs stand for all shares that they match.
+    """The share of images that count in all these metrics; a glob stands for the shares of images among
+    those that it matches.
 
     Raises MissingName for a metric that the record lacks, RbError for one without an answer for each image,
     and for parts of other weights, other examples, or another number of them.
@@ -55,7 +56,8 @@ def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> U
     for entry, answer in others:
         both = f"union() takes parts of the same images and weights: {first['metric']} and {entry['metric']}"
         if answer.examples != given.examples:
-            fields = schema.of_images() - {"n"}
+            split = first.get("split") != entry.get("split")
+            fields = {"split"} if split else schema.of_images() - {"n"}
             differ = [
                 f"{name} {first.get(name)} and {entry.get(name)}"
                 for name in sorted(fields)
@@ -80,12 +82,21 @@ def _metrics(record: Record, names: Sequence[str]) -> list[str]:
     chosen: dict[str, None] = {}
     for name in names:
         matching = expr.expand(name, metrics)
-        if expr.is_glob(name):
-            matching = [one for one in matching if metric_name.is_share(one)]
         if not matching:
-            raise expr.MissingName(name, record)
+            raise expr.MissingName(name, {"metrics": metrics})
+        if expr.is_glob(name):
+            shares = [one for one in matching if _is_share(record, one)]
+            if not shares:
+                raise RbError(f"{name} matches no share of images: {', '.join(matching[:4])}.")
+            matching = shares
         chosen.update(dict.fromkeys(matching))
     return list(chosen)
+
+
+def _is_share(record: Record, metric: str) -> bool:
+    """Whether a glob stands for a metric: a share of images by its name or, as with --as, by its entry."""
+    entry = results.last_entry(record, metric)
+    return metric_name.is_share_of_images(metric) or (answers.FIELD in entry and "union" not in entry)
 
 
 def _answers(entry: Record) -> answers.Answers:
@@ -102,8 +113,13 @@ def _answers(entry: Record) -> answers.Answers:
         raise RbError(f"{name} is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does.")
     if "records" in entry:
         raise RbError(
-            f"{name} is a mean over records, so no image has one answer. Add unions before the mean."
+            f"{name} is a mean over records, so no image has one answer. Add the union to each record before:"
+            " rb-score --add NAME='union(...)'."
         )
+    if "expression" in entry and "union" not in entry:
+        raise RbError(f"{name} is computed: {entry['expression']}. A union takes metrics that were measured.")
+    if type(entry.get("n")) is not int:
+        raise RbError(f"{name} is no share of images, so it can be in no union.")
     raise RbError(
         f"{name} has no answer for each image. Evaluate again with --per-image (what the store has is found),"
         " or add the answers that the store has: rb-store answers."

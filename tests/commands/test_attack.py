@@ -1061,7 +1061,7 @@ def test_two_phases_in_l1_screen_with_apgd(known: dict[str, Record]) -> None:
 def test_two_phases_are_another_protocol_than_the_attack_on_all(known: dict[str, Record]) -> None:
     whole = one(run(["pgd", "--steps", "5", "--eps", "32", "--n", "120"], known["erm"]))
     result = run([*TWO_PHASE, "--two-phase", "20:steps=1"], whole)
-    assert result.exit_code == 1 and "measured differently: screen None there and" in result.stderr
+    assert result.exit_code == 1 and "measured differently: screen absent there and" in result.stderr
 
 
 def test_a_model_that_the_screen_breaks_whole_has_accuracy_0(known: dict[str, Record]) -> None:

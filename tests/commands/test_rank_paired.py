@@ -109,6 +109,8 @@ def test_unions_are_compared_like_any_metric(tmp_path: Path) -> None:
             "rank", ["--by", worst, "--paired", reference, "--assert", f"{worst} > reference - .1"], ranked
         )
         assert of(result)["b"]["paired"]["metrics"][worst]["changed"] == [0, 5]
+    table = runner.run("rank", ["--by", worst, "--metric", worst, "--format", "csv"], [first, second])
+    assert f',"{worst}",' in table.stdout and not table.stderr
 
 
 def test_metrics_of_which_both_have_answers_are_compared_and_others_are_not() -> None:

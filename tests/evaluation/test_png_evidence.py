@@ -121,7 +121,7 @@ def test_the_commands_agree_and_say_what_the_grid_gives_back(known: dict[str, Re
     good = run("verify", "--adv adv --store rb-store", done.stdout)
     assert good.exit_code == 0 and "2 match" in good.stderr, good.stderr
     again = run("attack", f"pgd --steps 5 --eps 24 --n {N} --store rb-store", done.stdout)
-    assert again.exit_code == 1 and "grid '8bit' there and None here" in again.stderr
+    assert again.exit_code == 1 and "grid '8bit' there and absent here" in again.stderr
 
 
 def test_a_record_keeps_both_under_two_names(known: dict[str, Record]) -> None:

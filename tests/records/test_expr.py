@@ -252,6 +252,7 @@ def test_holds_wants_a_condition():
 
 def test_select_reads_lists_of_names_and_globs():
     assert expr.select(METRICS, "fgsm.*, acc,*.8") == ["fgsm.8", "fgsm.16", "acc", "pgd20.8", "apgd-ce.8"]
+    assert expr.select(["union(acc,aa.8)", *METRICS], "union(acc,aa.8),acc") == ["union(acc,aa.8)", "acc"]
     assert expr.expand("corrupt.*.3", METRICS) == ["corrupt.fog.3", "corrupt.gaussian_noise.3"]
     assert expr.expand("acc", METRICS) == ["acc"] and expr.expand("nothing", METRICS) == []
     with pytest.raises(expr.MissingName, match="Did you mean 'acc'"):

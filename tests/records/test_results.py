@@ -58,7 +58,7 @@ def test_another_protocol_is_an_error_that_shows_both(asked: str) -> None:
 
 def test_a_field_that_one_side_lacks_is_shown() -> None:
     record = results.add(RECORD, ENTRY)
-    with pytest.raises(RbError, match=r"restarts None there and 5 here"):
+    with pytest.raises(RbError, match=r"restarts absent there and 5 here"):
         results.add(record, {**ENTRY, "restarts": 5})
 
 

@@ -93,4 +93,6 @@ def test_means_over_seeds_are_compared_by_student_s_t() -> None:
     assert alone.p == pytest.approx(0.0455, abs=0.006)
     both = paired.of_means(0.02, drawn, between, np.array([2.0, 1.0]))
     assert both.p > found.p and both.ci95[0] < found.ci95[0] and both.ci95[1] > found.ci95[1]
+    few = paired.of_means(-0.16, drawn, np.array([0.02, 0.02]), np.ones(2))
+    assert few.ci95 == (-1, 1)  # two seeds each: Student's interval alone is wider
     assert paired.of_means(0.0, np.zeros(9), np.zeros(2), np.ones(2)).p == 1

@@ -101,8 +101,10 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
         {"metric": "aa.8", "value": 0.5, "n": 8, "two_phase": {}},
         {"metric": "pr.uniform.0.1", "value": 0.5, "n": 8},
         {"metric": "aa.4", "value": 0.5, "records": 3},
+        {"metric": "seconds_per_epoch", "value": 2},
+        {"metric": "lost", "value": 0.25, "expression": "1-acc"},
     )
-    assert "of other examples: split None and train" in reason(record, "union(acc, train.acc)")
+    assert "of other examples: split None and train." in reason(record, "union(acc, train.acc)")
     assert "of 8 and 4 images. union.common(...) takes the 4" in reason(record, "union(acc, fgsm.8)")
     assert expr.compile("union.common(acc, fgsm.8)")(record) == 1.0
     assert results.last_entry(derived("u=union.common(acc,fgsm.8)").added(record), "u")["n"] == 4
@@ -111,7 +113,17 @@ def test_what_is_no_part_of_a_union_is_refused_by_its_name() -> None:
     assert "not all images were attacked" in reason(record, "union(acc, aa.8)")
     assert "a share of noisy copies" in reason(record, "union(acc, pr.uniform.0.1)")
     assert "a mean over records" in reason(record, "union(acc, aa.4)")
+    assert "a mean over records" in reason(record, "class.min(aa.4)")
+    assert reason(record, "union(acc, lost)").startswith("lost is computed: 1-acc.")
+    weak = {"metric": "weak", "value": 1, "n": 8}
+    named = model("a", entry("acc", right), entry("strong", right[::-1]), weak)
+    assert expr.compile("union(*)")(named) == 0.5
+    assert "--per-image" in reason(named, "union(acc, weak)")
+    assert "no share of images" in reason(record, "union(acc, seconds_per_epoch)")
+    assert expr.compile("union(*)")(model("a", *record["evals"][:1], *record["evals"][6:7])) == 0.75
+    assert reason(record, "union(pr.*)") == "pr.* matches no share of images: pr.uniform.0.1."
     assert "no metric or field 'nothing'" in reason(record, "union(acc, nothing)")
+    assert "Did you mean" not in reason({**record, "arch": {"params": 5}}, "union(acc, params)")
     assert "takes names of metrics" in reason(record, "union(acc, 3)")
     with pytest.raises(RbError, match="Expected a union"):
         explained("min(acc, aa.8)")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rbtools.errors import RbError, near
-from rbtools.records.expr.tokens import NAMES_RULE
+from rbtools.records.expr.tokens import NAMES_RULE, items
 
 Record = Mapping[str, Any]
 ABSENT = object()
@@ -125,11 +125,11 @@ def select(metrics: Iterable[str], text: str) -> list[str]:
     Raises MissingName for an item that matches no metric, RbError for an empty list.
     """
     metrics = list(metrics)
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not items:
+    listed = items(text)
+    if not listed:
         raise RbError("The list of metrics is empty. Expected names or globs with commas, such as acc,fgsm.*")
     chosen: dict[str, None] = {}
-    for item in items:
+    for item in listed:
         names = expand(item, metrics)
         if not names:
             raise MissingName(item, {"metrics": dict.fromkeys(metrics)})
