@@ -82,11 +82,14 @@ def compared(
     lacking = 0
     try:
         comparison = paired_records.PairedComparison(chosen.members, per_image.counted, draws, keys)
-        for line in others:
-            members = ranking.members_of(line)
-            lacking += not comparison.add(name_of(members[0]), members)
     except RbError as wrong:
         raise UsageError(f"--paired: {wrong}") from None
+    for line in others:
+        members = ranking.members_of(line)
+        try:
+            lacking += not comparison.add(name_of(members[0]), members)
+        except RbError as wrong:
+            screen.warn(f"--paired: {wrong} It is not compared.")
     if lacking:
         screen.warn(
             f"{counted(lacking, 'record')} without answers of single images, not compared with the reference."

@@ -331,13 +331,7 @@ def _ranking(
     datasets: dict[str, None] = {}
     if not (choice.group or choice.pivot):
         records = _looked_at(records, datasets)
-    if choice.merges:
-        records = _merged(records, choice, members, parts, unions, sink)
-    keyed = _keyed(records, choice)
-    if keyed is None:
-        return None
-    keys, records = keyed
-    worst_cases = _unions([key.text for key in (*keys, *choice.front)], conditions)
+    worst_cases = _unions([key.text for key in (*choice.keys, *choice.front)], conditions)
     completed = ImageOutcomes(Store(store)).completed
 
     def with_unions(record: dict[str, Any]) -> dict[str, Any]:
@@ -346,6 +340,12 @@ def _ranking(
     if worst_cases:
         joined = (with_unions(record) for _, record in records)
         records = ((dumps(record), record) for record in joined)
+    if choice.merges:
+        records = _merged(records, choice, members, parts, unions, sink)
+    keyed = _keyed(records, choice)
+    if keyed is None:
+        return None
+    keys, records = keyed
     values, points = RankValues(keys), RankValues(choice.front)
     grouping = Grouping(choice.within)
     keep = choice.ci or choice.front or choice.pivot

@@ -76,7 +76,7 @@ class PairedComparison:
     def add(self, name: str, members: Sequence[Record]) -> bool:
         """Compare the next record, or mean of members. Return whether the needed metrics have answers.
 
-        Raises RbError, which names the record, where these are of other images.
+        Raises RbError, which names the record, where these are of other images: it has no comparison.
         """
         row: dict[str, dict[str, Any]] = {}
         for metric, reference in self._of_reference.items():
@@ -85,6 +85,7 @@ class PairedComparison:
                 continue
             if differs := _difference(ours, reference):
                 if metric in self._needed:
+                    self._rows.append({})
                     raise RbError(
                         f"{metric} of {name} and of the reference is of different images: {differs}."
                     )

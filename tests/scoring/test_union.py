@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,10 @@ def test_commands_take_unions_where_expressions_stand() -> None:
     assert refused.exit_code == 1 and "the lower end of the interval counts" in refused.stderr
     told = run("score", "--explain 'union(aa.8,corrupt.*)'", [first])
     assert told.exit_code == 0 and "The fewest parts that break the same images:" in told.stderr
+    seeds = [{**made(seed)[0], "train": {"method": "pgd", "seed": seed}} for seed in (7, 9)]
+    mean = json.loads(run("rank", "--by 'union(aa.8,acc)' --aggregate seed", seeds).stdout)["metrics"]
+    alone = [made(seed)[1][[0, 2]].all(0).mean() for seed in (7, 9)]
+    assert mean["union(aa.8,acc)"] == pytest.approx(np.mean(alone))
     apart = [{**first, "metrics": {e["metric"]: e["value"]}, "evals": [e]} for e in first["evals"]]
     joined = run(
         "score", "--add 'worst=union(aa.8,aa.l2.0.5)'", [{**one, "checkpoint": "c"} for one in apart]
