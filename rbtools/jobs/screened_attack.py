@@ -30,7 +30,7 @@ from rbtools.jobs import evaluate_record
 from rbtools.jobs.earlier_outcomes import ScreenSource, ScreenSources
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
-from rbtools.records import dumps, results
+from rbtools.records import answers, dumps, results
 from rbtools.rng import seed_fields
 from rbtools.rng.draws import Draws
 from rbtools.store import Store, digest
@@ -169,7 +169,7 @@ def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str
         record, _, implicit_entries = evaluate_record.measured_entries(inputs, estimate.screening)
         for entry in implicit_entries:
             record = results.add_implicit(record, entry)
-        entries.append(_finer(record, estimate.entry(), run))
+        entries.append(_finer(record, estimate.with_answers(estimate.entry()), run))
     evaluate_record.report_warnings(entries, run)
     return evaluate_record.add_entries(record, entries, run)
 
@@ -301,6 +301,26 @@ class TwoPhaseEvaluation:
             about = {"kind": "evaluation", "of": key_fields, **resolve.names(inputs.record, inputs.data)}
             inputs.run.store.keep_result(digest(key_fields), key_fields, [numbers], about)
         return entry
+
+    def with_answers(self, entry: Entry) -> Entry:
+        """The entry with a bit for each image (`--per-image`), if the attack ran on all survivors: otherwise
+        it is not known which of them it breaks."""
+        inputs, n = self.inputs, self.inputs.n
+        if not inputs.run.per_image:
+            return entry
+        left = np.flatnonzero(self.margins >= 0)
+        if not len(left) or entry["two_phase"]["sampled"] != len(left):
+            return entry
+        order, _ = self.order(left)
+        stands = evaluate_record.stored_outcomes(
+            inputs.on(inputs.data.split, indices=order, n=len(left)), self.task
+        )
+        labels = inputs.data.load().labels
+        robust = np.array(order.numbers)[next(iter(stands.values())) > 0]
+        right = np.isin(inputs.data.order(labels)[:n].numpy(), robust)
+        fields = evaluate_record.inputs_fields(inputs)
+        examples = evaluate_record.examples_digest(fields, inputs.data.protocol())
+        return {**entry, answers.FIELD: answers.packed(right, examples)}
 
     def _key_fields(self) -> dict[str, Any]:
         """Everything that determines the entry."""

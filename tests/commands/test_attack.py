@@ -27,7 +27,7 @@ from rbtools.evaluation.tasks import AttackTask
 from rbtools.execution.device import environment
 from rbtools.inputs import resolve
 from rbtools.jobs import evaluate_record
-from rbtools.records import consistency, metric_name
+from rbtools.records import answers, consistency, metric_name
 from rbtools.registry import gathered
 from rbtools.store import Store
 from tests import runner
@@ -865,6 +865,10 @@ def test_two_phases_on_all_survivors_are_exact(
     assert about["interval"] == [entry["value"]] * 2
     assert about["sampled"] == about["survivors"] == (margins >= 0).sum()
     assert entry["screen"] == "pgd1" and entry["metric"] == "pgd5.32"
+    known_images = two_phase(known["erm"], "--two-phase", "all:steps=1", "--per-image")
+    answered = answers.of(known_images)
+    assert answered is not None and np.array_equal(answered.right, both)
+    assert "answers" not in two_phase(known["erm"], "--two-phase", "20:steps=1", "--per-image")
 
 
 def test_a_larger_sample_continues_the_smaller(
