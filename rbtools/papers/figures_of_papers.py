@@ -398,7 +398,8 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 def _section(number: str, item: Item, made: Made, scale: str) -> Iterator[str]:
     yield f'<section id="{number.replace(" ", "")}"><h2>{number.capitalize()}</h2>'
     yield f"<p>{html.escape(item.caption)}</p>"
-    beside = (f"In the paper: {item.axes}.", f"Ours: {item.verdict}.")
+    whose = "In the paper" if number.startswith(("figure", "table")) else "Table of ours"
+    beside = (f"{whose}: {item.axes}.", f"Verdict: {item.verdict}.")
     yield f'<p class="lacks">{"<br>".join(map(html.escape, beside))}</p>'
     stem = made.file
     if stem and item.panels:
@@ -430,7 +431,8 @@ def page(run: PaperRun, made: Mapping[str, Made]) -> str:
     title = html.escape(f"{run.paper.title}, SCALE={run.scale}")
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>',
-        f"<h1>{title}</h1><p>{drawn} of {len(made)} numbered figures and tables; the others say why not.</p>",
+        f"<h1>{title}</h1><p>{drawn} of {len(made)} figures, tables and theorems; what is missing says"
+        " why.</p>",
     ]
     for number, item in run.paper.items.items():
         parts += _section(number, item, made[number], run.scale)
@@ -452,4 +454,4 @@ def draw_all(name: str, scale: str, reproduced: Path, width: float, jobs: int) -
             if not run.paper.items[number].reason:
                 click.echo(f"{number} {letter}".strip() + f": {reason}", err=True)
     drawn = sum(bool(one.file) for one in made.values())
-    click.echo(f"{index} shows {drawn} of the {len(made)} numbered figures and tables of {run.paper.title}.")
+    click.echo(f"{index} shows {drawn} of the {len(made)} figures, tables and theorems of {run.paper.title}.")

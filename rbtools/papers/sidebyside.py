@@ -212,21 +212,24 @@ def above(words: str, higher: float | None, lower: float | None, by: float = 0.0
     """The claim that one value is above another, by so much at least."""
     if higher is None or lower is None:
         return Claim(words, None, "not measured here")
-    return Claim(words, higher > lower and higher - lower >= by, f"{higher:.4g} and {lower:.4g}")
+    holds = None if higher == lower and not by else higher > lower and higher - lower >= by
+    return Claim(words, holds, f"{higher:.4g} and {lower:.4g}")
 
 
 def all_above(
     words: str, pairs: Iterable[tuple[str, float | None, float | None]], *, or_equal: bool = False
 ) -> Claim:
-    """The claim that of each pair (name, higher, lower) the first is above the second (or not below it)."""
+    """The claim that of each pair (name, higher, lower) the first is above the second (or not below it).
+
+    Equal values tell nothing.
+    """
     known = [(name, high, low) for name, high, low in pairs if high is not None and low is not None]
     if not known:
         return Claim(words, None, "not measured here")
-    wrong = [
-        f"{name} ({high:.4g} and {low:.4g})"
-        for name, high, low in known
-        if not (high > low or (or_equal and high == low))
-    ]
+    wrong = [f"{name} ({high:.4g} and {low:.4g})" for name, high, low in known if high < low]
+    equal = [name for name, high, low in known if high == low]
+    if equal and not wrong and not or_equal:
+        return Claim(words, None, f"equal for {', '.join(equal)}")
     return Claim(words, not wrong, f"not so for {', '.join(wrong)}" if wrong else f"all {len(known)}")
 
 

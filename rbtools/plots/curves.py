@@ -175,7 +175,8 @@ class CurvesPlot(Drawing):
             return entries
         right.grid(visible=False)
         right.spines["right"].set_visible(True)
-        named = "dashed lines" if several else f"{panels[0].quantity if panels else self.right} (dashed)"
+        named = ", ".join(entries) if several else f"{panels[0].quantity if panels else self.right}"
+        named += " (dashed)"
         label = layout.wrapped(named.replace("_", " "), 0.6 * width, style.SMALL)
         right.set_ylabel("\n".join(label), size=style.SMALL)
         return entries

@@ -105,7 +105,7 @@ def test_an_item_is_made_once_and_says_which_command_makes_what_it_lacks() -> No
     assert "make reproduce-prbench SCALE=mini makes it" in made["figure 2"].missing[""]
     shown = figures_of_papers.page(run, made)
     assert "<td>a &lt; b</td><td>0.25</td><td>0.25</td><td>n 3</td><td>0 of 1</td>" in shown
-    assert "In the paper: x: accuracy, y &lt; 1.<br>Ours: as in the paper.</p>" in shown
+    assert "In the paper: x: accuracy, y &lt; 1.<br>Verdict: as in the paper.</p>" in shown
     assert "Words &amp; more." in shown and "It has no data." in shown and 'src="fig1.png"' in shown
     pdf = Path("made/wci/fig1.pdf")
     first = pdf.stat().st_mtime_ns

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from rbtools.papers.items.base import AS_IN_PAPER, Item, Paper
 
-_METHODS = "10 methods on one small network and digits; the paper has 15 pairs of data set and network"
+_METHODS = (
+    "digits, with 10 methods on one small network and 4 on two others; the paper has 15 pairs of data set and"
+    " network; under the paper's radii .03, .08, .10 and .12 stand ours, .125, .3, .35 and .4, and attacks"
+    " are at"
+    " 32/255"
+)
 _PAIRS = (
     "make reproduce-prbench with PR_PAIRS='SET/NETWORK ...' trains them, SCALE=full all 14 further pairs; the"
     " paper's values stand alone."
 )
-_FOUR = "four methods on digits; the paper has nine, and CIFAR-10, CIFAR-100, Tiny-ImageNet and SVHN"
-_OF_CODE = "the radius of ProbAcc and the first of PR is .03 as in the paper's code, which made its numbers"
+_FOUR = (
+    "four methods on digits; the paper has nine, and CIFAR-10, CIFAR-100, Tiny-ImageNet and SVHN; AA is of"
+    " APGD-CE and APGD-T on 50 images, and the radii are .125, .3, .35 and .4"
+)
+_OF_CODE = (
+    "the radius of ProbAcc and the first of PR is .03, and GE of PR is over all images, as in the paper's"
+    " code,"
+    " which made its numbers"
+)
 _SITE = "where the paper's site has other values than the printed table, both stand there, named"
 # Figures but 2d show corruption training with uniform noise alone, and 3 to 5 no transformers.
 _NOISES = "'corruption gaussian','corruption laplace'"
@@ -78,7 +90,7 @@ PRBENCH = Paper(
             {"": f"rb-plot curves --metric 'ge.pr-all.uniform.*' {_CONVOLUTIONAL}"},
             lacks=_METHODS,
             axes=f"x: radius; y: GE of PR of uniform noise; {_FACETS}",
-            verdict="as in the paper; PR is over all images there, as in the paper's code",
+            verdict=f"{AS_IN_PAPER}; PR is over all images, as in the paper's code",
         ),
         "figure 6": Item(
             "Composite scores of the methods under six weightings of the metrics.",
@@ -108,8 +120,9 @@ PRBENCH = Paper(
         "table 4": Item(
             "All metrics of ResNet-18 on CIFAR-10 by method.",
             table="table 4",
-            note=f"CVaR draws 10 perturbations, as the paper's code does; its text says 20 (rb-train --preset"
-            f" prbench). Of AT-PR only the printed values are there; {_SITE}",
+            note=f"CVaR draws 10 perturbations at full scale, as the paper's code does, and 8 below; the"
+            f" paper's text says 20 (rb-train --preset prbench). The paper's column Type is left out;"
+            f" {_SITE}",
             lacks=f"{_METHODS}; AA is of AutoAttack's APGD-CE and APGD-T on 50 images",
             axes="rows: 10 methods; columns: Acc, PGD10, PGD20, CW20, AA, PR at 4 radii, ProbAcc at 3"
             " rates, GE of PGD20 and of PR at 4 radii, seconds an epoch",
@@ -118,16 +131,17 @@ PRBENCH = Paper(
         "table 5": Item(
             "PR under uniform, Gaussian and Laplace noise, and its generalisation error at the first radius.",
             table="table 5",
-            note=_SITE,
+            note=f"The paper's column Type is left out; {_SITE}",
             lacks=_METHODS,
             axes="rows: ERM, Corr_U, Corr_G, Corr_L, PGD; columns: Acc, PR at 4 radii of each of three"
             " noises, GE of PR at .03 of each noise",
-            verdict="as in the paper, with a row for each noise in place of columns",
+            verdict=f"as in the paper, with a row for each noise in place of columns; {_OF_CODE}",
         ),
         "table 6": Item(
             "Networks.",
             reason="A list: rb-arch --space zoo has them with their parameters.",
-            axes="rows: 10 networks; columns: category, size, trained from the start or pre-trained",
+            axes="rows: 10 networks; columns: category, size, trained from the start or pre-trained,"
+            " characteristics",
             verdict="not made: a list; the networks are those of rb-arch",
         ),
         "table 7": Item(
@@ -175,7 +189,8 @@ PRBENCH = Paper(
             note="MNIST's rows of Corr_U and CVaR are as printed; the site has them the other way"
             f" round, and there the costly method takes the longer time; {_SITE}",
             maker=_PAIRS,
-            lacks="MNIST's SimpleCNN on digits and six methods; the radii of digits are .13, .3, .35 and .4",
+            lacks="MNIST's SimpleCNN on digits and six methods; AA is of APGD-CE and APGD-T on 50 images; the"
+            " radii of digits are .125, .3, .35 and .4",
             axes="rows: CINIC-10 and ImageNet-50 by 11 methods, MNIST by 9; columns: those of table 4",
             verdict=f"{AS_IN_PAPER}; {_OF_CODE}",
         ),
@@ -183,7 +198,9 @@ PRBENCH = Paper(
             "TRADES with the filter of Chen and Lee after m steps, on CIFAR-10 and CIFAR-100.",
             table="table 12",
             note="The text at hand ends in CIFAR-100, of which ERM and most of Corr_U are legible",
-            lacks="digits alone, and m of 1, 4 and 8",
+            lacks="digits alone, and m of 1, 4 and 8, of which 4 and 8 leave out the same images; seconds"
+            " are of"
+            " one run on the machine at hand",
             axes="rows: ERM, Corr_U, TRADES, and TRADES with the filter at m = 1 to 8, on each of two sets;"
             " columns: those of table 4 without AA",
             verdict=AS_IN_PAPER,

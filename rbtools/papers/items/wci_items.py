@@ -21,7 +21,8 @@ WCI = Paper(
                 "c": "rb-plot curves --over epoch --metric wci {one_set} {to}",
                 "d": "rb-plot curves --over epoch --metric wci --where \"dataset == 'cifar100'\" {to}",
             },
-            lacks="24 epochs of a small network on digits; the paper: PreActResNet-18, CIFAR-10 and -100",
+            lacks="24 epochs of a small network on digits; the paper: PreActResNet-18, CIFAR-10 and -100;"
+            " d needs CIFAR-100, on which SCALE=full trains",
             axes="x: epoch; y: index, with robust loss and error (a) or their gaps (b) on a second axis; c"
             " and d: a line a regularisation, none, cutout, mixup, l2",
             verdict="as in the paper; losses and errors of training and of test images",
