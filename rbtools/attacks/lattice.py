@@ -10,8 +10,8 @@ be outside the ball: where the rounding inside it undoes a success, the search r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rbtools.attacks import steps
 from rbtools.attacks.target import Evaluated, Network, as_target
@@ -33,16 +33,28 @@ _SLACK = 1e-6  # of a distance, for the rounding of float32
 _SMALLER = (0.97, 0.9, 0.75)  # shares of eps, for searches in L2 and L1 whose result rounding undid
 
 
-@dataclass(frozen=True, kw_only=True)
-class WithGrid:
-    """The field that every attack has: the lattice on which it searches."""
-
-    grid: str = param(
+def grid_param() -> Any:
+    """The field of the lattice on which an attack searches."""
+    return param(
         "none",
         "With 8bit every attacked image has pixels k/255, as a file of 8 bits holds them.",
         choices=("none", "8bit"),
         optional=True,
     )
+
+
+class WithGrid:
+    """Gives every dataclass below it the field `grid`. It is none itself: below a frozen dataclass a class
+    that is not frozen could not be defined, and its error would not say what is wrong."""
+
+    if TYPE_CHECKING:
+        grid: str
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "grid" not in getattr(cls, "__dataclass_fields__", {}):
+            cls.__annotations__ = {**vars(cls).get("__annotations__", {}), "grid": "str"}
+            cls.grid = grid_param()
 
     def check_distance(self: Attack) -> None:  # type: ignore[misc]  # every attack has this base
         """Raise RbError for a ball that holds no other 8-bit image."""
@@ -62,7 +74,7 @@ def searched(attack: Method) -> Method:
 
 
 def _with_eps(attack: Method, eps: float) -> Method:
-    return replace(attack, eps=eps)  # type: ignore[call-arg]  # a field of every subclass
+    return replace(attack, eps=eps)  # type: ignore[type-var]  # every subclass is a dataclass
 
 
 def _in_levels(eps: float) -> float:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rbtools import parse_units, registry
+from rbtools import parse_units
 from rbtools.attacks import ATTACKS
-from rbtools.attacks.lattice import WithGrid
+from rbtools.attacks.lattice import grid_param
 from rbtools.cli import options, shared, streams
 from rbtools.cli.option_parts import Compound, Part
 from rbtools.cli.source import file_path
@@ -28,9 +28,9 @@ _CURVE = {"linf": "0:16:33", "l2": "0:2:33", "l1": "0:24:33"}
 
 _grid_option = click.option(
     "--grid",
-    type=click.Choice(registry.options(WithGrid)[0].metadata["choices"]),
+    type=click.Choice(grid_param().metadata["choices"]),
     default="none",
-    help=registry.options(WithGrid)[0].metadata["help"],
+    help=grid_param().metadata["help"],
 )
 
 
@@ -350,7 +350,8 @@ def curve(
     distances = parse_units.distances(eps or _CURVE[norm], norm, work.screen.warn)
     names = list(dict.fromkeys(name.strip() for name in attacks.split(",") if name.strip()))
     try:
-        searches = [replace(search_named(name, norm, queries), grid=grid) for name in names]
+        searches: list[Any] = [search_named(name, norm, queries) for name in names]
+        searches = [replace(one, grid=grid) for one in searches]
     except RbError as wrong:
         raise UsageError(f"--attacks: {wrong}") from None
     if not searches:
