@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # A node of a cluster may be lost for reasons other than the record: one more try than for local workers.
 TRIES = 3
 _SECONDS_TO_STOP = 1.0
-_SECONDS_TO_LEAVE = 0.5
+_SECONDS_TO_LEAVE = 1.0
 _SECONDS_BETWEEN_PROGRESS = 0.5
 # Names of Ray's errors for a lost machine or process; others mean that the job failed.
 _LOST = (
@@ -85,6 +85,7 @@ class RayExecutor(executor.Executor):
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._running: dict[int, _Ticket] = {}
         self._waiting: deque[_Ticket] = deque()
+        self._cancelled: list[_Ticket] = []  # their references may not be dropped while Ray shuts down
         self._count = 0
         self._ending = False
         self._lease: lease.Lease | None = None
@@ -186,6 +187,8 @@ class RayExecutor(executor.Executor):
 
     def _answered(self, ticket: _Ticket, future: Future[executor.JobReport]) -> None:
         """Report a finished task; retry one that was lost with its machine or process."""
+        if self._ending:
+            self._cancelled.append(ticket)
         del self._running[ticket.number]
         if self._ending:
             return
@@ -216,6 +219,8 @@ class RayExecutor(executor.Executor):
         future.add_done_callback(lambda done: self._calls.put(lambda: self._show(done)))
 
     def _show(self, future: Future[str]) -> None:
+        if self._ending:  # no call may reach Ray while it shuts down: it would end the process
+            return
         with contextlib.suppress(Exception):  # the actor is gone: only progress is lost
             self.post(executor.Progress(future.result()))
             self._listen()
