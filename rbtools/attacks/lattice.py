@@ -133,12 +133,12 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
         return points
     clean = levels(images.double())
     wanted = (points.double() * _LEVELS - clean).flatten(1)
-    whole = (levels(points.double()) - clean).flatten(1)
+    rounded = (levels(points.double()) - clean).flatten(1)
     eps = _in_levels(attack.eps)
     if attack.norm == "linf":
-        whole = whole.clamp(-math.floor(eps), math.floor(eps))
+        rounded = rounded.clamp(-math.floor(eps), math.floor(eps))
     else:
-        sizes = whole.abs()
+        sizes = rounded.abs()
         # what each pixel adds to the norm, or to its square, with its last step
         gains = (2 * sizes - 1) if attack.norm == "l2" else torch.ones_like(sizes)
         gains = torch.where(sizes > 0, gains, 0)
@@ -148,8 +148,8 @@ def project(points: Tensor, images: Tensor, attack: Attack) -> Tensor:
         order = torch.where(sizes > 0, sizes - wanted.abs(), -torch.inf).argsort(1, descending=True)
         before = gains.gather(1, order).cumsum(1) - gains.gather(1, order)
         undone = torch.zeros_like(sizes).scatter(1, order, (before < excess[:, None]).double())
-        whole = whole.sign() * (sizes - undone).clamp_min(0)
-    return (clean + whole.view_as(clean)).float().div_(_LEVELS)
+        rounded = rounded.sign() * (sizes - undone).clamp_min(0)
+    return (clean + rounded.view_as(clean)).float().div_(_LEVELS)
 
 
 class OnLattice(Network):

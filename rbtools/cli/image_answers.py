@@ -1,4 +1,4 @@
-"""What is known of single images, with a warning for answers that are damaged."""
+"""What is own of single images, with a warning for answers that are damaged."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ class ImageAnswers:
     def shares(self, record: Record, entry: Record) -> Shares | None:
         """See `ImageOutcomes.shares`."""
         try:
-            return self._outcomes.shares(record, self._sound(record, entry))
+            return self._outcomes.shares(record, self._undamaged(record, entry))
         except RbError as wrong:  # the answers of clean accuracy, which say of which images a share is
             self._warn(record, wrong)
             return None
 
     def counted(self, record: Record, entry: Record) -> answers.Answers | None:
         """Which images count in an entry's value. None if that is not known, or it is no share of all n."""
-        sound = self._sound(record, entry)
-        known = answers.of(sound if answers.FIELD in sound else self._outcomes.with_answers(record, sound))
-        return known if known is not None and len(known.right) == entry["n"] else None
+        undamaged = self._undamaged(record, entry)
+        own = answers.of(
+            undamaged if answers.FIELD in undamaged else self._outcomes.with_answers(record, undamaged)
+        )
+        return own if own is not None and len(own.right) == entry["n"] else None
 
-    def _sound(self, record: Record, entry: Record) -> dict[str, Any]:
+    def _undamaged(self, record: Record, entry: Record) -> dict[str, Any]:
         """The entry, without its answers if these are damaged."""
         try:
             answers.of(entry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,9 +24,9 @@ from rbtools.cli.sink import (
     where_option,
 )
 from rbtools.cli.source import name_of
-from rbtools.errors import RbError, UsageError
+from rbtools.errors import UsageError
 from rbtools.jobs.earlier_outcomes import ImageOutcomes
-from rbtools.records import dumps, expr, metric_name, parse_again
+from rbtools.records import dumps, metric_name, parse_again
 from rbtools.registry import param
 from rbtools.scoring import assertions, merge, rank_order, same_model, union
 from rbtools.scoring.groups import Grouping
@@ -299,7 +298,7 @@ def _choice(options: RankingOptions) -> RankOptions:
     if lists["pivot"] and lists["group"]:
         raise UsageError("--pivot and --aggregate by: both say what the rows are. Give one of them.")
     ci = options.ci or options.paired is not None
-    if ci and any("class.min(" in key.text for key in keys):
+    if ci and any("class.min" in compiled(key.text, "--by").functions for key in keys):
         raise UsageError(
             "--ci and --paired: class.min has no rank intervals. Rank by another metric, or without."
         )
@@ -331,7 +330,8 @@ def _ranking(
     datasets: dict[str, None] = {}
     if not (choice.group or choice.pivot):
         records = _looked_at(records, datasets)
-    worst_cases = _unions([key.text for key in (*choice.keys, *choice.front)], conditions)
+    ranked_by = (key.text for key in (*choice.keys, *choice.front))
+    worst_cases = union.among([*ranked_by, *(condition.value.text for condition in conditions)])
     completed = ImageOutcomes(Store(store)).completed
 
     def with_unions(record: dict[str, Any]) -> dict[str, Any]:
@@ -376,15 +376,6 @@ def _ranking(
         lines = [latest.entry(model).text for model in chosen]
         ranking.reference = paired_ranking.reference(choice.paired, lines, members, with_unions)
     return ranking
-
-
-def _unions(texts: Iterable[str], conditions: Iterable[assertions.Assertion]) -> list[expr.Expression]:
-    """The unions among keys and conditions: as metrics of the records they have an interval."""
-    found = {one.value.text: one.value for one in conditions}
-    for text in texts:
-        with contextlib.suppress(RbError):  # a metric may have any name
-            found[text] = expr.compile(text)
-    return [one for one in found.values() if one.union is not None]
 
 
 def _merged(

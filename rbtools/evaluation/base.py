@@ -321,10 +321,10 @@ class Outcomes:
         self._values: np.ndarray | None = None
         self._kept = 0
         if stored is not None:
-            found = _decoded(stored)
-            self._kept = 0 if found[0] is None else len(found[0])
+            decoded = _decoded(stored)
+            self._kept = 0 if decoded[0] is None else len(decoded[0])
             if not anew:
-                self._values, self.totals, self.devices, self.fast_steps, self.environments = found
+                self._values, self.totals, self.devices, self.fast_steps, self.environments = decoded
         self._written = time.monotonic()
 
     def __len__(self) -> int:

@@ -34,12 +34,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from rbtools.attacks import lattice
-from rbtools.errors import RbError, shown
+from rbtools.errors import RbError
 from rbtools.execution import device
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import Inputs
+from rbtools.jobs import png_images
+from rbtools.jobs.png_images import CLAIM
 from rbtools.lazy import nn, np, torch
 from rbtools.plain_files import opened, read_plain
 from rbtools.records import consistency, metric_name
@@ -54,12 +55,10 @@ if TYPE_CHECKING:
     from rbtools.datasets.base import Dataset
 
 MAGIC = b"rb-adv 1\n"
-CLAIM = "claim.json"  # in a folder of PNGs
 CLEAN, COARSE, LEVELS, EXACT = FORMS = (0, 1, 2, 3)
 _SIZES = struct.Struct("<6I")
 _LONGEST = 1 << 20  # the most bytes of a header
 _NUMBERS = ("n", "eps", "step", "coarse")
-_MODES = {1: "L", 3: "RGB"}  # of a PNG, by its channels
 _POWERS = (1, 3, 9, 27, 81)  # the weights of the five trits in a byte
 # a share of the largest logit: with a smaller margin the verdict may differ between two processors
 _TIE = 1e-4
@@ -230,15 +229,6 @@ def write(path: Path, header: Mapping[str, Any], blocks: IO[bytes]) -> None:
         shutil.copyfileobj(blocks, target)
 
 
-def write_pngs(folder: Path, ids: Tensor, images: Tensor) -> None:
-    """Write images (n, C, H, W) of 8 bits, of 1 or 3 channels, by the examples' numbers."""
-    from PIL import Image
-
-    arrays = lattice.levels(images).byte().permute(0, 2, 3, 1).numpy()
-    for number, array in zip(ids.tolist(), arrays, strict=True):
-        Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array).save(folder / f"{number}.png")
-
-
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -255,7 +245,7 @@ def header_of(path: str | Path) -> dict[str, Any]:
     whose header is damaged."""
     if os.path.isdir(path):
         try:
-            text = read_plain(os.path.join(path, CLAIM))
+            text = read_plain(os.path.join(path, CLAIM), _LONGEST)
         except OSError:
             raise RbError(
                 f"{path} has no {CLAIM}. Expected DIR of rb-attack --grid 8bit --save-adv DIR:format=png, or"
@@ -370,25 +360,6 @@ def _block(
     return AdvBlock(ids, forms, differences.reshape(count, *shape))
 
 
-def read_pngs(folder: str, ids: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The images (n, C, H, W) of these examples, on [0, 1]. Raises RbError for one that is no PNG of this
-    shape (C, H, W)."""
-    from PIL import Image
-
-    arrays = []
-    for number in ids.tolist():
-        path = os.path.join(folder, f"{number}.png")
-        try:
-            with opened(path) as stream, Image.open(stream, formats=["PNG"]) as image:
-                form = (image.mode, image.height, image.width)
-                if form != (_MODES.get(shape[0]), *shape[1:]):  # before memory is allocated for its pixels
-                    raise RbError(f"{path} is {form[0]} of {form[1]}x{form[2]} pixels. Expected {shape}.")
-                arrays.append(np.asarray(image).reshape(*shape[1:], shape[0]))
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise _damaged(folder, f"{number}.png cannot be read ({shown(str(error), 100)})") from None
-    return pixels(torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2))
-
-
 # --- verdicts -------------------------------------------------------------------------------------
 
 
@@ -409,7 +380,7 @@ def verify_evidence(
     none. Raises RbError for a file that is none, and for a record whose model or data are missing.
     """
     entries: dict[str, Any] = {}
-    for one in _results(path):
+    for one in png_images.results(path):
         header = header_of(one)
         try:
             with_weights = record if weights is None else with_file(record, weights, run, hints)
@@ -427,14 +398,6 @@ def verify_evidence(
     if not entries:
         raise RbError(f"{path} has no images of this model. Expected those that rb-attack saved for it.")
     return {**record, "verify": {**consistency.summary(record), "entries": entries}}
-
-
-def _results(path: str) -> list[str]:
-    """The path itself or, of a folder of such, each folder of PNGs in it."""
-    if not os.path.isdir(path) or os.path.exists(os.path.join(path, CLAIM)):
-        return [path]
-    folders = [os.path.join(path, name) for name in sorted(os.listdir(path))]
-    return [one for one in folders if os.path.exists(os.path.join(one, CLAIM))] or [path]
 
 
 def _claim(record: Mapping[str, Any], header: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -520,7 +483,7 @@ def _attacked(path: str, dataset: Dataset, order: Tensor) -> Iterator[tuple[Tens
             yield ids, torch.from_numpy(block.forms != CLEAN), moved(clean, difference), difference
         return
     for ids in order.split(_CHUNK):
-        images = read_pngs(path, ids, shape)
+        images = png_images.read(path, ids, shape)
         yield ids, torch.zeros(len(ids), dtype=torch.bool), images, images - pixels(dataset.images[ids])
 
 

@@ -17,7 +17,7 @@ import orjson
 
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Outcome
-from rbtools.jobs import evidence
+from rbtools.jobs import evidence, png_images
 from rbtools.lazy import np, torch
 from rbtools.store.files import user_output
 from rbtools.trainer.augment import pixels
@@ -172,7 +172,7 @@ class _PngSaver:
         assert outcome.images is not None
         folder = self.aside / self.files.names[output]
         folder.mkdir(exist_ok=True)
-        evidence.write_pngs(folder, ids.cpu(), outcome.images.cpu())
+        png_images.write(folder, ids.cpu(), outcome.images.cpu())
         n, survived = self.counts.get(output, [0, 0])
         still = int(output.still_correct(outcome.values).sum())
         self.counts[output] = [n + len(ids), survived + still]
@@ -181,7 +181,7 @@ class _PngSaver:
         for output, (n, survived) in self.counts.items():
             folder, target = self.aside / self.files.names[output], self.folder / self.files.names[output]
             header = {**self.claims[output], "n": n, "value": survived / n}
-            (folder / evidence.CLAIM).write_bytes(orjson.dumps(header, option=orjson.OPT_SORT_KEYS))
+            (folder / png_images.CLAIM).write_bytes(orjson.dumps(header, option=orjson.OPT_SORT_KEYS))
             if not target.exists():  # of another distance of the same run it may
                 folder.rename(target)
 

@@ -56,8 +56,8 @@ def of(entry: Mapping[str, Any]) -> Answers | None:
 
 def _unpacked(entry: Mapping[str, Any]) -> Answers:
     field = entry[FIELD]
-    known = isinstance(field, Mapping) and isinstance(field.get("examples"), str)
-    if not known or not isinstance(field.get("bits"), str) or type(field.get("images")) is not int:
+    has_examples = isinstance(field, Mapping) and isinstance(field.get("examples"), str)
+    if not has_examples or not isinstance(field.get("bits"), str) or type(field.get("images")) is not int:
         raise ValueError("expected the fields examples, images and bits")
     images = field["images"]
     if not 0 < images <= _MOST:

@@ -19,7 +19,7 @@ class Derived(NamedTuple):
     @property
     def compares_results(self) -> bool:
         """Whether it needs results that may be in several records of one model."""
-        return any(function in self.compiled.text for function in ("optimality(", "union(", "union.common("))
+        return bool(self.compiled.functions & {"optimality", *union.FUNCTIONS})
 
     def added(
         self, record: dict[str, Any], *, replace: bool = False, completed: union.Completed | None = None
@@ -36,7 +36,7 @@ class Derived(NamedTuple):
             "expression": self.compiled.text,
         }
         seen = record
-        if completed is not None and "union" in self.compiled.text:
+        if completed is not None and self.compiled.functions & union.FUNCTIONS:
             seen = completed(record, self.compiled.names)
         try:
             value = self.compiled(seen)

@@ -24,20 +24,20 @@ def counts(record: Mapping[str, Any], metric: str) -> dict[int, tuple[int, int]]
     if metric not in (record.get("metrics") or {}):
         raise expr.MissingName(metric, {"metrics": record.get("metrics") or {}})
     entry = results.last_entry(record, metric)
-    known = answers.of(entry)
-    if known is None and "records" in entry:
+    answered = answers.of(entry)
+    if answered is None and "records" in entry:
         raise NoAnswers(
             f"{metric} is a mean over records, so no image has one answer. Add the worst class to each record"
             f" before: rb-score --add NAME='class.min({metric})'."
         )
-    if known is None:
+    if answered is None:
         raise NoAnswers(f"The record has no answers of single images for {metric}. {answers.HOW}")
-    if len(known.right) != entry["n"]:
+    if len(answered.right) != entry["n"]:
         raise RbError(
             f"{metric} is over the images that the model classifies correctly, which have no classes."
         )
-    labels = answers.labels_of(record, known)
-    images, right = np.bincount(labels), np.bincount(labels, known.right)
+    labels = answers.labels_of(record, answered)
+    images, right = np.bincount(labels), np.bincount(labels, answered.right)
     return {label: (int(right[label]), int(images[label])) for label in np.flatnonzero(images).tolist()}
 
 

@@ -7,7 +7,8 @@ most the smallest of the parts' values, which `min(...)` gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
@@ -16,6 +17,7 @@ from rbtools.proportions import wilson
 from rbtools.records import answers, expr, metric_name, results, schema
 
 Record = Mapping[str, Any]
+FUNCTIONS = frozenset({"union", "union.common"})  # of expressions
 _MOST_STEPS = 200_000  # of the search for the smallest set
 
 
@@ -54,7 +56,9 @@ def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> U
     parts = [(entry, _answers(entry)) for entry in entries]
     (first, given), *others = parts
     for entry, answer in others:
-        both = f"union() takes parts of the same images and weights: {first['metric']} and {entry['metric']}"
+        problem = (
+            f"union() takes parts of the same images and weights: {first['metric']} and {entry['metric']}"
+        )
         if answer.examples != given.examples:
             split = first.get("split") != entry.get("split")
             fields = {"split"} if split else schema.of_images() - {"n"}
@@ -63,12 +67,12 @@ def union_of(record: Record, names: Sequence[str], *, common: bool = False) -> U
                 for name in sorted(fields)
                 if first.get(name) != entry.get(name)
             ]
-            raise RbError(f"{both} are of other examples{': ' if differ else ''}{', '.join(differ)}.")
+            raise RbError(f"{problem} are of other examples{': ' if differ else ''}{', '.join(differ)}.")
         if entry.get("on") != first.get("on"):
-            raise RbError(f"{both} are of other weights: {first.get('on')} and {entry.get('on')}.")
+            raise RbError(f"{problem} are of other weights: {first.get('on')} and {entry.get('on')}.")
         if len(answer.right) != len(given.right) and not common:
             raise RbError(
-                f"{both} are of {len(given.right)} and {len(answer.right)} images. union.common(...) takes"
+                f"{problem} are of {len(given.right)} and {len(answer.right)} images. union.common(...) takes"
                 f" the {min(len(answer.right), len(given.right))} that both have; or evaluate both with the"
                 " same --n."
             )
@@ -107,7 +111,7 @@ def _answers(entry: Record) -> answers.Answers:
     if "two_phase" in entry:
         raise RbError(
             f"{name} is an estimate: not all images were attacked, so it can be in no union. Attack all of"
-            " them (without --two-phase) with --per-image."
+            " them (--two-phase all, or without it) with --per-image."
         )
     if metric_name.parse(metric_name.without_split(str(name))).stem in ("pr", "pr-all"):
         raise RbError(f"{name} is a share of noisy copies, so no image counts or not. ProbAcc (--rho) does.")
@@ -120,10 +124,7 @@ def _answers(entry: Record) -> answers.Answers:
         raise RbError(f"{name} is computed: {entry['expression']}. A union takes metrics that were measured.")
     if type(entry.get("n")) is not int:
         raise RbError(f"{name} is no share of images, so it can be in no union.")
-    raise RbError(
-        f"{name} has no answer for each image. Evaluate again with --per-image (what the store has is found),"
-        " or add the answers that the store has: rb-store answers."
-    )
+    raise RbError(f"{name} has no answer for each image. {answers.HOW}")
 
 
 def entry(record: Record, expression: expr.Expression, *, explain: bool = False) -> dict[str, Any]:
@@ -152,6 +153,15 @@ def entry(record: Record, expression: expr.Expression, *, explain: bool = False)
 
 Completed = Callable[[dict[str, Any], Sequence[str]], dict[str, Any]]
 """Gives a record the answers of some metrics that it lacks, from a store: `ImageOutcomes.completed`."""
+
+
+def among(texts: Iterable[str]) -> list[expr.Expression]:
+    """The expressions among these texts that are unions; a metric may have any other name."""
+    found = {}
+    for text in texts:
+        with contextlib.suppress(RbError):
+            found[text] = expr.compile(text)
+    return [expression for expression in found.values() if expression.union is not None]
 
 
 def with_entries(

@@ -17,7 +17,7 @@ from rbtools import datasets
 from rbtools.datasets.base import Dataset
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
-from rbtools.jobs import evidence, save_images
+from rbtools.jobs import evidence, png_images, save_images
 from rbtools.store import Store
 from tests.runner import run
 
@@ -159,8 +159,8 @@ def test_the_ladder_is_a_part_of_eps(known: dict[str, Record]) -> None:
 
 def test_images_of_three_channels_come_back_and_those_of_two_are_refused(tmp_path: Path) -> None:
     images = torch.randint(0, 256, (5, 3, 4, 6), generator=torch.Generator().manual_seed(0)).div(255)
-    evidence.write_pngs(tmp_path, torch.arange(5), images)
-    assert torch.equal(evidence.read_pngs(str(tmp_path), torch.arange(5), (3, 4, 6)), images)
+    png_images.write(tmp_path, torch.arange(5), images)
+    assert torch.equal(png_images.read(str(tmp_path), torch.arange(5), (3, 4, 6)), images)
     two = Dataset(
         name="two",
         split="test",

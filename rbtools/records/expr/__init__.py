@@ -43,7 +43,8 @@ __all__ = ["Expression", "MissingName", "compile", "expand", "is_bare", "is_glob
 class Expression:
     """A parsed expression; call it with a record.
 
-    `text`: as it was written; `names`: the names and globs in it, each once, in order.
+    `text`: as it was written; `names`: the names and globs in it, each once, in order; `functions`: what it
+    calls.
     """
 
     def __init__(self, text: str) -> None:
@@ -51,6 +52,7 @@ class Expression:
         self.text = text
         self._node = parser.parse()
         self.names: tuple[str, ...] = tuple(parser.names)
+        self.functions: frozenset[str] = frozenset(parser.functions)
 
     def __call__(self, record: Record) -> Any:
         """The value for this record. A union that is among its metrics is not computed again.

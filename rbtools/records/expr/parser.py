@@ -24,10 +24,12 @@ _DEEPEST = 60
 
 
 class Parser:
-    """Parses one expression; afterwards `names` holds its names and globs, in order."""
+    """Parses one expression; afterwards `names` holds its names and globs, in order, and `functions` what it
+    calls."""
 
     def __init__(self, text: str) -> None:
         self.names: dict[str, None] = {}
+        self.functions: set[str] = set()
         self._tokens = tokenize(text)
         self._at = 0
         self._depth = 0
@@ -137,6 +139,7 @@ class Parser:
         if function not in FUNCTIONS:
             hint, known = near(function, FUNCTIONS), ", ".join(FUNCTIONS)
             raise syntax_error(token, f"there is no function '{function}'.{hint} There are: {known}")
+        self.functions.add(function)
         arguments = [self._argument()]
         while self._take(","):
             arguments.append(self._argument())
