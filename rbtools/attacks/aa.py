@@ -95,6 +95,10 @@ class AutoAttack(ReferenceBackend):
         return f"ensemble-{'-'.join(sorted(self.named))}{self.norm_suffix}"
 
     @property
+    def draws_each(self) -> int:
+        return max(self.eot, *(part.eot for part in self.parts))
+
+    @property
     def named(self) -> list[str]:
         """The names in `attacks`."""
         return [name.strip() for name in self.attacks.split(",") if name.strip()]

@@ -42,7 +42,6 @@ class _AutoPGD(ReferenceBackend):
             norm=self.norm,
             count=self.steps,
             draw=draw,
-            passes=getattr(self, "eot", 1),
             keep_best=self.keep_best,
         )
 

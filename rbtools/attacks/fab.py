@@ -86,9 +86,11 @@ class FAB(ReferenceBackend):
             points, offset = model.seen(state.point), state.point - state.images
             near = over & (length(points - state.images, self.norm) <= self.eps)
             if active.schedule.each_step:
-                near[near.clone()] = ~model.still_correct(points[near], state.labels[near], logits[near])
+                near[near.clone()] = ~model.take(near).still_correct(
+                    points[near], state.labels[near], logits[near]
+                )
             state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
-            (state,) = active.update(number, near, points, state)
+            state, model = active.update(number, near, points, state, model)
             if not len(active):
                 break
         return active.finish()
@@ -170,8 +172,8 @@ def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Te
     goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
-        logits = model.logits(inputs)
-    return differentiate(model, inputs, logits, goal)
+        logits = model.take(rows).logits(inputs)
+    return differentiate(model.take(rows), inputs, logits, goal)
 
 
 def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
@@ -179,6 +181,7 @@ def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) 
     labels = state.labels[rows]
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
+        model = model.take(rows)
         logits = model.logits(inputs)
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()

@@ -163,7 +163,9 @@ class PGD(SequentialAttack):
             seen = model.loss_and_gradient(points, goal, everyone=everyone)
             if any_counts:
                 broken = ~seen.still_correct
-                seen, points, images, goal = active.update(number, broken, points, seen, points, images, goal)
+                seen, points, images, goal, model = active.update(
+                    number, broken, points, seen, points, images, goal, model
+                )
             if not len(active):
                 break
             size = self.step_at(number)
