@@ -96,7 +96,7 @@ class AutoAttack(ReferenceBackend):
 
     @property
     def draws_each(self) -> int:
-        return max(self.eot, *(part.eot for part in self.parts))
+        return self.eot if self.eot > 1 else max(part.eot for part in self.parts)
 
     @property
     def named(self) -> list[str]:

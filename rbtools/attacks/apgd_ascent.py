@@ -49,8 +49,8 @@ def apgd(
 
     eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
     dropped; unbroken examples are returned unchanged, or with `keep_best` as the points of largest loss
-    before the last iterate. `draw` numbers the random start. In L1 the first steps are in larger balls, and their points break no example; the steps in the
-    last ball start from the projection of the best one.
+    before the last iterate. `draw` numbers the random start. In L1 the first steps are in larger balls, and
+    their points break no example; the steps in the last ball start from the projection of the best one.
     """
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)

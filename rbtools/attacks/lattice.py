@@ -77,11 +77,11 @@ def levels(images: Tensor) -> Tensor:
 def run(
     attack: Attack, model: object, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """As `attack.run`, on the lattice that the attack has, and of a randomised model on the mean over the
-    draws that the attack asks for: then the points are those that fail most often. Raises RbError for clean images of more than 8
-    bits, and for a ball without another 8-bit image."""
+    """As `attack.run`, on the lattice that the attack has. An attack with several draws runs on their mean,
+    and its points are those that fail most often. Raises RbError for clean images of more than 8 bits, and
+    for a ball without another 8-bit image."""
     target = as_target(model)
-    if attack.draws_each == 1 or attack.batch_dependent:
+    if attack.batch_dependent or not (attack.draws_each > 1 or target.randomised):
         return _run(attack, target, images, labels, draws)
     from rbtools.attacks.mean_over_draws import MeanOverDraws
 

@@ -74,6 +74,11 @@ class Network:
         """The model's own logits."""
         return self.model(images)
 
+    @property
+    def randomised(self) -> bool:
+        """Whether the model is known to be randomised: then attacks keep points by their failure rates."""
+        return bool(getattr(self.model, "randomised", False))
+
     def logits(self, images: Tensor) -> Tensor:
         """See `Target`. Raises RbError for a model that does not accept images that require a gradient."""
         try:

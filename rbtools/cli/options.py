@@ -482,8 +482,29 @@ verify_options = bundle(
 _per_image_option = click.option(
     "--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."
 )
-run_options = _work(_split_option, _per_image_option, *_evaluation_options)
-search_options = _work(_split_option, _per_image_option, *_search_options, *_evaluation_options)
+_draws_options = (
+    click.option(
+        "--draws",
+        cls=Compound,
+        type=click.IntRange(1),
+        default=20,
+        metavar="N",
+        help="Draws of each verdict of a randomised model; 1: judge it by one, as any other.",
+    ),
+    click.option(
+        "--eot-max",
+        cls=Part,
+        part_of="draws:eot-max",
+        type=click.IntRange(2),
+        default=32,
+        metavar="M",
+        help="The most draws of a gradient that the pilot chooses",
+    ),
+)
+run_options = _work(*_draws_options, _split_option, _per_image_option, *_evaluation_options)
+search_options = _work(
+    *_draws_options, _split_option, _per_image_option, *_search_options, *_evaluation_options
+)
 searched_splits_options = _work(_per_image_option, *_search_options, *_evaluation_options)
 both_splits_options = _work(_per_image_option, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rbtools.datasets import streaming
@@ -183,7 +184,12 @@ def compute_outcomes(
     chunk = default_chunk_size(device, shape) if settings.batch is None else settings.batch
     chunk = min(chunk, together(outputs, device, shape) * _copies(outputs))
     with report.clock.stage("preparation"):
-        fast = _searched(model, outputs, shape, settings, report)
+        from rbtools.evaluation.randomised import RandomisedModel
+
+        randomised = isinstance(model, RandomisedModel)
+        fast = _searched(
+            model, outputs, shape, replace(settings, prepare=settings.prepare and not randomised), report
+        )
     place, share = environment(device), share or Alone()
     title = f"{task.title} seed {settings.seed}" if any(output.random for output in outputs) else task.title
     progress = _StatusLine(title, n, outputs, outcomes, report)
@@ -204,6 +210,8 @@ def compute_outcomes(
                 }
                 start = time.perf_counter()
                 batch = _batch(model, fast.model, pixels, labels, ids, settings.seed, chunk, known)
+                if randomised:
+                    batch.draw = 0
                 while True:
                     try:
                         results = [_outcome(result) for result in task.run(batch, wanted)]

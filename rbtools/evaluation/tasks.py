@@ -84,6 +84,9 @@ class CleanOutput(Output):
     def measure(self, batch: Batch) -> Tensor:
         return rows_of(batch, batch.clean_logits, self.detail)
 
+    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        return batch.images, {}
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         return accuracy_entries(self, outcomes)
 
@@ -282,8 +285,17 @@ class AttackOutput(Output):
         ladder = {"ladder": list(self.ladder)} if self.ladder else {}
         return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder}]
 
+    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        totals: dict[str, float] = {}
+        if self.method.eps == 0:
+            return batch.images, totals
+        return _attempt(batch, self.method, batch.model, totals)[0], totals
+
+    def about(self, totals: Mapping[str, float], n: int) -> dict[str, Any]:
+        return diagnostics.of_attack(self.method, totals, n)
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        fields = diagnostics.of_attack(self.method, totals, len(outcomes))
+        fields = self.about(totals, len(outcomes))
         return [entry | fields for entry in accuracy_entries(self, outcomes)]
 
 
@@ -368,9 +380,11 @@ class CorruptionOutput(Output):
         return {**key, "severity": self.severity, **rows_key(self.detail)}
 
     def measure(self, batch: Batch) -> Tensor:
+        return rows_of(batch, batch.logits(self.judged_images(batch)[0]), self.detail)
+
+    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         draws = batch.draws(f"corruption.{self.corruption.name}")
-        logits = batch.logits(self.corruption(batch.images, self.severity, draws))
-        return rows_of(batch, logits, self.detail)
+        return self.corruption(batch.images, self.severity, draws), {}
 
     def entry_template(self) -> list[dict[str, Any]]:
         name, severity = self.corruption.name, self.severity

@@ -134,6 +134,16 @@ class Inputs:
         """The name of the checkpoint. Raises RbError as `checkpoint_name` does."""
         return checkpoint_name(self.record, self.run)
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a key that name the model and the data."""
+        return {
+            "checkpoint": self.checkpoint,
+            "arch": identity(self.record["arch"]),
+            "data": self.data.fingerprint,
+            "split": self.data.split,
+        }
+
     def on(self, split: str, **changes: Any) -> Inputs:
         """The same record on another split, or with other options of the run."""
         run = self.run.changed(**changes)

@@ -25,12 +25,11 @@ from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import divide, model_checks
+from rbtools.jobs import divide, model_checks, randomised
 from rbtools.jobs.evidence import logits_of
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import answers, dumps, metric_name, results
 from rbtools.rng import seed_fields
-from rbtools.spaces.identity import identity
 from rbtools.store import digest
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]
     with another protocol.
     """
     inputs = resolve_inputs(record, run)
+    task = randomised.judged(inputs, task)
     check_entries(inputs.record, expected_entries(inputs, task), run)
     record, entries, implicit_entries = measured_entries(inputs, task)
     for entry in implicit_entries:
@@ -84,7 +84,8 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
     report_warnings(entries, inputs.run)
-    record = with_classes(inputs.record_with_data(), inputs, [*entries, *implicit_entries])
+    record = randomised.marked(inputs.record_with_data(), inputs)
+    record = with_classes(record, inputs, [*entries, *implicit_entries])
     return record, entries, implicit_entries
 
 
@@ -220,13 +221,7 @@ def outcome_fields(inputs: Inputs, output: Output) -> dict[str, Any]:
 
 def inputs_fields(inputs: Inputs) -> dict[str, Any]:
     """Those of these fields that name the model, the data and the version of the outcomes."""
-    return {
-        "version": VERSION,
-        "checkpoint": inputs.checkpoint,
-        "arch": identity(inputs.record["arch"]),
-        "data": inputs.data.fingerprint,
-        "split": inputs.data.split,
-    }
+    return {"version": VERSION, **inputs.fields}
 
 
 def known_outcomes(inputs: Inputs, task: EvalTask) -> list[np.ndarray]:
@@ -423,7 +418,7 @@ def _run_batches(
         if helping and not divided:
             return None
         with run.report.clock.stage("model"):
-            model = inputs.load_model(chosen)
+            model = randomised.load(inputs, chosen)
         if not helping and any(isinstance(output, CleanOutput) for output in outputs):
             with run.report.clock.stage("look"):
                 checks = model_checks.check_outputs(model, record, data, n, chosen, run)
@@ -462,7 +457,7 @@ def _run_batches(
 
 def _claim(output: Output, key: str, inputs: Inputs) -> dict[str, Any]:
     """The fields of FILE.adv, or of a folder of PNGs, that identify its claim."""
-    (entry,) = output.entry_template()
+    entry = output.entry_template()[0]
     (named,) = _renamed([_named_entry({**entry, **_common(output, inputs)}, inputs)], inputs.run)
     return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "key": key}
 

@@ -1,0 +1,190 @@
+"""Verdicts of a randomised model: rates over draws in place of one pass.
+
+An image has three verdicts: the share of draws that are right, whether most draws are, and whether every one
+of the first draws is. The first is unbiased from a fixed number of draws. The second needs more of them where
+the rate is near one half: the sequential test of rb-pr says when it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rbtools.errors import RbError
+from rbtools.evaluation import tasks
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.lazy import np, torch
+from rbtools.probabilistic import estimate, sequential
+from rbtools.probabilistic.intervals import wilson
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.evaluation.base import Correct, Entries
+
+MORE = 25  # times as many at most, for the majority
+FORMS = ("", ".majority", ".every")
+
+
+@dataclass(frozen=True)
+class OutputByDraws(Output):
+    """An output whose outcome is a bit, as rates over draws of a randomised model.
+
+    A row has the right ones of the first `draws`, all right ones, all draws, and the verdict of the majority:
+    1, 0, or -1 where the sequential test did not decide.
+    """
+
+    inner: Any
+    draws: int
+    remark: str | None = None
+
+    @property
+    def implicit(self) -> bool:
+        return bool(self.inner.implicit)
+
+    @property
+    def fixed_batches(self) -> bool:
+        return bool(self.inner.fixed_batches)
+
+    @property
+    def metric(self) -> str | None:
+        metric: str | None = self.inner.metric
+        return metric
+
+    @property
+    def rule(self) -> sequential.Rule:
+        """The stopping rule of the majority; it is wrong for an image with probability .001 at most."""
+        return sequential.anytime(MORE * self.draws, 0.5, 0.999)
+
+    def key_fields(self) -> dict[str, Any]:
+        return {**self.inner.key_fields(), "verdict_draws": self.draws}
+
+    def correct(self, outcomes: np.ndarray) -> np.ndarray:
+        """Which examples (n,) most draws classify correctly."""
+        total, drawn, decision = outcomes[:, 1:4].T
+        correct: np.ndarray = np.where(decision < 0, 2 * total > drawn, decision == 1)
+        return correct
+
+    def counted(self, outcomes: np.ndarray, entry: Mapping[str, Any]) -> np.ndarray | None:
+        if entry["metric"].endswith(".every"):
+            every: np.ndarray = outcomes[:, 0] == self.draws
+            return every
+        return self.correct(outcomes) if entry["metric"].endswith(".majority") else None
+
+    def entry_template(self) -> list[dict[str, Any]]:
+        fields = {"verdict_draws": self.draws}
+        return [
+            {**entry, "metric": entry["metric"] + form, **fields}
+            for entry in self.inner.entry_template()
+            for form in FORMS
+        ]
+
+    def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
+        mean, majority, every = self.entry_template()
+        more, n = self.inner.about(totals, len(outcomes)), len(outcomes)
+        if self.remark is not None:
+            more = {**more, "warnings": [*more.get("warnings", ()), self.remark]}
+        first, decisions = outcomes[:, 0].astype(int), outcomes[:, 3]
+        shares = first / self.draws
+        # the standard error by the draws alone, for these images
+        error = float(np.sqrt((shares * (1 - shares)).sum() / max(self.draws - 1, 1)) / n)
+        most, every_one = int(self.correct(outcomes).sum()), int((first == self.draws).sum())
+        low, high = int((decisions == 1).sum()), n - int((decisions == 0).sum())
+        undecided = {"undecided": high - low, "draws_spent": int(outcomes[:, 2].sum())}
+        within = [min(wilson(low, n)[0], most / n), max(wilson(high, n)[1], most / n)]
+        mean |= estimate.pr_d(first.tolist(), self.draws).entry() | {"draws_error": round(error, 6)}
+        majority |= {"n": n, "value": most / n, "ci95": within, **undecided}
+        every |= {"n": n, "value": every_one / n, "ci95": list(wilson(every_one, n))}
+        return [mean | more, majority | more, every | more]
+
+    def measure(self, batch: Batch) -> Outcome:
+        images, totals = self.inner.judged_images(batch)
+        batch = batch.with_images(images)
+        first = torch.zeros_like(batch.labels)
+        for number in range(self.draws):
+            first += batch.at_draw(number).right()
+        total, drawn = first.clone(), torch.full_like(first, self.draws)
+        tables = [torch.as_tensor(table, device=first.device) for table in self.rule]
+        decision = _decision(tables, total, drawn)
+        for number in range(self.draws, MORE * self.draws):
+            rows = (decision < 0).nonzero()[:, 0]
+            if not len(rows):
+                break
+            total[rows] += batch.take(rows).at_draw(number).right()
+            drawn[rows] += 1
+            decision[rows] = _decision(tables, total[rows], drawn[rows])
+        rows = torch.stack([first, total, drawn, decision], dim=1).float()
+        totals = {"backward": 0.0, **totals, "forward": totals.get("forward", 0.0) + float(drawn.sum())}
+        return Outcome(rows, totals, None if images is batch.images else images)
+
+
+def _decision(tables: Sequence[Tensor], right: Tensor, drawn: Tensor) -> Tensor:
+    """1 where most draws are right, 0 where they are not, -1 where the test has not decided: int64 (N,)."""
+    passes, fails = (table[(drawn - right).clamp_max(len(table) - 1)] for table in tables)
+    return torch.where(drawn >= passes, 1, torch.where(drawn <= fails, 0, -1))
+
+
+@dataclass(frozen=True)
+class TaskByDraws(EvalTask):
+    """A task on a randomised model."""
+
+    inner: Any
+    draws: int
+    remark: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("save", "png", "gaps"):
+            object.__setattr__(self, name, getattr(self.inner, name))
+
+    @property
+    def title(self) -> str:
+        return f"{self.inner.title}, {self.draws} draws"
+
+    def outputs(self) -> Sequence[Output]:
+        attacked = tasks.AttackOutput
+        return [
+            OutputByDraws(output, self.draws, self.remark if isinstance(output, attacked) else None)
+            for output in self.inner.outputs()
+        ]
+
+    def summarize(
+        self, entries: Entries, implicit_entries: Entries, correct_images: Callable[[], Correct]
+    ) -> Entries:
+        """Those of the mean accuracies, without intervals over corruptions."""
+
+        def means(every: Entries) -> Entries:
+            return [entry for entry in every if not entry["metric"].endswith(FORMS[1:])]
+
+        return list(self.inner.summarize(means(entries), means(implicit_entries), dict))
+
+
+def by_draws(task: EvalTask, draws: int, eot: int, remark: str | None = None) -> EvalTask:
+    """The task with verdicts by rates over draws, and attacks whose gradients are means over `eot` draws.
+    `remark`: a warning about that number, for the entries of attacks.
+
+    AutoAttack runs its variant for randomised models. Raises RbError for a task that has no such verdict.
+    """
+    if isinstance(task, NoiseTask):
+        return task  # each copy has a draw of the model
+    if isinstance(task, tasks.AttackTask):
+        if task.ladder:
+            raise RbError("ladder of --eps is of verdicts, and this model is randomised: leave it out.")
+        task = replace(task, method=of_means(task.method, eot))
+    if not isinstance(task, tasks.AttackTask | tasks.AccuracyTask | tasks.CorruptionTask):
+        raise RbError(
+            f"The model is randomised, and {task.title} has no verdict by rates. Measure its accuracy with"
+            " rb-attack or rb-corrupt, or give --draws 1 to judge it by one draw."
+        )
+    if getattr(task, "detail", False):
+        raise RbError("--detail keeps the logits of one pass, and this model is randomised: leave it out.")
+    return TaskByDraws(task, draws, remark)
+
+
+def of_means(method: Any, eot: int) -> Any:
+    """The attack with means over `eot` draws, unless it has a number of its own; `aa` as its variant for
+    randomised models, which has 20 draws or more."""
+    if method.name == "aa" and method.variant == "standard" and not method.attacks:
+        method = replace(method, variant="rand")
+    return method if method.eot > 1 else replace(method, eot=max(eot, method.draws_each))
