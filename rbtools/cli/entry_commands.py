@@ -62,7 +62,7 @@ def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -
     """The command of one entry; None if another command of `entries` also gives it, or if it is a measure's.
     lenient: missing settings are the tool's defaults, as for published numbers. Raises Unsayable.
     """
-    name = str(entry["metric"])
+    name = metric_name.without_form(str(entry["metric"]))
     if _is_measure(entry) or ("measure" not in entry and _comes_along(name, entry, entries)):
         return None
     parts = metric_name.parse(name)
@@ -126,6 +126,7 @@ def _settings(of: type, entry: Entry, norm: str = "linf") -> dict[str, Any]:
 
 def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
     """Whether a result is computed along with another one, or by no tool of the pipe."""
+    name = metric_name.without_form(name)
     parts, unsplit = metric_name.parse(name), metric_name.without_split(name)
     if name in ("score", "seconds_per_epoch") or unsplit == "acc":
         return True
@@ -158,7 +159,7 @@ def _described(name: str, entry: Entry, entries: Mapping[str, Entry], lenient: b
         return None
     parts = metric_name.parse(name)
     difference = parts.is_gap or parts.is_ge
-    options: dict[str, Any] = {"seed": entry.get("seed")}
+    options: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
     if not difference and entry.get("split") not in (None, "test"):
         options["split"] = entry["split"]
     if entry.get("split") in (None, "test") and "indices" in entry and not lenient:

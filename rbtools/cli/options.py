@@ -505,8 +505,8 @@ run_options = _work(*_draws_options, _split_option, _per_image_option, *_evaluat
 search_options = _work(
     *_draws_options, _split_option, _per_image_option, *_search_options, *_evaluation_options
 )
-searched_splits_options = _work(_per_image_option, *_search_options, *_evaluation_options)
-both_splits_options = _work(_per_image_option, *_evaluation_options)
+searched_splits_options = _work(*_draws_options, _per_image_option, *_search_options, *_evaluation_options)
+both_splits_options = _work(*_draws_options, _per_image_option, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)
 
 

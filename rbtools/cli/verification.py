@@ -203,7 +203,7 @@ class _Measurement:
         for entry in screened:
             self._screened(entry)
         sayable = [entry for entry in sayable if not _sources(entry)]
-        clean = [entry for entry in sayable if metric_name.without_split(entry["metric"]) == "acc"]
+        clean = [entry for entry in sayable if _bare(entry) == "acc"]
         for entry in clean:
             if "indices" not in entry:  # otherwise a difference may measure it too
                 self._run(_clean(entry), [entry])
@@ -269,7 +269,7 @@ class _Measurement:
     def _clean_entries(self) -> list[Entry]:
         """Clean accuracies, which say how many images rb-pr was given."""
         entries = self.record.get("evals") or ()
-        return [entry for entry in entries if metric_name.without_split(entry["metric"]) == "acc"]
+        return [entry for entry in entries if _bare(entry) == "acc"]
 
     def _unsayable(self, entry: Entry) -> str | None:
         """Why the entry cannot be measured again; None where it can."""
@@ -374,7 +374,14 @@ def _sources(entry: Entry) -> list[Entry]:
     return [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
 
 
+def _bare(entry: Entry) -> str:
+    """The metric without its split and its form."""
+    return metric_name.without_form(metric_name.without_split(entry["metric"]))
+
+
 def _clean(entry: Entry) -> EntryCommand:
     """The command of a clean accuracy."""
     options = {"split": entry.get("split", "test"), "n": entry.get("n")}
-    return EntryCommand(("attack", "none"), options)
+    return EntryCommand(("attack", "none"), options).adding(
+        draws=entry.get("verdict_draws"), seed=entry.get("seed")
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,13 @@ import orjson
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.evaluation.by_draws import OutputByDraws, of_means
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import data_of
-from rbtools.jobs import evaluate_record
+from rbtools.jobs import evaluate_record, randomised
 from rbtools.records import metric_name, results
 
 if TYPE_CHECKING:
@@ -25,12 +27,12 @@ if TYPE_CHECKING:
     from torch import Tensor, device, nn
 
     from rbtools.attacks.base import Attack
-    from rbtools.probabilistic.distributions import Noise
 
 # the fields that loading a model needs besides the checkpoint
 DESCRIBES = ("arch", "dataset", "checkpoint_file")
 BEYOND = (16.0, 32.0, 64.0, 128.0, 255.0)
 METRIC = "obfuscation.failed"
+_RARE = 0.01  # of a randomised model: the share of images that a decision by draws may get wrong
 
 
 # --- transfer attacks: adversarial examples of one model, evaluated on another ----------------------
@@ -130,8 +132,8 @@ def _loaded(source: str, run: Run, where: device) -> nn.Module:
 class MaskingOutput(Output):
     """Which examples random points break although PGD does not."""
 
-    noise: AttackOutput
-    pgd: AttackOutput
+    noise: Any  # an AttackOutput, or one by draws
+    pgd: Any
     implicit = True
     needs_other_outputs = True
 
@@ -152,14 +154,23 @@ class MaskingOutput(Output):
 
 @dataclass(frozen=True)
 class GradientMaskingTask(EvalTask):
-    """FGSM, PGD from this eps up to the whole range, Square and random points, on the same images."""
+    """FGSM, PGD from this eps up to the whole range, Square and random points, on the same images.
+
+    draws: of a randomised model, for each verdict.
+    """
 
     eps: float
     pgd: Any
     fgsm: Any
     square: Any
-    noise: Noise
+    noise: Any
+    draws: int = 0
     title = "obfuscation checklist"
+
+    def by_draws(self, draws: int, eot: int) -> GradientMaskingTask:
+        """The task for a randomised model: verdicts are rates, gradients and scores are means."""
+        methods = {name: of_means(getattr(self, name), eot) for name in ("pgd", "fgsm", "square", "noise")}
+        return replace(self, draws=draws, **methods)
 
     @property
     def distances(self) -> tuple[float, ...]:
@@ -171,18 +182,26 @@ class GradientMaskingTask(EvalTask):
         single = [
             AttackOutput(replace(method, eps=self.eps)) for method in (self.fgsm, self.square, self.noise)
         ]
-        return [CleanOutput(), *pgd, *single, MaskingOutput(single[-1], pgd[0])]
+        measured: list[Any] = [CleanOutput(), *pgd, *single]
+        if self.draws:
+            measured = [OutputByDraws(output, self.draws) for output in measured]
+        return [*measured, MaskingOutput(measured[-1], measured[1])]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
         outcomes: dict[Any, Any] = dict(batch.precomputed)
         for output in wanted:
-            if isinstance(output, AttackOutput):
+            if isinstance(output, OutputByDraws):
+                outcomes[output] = output.measure(batch)
+            elif isinstance(output, AttackOutput):
                 result = tasks.run_attack(batch, output.method)
                 outcomes[output] = Outcome(result.survived, result.totals)
             elif isinstance(output, MaskingOutput):
                 parts = (outcomes[part] for part in (output.noise, output.pgd))
                 noise, pgd = (part.values if isinstance(part, Outcome) else part for part in parts)
-                outcomes[output] = pgd.bool() & ~noise.bool()
+                if self.draws:  # the last column is the decision of the majority
+                    outcomes[output] = (pgd[:, -1] == 1) & (noise[:, -1] == 0)
+                else:
+                    outcomes[output] = pgd.bool() & ~noise.bool()
             else:
                 outcomes[output] = batch.clean
         return [outcomes[output] for output in wanted]
@@ -191,6 +210,10 @@ class GradientMaskingTask(EvalTask):
 def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run: Run) -> dict[str, Any]:
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
     inputs = resolve_inputs(record, run)
+    look = randomised.found(inputs)
+    if look.randomised and run.settings.draws > 1:
+        run.report.notify(randomised.sentence(inputs))
+        task = task.by_draws(run.settings.draws, look.eot)
     expected = evaluate_record.expected_entries(inputs, task)
     evaluate_record.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)
     record, requested, implicit_entries = evaluate_record.measured_entries(inputs, task)
@@ -200,7 +223,8 @@ def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run:
     record = evaluate_record.add_entries(record, requested, run)
     missed = next(entry for entry in implicit_entries if entry["metric"].endswith("obfuscation.missed"))
     values = {entry["metric"]: entry["value"] for entry in requested}
-    tests = list(_tests(task, values, missed["value"], run.selection.split))
+    errors = {entry["metric"]: entry.get("draws_error", 0.0) for entry in requested}
+    tests = list(_tests(task, values, errors, missed["value"], run.selection.split))
     failed = [test for test in tests if not test["holds"]]
     for test in failed:
         run.report.notify(f"obfuscation check {test['test']} fails: {test['says']}.")
@@ -220,29 +244,42 @@ def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: R
 
 
 def _tests(
-    task: GradientMaskingTask, value: Mapping[str, float], missed: float, split: str
+    task: GradientMaskingTask,
+    value: Mapping[str, float],
+    error: Mapping[str, float],
+    missed: float,
+    split: str,
 ) -> list[dict[str, Any]]:
-    """Each test, whether it holds, and its margin (positive if it holds)."""
+    """Each test, whether it holds, and its margin (positive if it holds).
+
+    error: the standard errors of values of a randomised model by its draws; a difference within two of them
+    is noise.
+    """
 
     def named(method: Attack, eps: float) -> str:
         return metric_name.split_name(metric_name.attack_name(method.stem, eps), split)
 
+    def noise(*metrics: str) -> float:
+        return 2 * math.hypot(*(error[metric] for metric in metrics))
+
     pgd = named(task.pgd, task.eps)
     fgsm, square = named(task.fgsm, task.eps), named(task.square, task.eps)
     ladder = [named(task.pgd, eps) for eps in task.distances]
-    rises = [value[later] - value[sooner] for sooner, later in itertools.pairwise(ladder)]
-    steepest = max(rises, default=0.0)
-    end = ladder[-1]
+    steps = list(itertools.pairwise(ladder))
+    rises = [(value[later] - value[sooner], noise(sooner, later)) for sooner, later in steps]
+    steepest, chance = max(rises, key=lambda rise: rise[0] - rise[1], default=(0.0, 0.0))
+    end = f"{ladder[-1]}.majority" if task.draws else ladder[-1]
     return [
-        _test("a", f"{fgsm} >= {pgd}", value[fgsm] - value[pgd]),
-        _test("b", f"{square} >= {pgd}", value[square] - value[pgd]),
-        _test("c", f"{end} is 0", -value[end]),
-        _test("d", f"PGD's accuracy never rises with the distance ({', '.join(ladder)})", -steepest),
-        _test("e", "random points break nothing that PGD leaves", -missed),
+        _test("a", f"{fgsm} >= {pgd}", value[fgsm] - value[pgd], noise(fgsm, pgd)),
+        _test("b", f"{square} >= {pgd}", value[square] - value[pgd], noise(square, pgd)),
+        _test("c", f"{end} is 0", -value[end], _RARE if task.draws else 0),
+        _test("d", f"PGD's accuracy never rises with the distance ({', '.join(ladder)})", -steepest, chance),
+        _test("e", "random points break nothing that PGD leaves", -missed, _RARE if task.draws else 0),
     ]
 
 
-def _test(name: str, says: str, margin: float) -> dict[str, Any]:
-    holds = margin >= 0
+def _test(name: str, says: str, margin: float, noise: float) -> dict[str, Any]:
+    holds = margin >= -noise
     short = "" if holds else f", but it is not so by {-margin:.4g}"
-    return {"test": name, "says": f"{says}{short}", "holds": holds, "by": round(margin, 6) + 0.0}
+    within = {"noise": round(noise, 6)} if noise else {}
+    return {"test": name, "says": f"{says}{short}", "holds": holds, "by": round(margin, 6) + 0.0, **within}

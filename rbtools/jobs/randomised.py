@@ -5,13 +5,13 @@ A user's model is run on the same images twice, once: the store keeps what was f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from rbtools.errors import RbError
 from rbtools.evaluation.base import EvalTask, default_chunk_size
-from rbtools.evaluation.by_draws import by_draws
+from rbtools.evaluation.by_draws import IMAGES, Randomness, by_draws
 from rbtools.execution import device
 from rbtools.inputs.resolve import Inputs
 from rbtools.records import dumps
@@ -22,65 +22,52 @@ if TYPE_CHECKING:
     from torch import nn
 
 VERSION = 1
-_IMAGES = 8  # of the passes that look for randomness, and of the pilot
-_WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward pass draws random numbers"}
-_known: dict[str, Found] = {}
+_known: dict[str, Randomness] = {}
 
 
-class Found(NamedTuple):
-    """What is random in a model, as `evaluation.randomised.Randomness` has it. eot: the draws that a gradient
-    needs by the pilot; agreed: the share of pixels by which that was decided."""
+def found(inputs: Inputs) -> Randomness:
+    """What is random in the record's model. Networks that rb-train made have nothing random.
 
-    kind: str = "none"
-    numbers: str = "example"
-    batch: bool = False
-    changes: bool = False
-    eot: int = 1
-    agreed: float = 1.0
-
-    @property
-    def randomised(self) -> bool:
-        """Whether the same image gives other logits the second time."""
-        return self.kind != "none"
-
-
-def found(inputs: Inputs) -> Found:
-    """What is random in the record's model. Networks that rb-train made have nothing random."""
-    run = inputs.run
+    Raises RbError for a model whose result for an image depends on other images.
+    """
     if "checkpoint_file" not in inputs.record:
-        return Found()
+        return Randomness()
+    look = _found(inputs)
+    if look.adapts:
+        raise RbError(look.refusal())
+    return look
+
+
+def _found(inputs: Inputs) -> Randomness:
+    run = inputs.run
     key = digest({"version": VERSION, **inputs.fields, "eot_max": run.settings.eot_max})
     if key not in _known:
         stored = run.store.get(f"randomness:{key}")
         if stored is None and run.plan is not None:
-            return Found()
+            return Randomness()
         if stored is None:
             stored = dumps(_looked(inputs)._asdict()).decode()
             run.store.put(f"randomness:{key}", stored)
-        _known[key] = Found(**orjson.loads(stored))
+        _known[key] = Randomness(**orjson.loads(stored))
     return _known[key]
 
 
 def judged(inputs: Inputs, task: EvalTask) -> EvalTask:
     """The task, with verdicts by rates where the model is randomised.
 
-    Raises RbError for a model whose result for an image depends on other images, and for a task that has no
-    verdict by rates.
+    Raises RbError for a task that has no verdict by rates, and as `found` does.
     """
-    look, settings = found(inputs), inputs.run.settings
-    if look.batch or look.changes:
-        raise RbError(_adapts(look))
-    if not look.randomised or settings.draws == 1:
+    look, draws = found(inputs), inputs.run.settings.draws
+    if not look.randomised or draws == 1:
         return task
-    inputs.run.report.notify(_sentence(inputs, look))
-    remark = None
-    if look.agreed < _agreed():
-        remark = (
-            f"The pilot stopped at {look.eot} draws: the sign of their mean gradient agrees with that of"
-            f" {8 * look.eot} draws on {look.agreed:.0%} of the pixels (wanted: {_agreed():.0%}). A larger"
-            " --draws N:eot-max=M may find more."
-        )
-    return by_draws(task, settings.draws, look.eot, remark)
+    inputs.run.report.notify(sentence(inputs))
+    return by_draws(task, draws, look)
+
+
+def sentence(inputs: Inputs) -> str:
+    """What a randomised model is judged by."""
+    arch = inputs.record["arch"]
+    return f"{arch.get('name') or arch.get('str')} {found(inputs).sentence(inputs.run.settings.draws)}"
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
@@ -95,52 +82,14 @@ def load(inputs: Inputs, place: torch.device) -> nn.Module:
     return controlled(inputs.load_model(place), found(inputs))
 
 
-def _agreed() -> float:
-    from rbtools.evaluation.randomised import AGREED
-
-    return AGREED
-
-
-def _looked(inputs: Inputs) -> Found:
+def _looked(inputs: Inputs) -> Randomness:
     """What passes of the first images find."""
-    from rbtools.evaluation import randomised
+    from rbtools.evaluation.randomised import look
 
     dataset, settings = inputs.data.load(), inputs.run.settings
-    ids = inputs.data.order(dataset.labels)[:_IMAGES]
+    ids = inputs.data.order(dataset.labels)[:IMAGES]
     with device.taken(inputs.run, inputs.threads()) as place:
-        model = inputs.load_model(place)
         images = dataset.images[ids].to(place).float().div(255)
-        look = randomised.randomness_of(model, images)
-        if not look or look.adapts:
-            return Found(look.kind, look.numbers, look.batch, look.changes)
         chunk = settings.batch or default_chunk_size(place, images.shape[1:])
         labels = dataset.labels[ids].to(place)
-        eot = randomised.pilot(randomised.controlled(model, look), images, labels, settings.eot_max, chunk)
-    return Found(look.kind, look.numbers, look.batch, look.changes, *eot)
-
-
-def _sentence(inputs: Inputs, look: Found) -> str:
-    """What a randomised model is judged by."""
-    arch, draws = inputs.record["arch"], inputs.run.settings.draws
-    single = {
-        "example": "",
-        "one by one": " Some of its random numbers belong to the batch: every image goes through it alone.",
-        "uncontrolled": " Its random numbers come from a generator of its own: results do not repeat.",
-    }[look.numbers]
-    return (
-        f"{arch.get('name') or arch.get('str')} is randomised: {_WORDS[look.kind]}. Verdicts are rates over"
-        f" {draws} draws, and attacks use means over {look.eot} draws (--draws, --eot).{single}"
-    )
-
-
-def _adapts(look: Found) -> str:
-    """Why a model that depends on other images is refused."""
-    if look.changes:
-        return (
-            "The model changes its parameters or buffers while it is tested, so a result depends on the"
-            " images before it. If that is not meant, call model.eval() before it is saved."
-        )
-    return (
-        "The model is in train mode: what it gives for an image depends on the others of its batch. If that"
-        " is not meant, call model.eval() before it is saved, and leave the choice to module.training."
-    )
+        return look(inputs.load_model(place), images, labels, settings.eot_max, chunk)

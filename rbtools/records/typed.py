@@ -24,6 +24,7 @@ class Entry(TypedDict, total=False):
     seed: Any
     draws: str
     init_seed: Any
+    verdict_draws: int
     precision: str
     compiled: bool
     attack: str
@@ -34,6 +35,8 @@ class Entry(TypedDict, total=False):
     ladder: Any
     screen: Any
     grid: Any
+    eot: int
+    eot_mean: str
     attacked: Any
     source: Any
     certificate: str
@@ -88,6 +91,7 @@ class Entry(TypedDict, total=False):
     threeseed: bool
     value: float | None
     seconds: float
+    draws_error: float
     undecided: int
     confirmed: float
     device: str
@@ -174,6 +178,7 @@ class Record(TypedDict, total=False):
     recognised: dict[str, Any]
     leaderboard: str
     aggregated: dict[str, Any]
+    randomised: bool
     metrics: dict[str, float]
     evals: list[Entry]
     checksums: dict[str, str]
