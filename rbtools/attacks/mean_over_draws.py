@@ -114,10 +114,10 @@ class MeanOverDraws(Network):
 
     def chosen(self, points: Tensor) -> Tensor:
         """Of the attack's points (N, C, H, W), those that it met and the images: for each example the one
-        with the fewest right answers in new draws."""
+        with the fewest right answers in new draws; of equals that of the largest mean margin."""
         best = _Best(self.images)
         everyone = torch.ones_like(self.labels, dtype=torch.bool)
-        for candidate in (self.images, points, self.by_margin.points, self.by_rate.points):
+        for candidate in (self.by_margin.points, self.by_rate.points, points, self.images):
             best.note(self.rows, candidate, -self._new_draws(candidate), everyone)
         return best.points
 

@@ -79,7 +79,8 @@ class Randomness(NamedTuple):
             )
         return (
             "The model is in train mode: what it gives for an image depends on the others of its batch. If"
-            " that is not meant, call model.eval() before it is saved, and leave the choice to module.training."
+            " that is not meant, call model.eval() before it is saved, and leave the choice to"
+            " module.training."
         )
 
     def remark(self) -> str | None:
