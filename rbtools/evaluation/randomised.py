@@ -30,7 +30,7 @@ class RandomisedModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         numbers = Numbers.active[-1] if Numbers.active else None
-        if numbers is None or not self.one_by_one:
+        if numbers is None or not self.one_by_one or not len(images):
             logits: Tensor = self.network(images)
             return logits
         parts = []
