@@ -267,7 +267,7 @@ def _units(record: Record, measured: Sequence[_Measured]) -> _Findings:
             yield name, "unit", says
         attack, steps = entry.get("attack"), entry.get("steps")
         stem = parts.stem.split(".")[-1]
-        if attack in ("pgd", "cw") and type(steps) is int and stem != f"{attack}{steps}":
+        if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
             yield name, "unit", f"{name} is of {attack} with {steps} steps by its entry."
 
 
