@@ -125,7 +125,7 @@ def main(
 
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
-    another model. With --allow-code python:MODULE:CLASS is an attack of yours.
+    other models. With --allow-code python:MODULE:CLASS is an attack of yours.
 
     \b
     Examples:
@@ -391,13 +391,13 @@ def transfer(
     each of them alone, and is broken if any of these examples fools the record's model. "broken_by_source" in
     "evals" counts the images that each was the first to break. The order of the models changes nothing.
 
-    The examples of --attack mi-fgsm transfer best, with --diversity 0.5 or --kernel on some models. The
-    default, pgd, stops at the first point that fools the attacked model, unless --iterate is last.
+    PGD stops at the first point that fools the attacked model. With --iterate last it goes on, and so does
+    mi-fgsm: more of these examples fool other models.
 
     \b
     Examples:
       rb-attack transfer --from trained.jsonl --eps 8 --steps 10 --n 100 trained.jsonl
-      rb-attack transfer --from a.jsonl,b.jsonl --attack mi-fgsm --diversity 0.5 --eps 32 --n 100 c.jsonl
+      rb-attack transfer --from first.jsonl,second.jsonl --attack mi-fgsm --eps 32 --n 100 trained.jsonl
     """
     from rbtools.jobs.transfer import TransferTask
 
