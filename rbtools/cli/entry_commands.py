@@ -269,7 +269,7 @@ def is_transfer(entry: Entry) -> bool:
     return "transfer" in parts.prefixes and all(isinstance(one, str) for one in sources)
 
 
-def listed(value: Any) -> list[Any]:
+def listed(value: object) -> list[Any]:
     """The items of a field that is a list only where there are several."""
     return value if isinstance(value, list) else [value]
 
