@@ -258,15 +258,21 @@ def _attack(attack: str, entry: Entry, eps: float, norm: str) -> EntryCommand:
         steps = f":steps={about['screen_steps']}" if "screen_steps" in about else ""
         options["two_phase"] = f"{size if goal is None else goal}{steps}"
     if is_transfer(entry):
-        options = {"attack": attack, "from_": entry["source"], **options}
+        options = {"attack": attack, "from_": ",".join(listed(entry["source"])), **options}
         return EntryCommand(("attack", "transfer"), options, {"eps": distances})
     return EntryCommand(("attack", attack), options, {"eps": distances})
 
 
 def is_transfer(entry: Entry) -> bool:
-    """Whether another model was attacked: `source` is its checkpoint."""
+    """Whether other models were attacked: `source` is their checkpoint, or a list of them."""
     parts = metric_name.parse(str(entry.get("metric")))
-    return "transfer" in parts.prefixes and isinstance(entry.get("source"), str)
+    sources = listed(entry.get("source"))
+    return "transfer" in parts.prefixes and all(isinstance(one, str) for one in sources)
+
+
+def listed(value: object) -> list[Any]:
+    """The items of a field that is a list only where there are several."""
+    return value if isinstance(value, list) else [value]
 
 
 def _corruption(entry: Entry, lenient: bool) -> EntryCommand | None:

@@ -268,7 +268,7 @@ def _units(record: Record, measured: Sequence[_Measured]) -> _Findings:
             yield name, "unit", says
         attack, steps = entry.get("attack"), entry.get("steps")
         stem = parts.stem.split(".")[-1]
-        if attack in ("pgd", "cw") and type(steps) is int and stem != f"{attack}{steps}":
+        if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
             yield name, "unit", f"{name} is of {attack} with {steps} steps by its entry."
 
 
@@ -284,12 +284,13 @@ def _parts(record: Record, measured: Sequence[_Measured]) -> _Findings:
             if train and tested and both and not _equal(value, train.value - tested.value, 1e-6):
                 says = f"train - test is {train.value:.6g} - {tested.value:.6g}."
                 yield name, "parts", f"{name} is {value:.6g}, but {says}"
-        broken = entry.get("broken_by")
-        if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
-            total = sum(count for count in broken.values() if type(count) is int)
-            if value * entry["n"] + total > entry["n"] + _COUNT:
-                says = f"{name} is {value:.6g} of n {entry['n']}, but broken_by counts {total} images."
-                yield name, "parts", says
+        for field in ("broken_by", "broken_by_source"):
+            broken = entry.get(field)
+            if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
+                total = sum(count for count in broken.values() if type(count) is int)
+                if value * entry["n"] + total > entry["n"] + _COUNT:
+                    says = f"{name} is {value:.6g} of n {entry['n']}, but {field} counts {total} images."
+                    yield name, "parts", says
         if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not kind.published:
             names = [f"corrupt.{parts.of}.{severity}" for severity in range(1, 6)]
             five = [by_name[one] for one in names if one in by_name]

@@ -178,7 +178,7 @@ _PROTOCOL = {
         ("eot", "of a randomised model: the draws that each gradient, or score without one, is the mean of"),
         ("eot_mean", "what that mean is of: loss, logits, or both for an attack with parts"),
         ("attacked", "which images: all, where misclassified ones were attacked too"),
-        ("source", "of a transfer: the attacked model; of a published number: where it is from"),
+        ("source", "of a transfer: the attacked models; of a published number: where it is from"),
     ),
     "certificate": (
         ("certificate", "its method in rb-certify"),
@@ -309,7 +309,7 @@ EVALS = (
     Field(
         "source_model",
         "label",
-        "of a transfer: architecture, data set and file of the attacked model, whose checkpoint is source",
+        "of a transfer: architecture, data set and file of each attacked model, whose checkpoint is source",
         "label",
         "omitted",
     ),
@@ -319,6 +319,12 @@ EVALS = (
         "of a score: the smallest and largest value of each term among the compared records",
     ),
     Field("broken_by", "result", "of an attack of several parts: how many images each part broke"),
+    Field(
+        "broken_by_source",
+        "result",
+        "of a transfer from several models: how many images the examples of their ensemble broke, and those"
+        " of each model among the images that were left",
+    ),
     Field(
         "two_phase",
         "result",

@@ -111,6 +111,7 @@ class Entry(TypedDict, total=False):
     source_model: Any
     ranges: Any
     broken_by: Any
+    broken_by_source: Any
     two_phase: Any
     distance: Any
     below_floor: Any

@@ -168,7 +168,7 @@ def test_corruptions_and_noise_have_rates_too() -> None:
 
 
 def test_rb_verify_measures_the_rates_again() -> None:
-    result = run("verify", [], [record(attack(*PGD, "--draws", "6"))])
+    result = run("verify", ["--allow-code"], [record(attack(*PGD, "--draws", "6"))])
     verdicts = json.loads(result.stdout)["verify"]["entries"]
     names = ("acc", "acc.majority", "acc.every", "pgd4.48", "pgd4.48.majority", "pgd4.48.every")
     assert {name: verdicts[name]["verdict"] for name in names} == dict.fromkeys(names, "match")
