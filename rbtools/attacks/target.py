@@ -140,6 +140,9 @@ class Network:
         """See `Target`. A plain model is the same for all examples."""
         return self
 
+    def repeat_draws(self) -> None:
+        """The next pass has the random numbers of the last one, where they are under control."""
+
     def seen(self, points: Tensor) -> Tensor:
         """The images that the model gets for these points (N, C, H, W)."""
         return points
