@@ -116,7 +116,8 @@ def _loaded(source: str, run: Run, where: device) -> nn.Module:
     if not _last or _last[0][0] != key:
         record = orjson.loads(source)
         try:
-            model = resolve.load_model(record, data_of(record, run), run, where)
+            bare = run.changed(defend=None)
+            model = resolve.load_model(record, data_of(record, run), bare, where)
         except RbError as wrong:
             raise RbError(f"The model of --from cannot be attacked. {wrong}") from None
         _last[:] = [(key, model)]
@@ -210,7 +211,8 @@ def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run:
 
 def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """The checklist's own entry without its results; shared fields come from the `first` of the others."""
-    shared = ("n", "split", "seed", "draws", "device", "precision", "environment", "prepared")
+    shared = ("n", "split", "seed", "draws", "defend", "backward", "device", "precision", "environment")
+    shared += ("prepared",)
     return {
         **run.labels,
         "metric": metric_name.split_name(METRIC, run.selection.split),

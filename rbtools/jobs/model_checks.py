@@ -151,11 +151,13 @@ def _other_normalisation(
     """The normalisation with which significantly more images are correct; None if the file has its own. Each
     kind is tried on a few images, and on all images if it is better on those.
     """
+    from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Preprocessed
     from rbtools.models.statistics import Known, kinds, normalised
 
     if _source(record) in SURE:
         return None
+    model = without_stages(model)
     bare = model.network if isinstance(model, Preprocessed) else model
     pairs = normalizations(data)
     inputs = images.cpu()

@@ -127,7 +127,7 @@ def _kind(name: str, entry: Entry) -> _Kind:
 @lru_cache(maxsize=8192)
 def _cached_kind(name: str, fields: tuple[str, ...], converted: bool) -> _Kind:
     parts = metric_name.parse(name)
-    plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, "transfer"}
+    plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, *metric_name.OF_OTHERS}
     published = converted or "published" in fields or "rounding" in fields
     distance = "attack" in fields or "certificate" in fields
     share = plain and (
@@ -343,7 +343,7 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
         result
         for result in measured
         if result.kind.share and result.kind.parts.over == "eps" and "attack" in result.entry
-        if "transfer" not in result.kind.parts.prefixes
+        if metric_name.OF_OTHERS.isdisjoint(result.kind.parts.prefixes)
     ]
     of_clean = {result.name: result for result in measured if result.kind.parts.stem == "acc"}
     for attacked in attacks:

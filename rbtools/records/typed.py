@@ -26,6 +26,8 @@ class Entry(TypedDict, total=False):
     init_seed: Any
     precision: str
     compiled: bool
+    defend: str
+    backward: Sequence[str]
     attack: str
     norm: str
     eps: float
