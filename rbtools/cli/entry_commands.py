@@ -76,7 +76,17 @@ def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -
             if guess
             else f"The record does not say how this was measured: {name}."
         )
-    return step
+    return step.adding(**defended(entry))
+
+
+def defended(entry: Entry) -> dict[str, str]:
+    """The option of the stages that an entry names."""
+    stages, backward = entry.get("defend"), entry.get("backward")
+    if not isinstance(stages, str):
+        return {}
+    hows = set(backward) if isinstance(backward, list) else set()
+    how = next(iter(hows)) if len(hows) == 1 and hows <= {"none", "identity", "own"} else None
+    return {"defend": stages if how is None else f"{stages}:backward={how}"}
 
 
 # --- settings as options ---------------------------------------------------------------------------------

@@ -474,8 +474,8 @@ _defend_options = (
         free=True,
         metavar="LIST",
         default=None,
-        help="Put stages in front of the network, each with its options: jpeg:75, quantize:bits=4, resize-pad,"
-        " median:3, tv:steps=50:weight=0.03, gaussian:0.1, crop-ensemble:30, or python:MODULE:CLASS.",
+        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4, resize-pad,"
+        " median:3, tv:steps=50:weight=0.03, gaussian:0.1, crop-ensemble:30, python:MODULE:CLASS.",
     ),
     click.option(
         "--backward",

@@ -242,6 +242,7 @@ class _Measurement:
             if not values:
                 return None
             options[option] = values[0]
+        options |= entry_commands.defended(entry)
         return EntryCommand(("attack", "check"), options)
 
     def _screened(self, entry: Entry) -> None:
@@ -376,5 +377,5 @@ def _sources(entry: Entry) -> list[Entry]:
 
 def _clean(entry: Entry) -> EntryCommand:
     """The command of a clean accuracy."""
-    options = {"split": entry.get("split", "test"), "n": entry.get("n")}
+    options = {"split": entry.get("split", "test"), "n": entry.get("n"), **entry_commands.defended(entry)}
     return EntryCommand(("attack", "none"), options)

@@ -24,8 +24,8 @@ class JpegCompression(Corruption):
 
 
 def compress(levels: Tensor, quality: int) -> Tensor:
-    """Whole grey levels (N, C, H, W), float32, after JPEG compression by Pillow: on three channels as colours,
-    on others channel by channel.
+    """Whole grey levels (N, C, H, W), float32, after JPEG compression by Pillow: three channels are colours,
+    others are compressed one by one.
     """
     channels, height, width = levels.shape[1:]
     pictures = levels.to(torch.uint8).cpu()

@@ -25,9 +25,8 @@ class ResizePad(Defence):
         size, top, left = torch.rand(len(images), 3, device=images.device).unbind(1)
         rows, row_inside = self._lines(images.shape[-2], size, top)
         columns, column_inside = self._lines(images.shape[-1], size, left)
-        return picked(images, rows, columns) * (
-            row_inside[:, None, :, None] & column_inside[:, None, None, :]
-        )
+        inside = row_inside[:, None, :, None] & column_inside[:, None, None, :]
+        return picked(images, rows, columns) * inside
 
     def _lines(self, side: int, size: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
         """For each line of the results (N, h) the line of the image in it, and whether there is one.

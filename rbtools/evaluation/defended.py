@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.evaluation.base import Batch, Outcome, Output
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, run_attack
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class ObliviousOutput(AttackOutput):
     """Which examples stay correctly classified when the attack runs on the network without its stages."""
 
+    source: ClassVar[str] = "bare"
+
     @property
     def allow_fast_model(self) -> bool:
         """The attack runs on the bare network in float32."""
@@ -29,7 +31,7 @@ class ObliviousOutput(AttackOutput):
         return f"oblivious.{super().metric}"
 
     def key_fields(self) -> dict[str, Any]:
-        return {**super().key_fields(), "source": "bare"}
+        return {**super().key_fields(), "source": self.source}
 
     def measure(self, batch: Batch) -> Outcome:
         from rbtools.defences.defended import bare
@@ -54,6 +56,6 @@ class DefendedAttackTask(AttackTask):
 
 
 def attack_task(run: Run, method: Any, eps: tuple[float, ...], **more: Any) -> AttackTask:
-    """The task of an attack: with stages in the run, and unless one result is named or saved, of both kinds."""
+    """The task of an attack: with stages of both kinds, unless the run names or saves one result."""
     both = run.selection.defend is not None and run.name_as is None and more.get("save") is None
     return (DefendedAttackTask if both else AttackTask)(method, eps, **more)
