@@ -132,7 +132,7 @@ def main(
       rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
       rb-attack aa --eps 32 --two-phase 0.1 trained.jsonl
     """
-    from rbtools.evaluation.defended import attack_task
+    from rbtools.evaluation.oblivious import attack_task
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
@@ -245,7 +245,7 @@ def preset(
       rb-attack --preset rice2020 --n 100 trained.jsonl
     """
     from rbtools.attacks import presets
-    from rbtools.evaluation.defended import attack_task
+    from rbtools.evaluation.oblivious import attack_task
     from rbtools.jobs import EvaluateAllJob
 
     given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)

@@ -16,7 +16,7 @@ DEFENCES = Registry(
         "resize-pad": "rbtools.defences.resize_pad:ResizePad",
         "median": "rbtools.defences.median:Median",
         "tv": "rbtools.defences.total_variation:TotalVariation",
-        "gaussian": "rbtools.defences.gaussian:Gaussian",
+        "gaussian": "rbtools.defences.gaussian:AddGaussian",
         "crop-ensemble": "rbtools.defences.crop_ensemble:CropEnsemble",
     },
     group="defences",

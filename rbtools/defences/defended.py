@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.defences.base import Backward, Defence, IteratedDefence
+from rbtools.errors import RbError
 
 
 class Defended(nn.Module):
@@ -40,9 +41,19 @@ class Defended(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         copies = math.prod(stage.copies for stage in self.stages)
+        given = images.shape[-2:]
         for stage in self.stages:
             images = self._passed(stage, images)
-        logits: Tensor = self.model(images)
+        try:
+            logits: Tensor = self.model(images)
+        except RuntimeError as error:
+            if images.shape[-2:] == given or "memory" in str(error):
+                raise
+            sizes = [f"{height}x{width}" for height, width in (images.shape[-2:], given)]
+            raise RbError(
+                f"The network takes no images of {sizes[0]} pixels, which the stages make of {sizes[1]}. Use"
+                " stages that keep the size, such as resize-pad with a scale below 1."
+            ) from error
         return logits if copies == 1 else logits.unflatten(0, (-1, copies)).mean(1)
 
     def before(self, model: nn.Module) -> Defended:

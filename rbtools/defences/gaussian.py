@@ -10,7 +10,7 @@ from rbtools.registry import param
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian(Defence):
+class AddGaussian(Defence):
     """Gaussian noise on every pixel, clipped to [0, 1]."""
 
     name = "gaussian"

@@ -13,13 +13,15 @@ from rbtools.registry import param
 class ResizePad(Defence):
     """Random resizing and padding (Xie et al., Mitigating adversarial effects through randomization, ICLR
     2018): images of 299 pixels are resized to a random side in [299, 331) by the nearest pixel, and padded
-    with zeros to 331 pixels at a random place. Below `scale=1` the result keeps the size of the images, for
-    networks that take no other: the side is random in [scale, 1) of it.
+    with zeros to 331 pixels at a random place. That is `scale=1.107`. Below 1 the result keeps the size of
+    the images, for networks that take no other: the side is random in [scale, 1) of it.
     """
 
     name = "resize-pad"
 
-    scale: float = param(331 / 299, "Side of the result, as a multiple of the image's.", check="positive")
+    scale: float = param(
+        0.903, "The largest side over that of the images; below 1 the least.", check="positive"
+    )
 
     def __call__(self, images: Tensor) -> Tensor:
         size, top, left = torch.rand(len(images), 3, device=images.device).unbind(1)

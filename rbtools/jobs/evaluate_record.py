@@ -175,7 +175,8 @@ def _stages_fields(output: Output, run: Run) -> Entry:
     if stages is None:
         return {}
     (template, *_) = output.entry_template()
-    through = "attack" in template and not metric_name.of_other_network(template["metric"])
+    by_gradient = template.get("attack") not in (None, "square", "noise")
+    through = by_gradient and not metric_name.of_other_network(template["metric"])
     return {"defend": stages.text, **({"backward": stages.backwards} if through else {})}
 
 
