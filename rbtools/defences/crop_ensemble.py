@@ -18,7 +18,7 @@ class CropEnsemble(Defence):
     name = "crop-ensemble"
 
     crops: int = param(30, "Number of crops.", check="count")
-    share: float = param(90 / 224, "Side of a crop, as a share of the image's.", check="fraction")
+    share: float = param(0.402, "Side of a crop, as a share of the image's.", check="fraction")
 
     @property
     def copies(self) -> int:
