@@ -139,6 +139,9 @@ def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
     parts, unsplit = metric_name.parse(name), metric_name.without_split(name)
     if name in ("score", "seconds_per_epoch") or unsplit == "acc":
         return True
+    if "oblivious" in parts.prefixes:  # the attack through the stages gives it, too
+        adaptive = entries.get(name.replace("oblivious.", "", 1), {})
+        return bool(adaptive) and adaptive.get("defend") == entry.get("defend")
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
     if parts.is_ge:  # rb-ge pr gives PR over all images and over those classified correctly without noise
