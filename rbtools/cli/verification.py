@@ -249,8 +249,9 @@ class _Measurement:
         """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
         into a store of their own.
         """
-        images = {name: entry[name] for name in ("n", "split", "precision") if name in entry}
-        sources = [{**images, **source} for source in _sources(entry)]
+        shared = ("n", "split", "precision", "defend", "backward")
+        of_entry = {name: entry[name] for name in shared if name in entry}
+        sources = [{**of_entry, **source} for source in _sources(entry)]
         try:
             commands = entry_commands.commands({str(source["metric"]): source for source in sources})
             commands += entry_commands.commands({entry["metric"]: entry})

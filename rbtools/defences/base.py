@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 from rbtools import registry
@@ -86,8 +87,8 @@ def _recomputed(
     if stop - start <= 1:
         return step(iterate, start, *more) if stop > start else iterate
     middle = (start + stop) // 2
-    settings = {"use_reentrant": False, "preserve_rng_state": False}
-    iterate = checkpoint(_recomputed, step, iterate, more, start, middle, **settings)
+    again = partial(_recomputed, step, more=more, start=start, stop=middle)
+    iterate = checkpoint(again, iterate, use_reentrant=False, preserve_rng_state=False)
     return _recomputed(step, iterate, more, middle, stop)
 
 

@@ -91,7 +91,7 @@ class _Replaced(torch.autograd.Function):
 
 
 def _with_gradient_of(stand_in: Tensor, value: Tensor) -> Tensor:
-    result: Tensor = _Replaced.apply(stand_in, value)  # type: ignore[no-untyped-call]
+    result: Tensor = _Replaced.apply(stand_in, value)
     return result
 
 

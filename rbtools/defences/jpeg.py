@@ -56,15 +56,15 @@ class Jpeg(Defence):
         if images.shape[1] != 3:
             return (self._coded(levels - 128, _LUMINANCE) + 128) / 255
         height, width = images.shape[-2:]
-        colours = torch.tensor(_COLOURS, dtype=levels.dtype, device=levels.device)
-        planes = torch.einsum("ij,njhw->nihw", colours, levels)
+        colours = torch.tensor(_COLOURS, dtype=levels.dtype)
+        planes = torch.einsum("ij,njhw->nihw", colours.to(levels.device), levels)
         light = self._coded(planes[:, :1] - 128, _LUMINANCE) + 128
         even = F.pad(planes[:, 1:], (0, width % 2, 0, height % 2), mode="replicate")
         half = self._coded(F.avg_pool2d(even, 2), _CHROMINANCE)
         chroma = F.interpolate(half, even.shape[-2:], mode="bilinear", align_corners=False)  # as libjpeg
         chroma = chroma[..., :height, :width]
         planes = torch.cat([light, chroma], 1)
-        return torch.einsum("ij,njhw->nihw", colours.inverse(), planes) / 255
+        return torch.einsum("ij,njhw->nihw", colours.inverse().to(levels.device), planes) / 255
 
     def _coded(self, planes: Tensor, table: tuple[tuple[int, ...], ...]) -> Tensor:
         """Planes (N, C, H, W), coded and decoded in blocks of 8x8."""
