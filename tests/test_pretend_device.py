@@ -396,7 +396,7 @@ def test_a_corruption_runs_on_the_device(name: str) -> None:
 @pytest.mark.parametrize("name", DEFENCES)
 def test_a_defence_and_its_gradient_are_computed_on_the_device(name: str) -> None:
     stage = DEFENCES.build(name)
-    model, images = Defended(nn.Flatten(), [stage], checkpointed=True), images_of(2)
+    model, images = Defended(nn.Flatten(), [stage]), images_of(2)
     with PretendDevice() as device:
         points = images.to("cuda").requires_grad_(True)
         device.reset()

@@ -122,8 +122,8 @@ def main(
     pixels change by the whole distance or not at all. An image that no rounding keeps adversarial is stored
     exactly.
 
-    With --defend jpeg:75 the network is behind stages, and the attack goes through them. oblivious.NAME is the
-    accuracy on the adversarial examples of the network without its stages.
+    With --defend jpeg:75 the network is behind stages, and the attack goes through them. oblivious.NAME is
+    the accuracy on the adversarial examples of the network without its stages.
 
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
