@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +28,7 @@ from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.registry import param
 from tests.networks import convolutional, images_for, linear
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from defences import PeakMemory  # type: ignore[import-not-found]
+BENCH = str(Path(__file__).resolve().parents[2] / "bench")
 
 DETERMINISTIC: tuple[Defence, ...] = (
     Jpeg(quality=50),
@@ -184,8 +184,17 @@ class Purifier(IteratedDefence):
         return (images + 0.1 * nn.functional.conv2d(hidden[:, :3], weight, padding=1)).sigmoid()
 
 
+@pytest.fixture(scope="module")
+def peak_memory() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCH)
+        return importlib.import_module("defences").PeakMemory
+
+
 @pytest.mark.parametrize("stage", [TotalVariation, Purifier])
-def test_checkpointed_gradients_are_the_same_in_the_memory_of_two_iterations(stage: type) -> None:
+def test_checkpointed_gradients_are_the_same_in_the_memory_of_two_iterations(
+    stage: type, peak_memory: Any
+) -> None:
     images = images_for(8, (3, 16, 16))
     network = nn.Flatten()
     peaks = {}
@@ -194,7 +203,7 @@ def test_checkpointed_gradients_are_the_same_in_the_memory_of_two_iterations(sta
         for checkpointed in (False, True):
             more = {"drop": 0.0} if stage is TotalVariation else {}
             model = Defended(network, [stage(steps=steps, **more)], checkpointed=checkpointed)
-            with PeakMemory() as memory:
+            with peak_memory() as memory:
                 gradients.append(logits_and_gradient(model, images))
             peaks[steps, checkpointed] = memory.most
         assert torch.equal(*(logits for logits, _ in gradients))
