@@ -84,6 +84,12 @@ def test_oblivious_is_transfer_from_the_bare_network(record: Record) -> None:
     assert "oblivious.pgd3.16" not in bare["metrics"] and "defend" not in entry(bare, "pgd3.16")
 
 
+def test_results_of_examples_of_other_networks_are_shares_of_images() -> None:
+    for name in ("oblivious.pgd20.8", "train.oblivious.fgsm.l2.0.5", "transfer.pgd20.8"):
+        assert metric_name.is_share_of_images(name) and metric_name.of_other_network(name)
+    assert not metric_name.of_other_network("train.pgd20.8")
+
+
 def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -> None:
     named = one(run("attack", f"{PGD} --defend quantize:2 --as rounded", [record]))
     assert named["metrics"].keys() - {"seconds_per_epoch"} == {"acc", "rounded"}
@@ -166,7 +172,7 @@ def test_results_of_other_stages_do_not_contradict_each_other() -> None:
 
 
 def test_every_tool_measures_through_the_stages_and_rb_verify_again(record: Record) -> None:
-    defend = f"{SOME} --defend jpeg:40,quantize:2"
+    defend = "--n 20 --device cpu --defend jpeg:40,quantize:2"
     found = one(run("attack", f"fgsm --eps 8,16 {defend}", [record]))
     found = one(run("attack", f"curve --queries 20 --eps 8 {defend}", [found]))
     found = one(run("attack", f"check --eps 12 --steps 4 --queries 3 --samples 2 {defend}", [found]))
