@@ -30,7 +30,7 @@ def found(inputs: Inputs) -> Randomness:
 
     Raises RbError for a model whose result for an image depends on other images.
     """
-    if "checkpoint_file" not in inputs.record:
+    if "checkpoint_file" not in inputs.record and inputs.run.selection.defend is None:
         return Randomness()
     look = _found(inputs)
     if look.adapts:

@@ -27,6 +27,8 @@ class Entry(TypedDict, total=False):
     verdict_draws: int
     precision: str
     compiled: bool
+    defend: str
+    backward: Sequence[str]
     attack: str
     norm: str
     eps: float
