@@ -235,7 +235,8 @@ def by_draws(task: EvalTask, draws: int, look: Randomness) -> EvalTask:
     if isinstance(task, tasks.AttackTask):
         if task.ladder:
             raise RbError("ladder of --eps is of verdicts, and this model is randomised: leave it out.")
-        task = replace(task, method=of_means(task.method, look.eot))
+        plain = {"plain": task.method} if hasattr(task, "plain") else {}
+        task = replace(task, method=of_means(task.method, look.eot), **plain)
     if not isinstance(task, tasks.AttackTask | tasks.AccuracyTask | tasks.CorruptionTask):
         raise RbError(
             f"The model is randomised, and {task.title} has no verdict by rates. Measure its accuracy with"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools.evaluation.base import Batch, Outcome, Output
-from rbtools.evaluation.tasks import AttackOutput, AttackTask, run_attack
+from rbtools.evaluation.by_draws import IMAGES
+from rbtools.evaluation.tasks import AttackOutput, AttackTask, attempted, run_attack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,14 +40,28 @@ class ObliviousOutput(AttackOutput):
         result = run_attack(batch, self.method, on=bare(batch.model))
         return Outcome(result.survived.int(), result.totals)
 
+    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        from rbtools.defences.defended import bare
+        from rbtools.evaluation.randomised import controlled, randomness_of
+
+        network = bare(batch.model)
+        network = controlled(network, randomness_of(network, batch.images[:IMAGES]))
+        return attempted(batch, self.method, network)
+
 
 @dataclass(frozen=True)
 class DefendedAttackTask(AttackTask):
-    """Accuracy under one attack, which runs through the stages, and on the bare network (`oblivious`)."""
+    """Accuracy under one attack, which runs through the stages, and on the bare network (`oblivious`).
+
+    plain: the attack on the bare network, where it is not the same (stages that are random).
+    """
+
+    plain: Any = None
 
     def outputs(self) -> Sequence[Output]:
         clean, *adaptive = super().outputs()
-        oblivious = [ObliviousOutput(one.method) for one in adaptive if isinstance(one, AttackOutput)]
+        plain = self.plain or self.method
+        oblivious = [ObliviousOutput(replace(plain, eps=eps)) for eps in self.eps]
         return [clean, *oblivious, *adaptive]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> list[Tensor | Outcome]:
