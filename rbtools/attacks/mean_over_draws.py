@@ -7,6 +7,7 @@ by new draws. Random numbers belong to (seed, example, pass), so that no result 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,7 @@ class _Best:
     def note(self, rows: Tensor, points: Tensor, values: Tensor, allowed: Tensor) -> None:
         """Take the points (M, C, H, W) of the examples `rows` that are better than the least of theirs, of
         the allowed ones (M,)."""
+        points, values = points.to(self.points), values.to(self.values)
         least, place = self.values[:, rows].min(0)
         better = allowed & (values > least)
         self.points[place, rows] = torch.where(wide(better, points), points, self.points[place, rows])
@@ -110,7 +112,8 @@ class MeanOverDraws(Network):
                 inputs = points[rows].detach().requires_grad_(True)
                 drawn, right = self._drawn(inputs, self.rows[rows])
                 logits = drawn.flatten(0, 1)
-            loss, gradient = differentiate(self.target, inputs, logits, copies)
+            again = Network(functools.partial(self._repeated, self.rows[rows]))
+            loss, gradient = differentiate(again, inputs, logits, copies)
             correct = right > self.most
             kept = slice(None) if everyone else correct
             loss = loss.view(-1, self.each).mean(1)
@@ -193,14 +196,18 @@ class MeanOverDraws(Network):
         right = drawn.detach().argmax(2).eq(labels[:, None]).sum(1)
         margin = self._margins(drawn.detach(), labels).mean(1)
         inside = distances(points, self.images[rows], self.method.norm) <= self.method.eps * (1 + _SLACK)
-        self.last[rows] = torch.where(wide(inside, points), points, self.last[rows])
+        self.last[rows] = torch.where(wide(inside, points), points.to(self.last), self.last[rows])
         self.by_rate.note(rows, points, -right.to(margin), inside)
         self.by_margin.note(rows, points, margin, inside)
         return drawn, right
 
+    def _repeated(self, rows: Tensor, points: Tensor) -> Tensor:
+        """The logits (M * draws, K) of other points in the last pass of these examples."""
+        return self._passed(points, rows, "search", (self.passes[rows] - 1) * self.each).flatten(0, 1)
+
     def _passed(self, points: Tensor, rows: Tensor, stream: str, first: Tensor) -> Tensor:
         """Logits (M, draws, K) of some examples, each from its pass number `first` (M,) on."""
-        from rbtools.rng.foreign import Numbers
+        from rbtools.rng.foreign import ExampleNumbers
 
         parts = []
         together = min(self.each, self.target.chunk_size or self.each)
@@ -208,7 +215,7 @@ class MeanOverDraws(Network):
             numbers = torch.arange(start, min(start + together, self.each), device=rows.device)
             passes = (first[:, None] + numbers).flatten()
             examples = self.draws.examples[rows].repeat_interleave(len(numbers))
-            with Numbers(self.draws.seed, f"model.{stream}.{self.draws.stream}", examples, passes):
+            with ExampleNumbers(self.draws.seed, f"model.{stream}.{self.draws.stream}", examples, passes):
                 logits = self.target.logits(points.repeat_interleave(len(numbers), 0))
             parts.append(logits.view(len(points), len(numbers), logits.shape[1]))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

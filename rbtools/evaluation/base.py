@@ -111,13 +111,13 @@ class Batch:
             parts = images.split(self.chunk_size)
             if self.draw is None:
                 return torch.cat([self.model(part).float() for part in parts])
-            from rbtools.rng.foreign import Numbers
+            from rbtools.rng.foreign import ExampleNumbers
 
             draws, results = torch.as_tensor(self.draw, device=self.ids.device).expand_as(self.ids), []
             for part, ids, passes in zip(
                 parts, self.ids.split(self.chunk_size), draws.split(self.chunk_size), strict=True
             ):
-                with Numbers(self.seed, "model", ids, passes):
+                with ExampleNumbers(self.seed, "model", ids, passes):
                     results.append(self.model(part).float())
             return torch.cat(results)
 

@@ -134,9 +134,9 @@ def evaluate(
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws, eot_max=eot_max)
     cache = in_memory.Cache(store, model, given) if store is not None else None
-    results: list[in_memory.Result] = []
-    look = in_memory.look(network, given, place, settings)
+    look = in_memory.look(network, given, place, settings, cache)
     network = in_memory.randomised.controlled(network, look)
+    results: list[in_memory.Result] = []
     for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
         if look.randomised and draws > 1:
             report.notify(f"The model {look.sentence(draws)}")

@@ -7,6 +7,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
 from rbtools import check_input
 from rbtools.attacks.base import Attack
 from rbtools.certification.base import Certifier
@@ -107,14 +109,24 @@ def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch
     return network, place
 
 
-def look(network: nn.Module, data: GivenData, place: torch.device, settings: Settings) -> Randomness:
-    """What is random in the model. Raises RbError for a model whose result for an image depends on others."""
+def look(
+    network: nn.Module, data: GivenData, place: torch.device, settings: Settings, cache: Cache | None
+) -> Randomness:
+    """What is random in the model, kept in the store if there is one.
+
+    Raises RbError for a model whose result for an image depends on others.
+    """
+    key = None if cache is None else f"randomness:{digest({**cache.fields, 'eot_max': settings.eot_max})}"
+    if cache is not None and key is not None and (stored := cache.store.get(key)) is not None:
+        return Randomness(**orjson.loads(stored))
     images = data.images[:IMAGES].to(place)
     images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
     chunk = settings.batch or default_chunk_size(place, images.shape[1:])
     found = randomised.look(network, images, data.labels[:IMAGES].to(place), settings.eot_max, chunk)
     if found.adapts:
         raise RbError(found.refusal())
+    if cache is not None and key is not None:
+        cache.store.put(key, orjson.dumps(found._asdict()).decode())
     return found
 
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.evaluation.by_draws import AGREED, Randomness
-from rbtools.rng.foreign import Numbers
+from rbtools.rng.foreign import ExampleNumbers
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
 _FEW = 2  # images of the other batch
 
 
 class RandomisedModel(nn.Module):
-    """A randomised model; inside `Numbers` its random numbers are those of each example.
+    """A randomised model; inside `ExampleNumbers` its random numbers are those of each example.
 
     one_by_one: every image goes through it alone.
     """
@@ -29,7 +29,7 @@ class RandomisedModel(nn.Module):
         self.network, self.one_by_one = network, one_by_one
 
     def forward(self, images: Tensor) -> Tensor:
-        numbers = Numbers.active[-1] if Numbers.active else None
+        numbers = ExampleNumbers.active[-1] if ExampleNumbers.active else None
         if numbers is None or not self.one_by_one or not len(images):
             logits: Tensor = self.network(images)
             return logits
@@ -95,7 +95,7 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
         tried = RandomisedModel(model, one_by_one)
         results, shared = [], False
         for rows in (everyone, some):
-            with Numbers(0, "probe", rows, 0) as context:
+            with ExampleNumbers(0, "probe", rows, 0) as context:
                 results.append(again(tried, images[rows]))
             kinds |= context.kinds
             shared |= context.shared and not one_by_one
@@ -125,7 +125,7 @@ def pilot(model: nn.Module, images: Tensor, labels: Tensor, most: int, chunk: in
             count = min(each, (1 << drawn.bit_length()) - drawn)
             inputs = images.detach().requires_grad_(True)
             passes = torch.arange(drawn, drawn + count, device=ids.device).repeat(len(ids))
-            with torch.enable_grad(), Numbers(0, "pilot", ids.repeat_interleave(count), passes):
+            with torch.enable_grad(), ExampleNumbers(0, "pilot", ids.repeat_interleave(count), passes):
                 logits = model(inputs.repeat_interleave(count, 0)).float()
                 loss = torch.nn.functional.cross_entropy(
                     logits, labels.repeat_interleave(count), reduction="sum"

@@ -85,10 +85,10 @@ def _name(record: Mapping[str, Any]) -> str:
 
 
 def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
-    from rbtools.rng.foreign import Numbers
+    from rbtools.rng.foreign import ExampleNumbers
 
     # the same numbers each time, where the model is randomised
-    with torch.no_grad(), Numbers(0, "check", torch.arange(len(images), device=images.device), 0):
+    with torch.no_grad(), ExampleNumbers(0, "check", torch.arange(len(images), device=images.device), 0):
         logits = model(images)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (len(images), classes):
         problem = (

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 VERSION = 1
-_known: dict[str, Randomness] = {}
+# The last record's inputs, and what was found: without a store its model would be run several times.
+_last: list[tuple[Inputs, Randomness]] = []
 
 
 def found(inputs: Inputs) -> Randomness:
@@ -39,17 +40,18 @@ def found(inputs: Inputs) -> Randomness:
 
 
 def _found(inputs: Inputs) -> Randomness:
+    if _last and _last[0][0] is inputs:
+        return _last[0][1]
     run = inputs.run
-    key = digest({"version": VERSION, **inputs.fields, "eot_max": run.settings.eot_max})
-    if key not in _known:
-        stored = run.store.get(f"randomness:{key}")
-        if stored is None and run.plan is not None:
-            return Randomness()
-        if stored is None:
-            stored = dumps(_looked(inputs)._asdict()).decode()
-            run.store.put(f"randomness:{key}", stored)
-        _known[key] = Randomness(**orjson.loads(stored))
-    return _known[key]
+    key = f"randomness:{digest({'version': VERSION, **inputs.fields, 'eot_max': run.settings.eot_max})}"
+    stored = run.store.get(key)
+    if stored is None and run.plan is not None:
+        return Randomness()
+    if stored is None:
+        stored = dumps(_looked(inputs)._asdict()).decode()
+        run.store.put(key, stored)
+    _last[:] = [(inputs, Randomness(**orjson.loads(stored)))]
+    return _last[0][1]
 
 
 def judged(inputs: Inputs, task: EvalTask) -> EvalTask:

@@ -1,7 +1,7 @@
 """The random numbers of code that is not ours, such as a network that adds noise to its input.
 
-Inside `Numbers` the random operations of torch give each row of a batch numbers of its own, which follow from
-(seed, stream, example, pass, operation): the same whatever other examples are in the batch.
+Inside `ExampleNumbers` the random operations of torch give each row of a batch numbers of its own, which
+follow from (seed, stream, example, pass, operation): the same whatever other examples are in the batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 _PASSES = 1 << 31  # passes share the counter with the upper half of an example's number
 
 
-class Numbers(TorchDispatchMode):
+class ExampleNumbers(TorchDispatchMode):
     """A context in which row i of a batch is example i in its pass number `passes[i]`.
 
     An operation whose result has one row an example, or the same number of consecutive rows for each, is
@@ -33,7 +33,7 @@ class Numbers(TorchDispatchMode):
     examples, passes: int64 (N,), on the device of the images. Raises ValueError for passes outside [0, 2^31).
     """
 
-    active: ClassVar[list[Numbers]] = []
+    active: ClassVar[list[ExampleNumbers]] = []
 
     def __init__(self, seed: int, stream: str, examples: Tensor, passes: Tensor | int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Numbers(TorchDispatchMode):
         self.shared = False
         self.kinds: set[str] = set()
 
-    def __enter__(self) -> Numbers:
+    def __enter__(self) -> ExampleNumbers:
         self.active.append(self)
         self._before = _states()
         super().__enter__()

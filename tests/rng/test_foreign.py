@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rbtools.evaluation.randomised import RandomisedModel, randomness_of
-from rbtools.rng.foreign import Numbers
+from rbtools.rng.foreign import ExampleNumbers
 from tests.networks import images_for
 
 OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -48,7 +48,7 @@ MOMENTS = {  # mean and standard deviation
 def drawn(
     operation: Callable[[Tensor], Tensor], examples: list[int], passes: int = 0, seed: int = 0
 ) -> Tensor:
-    with Numbers(seed, "test", torch.tensor(examples), passes) as numbers:
+    with ExampleNumbers(seed, "test", torch.tensor(examples), passes) as numbers:
         result = operation(torch.zeros(len(examples), 5))
     assert not numbers.shared
     return result.reshape(len(examples), -1)
@@ -69,7 +69,7 @@ def test_an_operation_gives_each_example_numbers_of_its_own(name: str) -> None:
 
 def test_what_belongs_to_the_batch_is_noticed_and_left_as_it_is() -> None:
     def shared(operation: Callable[[], object]) -> bool:
-        with Numbers(0, "test", torch.arange(4), 0) as numbers:
+        with ExampleNumbers(0, "test", torch.arange(4), 0) as numbers:
             operation()
         return numbers.shared
 
@@ -78,7 +78,7 @@ def test_what_belongs_to_the_batch_is_noticed_and_left_as_it_is() -> None:
     torch.manual_seed(3)
     expected = torch.randperm(9)
     torch.manual_seed(3)
-    with Numbers(0, "test", torch.arange(4), 0):
+    with ExampleNumbers(0, "test", torch.arange(4), 0):
         assert torch.equal(torch.randperm(9), expected)
 
 
@@ -135,7 +135,7 @@ def test_what_is_random_in_a_model_is_found(
     if found.randomised and numbers != "uncontrolled":
         results = []
         for rows in (torch.arange(8), torch.tensor([6, 1, 3])):
-            with torch.no_grad(), Numbers(0, "test", rows, 2):
+            with torch.no_grad(), ExampleNumbers(0, "test", rows, 2):
                 results.append(RandomisedModel(model, numbers != "example")(images[rows]))
         assert torch.allclose(results[0][[6, 1, 3]], results[1], atol=1e-5)
 
