@@ -72,15 +72,15 @@ class Randomness(NamedTuple):
 
     def refusal(self) -> str:
         """Why a model that depends on other images is refused."""
-        if self.changes:
+        if self.batch:
             return (
-                "The model changes its parameters or buffers while it is tested, so a result depends on the"
-                " images before it. If that is not meant, call model.eval() before it is saved."
+                "The model is in train mode: what it gives for an image depends on the others of its batch. If"
+                " that is not meant, call model.eval() before it is saved, and leave the choice to"
+                " module.training."
             )
         return (
-            "The model is in train mode: what it gives for an image depends on the others of its batch. If"
-            " that is not meant, call model.eval() before it is saved, and leave the choice to"
-            " module.training."
+            "The model changes its parameters or buffers while it is tested, so a result depends on the"
+            " images before it. If that is not meant, call model.eval() before it is saved."
         )
 
     def remark(self) -> str | None:

@@ -14,7 +14,7 @@ from rbtools.evaluation.by_draws import OutputByDraws, of_means
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.jobs import evaluate_record, randomised
+from rbtools.jobs import evaluate_record, randomness
 from rbtools.records import metric_name, results
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ class GradientMaskingTask(EvalTask):
 def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run: Run) -> dict[str, Any]:
     """The record with the accuracies that the tests compare, and `obfuscation.failed`: how many fail."""
     inputs = resolve_inputs(record, run)
-    look = randomised.found(inputs)
+    look = randomness.found(inputs)
     if look.randomised and run.settings.draws > 1:
-        run.report.notify(randomised.sentence(inputs))
+        run.report.notify(randomness.sentence(inputs))
         task = task.by_draws(run.settings.draws, look.eot)
     expected = evaluate_record.expected_entries(inputs, task)
     evaluate_record.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)

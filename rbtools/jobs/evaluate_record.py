@@ -25,7 +25,7 @@ from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import divide, model_checks, randomised
+from rbtools.jobs import divide, model_checks, randomness
 from rbtools.jobs.evidence import logits_of
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import answers, dumps, metric_name, results
@@ -51,7 +51,7 @@ def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]
     with another protocol.
     """
     inputs = resolve_inputs(record, run)
-    task = randomised.judged(inputs, task)
+    task = randomness.judged(inputs, task)
     check_entries(inputs.record, expected_entries(inputs, task), run)
     record, entries, implicit_entries = measured_entries(inputs, task)
     for entry in implicit_entries:
@@ -84,7 +84,7 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
     report_warnings(entries, inputs.run)
-    record = randomised.marked(inputs.record_with_data(), inputs)
+    record = randomness.marked(inputs.record_with_data(), inputs)
     record = with_classes(record, inputs, [*entries, *implicit_entries])
     return record, entries, implicit_entries
 
@@ -435,7 +435,7 @@ def _run_batches(
         if helping and not divided:
             return None
         with run.report.clock.stage("model"):
-            model = randomised.load(inputs, chosen)
+            model = randomness.load(inputs, chosen)
         if not helping and any(isinstance(output, CleanOutput) for output in outputs):
             with run.report.clock.stage("look"):
                 checks = model_checks.check_outputs(model, record, data, n, chosen, run)

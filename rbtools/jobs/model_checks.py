@@ -1,7 +1,7 @@
 """Checks of a user's model on its first images, before long computations.
 
 They find the usual errors in a checkpoint: a wrong normalisation, another order of classes, a softmax at the
-end. (Train mode and randomness: jobs/randomised.py.)
+end. (Train mode and randomness: jobs/randomness.py.)
 """
 
 from __future__ import annotations
