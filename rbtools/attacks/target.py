@@ -140,6 +140,10 @@ class Network:
         """See `Target`. A plain model is the same for all examples."""
         return self
 
+    def nearest(self) -> Network:
+        """The target of a search for the nearest point that fools the model."""
+        return self
+
     def seen(self, points: Tensor) -> Tensor:
         """The images that the model gets for these points (N, C, H, W)."""
         return points

@@ -16,7 +16,6 @@ from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
 from rbtools.evaluation.base import (
-    REFERENCE_BATCH,
     Batch,
     EvalTask,
     Outcome,
@@ -184,7 +183,7 @@ def compute_outcomes(
     chunk = default_chunk_size(device, shape) if settings.batch is None else settings.batch
     chunk = min(chunk, together(outputs, device, shape) * _copies(outputs))
     with report.clock.stage("preparation"):
-        from rbtools.evaluation.randomised import RandomisedModel
+        from rbtools.evaluation.randomised import AdaptingModel, RandomisedModel
 
         randomised = isinstance(model, RandomisedModel)
         fast = _searched(
@@ -212,6 +211,7 @@ def compute_outcomes(
                 batch = _batch(model, fast.model, pixels, labels, ids, settings.seed, chunk, known)
                 if randomised:
                     batch.draw = 0
+                batch.undivided = isinstance(model, AdaptingModel)
                 while True:
                     try:
                         results = [_outcome(result) for result in task.run(batch, wanted)]
@@ -251,8 +251,8 @@ def cut(
 
 def together(outputs: Sequence[Output], device: torch.device, shape: Sequence[int]) -> int:
     """How many images (C, H, W) are attacked together."""
-    whole = any(output.batch_dependent for output in outputs)
-    return REFERENCE_BATCH if whole else max(batch_size(device, shape) // _copies(outputs), 1)
+    whole = [output.whole_batch for output in outputs if output.whole_batch is not None]
+    return whole[0] if whole else max(batch_size(device, shape) // _copies(outputs), 1)
 
 
 def _copies(outputs: Sequence[Output]) -> int:
@@ -324,11 +324,16 @@ def _outcome(result: Tensor | Outcome) -> Outcome:
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     """The batch in half as large chunks. Raises the error unless it says that memory ran out, and RbError
-    where a chunk is one image."""
+    where a chunk is one image, or the batch must not be divided."""
     from rbtools.models import cuda_graphs  # imports torch
 
     if not out_of_memory(error):
         raise error
+    if batch.undivided:
+        raise RbError(
+            f"Memory ran out with the {len(batch.ids)} images of a batch, which a model that adapts gets at"
+            " once. Use a larger device, or a smaller --batch, which is another question."
+        ) from error
     if batch.chunk_size == 1:
         raise RbError(
             "Memory ran out with one image at a time. Use a larger device, or --device cpu."

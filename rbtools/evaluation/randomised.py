@@ -6,12 +6,14 @@ differs in both is randomised; one that only differs in another batch depends on
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rbtools.errors import RbError, shown
 from rbtools.rng.foreign import Numbers
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
@@ -69,6 +71,39 @@ class RandomisedModel(nn.Module):
             with numbers.row(i):
                 parts.append(self.network(images[i : i + 1]))
         return torch.cat(parts)
+
+
+class AdaptingModel(nn.Module):
+    """A model that changes while it is tested. Every pass is by a copy of it, so that each starts from the
+    same state, with all that the module holds: parameters, buffers, an optimiser."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.streams: dict[Any, AdaptingModel] = {}
+        self._after: list[nn.Module] = []  # the last copy; no submodule
+
+    def forward(self, images: Tensor) -> Tensor:
+        try:
+            network = deepcopy(self.network)
+        except Exception as wrong:  # raised by the network's own code
+            raise RbError(
+                f"The model adapts, and a copy of it fails with {type(wrong).__name__}: {shown(str(wrong))}."
+                " Keep no tensors with a graph in its attributes: detach them."
+            ) from wrong
+        logits: Tensor = network(images)
+        self._after = [network]
+        return logits
+
+    def stream(self, name: Any) -> AdaptingModel:
+        """The model in the state of a stream, at first that of this model."""
+        if name not in self.streams:
+            self.streams[name] = AdaptingModel(self.network)
+        return self.streams[name]
+
+    def go_on(self) -> None:
+        """Let the following passes start from the state that the last one left."""
+        (self.network,) = self._after
 
 
 def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:

@@ -369,7 +369,10 @@ def _compute(
     missing = [i for i, entries in enumerate(computed) if entries is None]
     if any(units[i].output.needs_other_outputs for i in missing):
         missing = list(range(len(units)))
-    outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
+    outcomes = [
+        Outcomes(run.store, unit.outcomes_key, anew=bool(save), least=n if unit.output.in_one_run else 0)
+        for unit in map(units.__getitem__, missing)
+    ]
     checks = None
     if any(len(stored) < n for stored in outcomes):
         outputs = [units[i].output for i in missing]
@@ -429,11 +432,9 @@ def _run_batches(
                 take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), claims))
             elif divided:
                 share = divide.Shared(run.store, run.placement.workers, helping=helping)
-            elif run.placement.workers > 1 and divide.draws_for_batches(outputs, run):
-                run.report.notify(
-                    f"{task.title} draws its random numbers for a whole batch, so one process computes all of"
-                    " it."
-                )
+            elif run.placement.divide and run.placement.workers > 1:
+                for reason in {output.undivided for output in outputs if output.undivided}:
+                    run.report.notify(f"{task.title} {reason}, so one process computes all of it.")
             with run.report.clock.stage(task.title):
                 dataset = data.load()
                 examples = Examples(dataset.images, dataset.labels, data.order(dataset.labels)[:n])

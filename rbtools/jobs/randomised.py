@@ -1,4 +1,4 @@
-"""Randomised models of records: what is random in one, and the verdicts that a task has for it.
+"""Randomised models of records, and those that adapt: what was found of one, and the verdicts for it.
 
 A user's model is run on the same images twice, once: the store keeps what was found.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from rbtools.errors import RbError
+from rbtools.evaluation.adapting import adapting
 from rbtools.evaluation.base import EvalTask, default_chunk_size
 from rbtools.evaluation.by_draws import by_draws
 from rbtools.execution import device
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 VERSION = 1
 _IMAGES = 8  # of the passes that look for randomness, and of the pilot
 _WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward pass draws random numbers"}
+_DECLARE = (
+    "If it adapts to its test images, say so: --batch 64:adapts=batch, where every batch of 64 starts from"
+    " the checkpoint, or --batch 64:adapts=stream, where the state goes on from batch to batch."
+)
 _known: dict[str, Found] = {}
 
 
@@ -62,12 +67,15 @@ def found(inputs: Inputs) -> Found:
 
 
 def judged(inputs: Inputs, task: EvalTask) -> EvalTask:
-    """The task, with verdicts by rates where the model is randomised.
+    """The task, with verdicts by rates where the model is randomised, and of whole batches where it adapts.
 
-    Raises RbError for a model whose result for an image depends on other images, and for a task that has no
-    verdict by rates.
+    Raises RbError for a model whose result for an image depends on other images, unless it is declared to
+    adapt, and for a task that has no such verdict.
     """
     look, settings = found(inputs), inputs.run.settings
+    if settings.adapts is not None:
+        _check_adapts(look, inputs)
+        return adapting(task, settings.adapts, settings.batch)
     if look.batch or look.changes:
         raise RbError(_adapts(look))
     if not look.randomised or settings.draws == 1:
@@ -89,9 +97,12 @@ def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
 
 
 def load(inputs: Inputs, place: torch.device) -> nn.Module:
-    """The network on the device, with random numbers that belong to the example."""
-    from rbtools.evaluation.randomised import controlled
+    """The network on the device, with random numbers that belong to the example, and, where it adapts, with
+    passes that start from the same state."""
+    from rbtools.evaluation.randomised import AdaptingModel, controlled
 
+    if inputs.run.settings.adapts is not None:
+        return AdaptingModel(inputs.load_model(place))
     return controlled(inputs.load_model(place), found(inputs))
 
 
@@ -111,6 +122,9 @@ def _looked(inputs: Inputs) -> Found:
         model = inputs.load_model(place)
         images = dataset.images[ids].to(place).float().div(255)
         look = randomised.randomness_of(model, images)
+        if look and look.changes:  # in what the model holds besides its parameters and buffers?
+            again = randomised.randomness_of(randomised.AdaptingModel(inputs.load_model(place)), images)
+            return Found(again.kind, again.numbers, look.batch or again.batch, look.changes)
         if not look or look.adapts:
             return Found(look.kind, look.numbers, look.batch, look.changes)
         chunk = settings.batch or default_chunk_size(place, images.shape[1:])
@@ -138,9 +152,26 @@ def _adapts(look: Found) -> str:
     if look.changes:
         return (
             "The model changes its parameters or buffers while it is tested, so a result depends on the"
-            " images before it. If that is not meant, call model.eval() before it is saved."
+            f" images before it. {_DECLARE} If it is not meant, call model.eval() before it is saved."
         )
     return (
-        "The model is in train mode: what it gives for an image depends on the others of its batch. If that"
-        " is not meant, call model.eval() before it is saved, and leave the choice to module.training."
+        "The model is in train mode: what it gives for an image depends on the others of its batch."
+        f" {_DECLARE} If it is not meant, call model.eval() before it is saved, and leave the choice to"
+        " module.training."
     )
+
+
+def _check_adapts(look: Found, inputs: Inputs) -> None:
+    """Raise RbError for a model that is declared to adapt, and does not or is also randomised."""
+    adapts = inputs.run.settings.adapts
+    if not (look.batch or look.changes) and inputs.run.plan is None:
+        raise RbError(
+            f"--batch has adapts={adapts}, but the model does not adapt: it gives the same for an image in"
+            f" any batch and after any other. Leave adapts={adapts} out; every result would depend on the"
+            " batch for nothing."
+        )
+    if look.randomised:
+        raise RbError(
+            f"The model adapts, and it is randomised, too: {_WORDS[look.kind]}. Only one of the two can be"
+            " evaluated. Give its random numbers a fixed seed in every pass."
+        )

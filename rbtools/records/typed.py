@@ -26,6 +26,7 @@ class Entry(TypedDict, total=False):
     init_seed: Any
     precision: str
     compiled: bool
+    adapts: Any
     attack: str
     norm: str
     eps: float
