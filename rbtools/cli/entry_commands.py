@@ -158,7 +158,7 @@ def _described(name: str, entry: Entry, entries: Mapping[str, Entry], lenient: b
         return None
     parts = metric_name.parse(name)
     difference = parts.is_gap or parts.is_ge
-    options: dict[str, Any] = {"seed": entry.get("seed")}
+    options: dict[str, Any] = {"seed": entry.get("seed"), **batch_of(entry)}
     if not difference and entry.get("split") not in (None, "test"):
         options["split"] = entry["split"]
     if entry.get("split") in (None, "test") and "indices" in entry and not lenient:
@@ -189,6 +189,14 @@ def _is_partial(entry: Entry) -> bool:
     elif "gamma" in entry and "particles" not in entry:
         wanted += PR
     return any(name not in entry for name in wanted if name != "relative_step")
+
+
+def batch_of(entry: Entry) -> dict[str, Any]:
+    """The option --batch of the entry of a model that adapts."""
+    adapts = entry.get("adapts")
+    if not isinstance(adapts, Mapping):
+        return {}
+    return {"batch": f"{adapts.get('batch')}:adapts={adapts.get('to')}"}
 
 
 def _counts(entry: Entry, entries: Mapping[str, Entry]) -> list[Any] | None:

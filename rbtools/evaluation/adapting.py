@@ -141,8 +141,13 @@ def adapting(task: EvalTask, adapts: str, size: int | None) -> AdaptingTask:
                 " its batch: give --eot 1, or another variant."
             )
     elif not isinstance(task, tasks.AccuracyTask | tasks.CorruptionTask):
-        raise RbError(
-            f"The model adapts to its batch, and {task.title} judges every image by itself. Measure its"
-            " accuracy with rb-attack or rb-corrupt."
-        )
+        raise image_by_image(task)
     return AdaptingTask(task, adapts, size)
+
+
+def image_by_image(task: EvalTask) -> RbError:
+    """The error for a task that has no verdict of whole batches."""
+    return RbError(
+        f"{task.title} judges every image by itself, and --batch says that the model adapts to its batch."
+        " Measure the accuracy of such a model with an attack of rb-attack, or with rb-corrupt."
+    )

@@ -98,6 +98,7 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     batch: int | None = None,
+    adapts: str | None = None,
     precision: str = "auto",
     store: Any = None,
     keep_images: bool = False,
@@ -113,28 +114,36 @@ def evaluate(
 
     n: so many images, balanced over the classes. seed: of all random numbers, which belong to the image and
     its position in the data. device: "auto" is that of the model. batch: images at a time; changes memory,
-    not results. precision: of attack searches ("fp32", "bf16"); the model itself decides in float32. store: a
+    not results. adapts: of a model that adapts to its test images: "batch", every `batch` images start from
+    the model as it is, or "stream", its state goes on from batch to batch. precision: of attack searches ("fp32", "bf16"); the model itself decides in float32. store: a
     folder in which outcomes are kept, and found again by weights and class of the model; without it nothing
     is written. keep_images: results have the images that the attack left. progress: takes a line of text.
 
     Raises RbError for input in another form, with what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
+    from rbtools.evaluation.adapting import adapting
 
     report = SILENT if progress is None else Report(progress=progress)
     given = in_memory.data_of(data, kept=store is not None)
-    network, place = in_memory.model_of(model, given, device)
+    network, place = in_memory.model_of(model, given, device, adapts)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen)
     cache = in_memory.Cache(store, model, given) if store is not None else None
     results: list[in_memory.Result] = []
     for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
+        todo = todo if adapts is None else adapting(todo, adapts, batch)
         outputs = todo.outputs()
         outcomes = [
             Outcomes(Store(None), "")
             if cache is None
-            else Outcomes(cache.store, cache.key(output, settings, len(order)), anew=keep_images)
+            else Outcomes(
+                cache.store,
+                cache.key(output, settings, len(order)),
+                anew=keep_images,
+                least=len(order) if output.in_one_run else 0,
+            )
             for output in outputs
         ]
         images = in_memory.KeptImages() if keep_images else None

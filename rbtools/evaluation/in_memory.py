@@ -16,6 +16,7 @@ from rbtools.datasets.given import pair
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output
+from rbtools.evaluation.randomised import AdaptingModel
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -90,10 +91,16 @@ def task_of(given: Any) -> EvalTask:
     raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
 
 
-def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
+def model_of(
+    given: Any, data: GivenData, device: str, adapts: str | None = None
+) -> tuple[nn.Module, torch.device]:
     """The model as a module, and the device that it is on. Raises RbError for one in another form."""
-    check_input.check_model(given)
+    if adapts not in (None, "batch", "stream"):
+        raise RbError(f"adapts is {adapts!r}. Expected 'batch' or 'stream'.")
+    if adapts is None:
+        check_input.check_model(given)
     network = given if isinstance(given, nn.Module) else _Function(given)
+    network = network if adapts is None else AdaptingModel(network)
     first = next(network.parameters(), None)
     place = torch.device("cpu") if first is None else first.device
     if device != "auto":

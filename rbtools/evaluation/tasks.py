@@ -215,8 +215,10 @@ def _attempt(
             " that the gradient of the model is finite there."
         )
     perturbed = lattice.project(perturbed, batch.images, method)
-    if together is not None and method.iterate != "last":
-        perturbed = lattice.project(together.chosen(perturbed), batch.images, method)
+    if together is not None:
+        findings = {}  # they are of searches that follow one example
+        if method.iterate != "last":
+            perturbed = lattice.project(together.chosen(perturbed), batch.images, method)
     logits = batch.logits(perturbed)
     sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
     if counting.backwards and not again:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
+from rbtools.evaluation.adapting import AdaptingTask, image_by_image
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput, right
@@ -167,6 +168,8 @@ def _common(output: Output, inputs: Inputs) -> Entry:
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
+    if run.settings.adapts is not None and not isinstance(task, AdaptingTask):
+        raise image_by_image(task)
     units = _cache_units(inputs, task)
     save = None
     if task.save is not None:
