@@ -34,11 +34,12 @@ from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.execution.run import Run
-from rbtools.jobs.attack_tasks import GradientMaskingTask, TransferTask
+from rbtools.jobs.attack_tasks import GradientMaskingTask
 from rbtools.jobs.corrupted_images import run_archive
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
 from rbtools.jobs.screened_attack import TwoPhaseRequest, run_two_phase, screen_of
+from rbtools.jobs.transfer import TransferTask
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
@@ -344,7 +345,7 @@ EVALUATIONS: dict[str, Callable[[Record], Record]] = {
         )
     ),
     "TransferTask": lambda record: run_task(
-        record, TransferTask(PGD2, (8 / 255,), json.dumps(record), run_on("cuda")), run_on("cuda")
+        record, TransferTask(PGD2, (8 / 255,), (json.dumps(record),), run_on("cuda")), run_on("cuda")
     ),
     "CertifiedTask": _task(CertifiedTask(CERTIFIERS.build("crown"), (1 / 255,)), n=2),
     "CertifiedTask by ibp": _task(CertifiedTask(CERTIFIERS.build("ibp"), (1 / 255,))),

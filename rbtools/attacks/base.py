@@ -74,6 +74,8 @@ class Attack(_WithFields, Registered):
     iterate: str = "any"
     # Whether it searches for the nearest point that the model misclassifies, within any distance.
     minimal: ClassVar[bool] = False
+    # With several draws of a randomised model: what the mean is of.
+    mean_of: str = "logits"
     eps: float
     norm: str = "linf"
 

@@ -7,6 +7,7 @@ by new draws. Random numbers belong to (seed, example, pass), so that no result 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.rng.draws import Draws
 
-CHOICE = 64  # new draws of each point that is left, to choose one
+CHOICE = 32  # new draws of each point that is left, to choose one
+BY_MARGIN = 3  # points of each example that are kept for their mean margin, which is noisy
 _SLACK = 1e-5  # of a distance, for the rounding of float32
 
 
@@ -41,17 +43,19 @@ def eot_param() -> Any:
 
 
 class _Best:
-    """For each example the point with the largest value so far: points (N, C, H, W), values (N,)."""
+    """For each example the points with the largest values so far: points (K, N, C, H, W), values (K, N)."""
 
-    def __init__(self, images: Tensor) -> None:
-        self.points = images.clone()
-        self.values = torch.full_like(images.flatten(1)[:, 0], -torch.inf)
+    def __init__(self, images: Tensor, count: int) -> None:
+        self.points = images.repeat(count, 1, 1, 1, 1)
+        self.values = torch.full_like(self.points[:, :, 0, 0, 0], -torch.inf)
 
     def note(self, rows: Tensor, points: Tensor, values: Tensor, allowed: Tensor) -> None:
-        """Take the points (M, C, H, W) of the examples `rows` that are better, of the allowed ones (M,)."""
-        better = allowed & (values > self.values[rows])
-        self.points[rows] = torch.where(wide(better, points), points, self.points[rows])
-        self.values[rows] = torch.where(better, values, self.values[rows])
+        """Take the points (M, C, H, W) of the examples `rows` that are better than the least of theirs, of
+        the allowed ones (M,)."""
+        least, place = self.values[:, rows].min(0)
+        better = allowed & (values > least)
+        self.points[place, rows] = torch.where(wide(better, points), points, self.points[place, rows])
+        self.values[place, rows] = torch.where(better, values, least)
 
 
 class MeanOverDraws(Network):
@@ -71,7 +75,7 @@ class MeanOverDraws(Network):
         self.rows = torch.arange(len(images), device=images.device)
         # shared with the targets of some of the examples
         self.passes = torch.zeros_like(labels)
-        self.by_rate, self.by_margin = _Best(images), _Best(images)
+        self.last, self.by_margin, self.by_rate = images.clone(), _Best(images, BY_MARGIN), _Best(images, 1)
         self._last: tuple[Any, Any] = (None, None)
 
     def take(self, rows: Tensor | slice) -> Network:
@@ -113,39 +117,76 @@ class MeanOverDraws(Network):
         return torch.as_tensor(self._last[1] > self.most)
 
     def chosen(self, points: Tensor) -> Tensor:
-        """Of the attack's points (N, C, H, W), those that it met and the images: for each example the one
-        with the fewest right answers in new draws."""
-        best = _Best(self.images)
-        everyone = torch.ones_like(self.labels, dtype=torch.bool)
-        for candidate in (self.images, points, self.by_margin.points, self.by_rate.points):
-            best.note(self.rows, candidate, -self._new_draws(candidate), everyone)
-        return best.points
+        """The best for each example of the attack's points (N, C, H, W) and of those that it met.
 
-    def _new_draws(self, points: Tensor) -> Tensor:
-        """How many of CHOICE draws are right (N,), of draws that no search has seen."""
-        total = torch.zeros_like(self.labels)
+        New draws decide, the same for all candidates: the largest mean margin, unless another candidate fails
+        more often by more than a standard deviation of that difference.
+        """
+        candidates = [points, self.last, *self.by_margin.points, *self.by_rate.points]
+        judged = self._new_draws(candidates)
+        best, (right, margin) = candidates[0], judged[0]
+        for candidate, (also, larger) in zip(candidates[1:], judged[1:], strict=True):
+            better = larger > margin
+            best = torch.where(wide(better, best), candidate, best)
+            right, margin = torch.where(better[:, None], also, right), torch.where(better, larger, margin)
+        for candidate, (also, _) in zip(candidates, judged, strict=True):
+            only, others = (right & ~also).sum(1), (also & ~right).sum(1)
+            better = (only > others) & ((only - others) ** 2 > only + others)
+            best = torch.where(wide(better, best), candidate, best)
+            right = torch.where(better[:, None], also, right)
+        return best
+
+    def _new_draws(self, candidates: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """For each candidate which of CHOICE or more draws are right (N, draws), and the mean margin (N,).
+
+        No search has seen these draws. A point that is several candidates is judged once.
+        """
+        judged: list[tuple[Tensor, Tensor]] = []
+        for number, candidate in enumerate(candidates):
+            left = torch.ones_like(self.labels, dtype=torch.bool)
+            for earlier in candidates[:number]:
+                left &= (candidate != earlier).flatten(1).any(1)
+            rows = left.nonzero()[:, 0]
+            right, margin = self._judged(candidate[rows], rows)
+            if number:
+                every, margins = judged[0][0].clone(), torch.full_like(judged[0][1], -torch.inf)
+                every[rows], margins[rows] = right, margin
+                right, margin = every, margins
+            judged.append((right, margin))
+        return judged
+
+    def _judged(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for the points (M, C, H, W) of some examples."""
+        right, margin = [], torch.zeros(len(rows), device=rows.device)
         with torch.no_grad():
             for first in range(0, CHOICE, self.each):
-                for rows in self.chunks(len(points)):
-                    logits = self._passed(
-                        points[rows], self.rows[rows], "choice", self.rows[rows] * 0 + first
-                    )
-                    total[rows] += logits.argmax(2).eq(self.labels[rows, None]).sum(1)
-        return total.float()
+                parts = [
+                    self._passed(points[some], rows[some], "choice", rows[some] * 0 + first)
+                    for some in self.chunks(len(rows))
+                ]
+                drawn, labels = torch.cat(parts), self.labels[rows]
+                right.append(drawn.argmax(2).eq(labels[:, None]))
+                margin += self._margins(drawn, labels).sum(1)
+        return torch.cat(right, 1), margin
 
     def _copies(self, rows: Tensor) -> Tensor:
         return rows.repeat_interleave(self.each, 0)
 
+    def _margins(self, drawn: Tensor, labels: Tensor) -> Tensor:
+        """The largest other logit minus the label's (M, draws)."""
+        labels = self._copies(labels)
+        return losses.margin(drawn.flatten(0, 1), labels, labels).view(-1, self.each)
+
     def _drawn(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (M, draws, K) of some examples, and how many draws are right (M,). Notes the points that
-        fail more often than those before, and those of larger mean margin."""
+        """Logits (M, draws, K) of some examples, and how many draws are right (M,). Notes the last point, the
+        one that failed most often, and that of the largest mean margin."""
         drawn = self._passed(points, rows, "search", self.passes[rows] * self.each)
         self.passes[rows] += 1
-        logits, labels = drawn.detach().flatten(0, 1), self._copies(self.labels[rows])
-        right = logits.argmax(1).eq(labels).view(-1, self.each).sum(1)
-        margin = losses.margin(logits, labels, labels).view(-1, self.each).mean(1)
-        points = points.detach()
+        labels, points = self.labels[rows], points.detach()
+        right = drawn.detach().argmax(2).eq(labels[:, None]).sum(1)
+        margin = self._margins(drawn.detach(), labels).mean(1)
         inside = distances(points, self.images[rows], self.method.norm) <= self.method.eps * (1 + _SLACK)
+        self.last[rows] = torch.where(wide(inside, points), points, self.last[rows])
         self.by_rate.note(rows, points, -right.to(margin), inside)
         self.by_margin.note(rows, points, margin, inside)
         return drawn, right
@@ -154,8 +195,13 @@ class MeanOverDraws(Network):
         """Logits (M, draws, K) of some examples, each from its pass number `first` (M,) on."""
         from rbtools.rng.foreign import Numbers
 
-        passes = first[:, None] + torch.arange(self.each, device=rows.device)
-        examples = self._copies(self.draws.examples[rows])
-        with Numbers(self.draws.seed, f"model.{stream}.{self.draws.stream}", examples, passes.flatten()):
-            logits = self.target.logits(self._copies(points))
-        return logits.view(len(points), self.each, logits.shape[1])
+        parts = []
+        together = min(self.each, self.target.chunk_size or self.each)
+        for start in range(0, self.each, together):
+            numbers = torch.arange(start, min(start + together, self.each), device=rows.device)
+            passes = (first[:, None] + numbers).flatten()
+            examples = self.draws.examples[rows].repeat_interleave(len(numbers))
+            with Numbers(self.draws.seed, f"model.{stream}.{self.draws.stream}", examples, passes):
+                logits = self.target.logits(points.repeat_interleave(len(numbers), 0))
+            parts.append(logits.view(len(points), len(numbers), logits.shape[1]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

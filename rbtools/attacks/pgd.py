@@ -42,6 +42,7 @@ class PGD(SequentialAttack):
 
     name: ClassVar[str] = "pgd"
     version: ClassVar[int] = 1
+    mean_of: ClassVar[str] = "loss"
 
     eps: float = 8 / 255
     norm: str = norm_param()

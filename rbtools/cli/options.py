@@ -519,8 +519,8 @@ run_options = _work(*_draws_options, _adapts_part, _split_option, _per_image_opt
 search_options = _work(
     *_draws_options, _adapts_part, _split_option, _per_image_option, *_search_options, *_evaluation_options
 )
-searched_splits_options = _work(_per_image_option, *_search_options, *_evaluation_options)
-both_splits_options = _work(_per_image_option, *_evaluation_options)
+searched_splits_options = _work(*_draws_options, _per_image_option, *_search_options, *_evaluation_options)
+both_splits_options = _work(*_draws_options, _per_image_option, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ def main(
 
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
-    another model. With --allow-code python:MODULE:CLASS is an attack of yours.
+    other models. With --allow-code python:MODULE:CLASS is an attack of yours.
 
     \b
     Examples:
@@ -367,8 +368,8 @@ def curve(
     "--from",
     "origin",
     required=True,
-    metavar="FILE",
-    help="The model that is attacked: a file with one record, or a checkpoint.",
+    metavar="LIST",
+    help="The models that are attacked, with commas: each a file with one record, or a checkpoint.",
 )
 @options.eps_option
 @options.source_options
@@ -381,33 +382,56 @@ def transfer(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Measure accuracy on the adversarial examples of another model.
+    """Measure accuracy on the adversarial examples of other models.
 
     Each image that the record's model classifies correctly is attacked on the model of --from, and the result
     is classified by the record's model. Adds transfer.NAME to "metrics".
 
+    With several models in --from, the image is attacked on their ensemble (the mean of their logits), then on
+    each of them alone, and is broken if any of these examples fools the record's model. "broken_by_source" in
+    "evals" counts the images that each was the first to break. The order of the models changes nothing.
+
+    PGD stops at the first point that fools the attacked model. With --iterate last it goes on, and so does
+    mi-fgsm: more of these examples fool other models.
+
     \b
     Examples:
       rb-attack transfer --from trained.jsonl --eps 8 --steps 10 --n 100 trained.jsonl
+      rb-attack transfer --from first.jsonl,second.jsonl --attack mi-fgsm --eps 32 --n 100 trained.jsonl
     """
-    from rbtools.jobs.attack_tasks import TransferTask
+    from rbtools.jobs.transfer import TransferTask
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
-    record = dumps(_model_of(origin, work.run)).decode()
-    return shared.evaluate(source, work, TransferTask(method, distances, record, work.run))
+    records = _models_of(origin, work.run)
+    names = [record.get("checkpoint") for record in records]
+    twice = [name for name in names if name is not None and names.count(name) > 1]
+    if twice:
+        raise UsageError(f"--from names the checkpoint {twice[0][:19]}... twice. Leave one of them out.")
+    sources = tuple(dumps(record).decode() for record in records)
+    return shared.evaluate(source, work, TransferTask(method, distances, sources, work.run))
 
 
-def _model_of(path: str, run: Run) -> dict[str, Any]:
-    """The record of a model: the only one in a file of records, or one made for a checkpoint."""
+def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
+    """The records of --from: of each file in a list, or those that a program gives."""
+    given = streams.of_command().file(origin)
+    if isinstance(given, Mapping):
+        given = [given]
+    return [_model_of(one, run) for one in (origin.split(",") if given is None else given)]
+
+
+def _model_of(given: str | Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """The record of a model: the only one in a file of records, one made for a checkpoint, or a program's."""
     from rbtools.inputs import checkpoints, resolve
 
     try:
-        if streams.of_command().file(path) is None:
-            path = file_path(path)
+        if isinstance(given, Mapping):
+            record = dict(given)
+        else:
+            path = file_path(given.strip())
             with opened(path) as stream:
                 if stream.read(1) != b"{":
                     return checkpoints.record_of(path, checkpoints.CheckpointHints(None, None), run)
-        record = streams.of_command().one_record(path, "attack")
+            record = streams.of_command().one_record(path, "attack")
         resolve.checkpoint_name(record, run)
         return record
     except RbError as wrong:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
@@ -18,6 +18,7 @@ from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, sequential
 from rbtools.probabilistic.intervals import wilson
+from rbtools.records.metric_name import FORMS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +26,96 @@ if TYPE_CHECKING:
     from rbtools.evaluation.base import Correct, Entries
 
 MORE = 25  # times as many at most, for the majority
-FORMS = ("", ".majority", ".every")
+IMAGES = 8  # of the passes that look for randomness, and of the pilot
+AGREED = 0.95  # the share of pixels whose sign of the gradient has to agree
+_WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward pass draws random numbers"}
+
+
+class Randomness(NamedTuple):
+    """What is random in a model.
+
+    kind: "none", "dropout" or "noise". numbers: "example", they can be those of each example in a batch of
+    any size; "one by one", only if every image goes through the model alone; "uncontrolled", not even then:
+    a generator of the model's own, say. batch: whether what it gives for an image depends on the others of
+    its batch. changes: whether a pass changes its parameters or buffers. eot: the draws that a gradient needs
+    by the pilot; agreed: the share of pixels by which that was decided.
+    """
+
+    kind: str = "none"
+    numbers: str = "example"
+    batch: bool = False
+    changes: bool = False
+    eot: int = 1
+    agreed: float = 1.0
+
+    @property
+    def randomised(self) -> bool:
+        """Whether the same image gives other logits the second time."""
+        return self.kind != "none"
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the result of an image depends on other images: those of its batch, or earlier ones."""
+        return self.batch or self.changes
+
+    def sentence(self, draws: int) -> str:
+        """What a randomised model is judged by, without its name."""
+        single = {
+            "example": "",
+            "one by one": " Some of its numbers belong to the batch: every image goes through it alone.",
+            "uncontrolled": " Its numbers come from a generator of its own: results do not repeat.",
+        }[self.numbers]
+        return (
+            f"is randomised: {_WORDS[self.kind]}. Verdicts are rates over {draws} draws, and attacks use"
+            f" means over {self.eot} draws (--draws, --eot).{single}"
+        )
+
+    def checked(self, adapts: str | None) -> Randomness:
+        """The same, of a model that is declared to adapt or not (--batch N:adapts=...).
+
+        Raises RbError for one that depends on other images without it, and with it for one that does not, or
+        that is randomised.
+        """
+        if adapts is None and self.adapts:
+            raise RbError(self._refusal())
+        if adapts is not None and self.randomised:
+            raise RbError(
+                f"The model is randomised: {_WORDS[self.kind]}. With adapts={adapts} it adapts, too, and only"
+                " one of the two can be evaluated. Let it draw the same random numbers in every pass."
+            )
+        if adapts is not None and not self.adapts:
+            raise RbError(
+                "The model does not adapt: it gives the same for an image in any batch and after any other."
+                f" Leave adapts={adapts} out: with it the result would only be of another protocol."
+            )
+        return self
+
+    def _refusal(self) -> str:
+        """Why a model that depends on other images is refused."""
+        declare = (
+            "If it adapts to its test images, say so: --batch 64:adapts=batch, where every batch of 64 starts"
+            " from the checkpoint, or --batch 64:adapts=stream, where the state goes on from batch to batch."
+        )
+        if self.changes:
+            return (
+                "The model changes its parameters or buffers while it is tested, so a result depends on the"
+                f" images before it. {declare} If that is not meant, call model.eval() before it is saved."
+            )
+        return (
+            "The model is in train mode: what it gives for an image depends on the others of its batch."
+            f" {declare} If that is not meant, call model.eval() before it is saved, and leave the choice to"
+            " module.training."
+        )
+
+    def remark(self) -> str | None:
+        """A warning where the pilot met its bound."""
+        if self.agreed >= AGREED:
+            return None
+        return (
+            f"The pilot stopped at {self.eot} draws: the sign of their mean gradient agrees with that of"
+            f" {8 * self.eot} draws on {self.agreed:.0%} of the pixels (wanted: {AGREED:.0%}). A larger"
+            " --draws N:eot-max=M may find more."
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +168,7 @@ class OutputByDraws(Output):
         return [
             {**entry, "metric": entry["metric"] + form, **fields}
             for entry in self.inner.entry_template()
-            for form in FORMS
+            for form in ("", *FORMS)
         ]
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -155,14 +245,14 @@ class TaskByDraws(EvalTask):
         """Those of the mean accuracies, without intervals over corruptions."""
 
         def means(every: Entries) -> Entries:
-            return [entry for entry in every if not entry["metric"].endswith(FORMS[1:])]
+            return [entry for entry in every if not entry["metric"].endswith(FORMS)]
 
         return list(self.inner.summarize(means(entries), means(implicit_entries), dict))
 
 
-def by_draws(task: EvalTask, draws: int, eot: int, remark: str | None = None) -> EvalTask:
-    """The task with verdicts by rates over draws, and attacks whose gradients are means over `eot` draws.
-    `remark`: a warning about that number, for the entries of attacks.
+def by_draws(task: EvalTask, draws: int, look: Randomness) -> EvalTask:
+    """The task with verdicts by rates over draws, and attacks whose gradients are means over the draws that
+    the pilot chose.
 
     AutoAttack runs its variant for randomised models. Raises RbError for a task that has no such verdict.
     """
@@ -171,7 +261,7 @@ def by_draws(task: EvalTask, draws: int, eot: int, remark: str | None = None) ->
     if isinstance(task, tasks.AttackTask):
         if task.ladder:
             raise RbError("ladder of --eps is of verdicts, and this model is randomised: leave it out.")
-        task = replace(task, method=of_means(task.method, eot))
+        task = replace(task, method=of_means(task.method, look.eot))
     if not isinstance(task, tasks.AttackTask | tasks.AccuracyTask | tasks.CorruptionTask):
         raise RbError(
             f"The model is randomised, and {task.title} has no verdict by rates. Measure its accuracy with"
@@ -179,7 +269,8 @@ def by_draws(task: EvalTask, draws: int, eot: int, remark: str | None = None) ->
         )
     if getattr(task, "detail", False):
         raise RbError("--detail keeps the logits of one pass, and this model is randomised: leave it out.")
-    return TaskByDraws(task, draws, remark)
+    pilot = isinstance(task, tasks.AttackTask) and task.method.eot == look.eot
+    return TaskByDraws(task, draws, look.remark() if pilot else None)
 
 
 def of_means(method: Any, eot: int) -> Any:

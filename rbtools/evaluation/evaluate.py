@@ -102,6 +102,8 @@ def evaluate(
     precision: str = "auto",
     store: Any = None,
     keep_images: bool = False,
+    draws: int = 20,
+    eot_max: int = 32,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
     """Measure a model in memory; see `Result`. A list of tasks gives a list of results.
@@ -115,25 +117,35 @@ def evaluate(
     n: so many images, balanced over the classes. seed: of all random numbers, which belong to the image and
     its position in the data. device: "auto" is that of the model. batch: images at a time; changes memory,
     not results. adapts: of a model that adapts to its test images: "batch", every `batch` images start from
-    the model as it is, or "stream", its state goes on from batch to batch. precision: of attack searches ("fp32", "bf16"); the model itself decides in float32. store: a
-    folder in which outcomes are kept, and found again by weights and class of the model; without it nothing
-    is written. keep_images: results have the images that the attack left. progress: takes a line of text.
+    the model as it is, or "stream", its state goes on from batch to batch. precision: of attack searches
+    ("fp32", "bf16"); the model itself decides in float32. store: a folder in which outcomes are kept, and
+    found again by weights and class of the model; without it nothing is written. keep_images: results have
+    the images that the attack left. draws: of a model that is found to be randomised, for each verdict (1:
+    judge it as any other); eot_max: the most draws of a gradient that a pilot chooses. progress: takes a line
+    of text.
 
     Raises RbError for input in another form, with what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
     from rbtools.evaluation.adapting import adapting
+    from rbtools.evaluation.by_draws import by_draws
 
     report = SILENT if progress is None else Report(progress=progress)
     given = in_memory.data_of(data, kept=store is not None)
     network, place = in_memory.model_of(model, given, device, adapts)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
-    settings = Settings(seed=seed, batch=batch, precision=chosen)
+    settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws, eot_max=eot_max, adapts=adapts)
     cache = in_memory.Cache(store, model, given) if store is not None else None
     results: list[in_memory.Result] = []
+    look = in_memory.look(network, given, place, settings)
+    network = in_memory.randomised.controlled(network, look)
     for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
-        todo = todo if adapts is None else adapting(todo, adapts, batch)
+        if adapts is not None:
+            todo = adapting(todo, adapts, batch)
+        elif look.randomised and draws > 1:
+            report.notify(f"The model {look.sentence(draws)}")
+            todo = by_draws(todo, draws, look)
         outputs = todo.outputs()
         outcomes = [
             Outcomes(Store(None), "")
@@ -195,6 +207,8 @@ def compute_outcomes(
         from rbtools.evaluation.randomised import AdaptingModel, RandomisedModel
 
         randomised = isinstance(model, RandomisedModel)
+        if isinstance(model, AdaptingModel):
+            model.streams.clear()  # of earlier tasks
         fast = _searched(
             model, outputs, shape, replace(settings, prepare=settings.prepare and not randomised), report
         )

@@ -14,9 +14,9 @@ from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
 from rbtools.datasets.given import pair
 from rbtools.errors import RbError
-from rbtools.evaluation import tasks
-from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output
-from rbtools.evaluation.randomised import AdaptingModel
+from rbtools.evaluation import randomised, tasks
+from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output, default_chunk_size
+from rbtools.evaluation.by_draws import IMAGES, Randomness
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -100,7 +100,7 @@ def model_of(
     if adapts is None:
         check_input.check_model(given)
     network = given if isinstance(given, nn.Module) else _Function(given)
-    network = network if adapts is None else AdaptingModel(network)
+    network = network if adapts is None else randomised.AdaptingModel(network)
     first = next(network.parameters(), None)
     place = torch.device("cpu") if first is None else first.device
     if device != "auto":
@@ -111,6 +111,17 @@ def model_of(
         network, data.images[: check_input.PROBED].to(place), data.labels[: check_input.PROBED]
     )
     return network, place
+
+
+def look(network: nn.Module, data: GivenData, place: torch.device, settings: Settings) -> Randomness:
+    """What is random in the model. Raises RbError as `Randomness.checked` does."""
+    images = data.images[:IMAGES].to(place)
+    images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
+    chunk = settings.batch or default_chunk_size(place, images.shape[1:])
+    if isinstance(network, randomised.AdaptingModel):
+        network = network.copied()
+    found = randomised.look(network, images, data.labels[:IMAGES].to(place), settings.eot_max, chunk)
+    return found.checked(settings.adapts)
 
 
 class _Function(nn.Module):
@@ -171,7 +182,9 @@ class Result:
     the number of images. ids: int64 (n,), their positions in the data, ascending. correct: bool (n,), whether
     each is classified correctly under the task (with noise: in every copy). outcomes: the stored number or
     row of each, (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of
-    the computation; entry: the entry that a record would have.
+    the computation; entry: the entry that a record would have. others: of a
+    randomised model, whose value is the mean over draws, the entries of the majority of draws and of every
+    draw.
     """
 
     metric: str
@@ -184,6 +197,7 @@ class Result:
     images: Tensor | None
     seconds: float
     entry: Entry
+    others: tuple[Entry, ...] = ()
 
     def __repr__(self) -> str:
         low, high = self.ci95
@@ -213,7 +227,8 @@ def result_of(
     outcomes = known.values(len(order))
     seed = seed_fields(settings.seed) if output.random else {}
     seconds = round(known.totals.get("seconds", 0.0), 3)
-    entry: Any = {**output.entries(outcomes, known.totals)[0], **seed, "seconds": seconds}
+    every: Any = [{**one, **seed, "seconds": seconds} for one in output.entries(outcomes, known.totals)]
+    entry = every[0]
     back = order.argsort().numpy()
     low, high = entry["ci95"]
     return Result(
@@ -227,4 +242,5 @@ def result_of(
         images=None if images is None else images.of(output),
         seconds=seconds,
         entry=entry,
+        others=tuple(every[1:]),
     )

@@ -7,46 +7,17 @@ differs in both is randomised; one that only differs in another batch depends on
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, shown
+from rbtools.evaluation.by_draws import AGREED, Randomness
 from rbtools.rng.foreign import Numbers
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
 _FEW = 2  # images of the other batch
-AGREED = 0.95  # the share of pixels whose sign of the gradient has to agree
-
-
-@dataclass(frozen=True)
-class Randomness:
-    """What is random in a model.
-
-    kind: "none", "dropout" or "noise". numbers: "example", they can be those of each example in a batch of
-    any size; "one by one", only if every image goes through the model alone; "uncontrolled", not even then:
-    a generator of the model's own, say. batch: whether what it gives for an image depends on the others of
-    its batch. changes: whether a pass changes its parameters or buffers.
-    """
-
-    kind: str = "none"
-    numbers: str = "example"
-    batch: bool = False
-    changes: bool = False
-
-    @property
-    def adapts(self) -> bool:
-        """Whether the result of an image depends on other images: those of its batch, or earlier ones."""
-        return self.batch or self.changes
-
-    def __bool__(self) -> bool:
-        return self.kind != "none"
-
-    def fields(self) -> dict[str, Any]:
-        """All of it, for the store."""
-        return asdict(self)
 
 
 class RandomisedModel(nn.Module):
@@ -63,7 +34,7 @@ class RandomisedModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         numbers = Numbers.active[-1] if Numbers.active else None
-        if numbers is None or not self.one_by_one:
+        if numbers is None or not self.one_by_one or not len(images):
             logits: Tensor = self.network(images)
             return logits
         parts = []
@@ -84,16 +55,20 @@ class AdaptingModel(nn.Module):
         self._after: list[nn.Module] = []  # the last copy; no submodule
 
     def forward(self, images: Tensor) -> Tensor:
+        network = self.copied()
+        logits: Tensor = network(images)
+        self._after = [network]
+        return logits
+
+    def copied(self) -> nn.Module:
+        """The network in its present state."""
         try:
-            network = deepcopy(self.network)
+            return deepcopy(self.network)
         except Exception as wrong:  # raised by the network's own code
             raise RbError(
                 f"The model adapts, and a copy of it fails with {type(wrong).__name__}: {shown(str(wrong))}."
                 " Keep no tensors with a graph in its attributes: detach them."
             ) from wrong
-        logits: Tensor = network(images)
-        self._after = [network]
-        return logits
 
     def stream(self, name: Any) -> AdaptingModel:
         """The model in the state of a stream, at first that of this model."""
@@ -108,7 +83,19 @@ class AdaptingModel(nn.Module):
 
 def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
     """The model as it is evaluated: as it is, or a `RandomisedModel`."""
-    return RandomisedModel(model, randomness.numbers != "example") if randomness else model
+    return RandomisedModel(model, randomness.numbers != "example") if randomness.randomised else model
+
+
+def look(model: nn.Module, images: Tensor, labels: Tensor, eot_max: int, chunk: int) -> Randomness:
+    """What is random in a model, and the draws that its gradient needs; see `randomness_of` and `pilot`."""
+    found = randomness_of(model, images)
+    if found.randomised and found.changes:  # it may change more than its parameters and buffers
+        again = randomness_of(AdaptingModel(model), images)
+        return again._replace(batch=found.batch or again.batch, changes=True)
+    if not found.randomised or found.adapts:
+        return found
+    eot, agreed = pilot(controlled(model, found), images, labels, eot_max, chunk)
+    return found._replace(eot=eot, agreed=agreed)
 
 
 def randomness_of(model: nn.Module, images: Tensor) -> Randomness:

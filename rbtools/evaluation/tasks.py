@@ -269,7 +269,9 @@ class AttackOutput(Output):
 
     def key_fields(self) -> dict[str, Any]:
         ladder = {"ladder": list(self.ladder)} if self.ladder else {}
-        return {**method_key("attack", "attack", self.method), **ladder, **rows_key(self.detail)}
+        # Means over draws were of one draw after the other, and broke an example by the mean.
+        mean = {"eot_version": 2} if self.method.draws_each > 1 else {}
+        return {**method_key("attack", "attack", self.method), **ladder, **rows_key(self.detail), **mean}
 
     def postprocess_key(self) -> dict[str, Any]:
         # Earlier versions called ensembles of other attacks aa, like AutoAttack: their entries are computed
@@ -289,7 +291,8 @@ class AttackOutput(Output):
     def entry_template(self) -> list[dict[str, Any]]:
         loss = self.method.loss
         ladder = {"ladder": list(self.ladder)} if self.ladder else {}
-        return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder}]
+        mean = {"eot_mean": self.method.mean_of} if self.method.draws_each > 1 else {}
+        return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder, **mean}]
 
     def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         totals: dict[str, float] = {}

@@ -130,11 +130,12 @@ def _cached_kind(name: str, fields: tuple[str, ...], converted: bool) -> _Kind:
     plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, "transfer"}
     published = converted or "published" in fields or "rounding" in fields
     distance = "attack" in fields or "certificate" in fields
+    bare = metric_name.parse(metric_name.without_form(name)) if "verdict_draws" in fields else parts
     share = plain and (
-        parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
-        or (parts.over in ("eps", "severity") and (distance or "corruption" in fields) and not parts.suffix)
+        bare.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
+        or (bare.over in ("eps", "severity") and (distance or "corruption" in fields) and not bare.suffix)
     )
-    counted = plain and not (published or parts.suffix or "two_phase" in fields or "records" in fields)
+    counted = plain and not (published or parts.suffix or {"two_phase", "records", "draws_error"} & {*fields})
     if "corruption" in fields:
         counted = counted and "severity" in fields
     else:
@@ -267,7 +268,7 @@ def _units(record: Record, measured: Sequence[_Measured]) -> _Findings:
             yield name, "unit", says
         attack, steps = entry.get("attack"), entry.get("steps")
         stem = parts.stem.split(".")[-1]
-        if attack in ("pgd", "cw") and type(steps) is int and stem != f"{attack}{steps}":
+        if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
             yield name, "unit", f"{name} is of {attack} with {steps} steps by its entry."
 
 
@@ -283,12 +284,13 @@ def _parts(record: Record, measured: Sequence[_Measured]) -> _Findings:
             if train and tested and both and not _equal(value, train.value - tested.value, 1e-6):
                 says = f"train - test is {train.value:.6g} - {tested.value:.6g}."
                 yield name, "parts", f"{name} is {value:.6g}, but {says}"
-        broken = entry.get("broken_by")
-        if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
-            total = sum(count for count in broken.values() if type(count) is int)
-            if value * entry["n"] + total > entry["n"] + _COUNT:
-                says = f"{name} is {value:.6g} of n {entry['n']}, but broken_by counts {total} images."
-                yield name, "parts", says
+        for field in ("broken_by", "broken_by_source"):
+            broken = entry.get(field)
+            if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
+                total = sum(count for count in broken.values() if type(count) is int)
+                if value * entry["n"] + total > entry["n"] + _COUNT:
+                    says = f"{name} is {value:.6g} of n {entry['n']}, but {field} counts {total} images."
+                    yield name, "parts", says
         if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not kind.published:
             names = [f"corrupt.{parts.of}.{severity}" for severity in range(1, 6)]
             five = [by_name[one] for one in names if one in by_name]

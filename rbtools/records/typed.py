@@ -24,6 +24,7 @@ class Entry(TypedDict, total=False):
     seed: Any
     draws: str
     init_seed: Any
+    verdict_draws: int
     precision: str
     compiled: bool
     adapts: Any
@@ -35,6 +36,8 @@ class Entry(TypedDict, total=False):
     ladder: Any
     screen: Any
     grid: Any
+    eot: int
+    eot_mean: str
     attacked: Any
     source: Any
     certificate: str
@@ -89,6 +92,7 @@ class Entry(TypedDict, total=False):
     threeseed: bool
     value: float | None
     seconds: float
+    draws_error: float
     undecided: int
     confirmed: float
     device: str
@@ -108,6 +112,7 @@ class Entry(TypedDict, total=False):
     source_model: Any
     ranges: Any
     broken_by: Any
+    broken_by_source: Any
     two_phase: Any
     distance: Any
     below_floor: Any
@@ -175,6 +180,7 @@ class Record(TypedDict, total=False):
     recognised: dict[str, Any]
     leaderboard: str
     aggregated: dict[str, Any]
+    randomised: bool
     metrics: dict[str, float]
     evals: list[Entry]
     checksums: dict[str, str]
