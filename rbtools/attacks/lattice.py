@@ -195,5 +195,12 @@ class OnLattice(Network):
         alone = self.target.undecided()
         return None if alone is None else OnLattice(alone)
 
+    def repeat_draws(self) -> None:
+        self.target.repeat_draws()
+
+    @property
+    def randomised(self) -> bool:
+        return self.target.randomised
+
     def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
         self.target.discount(forwards=forwards, backwards=backwards)

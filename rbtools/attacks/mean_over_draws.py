@@ -86,6 +86,13 @@ class MeanOverDraws(Network):
     def __call__(self, images: Tensor) -> Tensor:
         return self.logits(images)
 
+    @property
+    def randomised(self) -> bool:
+        return True
+
+    def repeat_draws(self) -> None:
+        self.passes[self.rows] -= 1
+
     def logits(self, images: Tensor) -> Tensor:
         drawn, right = self.in_chunks(len(images), lambda rows: self._drawn(images[rows], self.rows[rows]))
         logits = drawn.mean(1)

@@ -240,6 +240,11 @@ def _try(model: Network, state: _SquareState, propose: Propose, side: int, each:
     at = patch.at[:, None].expand_as(patch.values)
     old = flat.gather(2, at)
     changed = (old != patch.values).flatten(1).any(1) & going
+    if model.randomised and changed.any():
+        # A mean over other draws is no measure for the next point: a lucky one would never be beaten.
+        some = model.take(changed)
+        state.margin[changed] = _ask(some, state.best[changed], state.labels[changed])[0]
+        some.repeat_draws()
     flat.scatter_(2, at, patch.values)
     if not each:
         margin, fooled = _ask(model, state.best, state.labels)

@@ -144,6 +144,9 @@ class Network:
         """The target of a search for the nearest point that fools the model."""
         return self
 
+    def repeat_draws(self) -> None:
+        """The next pass has the random numbers of the last one, where they are under control."""
+
     def seen(self, points: Tensor) -> Tensor:
         """The images that the model gets for these points (N, C, H, W)."""
         return points

@@ -145,8 +145,8 @@ class OutputByDraws(Output):
 
     @property
     def rule(self) -> sequential.Rule:
-        """The stopping rule of the majority; it is wrong for an image with probability .001 at most."""
-        return sequential.anytime(MORE * self.draws, 0.5, 0.999)
+        """The stopping rule of the majority; it is wrong for an image with probability .01 at most."""
+        return sequential.anytime(MORE * self.draws, 0.5, 0.99)
 
     def key_fields(self) -> dict[str, Any]:
         return {**self.inner.key_fields(), "verdict_draws": self.draws}
@@ -181,11 +181,9 @@ class OutputByDraws(Output):
         # the standard error by the draws alone, for these images
         error = float(np.sqrt((shares * (1 - shares)).sum() / max(self.draws - 1, 1)) / n)
         most, every_one = int(self.correct(outcomes).sum()), int((first == self.draws).sum())
-        low, high = int((decisions == 1).sum()), n - int((decisions == 0).sum())
-        undecided = {"undecided": high - low, "draws_spent": int(outcomes[:, 2].sum())}
-        within = [min(wilson(low, n)[0], most / n), max(wilson(high, n)[1], most / n)]
+        undecided = {"undecided": int((decisions < 0).sum()), "draws_spent": int(outcomes[:, 2].sum())}
         mean |= estimate.pr_d(first.tolist(), self.draws).entry() | {"draws_error": round(error, 6)}
-        majority |= {"n": n, "value": most / n, "ci95": within, **undecided}
+        majority |= {"n": n, "value": most / n, "ci95": list(wilson(most, n)), **undecided}
         every |= {"n": n, "value": every_one / n, "ci95": list(wilson(every_one, n))}
         return [mean | more, majority | more, every | more]
 

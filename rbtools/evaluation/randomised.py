@@ -99,15 +99,20 @@ def look(model: nn.Module, images: Tensor, labels: Tensor, eot_max: int, chunk: 
 
 
 def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model, found by passes of some images (N, C, H, W), two or more."""
+    """What is random in a model, found by passes of some images (N, C, H, W), two or more.
+
+    Nothing, for a model that gives no finite logits: the evaluation names that.
+    """
     state = {name: value.clone() for name, value in model.state_dict().items()}
 
     def passed(one: nn.Module, part: Tensor) -> Tensor:
         with torch.no_grad():
-            logits: Tensor = one(part).float()
-        return logits
+            logits: Tensor = one(part)
+        return logits.float() if isinstance(logits, torch.Tensor) else torch.tensor(torch.nan)
 
     first = passed(model, images)
+    if first.dim() != 2 or not bool(first.isfinite().all()):
+        return Randomness()
     changes = any(not torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
     def again(one: nn.Module, part: Tensor) -> Tensor:

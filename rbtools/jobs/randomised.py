@@ -90,9 +90,18 @@ def _looked(inputs: Inputs) -> Randomness:
     from rbtools.evaluation.randomised import look
 
     dataset, settings = inputs.data.load(), inputs.run.settings
-    ids = inputs.data.order(dataset.labels)[:IMAGES]
     with device.taken(inputs.run, inputs.threads()) as place:
-        images = dataset.images[ids].to(place).float().div(255)
-        chunk = settings.batch or default_chunk_size(place, images.shape[1:])
-        labels = dataset.labels[ids].to(place)
-        return look(inputs.load_model(place), images, labels, settings.eot_max, chunk)
+        model = inputs.load_model(place)
+        chunk = settings.batch or default_chunk_size(place, inputs.data.about.shape)
+
+        def with_images(count: int) -> Randomness:
+            ids = inputs.data.order(dataset.labels)[:count]
+            images = dataset.images[ids].to(place).float().div(255)
+            return look(model, images, dataset.labels[ids].to(place), settings.eot_max, chunk)
+
+        try:
+            return with_images(IMAGES)
+        except RuntimeError as error:
+            if not device.out_of_memory(error):
+                raise
+            return with_images(2)
