@@ -40,7 +40,7 @@ class WholeBatch(Network):
         self.rows = torch.arange(len(images), device=images.device)
         # shared with the targets of some of the examples
         self.points = images.clone()
-        self.best = _Best(images)
+        self.best = [(len(images) + 1, images)]  # how many are right, and the batch
 
     def take(self, rows: Tensor | slice) -> Network:
         some = copy(self)
@@ -95,19 +95,12 @@ class WholeBatch(Network):
         with torch.no_grad():
             for batch in (points, self.images):
                 self._note(batch, self.target.logits(batch))
-        return self.best.batch
+        return self.best[0][1]
 
     def _note(self, batch: Tensor, logits: Tensor) -> None:
         """Keep the batch if fewer of its examples are right than of any before."""
         right = int(logits.argmax(1).eq(self.labels).sum())
-        if right < self.best.right:
+        if right < self.best[0][0]:
             far = distances(batch, self.images, self.method.norm).max()
             if far <= self.method.eps * (1 + _SLACK):
-                self.best.batch, self.best.right = batch.clone(), right
-
-
-class _Best:
-    """The batch (N, C, H, W) with the fewest right answers so far, and how many these are."""
-
-    def __init__(self, images: Tensor) -> None:
-        self.batch, self.right = images, len(images) + 1
+                self.best[0] = right, batch.clone()
