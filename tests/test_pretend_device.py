@@ -24,11 +24,15 @@ from rbtools.attacks import ATTACKS, active_examples, steps
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
+from rbtools.defences import DEFENCES
+from rbtools.defences.defended import Defended
+from rbtools.defences.stages import Stages, parse
 from rbtools.errors import RbError
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.certified import CertifiedTask, SmoothingOutput, SmoothingTask
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from rbtools.evaluation.fast_model import CountingModel
+from rbtools.evaluation.oblivious import DefendedAttackTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
@@ -328,6 +332,9 @@ def _task(task: EvalTask, **options: Any) -> Callable[[Record], Record]:
 EVALUATIONS: dict[str, Callable[[Record], Record]] = {
     "AccuracyTask": _task(AccuracyTask(detail=True)),
     "AttackTask": _task(AttackTask(ATTACKS.build("apgd-ce", steps=3), (2 / 255, 8 / 255), True)),
+    "DefendedAttackTask": _task(
+        DefendedAttackTask(PGD2, (8 / 255,)), defend=Stages(parse("median,quantize:2,tv:2:drop=0"))
+    ),
     "CorruptionTask": _task(CorruptionTask((CORRUPTIONS.build("fog"),), (1, 5))),
     "ArchiveTask": _archive,
     "NoiseTask": _task(NoiseTask(NOISE, (0.1, 0.3), Estimator(rho=(0.1,)), 4)),
@@ -385,6 +392,22 @@ def test_a_corruption_runs_on_the_device(name: str) -> None:
         corrupted = corruption(images.to("cuda"), 3, draws)
         assert on_device(corrupted)
         torch.testing.assert_close(corrupted.cpu(), wanted, rtol=0, atol=1.01 / 255)
+
+
+@pytest.mark.parametrize("name", DEFENCES)
+def test_a_defence_and_its_gradient_are_computed_on_the_device(name: str) -> None:
+    stage = DEFENCES.build(name)
+    model, images = Defended(nn.Flatten(), [stage]), images_of(2)
+    with PretendDevice() as device:
+        points = images.to("cuda").requires_grad_(True)
+        device.reset()
+        (gradient,) = torch.autograd.grad(model(points).sum(), points)
+        assert on_device(gradient) and device.launches
+        assert name == "jpeg" or not device.waits  # Pillow codes on the CPU
+    if name in ("jpeg", "quantize", "median"):
+        points = images.clone().requires_grad_(True)
+        (wanted,) = torch.autograd.grad(model(points).sum(), points)
+        torch.testing.assert_close(gradient.cpu(), wanted)
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -654,6 +677,7 @@ MEASURE_WAITS: dict[str, int] = {
 EVALUATION_WAITS: dict[str, int] = {
     "AccuracyTask": 0,
     "AttackTask": 8,
+    "DefendedAttackTask": 16,
     "CorruptionTask": 0,
     "ArchiveTask": 0,
     "NoiseTask": 8,

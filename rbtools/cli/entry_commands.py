@@ -76,7 +76,17 @@ def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -
             if guess
             else f"The record does not say how this was measured: {name}."
         )
-    return step
+    return step.adding(**defended(entry))
+
+
+def defended(entry: Entry) -> dict[str, str]:
+    """The option of the stages that an entry names."""
+    stages, backward = entry.get("defend"), entry.get("backward")
+    if not isinstance(stages, str):
+        return {}
+    hows = set(backward) if isinstance(backward, list) else set()
+    how = next(iter(hows)) if len(hows) == 1 and hows <= {"none", "identity", "own"} else None
+    return {"defend": stages if how is None else f"{stages}:backward={how}"}
 
 
 # --- settings as options ---------------------------------------------------------------------------------
@@ -130,6 +140,9 @@ def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
     parts, unsplit = metric_name.parse(name), metric_name.without_split(name)
     if name in ("score", "seconds_per_epoch") or unsplit == "acc":
         return True
+    if "oblivious" in parts.prefixes:  # the attack through the stages gives it, too
+        adaptive = entries.get(name.replace("oblivious.", "", 1), {})
+        return bool(adaptive) and adaptive.get("defend") == entry.get("defend")
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
     if parts.is_ge:  # rb-ge pr gives PR over all images and over those classified correctly without noise

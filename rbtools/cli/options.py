@@ -481,6 +481,33 @@ _search_options = (
     old_flag("--no-prepare", "prepare", "none"),
     old_flag("--compile", "prepare", "compile"),
 )
+_defend_options = (
+    click.option(
+        "--defend",
+        cls=Compound,
+        free=True,
+        metavar="LIST",
+        default=None,
+        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4, resize-pad,"
+        " median:3, tv:steps=50:weight=0.03, gaussian:0.1, crop-ensemble:30, python:MODULE:CLASS.",
+    ),
+    click.option(
+        "--backward",
+        cls=Part,
+        part_of="defend:backward",
+        type=click.Choice(("none", "identity", "own")),
+        default=None,
+        help="how gradients pass all stages: none (zero), identity (BPDA), or own.  [default: of each stage"
+        " what gives the strongest attack]",
+    ),
+    click.option(
+        "--checkpointed",
+        cls=Part,
+        part_of="defend:checkpointed",
+        is_flag=True,
+        help="compute the iterations of a stage again for its gradient, which takes less memory",
+    ),
+)
 # Entries that are measured again name their split and images; results never come from the store.
 verify_options = bundle(
     "work",
@@ -515,12 +542,14 @@ _draws_options = (
         help="The most draws of a gradient that the pilot chooses",
     ),
 )
-run_options = _work(*_draws_options, _adapts_part, _split_option, _per_image_option, *_evaluation_options)
-search_options = _work(
-    *_draws_options, _adapts_part, _split_option, _per_image_option, *_search_options, *_evaluation_options
-)
-searched_splits_options = _work(*_draws_options, _per_image_option, *_search_options, *_evaluation_options)
-both_splits_options = _work(*_draws_options, _per_image_option, *_evaluation_options)
+_split_options = (_split_option, _per_image_option)
+_verdict_options = (*_draws_options, *_defend_options)
+_judging_options = (*_verdict_options, _adapts_part, *_split_options)
+bare_run_options = _work(*_draws_options, *_split_options, *_evaluation_options)
+run_options = _work(*_judging_options, *_evaluation_options)
+search_options = _work(*_judging_options, *_search_options, *_evaluation_options)
+searched_splits_options = _work(*_verdict_options, _per_image_option, *_search_options, *_evaluation_options)
+both_splits_options = _work(*_verdict_options, _per_image_option, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)
 
 

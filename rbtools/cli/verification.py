@@ -243,14 +243,16 @@ class _Measurement:
             if not values:
                 return None
             options[option] = values[0]
+        options |= entry_commands.defended(entry)
         return EntryCommand(("attack", "check"), options)
 
     def _screened(self, entry: Entry) -> None:
         """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
         into a store of their own.
         """
-        images = {name: entry[name] for name in ("n", "split", "precision") if name in entry}
-        sources = [{**images, **source} for source in _sources(entry)]
+        shared = ("n", "split", "precision", "defend", "backward")
+        of_entry = {name: entry[name] for name in shared if name in entry}
+        sources = [{**of_entry, **source} for source in _sources(entry)]
         try:
             commands = entry_commands.commands({str(source["metric"]): source for source in sources})
             commands += entry_commands.commands({entry["metric"]: entry})
@@ -385,7 +387,8 @@ def _bare(entry: Entry) -> str:
 
 def _clean(entry: Entry) -> EntryCommand:
     """The command of a clean accuracy."""
-    options = {"split": entry.get("split", "test"), "n": entry.get("n"), **entry_commands.batch_of(entry)}
+    options = {"split": entry.get("split", "test"), "n": entry.get("n")}
+    options |= {**entry_commands.defended(entry), **entry_commands.batch_of(entry)}
     return EntryCommand(("attack", "none"), options).adding(
         draws=entry.get("verdict_draws"), seed=entry.get("seed")
     )

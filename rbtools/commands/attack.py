@@ -123,6 +123,9 @@ def main(
     pixels change by the whole distance or not at all. An image that no rounding keeps adversarial is stored
     exactly.
 
+    With --defend jpeg:75 the network is behind stages, and the attack goes through them. oblivious.NAME is
+    the accuracy on the adversarial examples of the network without its stages.
+
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
     other models. With --allow-code python:MODULE:CLASS is an attack of yours.
@@ -133,7 +136,7 @@ def main(
       rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
       rb-attack aa --eps 32 --two-phase 0.1 trained.jsonl
     """
-    from rbtools.evaluation.tasks import AttackTask
+    from rbtools.evaluation.oblivious import attack_task
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
@@ -153,7 +156,8 @@ def main(
     if screen_steps is not None:
         raise UsageError("--two-phase has only steps. Write --two-phase N:steps=20, or GOAL:steps=20.")
     png = save_adv_format == "png"
-    return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv, png))
+    task = attack_task(work.run, method, distances, ladder=ladder, detail=detail, save=save_adv, png=png)
+    return shared.evaluate(source, work, task)
 
 
 def _check_saved(path: str | None, format: str | None, method: Attack) -> None:
@@ -245,7 +249,7 @@ def preset(
       rb-attack --preset rice2020 --n 100 trained.jsonl
     """
     from rbtools.attacks import presets
-    from rbtools.evaluation.tasks import AttackTask
+    from rbtools.evaluation.oblivious import attack_task
     from rbtools.jobs import EvaluateAllJob
 
     given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)
@@ -256,7 +260,9 @@ def preset(
             replace(method, eps=min(filter(None, part.eps), default=0.0)).check_distance()
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    questions = tuple(AttackTask(method, part.eps) for method, part in zip(methods, parts, strict=True))
+    questions = tuple(
+        attack_task(work.run, method, part.eps) for method, part in zip(methods, parts, strict=True)
+    )
     return shared.filter_models(source, work, EvaluateAllJob(questions, work.run))
 
 

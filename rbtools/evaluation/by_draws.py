@@ -7,13 +7,13 @@ the rate is near one half: the sequential test of rb-pr says when it is decided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, batch_size
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, sequential
@@ -190,22 +190,38 @@ class OutputByDraws(Output):
     def measure(self, batch: Batch) -> Outcome:
         images, totals = self.inner.judged_images(batch)
         batch = batch.with_images(images)
+        everyone = torch.arange(len(batch.ids), device=batch.ids.device)
         first = torch.zeros_like(batch.labels)
-        for number in range(self.draws):
-            first += batch.at_draw(number).right()
+        for right in _drawn(batch, everyone, 0, self.draws):
+            first += right.sum(0)
         total, drawn = first.clone(), torch.full_like(first, self.draws)
         tables = [torch.as_tensor(table, device=first.device) for table in self.rule]
         decision = _decision(tables, total, drawn)
-        for number in range(self.draws, MORE * self.draws):
-            rows = (decision < 0).nonzero()[:, 0]
-            if not len(rows):
-                break
-            total[rows] += batch.take(rows).at_draw(number).right()
-            drawn[rows] += 1
-            decision[rows] = _decision(tables, total[rows], drawn[rows])
-        rows = torch.stack([first, total, drawn, decision], dim=1).float()
+        number = self.draws
+        while len(rows := (decision < 0).nonzero()[:, 0]) and number < MORE * self.draws:
+            right = next(_drawn(batch, rows, number, MORE * self.draws))
+            totals_then = total[rows] + right.cumsum(0)
+            drawn_then = number + 1 + torch.arange(len(right), device=rows.device)[:, None]
+            decisions = _decision(tables, totals_then, drawn_then.expand_as(totals_then))
+            # at the draw that decided, or at the last one: no result depends on how many are drawn together
+            decided = decisions >= 0
+            at = torch.where(decided.any(0), decided.long().argmax(0), len(right) - 1)[None]
+            total[rows], decision[rows] = totals_then.gather(0, at)[0], decisions.gather(0, at)[0]
+            drawn[rows] = number + 1 + at[0]
+            number += len(right)
+        outcomes = torch.stack([first, total, drawn, decision], dim=1).float()
         totals = {"backward": 0.0, **totals, "forward": totals.get("forward", 0.0) + float(drawn.sum())}
-        return Outcome(rows, totals, None if images is batch.images else images)
+        return Outcome(outcomes, totals, None if images is batch.images else images)
+
+
+def _drawn(batch: Batch, rows: Tensor, first: int, stop: int) -> Iterator[Tensor]:
+    """Which draws from `first` to `stop` are right, 1 or 0, for some of the examples: int64 (D, M), as many
+    draws at a time as fill a batch."""
+    together = max(batch_size(rows.device, batch.images.shape[1:]) // max(len(rows), 1), 1)
+    for start in range(first, stop, together):
+        numbers = torch.arange(start, min(start + together, stop), device=rows.device)
+        copies = batch.take(rows.repeat(len(numbers))).at_draw(numbers.repeat_interleave(len(rows)))
+        yield copies.right().view(len(numbers), len(rows))
 
 
 def _decision(tables: Sequence[Tensor], right: Tensor, drawn: Tensor) -> Tensor:
@@ -259,7 +275,8 @@ def by_draws(task: EvalTask, draws: int, look: Randomness) -> EvalTask:
     if isinstance(task, tasks.AttackTask):
         if task.ladder:
             raise RbError("ladder of --eps is of verdicts, and this model is randomised: leave it out.")
-        task = replace(task, method=of_means(task.method, look.eot))
+        plain = {"plain": task.method} if hasattr(task, "plain") else {}
+        task = replace(task, method=of_means(task.method, look.eot), **plain)
     if not isinstance(task, tasks.AttackTask | tasks.AccuracyTask | tasks.CorruptionTask):
         raise RbError(
             f"The model is randomised, and {task.title} has no verdict by rates. Measure its accuracy with"

@@ -238,6 +238,14 @@ def _attempt(
     return perturbed, logits
 
 
+def attempted(batch: Batch, method: Attack, model: nn.Module) -> tuple[Tensor, dict[str, float]]:
+    """The images of an attack on a model, all of them attacked, and sums over the examples."""
+    totals: dict[str, float] = {}
+    if method.eps == 0:
+        return batch.images, totals
+    return _attempt(batch, method, model, totals)[0], totals
+
+
 @dataclass(frozen=True)
 class AttackOutput(Output):
     """Which examples stay correctly classified under an attack at one eps.
@@ -295,10 +303,7 @@ class AttackOutput(Output):
         return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder, **mean}]
 
     def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        totals: dict[str, float] = {}
-        if self.method.eps == 0:
-            return batch.images, totals
-        return _attempt(batch, self.method, batch.model, totals)[0], totals
+        return attempted(batch, self.method, batch.model)
 
     def about(self, totals: Mapping[str, float], n: int) -> dict[str, Any]:
         return diagnostics.of_attack(self.method, totals, n)

@@ -134,11 +134,12 @@ def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run:
 
 def _checklist_entry(task: GradientMaskingTask, first: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """The checklist's own entry without its results; shared fields come from the `first` of the others."""
-    shared = ("n", "split", "seed", "draws", "device", "precision", "environment", "prepared")
+    shared = ("n", "split", "seed", "draws", "defend", "backward")
+    shared_costs = ("device", "precision", "environment", "prepared")
     return {
         **run.labels,
         "metric": metric_name.split_name(METRIC, run.selection.split),
-        **{key: first[key] for key in shared if key in first},
+        **{key: first[key] for key in (*shared, *shared_costs) if key in first},
         "eps": task.eps,
     }
 

@@ -162,7 +162,24 @@ def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
 def _common(output: Output, inputs: Inputs) -> Entry:
     """The fields of an output's entries that describe its examples and its random numbers."""
     seed = seed_fields(inputs.run.settings.seed) if output.random else {}
-    return {"split": inputs.data.split, **inputs.data.protocol(), **seed}
+    return {
+        "split": inputs.data.split,
+        **inputs.data.protocol(),
+        **_stages_fields(output, inputs.run),
+        **seed,
+    }
+
+
+def _stages_fields(output: Output, run: Run) -> Entry:
+    """The fields that name the stages in front of the network and, if the attack went through them, how their
+    gradients were taken."""
+    stages = run.selection.defend
+    if stages is None:
+        return {}
+    (template, *_) = output.entry_template()
+    by_gradient = template.get("attack") not in (None, "square", "noise")
+    through = by_gradient and not metric_name.of_other_network(template["metric"])
+    return {"defend": stages.text, **({"backward": stages.backwards} if through else {})}
 
 
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:

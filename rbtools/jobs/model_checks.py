@@ -135,14 +135,15 @@ def _other_normalisation(
     """The normalisation with which significantly more images are correct; None if the file has its own. Each
     kind is tried on a few images, and on all images if it is better on those.
     """
+    from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Preprocessed
     from rbtools.models.statistics import Known, kinds, normalised
 
     if _source(record) in SURE:
         return None
     randomised = bool(getattr(model, "randomised", False))
-    bare = model.network if randomised else model
-    bare = bare.network if isinstance(bare, Preprocessed) else bare
+    model = without_stages(model.network if randomised else model)
+    bare = model.network if isinstance(model, Preprocessed) else model
     deviations = 4 if randomised else 2  # a randomised model differs between any two of the tries
     pairs = normalizations(data)
     inputs = images.cpu()

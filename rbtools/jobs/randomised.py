@@ -31,8 +31,11 @@ def found(inputs: Inputs) -> Randomness:
     Raises RbError for a model whose result for an image depends on other images, unless it is declared to
     adapt, and for any other that is.
     """
-    look = _found(inputs) if "checkpoint_file" in inputs.record else Randomness()
-    return look if inputs.run.plan is not None else look.checked(inputs.run.settings.adapts)
+    known = "checkpoint_file" not in inputs.record and inputs.run.selection.defend is None
+    look = Randomness() if known else _found(inputs)
+    if inputs.run.plan is not None and not look.adapts:
+        return look  # a dry run may not know it
+    return look.checked(inputs.run.settings.adapts)
 
 
 def _found(inputs: Inputs) -> Randomness:

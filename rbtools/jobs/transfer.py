@@ -164,7 +164,8 @@ def _loaded(sources: Sequence[str], run: Run, batch: Batch) -> list[nn.Module]:
         models = []
         for name, record in _by_name(sources, run):
             try:
-                model = resolve.load_model(record, data_of(record, run), run, where)
+                bare = run.changed(defend=None)
+                model = resolve.load_model(record, data_of(record, run), bare, where)
                 _check_fits(model, batch.images[:1], classes)
                 model = controlled(model, randomness_of(model, batch.images[:IMAGES]))
             except RbError as wrong:

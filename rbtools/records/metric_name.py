@@ -22,6 +22,8 @@ _LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
+# Prefixes of accuracies on the examples of another model (transfer) or of the network without its stages.
+OF_OTHERS = frozenset(("transfer", "oblivious"))
 _OVER = {"correct": "", "all": "-all"}  # which images a probabilistic metric is over
 FORMS = (".majority", ".every")  # of an accuracy under draws of a randomised model, besides the mean
 _SUMMARY = r"(?:mean|median|min|max|sum)\((.*)\)"
@@ -219,12 +221,17 @@ def is_share(metric: str) -> bool:
     parts = parse(without_form(without_split(metric)))
     if parts.is_ge:
         parts = parts.rest()
-    if {*parts.prefixes} - {"transfer"}:
+    if {*parts.prefixes} - OF_OTHERS:
         return False
     if parts.suffix:
         return parts.stem == "corrupt" and parts.suffix == "mean"
     shares = ("acc", "pr", "pr-all", "probacc", "probacc-all", "cert")
     return parts.stem in shares or parts.over in ("eps", "severity")
+
+
+def of_other_network(metric: str) -> bool:
+    """Whether its adversarial examples are of another network than the one that classified them."""
+    return not OF_OTHERS.isdisjoint(parse(metric).prefixes)
 
 
 def is_share_of_images(metric: str) -> bool:

@@ -168,6 +168,14 @@ _PROTOCOL = {
             " once",
         ),
     ),
+    "defence": (
+        ("defend", "the stages in front of the network, with their options, as --defend takes them"),
+        (
+            "backward",
+            "of an attack through them: how the gradient of each stage was taken: own, stand-in, none or"
+            " identity (BPDA)",
+        ),
+    ),
     "attack": (
         ("attack", "its name in rb-attack"),
         ("norm", "the norm of its distances: linf, l2 or l1"),

@@ -28,6 +28,8 @@ class Entry(TypedDict, total=False):
     precision: str
     compiled: bool
     adapts: Any
+    defend: str
+    backward: Sequence[str]
     attack: str
     norm: str
     eps: float
