@@ -140,6 +140,10 @@ class Network:
         """See `Target`. A plain model is the same for all examples."""
         return self
 
+    def nearest(self) -> Network:
+        """The target of a search for the nearest point that fools the model."""
+        return self
+
     def repeat_draws(self) -> None:
         """The next pass has the random numbers of the last one, where they are under control."""
 

@@ -173,6 +173,7 @@ def _described(name: str, entry: Entry, entries: Mapping[str, Entry], lenient: b
     parts = metric_name.parse(name)
     difference = parts.is_gap or parts.is_ge
     options: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
+    options |= batch_of(entry)
     if not difference and entry.get("split") not in (None, "test"):
         options["split"] = entry["split"]
     if entry.get("split") in (None, "test") and "indices" in entry and not lenient:
@@ -203,6 +204,14 @@ def _is_partial(entry: Entry) -> bool:
     elif "gamma" in entry and "particles" not in entry:
         wanted += PR
     return any(name not in entry for name in wanted if name != "relative_step")
+
+
+def batch_of(entry: Entry) -> dict[str, Any]:
+    """The option --batch of the entry of a model that adapts."""
+    adapts = entry.get("adapts")
+    if not isinstance(adapts, Mapping):
+        return {}
+    return {"batch": f"{adapts.get('batch')}:adapts={adapts.get('to')}"}
 
 
 def _counts(entry: Entry, entries: Mapping[str, Entry]) -> list[Any] | None:

@@ -436,7 +436,21 @@ _n_option = click.option(
 )
 _indices_part = click.option("--indices", cls=Part, part_of="n", metavar="LIST|FILE", now="--n LIST")
 _batch_option = click.option(
-    "--batch", type=click.IntRange(1), default=None, help="Images at a time; changes memory, not results."
+    "--batch",
+    cls=Compound,
+    type=click.IntRange(1),
+    default=None,
+    metavar="N",
+    help="Images at a time; changes memory, not results.",
+)
+_adapts_part = click.option(
+    "--adapts",
+    cls=Part,
+    part_of="batch:adapts",
+    type=click.Choice(("batch", "stream")),
+    default=None,
+    help="of a model that adapts to its test images: every batch of N starts from the checkpoint, or its"
+    " state goes on from batch to batch; results depend on N then",
 )
 _evaluation_options = (
     _seed_option,
@@ -530,9 +544,10 @@ _draws_options = (
 )
 _split_options = (_split_option, _per_image_option)
 _verdict_options = (*_draws_options, *_defend_options)
+_judging_options = (*_verdict_options, _adapts_part, *_split_options)
 bare_run_options = _work(*_draws_options, *_split_options, *_evaluation_options)
-run_options = _work(*_verdict_options, *_split_options, *_evaluation_options)
-search_options = _work(*_verdict_options, *_split_options, *_search_options, *_evaluation_options)
+run_options = _work(*_judging_options, *_evaluation_options)
+search_options = _work(*_judging_options, *_search_options, *_evaluation_options)
 searched_splits_options = _work(*_verdict_options, _per_image_option, *_search_options, *_evaluation_options)
 both_splits_options = _work(*_verdict_options, _per_image_option, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)

@@ -310,7 +310,7 @@ class _Measurement:
     def _images(self, command: EntryCommand) -> tuple[list[int], int] | None:
         """The random part of the command's images with their number; None for all of them."""
         wanted = self.job.n
-        if wanted is None or command.words[0] in _OF_ALL or "two_phase" in command.options:
+        if wanted is None or command.words[0] in _OF_ALL or {"two_phase", "batch"} & command.options.keys():
             return None
         inputs = resolve_inputs(self.bare, self.job.run, command.options.get("split", "test"))
         n = command.options.get("n")
@@ -387,7 +387,8 @@ def _bare(entry: Entry) -> str:
 
 def _clean(entry: Entry) -> EntryCommand:
     """The command of a clean accuracy."""
-    options = {"split": entry.get("split", "test"), "n": entry.get("n"), **entry_commands.defended(entry)}
+    options = {"split": entry.get("split", "test"), "n": entry.get("n")}
+    options |= {**entry_commands.defended(entry), **entry_commands.batch_of(entry)}
     return EntryCommand(("attack", "none"), options).adding(
         draws=entry.get("verdict_draws"), seed=entry.get("seed")
     )

@@ -67,10 +67,12 @@ class Batch:
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
     their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
     possibly faster and less exactly. `precomputed`: outcomes (N,) of outputs that need not be measured.
-    `draw`: of a randomised model, the number of the pass that decides; None for any other model.
+    `draw`: of a randomised model, the number of the pass that decides; None for any other model. `undivided`:
+    the model adapts to the batch, so that it has to get all of it at once.
     """
 
     draw: int | Tensor | None = None
+    undivided: bool = False
 
     def __init__(
         self,
@@ -175,6 +177,7 @@ class Batch:
             fast_model=self.fast_model,
         )
         batch.draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
+        batch.undivided = self.undivided
         return batch
 
 
@@ -214,6 +217,21 @@ class Output:
     @property
     def batch_dependent(self) -> bool:
         """Whether the outcome of an example depends on the other examples of its batch."""
+        return False
+
+    @property
+    def whole_batch(self) -> int | None:
+        """The size of a batch on which outcomes depend; None where the device chooses it."""
+        return REFERENCE_BATCH if self.batch_dependent else None
+
+    @property
+    def undivided(self) -> str | None:
+        """Why one process has to compute all batches, as what the task does; None if several may."""
+        return "draws its random numbers for a whole batch" if self.batch_dependent else None
+
+    @property
+    def in_one_run(self) -> bool:
+        """Whether an interrupted computation starts again: what is kept of a part leads nowhere."""
         return False
 
     @property
@@ -349,11 +367,12 @@ class Outcomes:
     run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
     them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
     the fast model, `environments` the values of `device.environment`, "" if unknown. With `anew`
-    stored outcomes are ignored, and stay in the store unless these are of more examples.
+    stored outcomes are ignored, and stay in the store unless these are of more examples. `least`: fewer
+    outcomes are not kept.
     """
 
-    def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
-        self._store, self.key = store, key
+    def __init__(self, store: Store, key: str, *, anew: bool = False, least: int = 0) -> None:
+        self._store, self.key, self._least = store, key, least
         stored = store.outcomes(key)
         self.totals: dict[str, float] = {}
         self.devices: list[str] = []
@@ -393,7 +412,7 @@ class Outcomes:
 
     def keep(self) -> None:
         """Write the outcomes to the store if there are new ones."""
-        if self._values is not None and len(self) > self._kept:
+        if self._values is not None and len(self) > self._kept and len(self) >= self._least:
             data = encoded(self._values, self.totals, self.devices, self.fast_steps, self.environments)
             self._store.keep_outcomes(self.key, data)
             self._kept, self._written = len(self), time.monotonic()

@@ -70,17 +70,41 @@ class Randomness(NamedTuple):
             f" means over {self.eot} draws (--draws, --eot).{single}"
         )
 
-    def refusal(self) -> str:
+    def checked(self, adapts: str | None) -> Randomness:
+        """The same, of a model that is declared to adapt or not (--batch N:adapts=...).
+
+        Raises RbError for one that depends on other images without it, and with it for one that does not, or
+        that is randomised.
+        """
+        if adapts is None and self.adapts:
+            raise RbError(self._refusal())
+        if adapts is not None and self.randomised:
+            raise RbError(
+                f"The model is randomised: {_WORDS[self.kind]}. With adapts={adapts} it adapts, too, and only"
+                " one of the two can be evaluated. Let it draw the same random numbers in every pass."
+            )
+        if adapts is not None and not self.adapts:
+            raise RbError(
+                "The model does not adapt: it gives the same for an image in any batch and after any other."
+                f" Leave adapts={adapts} out: with it the result would only be of another protocol."
+            )
+        return self
+
+    def _refusal(self) -> str:
         """Why a model that depends on other images is refused."""
+        declare = (
+            "If it adapts to its test images, say so: --batch 64:adapts=batch, where every batch of 64 starts"
+            " from the checkpoint, or --batch 64:adapts=stream, where the state goes on from batch to batch."
+        )
         if self.batch:
             return (
-                "The model is in train mode: what it gives for an image depends on the others of its batch. If"
-                " that is not meant, call model.eval() before it is saved, and leave the choice to"
-                " module.training."
+                "The model is in train mode: what it gives for an image depends on the others of its batch."
+                f" {declare} If that is not meant, call model.eval() before it is saved, and leave the choice"
+                " to module.training."
             )
         return (
             "The model changes its parameters or buffers while it is tested, so a result depends on the"
-            " images before it. If that is not meant, call model.eval() before it is saved."
+            f" images before it. {declare} If that is not meant, call model.eval() before it is saved."
         )
 
     def remark(self) -> str | None:

@@ -93,10 +93,16 @@ def task_of(given: Any) -> EvalTask:
     raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
 
 
-def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
+def model_of(
+    given: Any, data: GivenData, device: str, adapts: str | None = None
+) -> tuple[nn.Module, torch.device]:
     """The model as a module, and the device that it is on. Raises RbError for one in another form."""
-    check_input.check_model(given)
+    if adapts not in (None, "batch", "stream"):
+        raise RbError(f"adapts is {adapts!r}. Expected 'batch' or 'stream'.")
+    if adapts is None:
+        check_input.check_model(given)
     network = given if isinstance(given, nn.Module) else _Function(given)
+    network = network if adapts is None else randomised.AdaptingModel(network)
     first = next(network.parameters(), None)
     place = torch.device("cpu") if first is None else first.device
     if device != "auto":
@@ -114,20 +120,20 @@ def look(
 ) -> Randomness:
     """What is random in the model, kept in the store if there is one.
 
-    Raises RbError for a model whose result for an image depends on others.
+    Raises RbError as `Randomness.checked` does.
     """
     key = None if cache is None else f"randomness:{digest({**cache.fields, 'eot_max': settings.eot_max})}"
     if cache is not None and key is not None and (stored := cache.store.get(key)) is not None:
-        return Randomness(**orjson.loads(stored))
+        return Randomness(**orjson.loads(stored)).checked(settings.adapts)
     images = data.images[:IMAGES].to(place)
     images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
     chunk = settings.batch or default_chunk_size(place, images.shape[1:])
+    if isinstance(network, randomised.AdaptingModel):
+        network = network.copied()
     found = randomised.look(network, images, data.labels[:IMAGES].to(place), settings.eot_max, chunk)
-    if found.adapts:
-        raise RbError(found.refusal())
     if cache is not None and key is not None:
         cache.store.put(key, orjson.dumps(found._asdict()).decode())
-    return found
+    return found.checked(settings.adapts)
 
 
 class _Function(nn.Module):

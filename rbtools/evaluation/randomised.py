@@ -6,9 +6,13 @@ differs in both is randomised; one that only differs in another batch depends on
 
 from __future__ import annotations
 
+from copy import deepcopy
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from rbtools.errors import RbError, shown
 from rbtools.evaluation.by_draws import AGREED, Randomness
 from rbtools.rng.foreign import ExampleNumbers
 
@@ -40,6 +44,43 @@ class RandomisedModel(nn.Module):
         return torch.cat(parts)
 
 
+class AdaptingModel(nn.Module):
+    """A model that changes while it is tested. Every pass is by a copy of it, so that each starts from the
+    same state, with all that the module holds: parameters, buffers, an optimiser."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.streams: dict[Any, AdaptingModel] = {}
+        self._after: list[nn.Module] = []  # the last copy; no submodule
+
+    def forward(self, images: Tensor) -> Tensor:
+        network = self.copied()
+        logits: Tensor = network(images)
+        self._after = [network]
+        return logits
+
+    def copied(self) -> nn.Module:
+        """The network in its present state."""
+        try:
+            return deepcopy(self.network)
+        except Exception as wrong:  # raised by the network's own code
+            raise RbError(
+                f"The model adapts, and a copy of it fails with {type(wrong).__name__}: {shown(str(wrong))}."
+                " Keep no tensors with a graph in its attributes: detach them."
+            ) from wrong
+
+    def stream(self, name: Any) -> AdaptingModel:
+        """The model in the state of a stream, at first that of this model."""
+        if name not in self.streams:
+            self.streams[name] = AdaptingModel(self.network)
+        return self.streams[name]
+
+    def go_on(self) -> None:
+        """Let the following passes start from the state that the last one left."""
+        (self.network,) = self._after
+
+
 def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
     """The model as it is evaluated: as it is, or a `RandomisedModel`."""
     return RandomisedModel(model, randomness.numbers != "example") if randomness.randomised else model
@@ -48,6 +89,9 @@ def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
 def look(model: nn.Module, images: Tensor, labels: Tensor, eot_max: int, chunk: int) -> Randomness:
     """What is random in a model, and the draws that its gradient needs; see `randomness_of` and `pilot`."""
     found = randomness_of(model, images)
+    if found.randomised and found.changes:  # it may change more than its parameters and buffers
+        again = randomness_of(AdaptingModel(model), images)
+        return again._replace(batch=found.batch or again.batch, changes=True)
     if not found.randomised or found.adapts:
         return found
     eot, agreed = pilot(controlled(model, found), images, labels, eot_max, chunk)

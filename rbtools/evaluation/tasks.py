@@ -193,14 +193,16 @@ def _attempt(
 ) -> tuple[Tensor, Tensor]:
     """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
     # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
-    whole = method.batch_dependent
+    whole = method.batch_dependent or batch.undivided
     decides = batch.model if model is batch.fast_model is not batch.model else None
+    from rbtools.attacks.whole_batch import WholeBatch
     from rbtools.evaluation.fast_model import CountingModel
 
     counting = CountingModel(model, None if whole else batch.chunk_size, decides)
     counting.begin(len(batch.ids))
     draws = batch.draws(f"attack.{method.name}")
-    perturbed, findings = lattice.run(method, counting, batch.images, batch.labels, draws)
+    together = WholeBatch(counting, method, batch.images, batch.labels) if batch.undivided else None
+    perturbed, findings = lattice.run(method, together or counting, batch.images, batch.labels, draws)
     if perturbed.shape != batch.images.shape:
         raise RbError(
             f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
@@ -213,6 +215,10 @@ def _attempt(
             " that the gradient of the model is finite there."
         )
     perturbed = lattice.project(perturbed, batch.images, method)
+    if together is not None:
+        findings = {}  # they are of searches that follow one example
+        if method.iterate != "last":
+            perturbed = lattice.project(together.chosen(perturbed), batch.images, method)
     logits = batch.logits(perturbed)
     sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
     if counting.backwards and not again:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
+from rbtools.evaluation.adapting import AdaptingTask, image_by_image
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput, right
@@ -184,6 +185,8 @@ def _stages_fields(output: Output, run: Run) -> Entry:
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
+    if run.settings.adapts is not None and not isinstance(task, AdaptingTask):
+        raise image_by_image(task)
     units = _cache_units(inputs, task)
     save = None
     if task.save is not None:
@@ -386,7 +389,10 @@ def _compute(
     missing = [i for i, entries in enumerate(computed) if entries is None]
     if any(units[i].output.needs_other_outputs for i in missing):
         missing = list(range(len(units)))
-    outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
+    outcomes = [
+        Outcomes(run.store, unit.outcomes_key, anew=bool(save), least=n if unit.output.in_one_run else 0)
+        for unit in map(units.__getitem__, missing)
+    ]
     checks = None
     if any(len(stored) < n for stored in outcomes):
         outputs = [units[i].output for i in missing]
@@ -446,11 +452,9 @@ def _run_batches(
                 take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), claims))
             elif divided:
                 share = divide.Shared(run.store, run.placement.workers, helping=helping)
-            elif run.placement.workers > 1 and divide.draws_for_batches(outputs, run):
-                run.report.notify(
-                    f"{task.title} draws its random numbers for a whole batch, so one process computes all of"
-                    " it."
-                )
+            elif run.placement.divide and run.placement.workers > 1:
+                for reason in {output.undivided for output in outputs if output.undivided}:
+                    run.report.notify(f"{task.title} {reason}, so one process computes all of it.")
             with run.report.clock.stage(task.title):
                 dataset = data.load()
                 examples = Examples(dataset.images, dataset.labels, data.order(dataset.labels)[:n])

@@ -1,4 +1,4 @@
-"""Randomised models of records: what is random in one, and the verdicts that a task has for it.
+"""Randomised models of records, and those that adapt: what was found of one, and the verdicts for it.
 
 A user's model is run on the same images twice, once: the store keeps what was found.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rbtools.errors import RbError
+from rbtools.evaluation.adapting import adapting
 from rbtools.evaluation.base import EvalTask, default_chunk_size
 from rbtools.evaluation.by_draws import IMAGES, Randomness, by_draws
 from rbtools.execution import device
@@ -29,14 +29,14 @@ _last: list[tuple[Inputs, Randomness]] = []
 def found(inputs: Inputs) -> Randomness:
     """What is random in the record's model. Networks that rb-train made have nothing random.
 
-    Raises RbError for a model whose result for an image depends on other images.
+    Raises RbError for a model whose result for an image depends on other images, unless it is declared to
+    adapt, and for any other that is.
     """
-    if "checkpoint_file" not in inputs.record and inputs.run.selection.defend is None:
-        return Randomness()
-    look = _found(inputs)
-    if look.adapts:
-        raise RbError(look.refusal())
-    return look
+    known = "checkpoint_file" not in inputs.record and inputs.run.selection.defend is None
+    look = Randomness() if known else _found(inputs)
+    if inputs.run.plan is not None and not look.adapts:
+        return look  # a dry run may not know it
+    return look.checked(inputs.run.settings.adapts)
 
 
 def _found(inputs: Inputs) -> Randomness:
@@ -55,11 +55,14 @@ def _found(inputs: Inputs) -> Randomness:
 
 
 def judged(inputs: Inputs, task: EvalTask) -> EvalTask:
-    """The task, with verdicts by rates where the model is randomised.
+    """The task, with verdicts by rates where the model is randomised, and of whole batches where it adapts.
 
-    Raises RbError for a task that has no verdict by rates, and as `found` does.
+    Raises RbError for a task that has no such verdict, and as `found` does.
     """
-    look, draws = found(inputs), inputs.run.settings.draws
+    look, settings = found(inputs), inputs.run.settings
+    if settings.adapts is not None:
+        return adapting(task, settings.adapts, settings.batch)
+    draws = settings.draws
     if not look.randomised or draws == 1:
         return task
     inputs.run.report.notify(sentence(inputs))
@@ -78,9 +81,12 @@ def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
 
 
 def load(inputs: Inputs, place: torch.device) -> nn.Module:
-    """The network on the device, with random numbers that belong to the example."""
-    from rbtools.evaluation.randomised import controlled
+    """The network on the device, with random numbers that belong to the example, and, where it adapts, with
+    passes that start from the same state."""
+    from rbtools.evaluation.randomised import AdaptingModel, controlled
 
+    if inputs.run.settings.adapts is not None:
+        return AdaptingModel(inputs.load_model(place))
     return controlled(inputs.load_model(place), found(inputs))
 
 
