@@ -75,7 +75,7 @@ class Attack(_WithFields, Registered):
     # Whether it searches for the nearest point that the model misclassifies, within any distance.
     minimal: ClassVar[bool] = False
     # With several draws of a randomised model: what the mean is of.
-    mean_of: str = "logits"
+    mean_of: ClassVar[str] = "logits"
     eps: float
     norm: str = "linf"
 

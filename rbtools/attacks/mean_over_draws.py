@@ -134,7 +134,8 @@ class MeanOverDraws(Network):
         """
         candidates = [points, self.last, *self.by_margin.points, *self.by_rate.points]
         judged = self._new_draws(candidates)
-        best, (right, margin) = candidates[0], judged[0]
+        best: Tensor = candidates[0]
+        right, margin = judged[0]
         for candidate, (also, larger) in zip(candidates[1:], judged[1:], strict=True):
             better = larger > margin
             best = torch.where(wide(better, best), candidate, best)

@@ -142,7 +142,8 @@ def _other_normalisation(
     if _source(record) in SURE:
         return None
     randomised = bool(getattr(model, "randomised", False))
-    model = without_stages(model.network if randomised else model)
+    inner: Any = model.network if randomised else model
+    model = without_stages(inner)
     bare = model.network if isinstance(model, Preprocessed) else model
     deviations = 4 if randomised else 2  # a randomised model differs between any two of the tries
     pairs = normalizations(data)

@@ -95,8 +95,8 @@ class ExampleNumbers(TorchDispatchMode):
 
 def _states() -> tuple[Any, ...]:
     """What tells whether Python or NumPy drew numbers meanwhile."""
-    _, words, position, *_ = np.random.get_state()
-    return random.getstate(), words.tobytes(), position  # type: ignore[union-attr]
+    numpy: Any = np.random.get_state()
+    return random.getstate(), numpy[1].tobytes(), numpy[2]
 
 
 class _Filler:
@@ -124,9 +124,10 @@ def _first(result: Any) -> Any:
 
 def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """The arguments of an operation by their names."""
-    values = {argument.name: argument.default_value for argument in func._schema.arguments}
+    values: dict[str, Any] = {argument.name: argument.default_value for argument in func._schema.arguments}
     values |= {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
-    return values | kwargs
+    values |= kwargs
+    return values
 
 
 def _rand(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -171,9 +172,7 @@ def _exponential(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: An
 
 def _integers(numbers: _Filler, func: Any, args: Any, kwargs: Any, result: Any) -> None:
     given = _named(func, args, kwargs)
-    high = given.get("high", given.get("to"))
-    low = given.get("low", given.get("from")) or 0
-    result.copy_(numbers.integers(low, high))
+    result.copy_(numbers.integers(given.get("low", 0), given["high"]))
 
 
 _DROPOUTS = {_aten.bernoulli, _aten.bernoulli_, _aten.native_dropout}
