@@ -248,7 +248,8 @@ def peers() -> None:
             return model(inputs)
 
     counted = Counted()
-    attack = AutoAttack(counted, norm="Linf", eps=eps, version="rand", verbose=False, device="cpu", seed=0)
+    attack = AutoAttack(counted, norm="Linf", eps=eps, version="rand", device="cpu", seed=0)
+    attack.verbose = False
     start = time.perf_counter()
     points = attack.run_standard_evaluation(images, labels, batch_size=256)[0]
     seconds = time.perf_counter() - start
@@ -328,11 +329,10 @@ def main() -> None:
     parser.add_argument("--data")
     given = parser.parse_args()
     for part in given.parts:
-        cost(given.checkpoint, given.data) if part == "cost" else {
-            "truth": truth,
-            "digits": digits,
-            "peers": peers,
-        }[part]()
+        if part == "cost":
+            cost(given.checkpoint, given.data)
+        else:
+            {"truth": truth, "digits": digits, "peers": peers}[part]()
 
 
 if __name__ == "__main__":
