@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rbtools.rng.draws import Draws
 
 CHOICE = 32  # new draws of each point that is left, to choose one
+SURE = 100  # draws that all failed, one pass after the other: the rate of failures is 97 % or more
 BY_MARGIN = 3  # points of each example that are kept for their mean margin, which is noisy
 _SLACK = 1e-5  # of a distance, for the rounding of float32
 
@@ -64,8 +65,9 @@ class MeanOverDraws(Network):
     """The mean over `method.draws_each` draws of a randomised model, for the examples of an attack.
 
     `logits` are mean logits; `loss_and_gradient` gives the mean loss and its gradient; the draws of an image
-    share a batch. A point is still correct unless all draws fail; for an attack that searches for the
-    nearest point, unless most of them do.
+    share a batch. An example is still correct, and stays in the attack, unless all draws failed in so many
+    passes in a row that there is nothing more to gain (SURE); for an attack that searches for the nearest
+    point, unless most draws of a pass fail.
     """
 
     def __init__(self, target: Network, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
@@ -73,10 +75,9 @@ class MeanOverDraws(Network):
         self.each, chunk = method.draws_each, target.chunk_size
         super().__init__(target, None if chunk is None else max(chunk // self.each, 1))
         self.gives = target.gives
-        self.most = self.each // 2 if method.minimal else 0
         self.rows = torch.arange(len(images), device=images.device)
         # shared with the targets of some of the examples
-        self.passes = torch.zeros_like(labels)
+        self.passes, self.failed = torch.zeros_like(labels), torch.zeros_like(labels)
         self.last, self.by_margin, self.by_rate = images.clone(), _Best(images, BY_MARGIN), _Best(images, 1)
         self._last: tuple[Any, Any] = (None, None)
 
@@ -114,7 +115,7 @@ class MeanOverDraws(Network):
                 logits = drawn.flatten(0, 1)
             again = Network(functools.partial(self._repeated, self.rows[rows]))
             loss, gradient = differentiate(again, inputs, logits, copies)
-            correct = right > self.most
+            correct = self._still(right, self.rows[rows])
             kept = slice(None) if everyone else correct
             loss = loss.view(-1, self.each).mean(1)
             parts.append(Evaluated(correct, loss[kept], gradient[kept] / self.each))
@@ -124,7 +125,13 @@ class MeanOverDraws(Network):
         if logits is None or self._last[0] is not logits:
             with torch.no_grad():
                 self.logits(points)
-        return torch.as_tensor(self._last[1] > self.most)
+        return self._still(self._last[1], self.rows)
+
+    def _still(self, right: Tensor, rows: Tensor) -> Tensor:
+        """Which examples are still correct (M,), after a pass with so many right draws (M,)."""
+        if self.method.minimal:
+            return 2 * right > self.each
+        return self.failed[rows] < SURE
 
     def chosen(self, points: Tensor) -> Tensor:
         """The best for each example of the attack's points (N, C, H, W) and of those that it met.
@@ -195,6 +202,7 @@ class MeanOverDraws(Network):
         self.passes[rows] += 1
         labels, points = self.labels[rows], points.detach()
         right = drawn.detach().argmax(2).eq(labels[:, None]).sum(1)
+        self.failed[rows] = torch.where(right == 0, self.failed[rows] + self.each, 0)
         margin = self._margins(drawn.detach(), labels).mean(1)
         inside = distances(points, self.images[rows], self.method.norm) <= self.method.eps * (1 + _SLACK)
         self.last[rows] = torch.where(wide(inside, points), points.to(self.last), self.last[rows])
