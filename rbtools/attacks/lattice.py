@@ -88,6 +88,8 @@ def run(
     with torch.no_grad():
         mean = MeanOverDraws(target, attack, images, labels, draws)
         points, findings = _run(attack, mean, images, labels, draws)
+        if mean.each == 1:
+            return points, findings
         return mean.chosen(project(points, images, attack)), findings
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rbtools.attacks.base import Attack
     from rbtools.rng.draws import Draws
 
-CHOICE = 32  # new draws of each point that is left, to choose one
+CHOICE = 20  # new draws of each point that is left, to choose one
 SURE = 100  # draws that all failed, one pass after the other: the rate of failures is 97 % or more
 BY_MARGIN = 3  # points of each example that are kept for their mean margin, which is noisy
 _SLACK = 1e-5  # of a distance, for the rounding of float32
@@ -67,7 +67,7 @@ class MeanOverDraws(Network):
     `logits` are mean logits; `loss_and_gradient` gives the mean loss and its gradient; the draws of an image
     share a batch. An example is still correct, and stays in the attack, unless all draws failed in so many
     passes in a row that there is nothing more to gain (SURE); for an attack that searches for the nearest
-    point, unless most draws of a pass fail.
+    point, or has one draw a pass, unless most draws of a pass fail.
     """
 
     def __init__(self, target: Network, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
@@ -129,7 +129,7 @@ class MeanOverDraws(Network):
 
     def _still(self, right: Tensor, rows: Tensor) -> Tensor:
         """Which examples are still correct (M,), after a pass with so many right draws (M,)."""
-        if self.method.minimal:
+        if self.method.minimal or self.each == 1:
             return 2 * right > self.each
         return self.failed[rows] < SURE
 
