@@ -259,3 +259,25 @@ def test_tools_for_which_stages_make_no_sense_have_no_such_option(record: Record
     for tool, words in (("certify", "smooth"), ("measure", "macs"), ("verify", ""), ("train", "")):
         done = run(tool, f"{words} --defend jpeg:75", [record])
         assert done.exit_code == 2 and "--defend" in done.stderr
+
+
+def test_a_transfer_to_a_defended_model_gives_three_numbers(trained: dict[str, Record]) -> None:
+    Path("other.jsonl").write_text(json.dumps(trained["pgd"]) + "\n")
+    words = f"--steps 3 --eps 32 {SOME} --defend quantize:3"
+    three = one(run("attack", f"transfer --from other.jsonl {words}", [trained["erm"]]))["metrics"]
+    two = one(run("attack", f"pgd {words}", [trained["erm"]]))["metrics"]
+    assert {name: three[name] for name in two} == two
+    assert {"transfer.pgd3.32", "oblivious.pgd3.32", "pgd3.32"} <= {*three}
+    assert three["pgd3.32"] < three["transfer.pgd3.32"]
+
+
+def test_a_random_stage_is_judged_by_rates_that_repeat(record: Record) -> None:
+    words = f"pgd --eps 32 --steps 2 {SOME} --draws 6 --defend gaussian:0.1,quantize:4"
+    found = one(run("attack", words, [record]))
+    names = ("pgd2.32", "oblivious.pgd2.32", "acc")
+    assert found["randomised"] is True and entry(found, "pgd2.32")["eot"] >= 2
+    assert "eot" not in entry(found, "oblivious.pgd2.32")  # the bare network draws nothing
+    for name in names:
+        assert found["metrics"][f"{name}.every"] <= found["metrics"][name]
+    again = one(run("attack", f"{words} --batch 24 --force", [record]))
+    assert again["metrics"] == found["metrics"]
