@@ -36,8 +36,8 @@ def eot_param() -> Any:
     """The field of the number of draws."""
     return param(
         1,
-        "Draws of a randomised model that every gradient, or score without gradients, is the mean of."
-        "  [default: 1; where rb-attack finds that a model is randomised, from a pilot]",
+        "Draws of a randomised model that each gradient, or score without one, is the mean of; with 1 a pilot"
+        " chooses, where the model is found to be randomised.",
         check="positive",
         metavar="N",
         optional=True,

@@ -123,6 +123,9 @@ def main(
     pixels change by the whole distance or not at all. An image that no rounding keeps adversarial is stored
     exactly.
 
+    A model that gives other logits for the same image is judged by rates over --draws: NAME is the mean
+    accuracy, NAME.majority that of most draws, NAME.every of all. Gradients are means over --eot draws then.
+
     With --defend jpeg:75 the network is behind stages, and the attack goes through them. oblivious.NAME is
     the accuracy on the adversarial examples of the network without its stages.
 
