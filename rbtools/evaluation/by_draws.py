@@ -216,8 +216,10 @@ class OutputByDraws(Output):
 
 def _drawn(batch: Batch, rows: Tensor, first: int, stop: int) -> Iterator[Tensor]:
     """Which draws from `first` to `stop` are right, 1 or 0, for some of the examples: int64 (D, M), as many
-    draws at a time as fill a batch."""
-    together = max(batch_size(rows.device, batch.images.shape[1:]) // max(len(rows), 1), 1)
+    draws at a time as fill a batch; one where every image goes through the model alone, and a batch saves
+    nothing."""
+    size = 1 if batch.one_by_one else batch_size(rows.device, batch.images.shape[1:])
+    together = max(size // max(len(rows), 1), 1)
     for start in range(first, stop, together):
         numbers = torch.arange(start, min(start + together, stop), device=rows.device)
         copies = batch.take(rows.repeat(len(numbers))).at_draw(numbers.repeat_interleave(len(rows)))
