@@ -19,8 +19,7 @@ from rbtools.rng.foreign import ExampleNumbers, states
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
 _FEW = 2  # images of the other batch
-# further passes of a model that draws random numbers: few of these, such as a coin for the batch, may fall alike
-_PASSES = 32
+_PASSES = 32  # further ones of a model that draws random numbers: a coin for the batch may fall alike
 _UNSEEN = 8  # further passes of few images of any model: it may have a generator of its own
 _CHECKS = 6  # passes whose numbers should be those of each example
 

@@ -78,8 +78,8 @@ class ExampleNumbers(TorchDispatchMode):
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        """A seed of each row, made for all of them at once: for each alone it would take longer than a pass of a
-        small network."""
+        """A seed of each row, made for all of them at once: one alone takes longer than a pass of a small
+        network."""
         seeds: list[int] = self.draws.child("all").bits(1)[:, 0].tolist()
         return seeds
 
