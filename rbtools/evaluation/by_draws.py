@@ -18,7 +18,7 @@ from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, sequential
 from rbtools.probabilistic.intervals import wilson
-from rbtools.records.metric_name import FORMS
+from rbtools.records.metric_name import FORMS, of_other_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -249,9 +249,11 @@ class TaskByDraws(EvalTask):
         return f"{self.inner.title}, {self.draws} draws"
 
     def outputs(self) -> Sequence[Output]:
-        attacked = tasks.AttackOutput
+        def through_draws(output: Output) -> bool:
+            return isinstance(output, tasks.AttackOutput) and not of_other_network(output.metric)
+
         return [
-            OutputByDraws(output, self.draws, self.remark if isinstance(output, attacked) else None)
+            OutputByDraws(output, self.draws, self.remark if through_draws(output) else None)
             for output in self.inner.outputs()
         ]
 

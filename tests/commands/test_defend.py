@@ -259,3 +259,12 @@ def test_tools_for_which_stages_make_no_sense_have_no_such_option(record: Record
     for tool, words in (("certify", "smooth"), ("measure", "macs"), ("verify", ""), ("train", "")):
         done = run(tool, f"{words} --defend jpeg:75", [record])
         assert done.exit_code == 2 and "--defend" in done.stderr
+
+
+def test_a_random_stage_after_one_without_gradient(record: Record) -> None:
+    words = "fgsm --eps 16 --n 12 --device cpu --draws 2 --eot 2 --defend jpeg:60,gaussian:0.1"
+    assert one(run("attack", words, [record]))["metrics"]["fgsm.16"] <= 1
+    result = run("attack", f"{words}:backward=none --as naive", [record])
+    assert result.stderr.count("The gradient is zero at the start for 100.0% of the images attacked") == 1
+    found = one(result)
+    assert "zero at the start" in entry(found, "naive.every")["warnings"][0]
