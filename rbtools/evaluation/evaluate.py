@@ -130,6 +130,9 @@ def evaluate(
     from rbtools.evaluation.adapting import adapting
     from rbtools.evaluation.by_draws import by_draws
 
+    for name, count, least in (("draws", draws, 1), ("eot_max", eot_max, 2)):
+        if count < least:
+            raise RbError(f"{name} is {count}. It must be {least} or more.")
     report = SILENT if progress is None else Report(progress=progress)
     given = in_memory.data_of(data, kept=store is not None)
     network, place = in_memory.model_of(model, given, device, adapts)

@@ -133,13 +133,15 @@ def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) ->
 def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
     if run.name_as is None:
         return entries
-    if len(entries) != 1:
+    first = entries[0]["metric"] if entries else ""
+    forms = [entry["metric"].removeprefix(first) for entry in entries]
+    if forms not in ([""], ["", *metric_name.FORMS]):
         more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
         names = ", ".join(entry["metric"] for entry in entries[:4]) + more
         raise RbError(
             f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
         )
-    return [{**entries[0], "metric": run.name_as}]
+    return [{**entry, "metric": f"{run.name_as}{form}"} for entry, form in zip(entries, forms, strict=True)]
 
 
 def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
