@@ -165,12 +165,14 @@ class MeanOverDraws(Network):
             for earlier in candidates[:number]:
                 left &= (candidate != earlier).flatten(1).any(1)
             rows = left.nonzero()[:, 0]
-            right, margin = self._judged(candidate[rows], rows)
-            if number:
-                every, margins = judged[0][0].clone(), torch.full_like(judged[0][1], -torch.inf)
-                every[rows], margins[rows] = right, margin
-                right, margin = every, margins
-            judged.append((right, margin))
+            if not number:
+                judged.append(self._judged(candidate, rows))
+            elif len(rows):
+                right, margin = judged[0][0].clone(), torch.full_like(judged[0][1], -torch.inf)
+                right[rows], margin[rows] = self._judged(candidate[rows], rows)
+                judged.append((right, margin))
+            else:  # not every model takes no images
+                judged.append((judged[0][0], torch.full_like(judged[0][1], -torch.inf)))
         return judged
 
     def _judged(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

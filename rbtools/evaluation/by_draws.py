@@ -18,7 +18,7 @@ from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, sequential
 from rbtools.probabilistic.intervals import wilson
-from rbtools.records.metric_name import FORMS
+from rbtools.records.metric_name import FORMS, of_other_network
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,17 +58,17 @@ class Randomness(NamedTuple):
         """Whether the result of an image depends on other images: those of its batch, or earlier ones."""
         return self.batch or self.changes
 
-    def sentence(self, draws: int) -> str:
-        """What a randomised model is judged by, without its name."""
+    def sentence(self, draws: int, task: EvalTask) -> str:
+        """What a task on a randomised model judges it by, without its name."""
+        method = getattr(task, "method", None) or getattr(task, "pgd", None)
+        eot = 0 if method is None else method.eot if method.eot > 1 else self.eot
+        means = f", and attacks use means over {eot} draws (--draws, --eot)" if eot else " (--draws)"
         single = {
             "example": "",
             "one by one": " Some of its numbers belong to the batch: every image goes through it alone.",
             "uncontrolled": " Its numbers come from a generator of its own: results do not repeat.",
         }[self.numbers]
-        return (
-            f"is randomised: {_WORDS[self.kind]}. Verdicts are rates over {draws} draws, and attacks use"
-            f" means over {self.eot} draws (--draws, --eot).{single}"
-        )
+        return f"is randomised: {_WORDS[self.kind]}. Verdicts are rates over {draws} draws{means}.{single}"
 
     def checked(self, adapts: str | None) -> Randomness:
         """The same, of a model that is declared to adapt or not (--batch N:adapts=...).
@@ -216,8 +216,10 @@ class OutputByDraws(Output):
 
 def _drawn(batch: Batch, rows: Tensor, first: int, stop: int) -> Iterator[Tensor]:
     """Which draws from `first` to `stop` are right, 1 or 0, for some of the examples: int64 (D, M), as many
-    draws at a time as fill a batch."""
-    together = max(batch_size(rows.device, batch.images.shape[1:]) // max(len(rows), 1), 1)
+    draws at a time as fill a batch; one where every image goes through the model alone, and a batch saves
+    nothing."""
+    size = 1 if batch.one_by_one else batch_size(rows.device, batch.images.shape[1:])
+    together = max(size // max(len(rows), 1), 1)
     for start in range(first, stop, together):
         numbers = torch.arange(start, min(start + together, stop), device=rows.device)
         copies = batch.take(rows.repeat(len(numbers))).at_draw(numbers.repeat_interleave(len(rows)))
@@ -247,9 +249,11 @@ class TaskByDraws(EvalTask):
         return f"{self.inner.title}, {self.draws} draws"
 
     def outputs(self) -> Sequence[Output]:
-        attacked = tasks.AttackOutput
+        def through_draws(output: Output) -> bool:
+            return isinstance(output, tasks.AttackOutput) and not of_other_network(output.metric)
+
         return [
-            OutputByDraws(output, self.draws, self.remark if isinstance(output, attacked) else None)
+            OutputByDraws(output, self.draws, self.remark if through_draws(output) else None)
             for output in self.inner.outputs()
         ]
 

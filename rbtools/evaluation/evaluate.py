@@ -130,6 +130,9 @@ def evaluate(
     from rbtools.evaluation.adapting import adapting
     from rbtools.evaluation.by_draws import by_draws
 
+    for name, count, least in (("draws", draws, 1), ("eot_max", eot_max, 2)):
+        if count < least:
+            raise RbError(f"{name} is {count}. It must be {least} or more.")
     report = SILENT if progress is None else Report(progress=progress)
     given = in_memory.data_of(data, kept=store is not None)
     network, place = in_memory.model_of(model, given, device, adapts)
@@ -144,7 +147,7 @@ def evaluate(
         if adapts is not None:
             todo = adapting(todo, adapts, batch)
         elif look.randomised and draws > 1:
-            report.notify(f"The model {look.sentence(draws)}")
+            report.notify(f"The model {look.sentence(draws, todo)}")
             todo = by_draws(todo, draws, look)
         outputs = todo.outputs()
         outcomes = [

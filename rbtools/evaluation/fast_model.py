@@ -181,7 +181,7 @@ class CountingModel(nn.Module, Network):
         self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait
 
     def begin(self, count: int) -> None:
-        """Start counting a new batch of `count` examples."""
+        """Start counting a new batch of `count` examples, each as often as it is drawn."""
         self._left = count
 
     def forward(self, images: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Randomised models: whether a model is one, and one whose random numbers belong to the example.
 
-Found by running the model on the same images twice, and on some of them in another batch. A model that
+Found by running the model on the same images twice, more often where it draws random numbers, and on some of
+them in another batch. A model that
 differs in both is randomised; one that only differs in another batch depends on the batch.
 """
 
@@ -14,10 +15,13 @@ from torch import Tensor, nn
 
 from rbtools.errors import RbError, shown
 from rbtools.evaluation.by_draws import AGREED, Randomness
-from rbtools.rng.foreign import ExampleNumbers
+from rbtools.rng.foreign import ExampleNumbers, states
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
 _FEW = 2  # images of the other batch
+_PASSES = 32  # further ones of a model that draws random numbers: a coin for the batch may fall alike
+_UNSEEN = 8  # further passes of few images of any model: it may have a generator of its own
+_CHECKS = 6  # passes whose numbers should be those of each example
 
 
 class RandomisedModel(nn.Module):
@@ -129,21 +133,29 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
     def differ(one: Tensor, other: Tensor) -> bool:
         return not float((one - other).abs().max()) <= near  # true for NaN, too
 
-    if not differ(first, again(model, images)):
-        return Randomness(batch=differ(again(model, images[:_FEW]), first[:_FEW]), changes=changes)
+    before = states(images.device)
+    other, few = differ(first, again(model, images)), again(model, images[:_FEW])
+    if states(images.device) != before:
+        other = other or any(differ(first, again(model, images)) for _ in range(_PASSES))
+    other = other or any(differ(few, again(model, images[:_FEW])) for _ in range(_UNSEEN))
+    if not other:
+        return Randomness(batch=differ(few, first[:_FEW]), changes=changes)
     everyone = torch.arange(len(images), device=images.device)
     some = everyone[:_FEW].flip(0)
     kinds: set[str] = set()
     numbers = "uncontrolled"
     for one_by_one in (False, True):
         tried = RandomisedModel(model, one_by_one)
-        results, shared = [], False
-        for rows in (everyone, some):
-            with ExampleNumbers(0, "probe", rows, 0) as context:
-                results.append(again(tried, images[rows]))
-            kinds |= context.kinds
-            shared |= context.shared and not one_by_one
-        if not shared and not differ(results[0][some], results[1]):
+        shared = depends = False
+        for number in range(_CHECKS):
+            results = []
+            for rows in (everyone, some):
+                with ExampleNumbers(0, "probe", rows, number) as context:
+                    results.append(again(tried, images[rows]))
+                kinds |= context.kinds
+                shared |= context.shared and not one_by_one
+            depends |= differ(results[0][some], results[1])
+        if not shared and not depends:
             numbers = "one by one" if one_by_one else "example"
             break
     in_train_mode = any(

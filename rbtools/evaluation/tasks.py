@@ -199,7 +199,7 @@ def _attempt(
     from rbtools.evaluation.fast_model import CountingModel
 
     counting = CountingModel(model, None if whole else batch.chunk_size, decides)
-    counting.begin(len(batch.ids))
+    counting.begin(len(batch.ids) * method.draws_each)
     draws = batch.draws(f"attack.{method.name}")
     together = WholeBatch(counting, method, batch.images, batch.labels) if batch.undivided else None
     perturbed, findings = lattice.run(method, together or counting, batch.images, batch.labels, draws)
@@ -222,7 +222,7 @@ def _attempt(
     logits = batch.logits(perturbed)
     sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
     if counting.backwards and not again:
-        sums |= {"started": len(perturbed), "zero_gradient": counting.zero_gradients}
+        sums |= {"started": len(perturbed) * method.draws_each, "zero_gradient": counting.zero_gradients}
     loss = method.loss_for(logits.shape[1])
     if loss is not None:
         sums[f"loss.{loss}"] = len(perturbed)

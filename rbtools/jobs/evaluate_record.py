@@ -101,8 +101,10 @@ def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> di
 
 
 def report_warnings(entries: Sequence[Entry], run: Run) -> None:
-    """Print the warnings of the entries."""
+    """Print the warnings of the entries, once of the three of a randomised model."""
     for entry in entries:
+        if "verdict_draws" in entry and entry["metric"].endswith(metric_name.FORMS):
+            continue
         for warning in entry.get("warnings", ()):
             if warning == NO_FAST_MODEL:
                 continue  # the refusal of the fast copy already gave the reason
@@ -131,13 +133,15 @@ def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) ->
 def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
     if run.name_as is None:
         return entries
-    if len(entries) != 1:
+    first = entries[0]["metric"] if entries else ""
+    forms = [entry["metric"].removeprefix(first) for entry in entries]
+    if forms not in ([""], ["", *metric_name.FORMS]):
         more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
         names = ", ".join(entry["metric"] for entry in entries[:4]) + more
         raise RbError(
             f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
         )
-    return [{**entries[0], "metric": run.name_as}]
+    return [{**entry, "metric": f"{run.name_as}{form}"} for entry, form in zip(entries, forms, strict=True)]
 
 
 def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:

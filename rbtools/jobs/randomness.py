@@ -65,14 +65,16 @@ def judged(inputs: Inputs, task: EvalTask) -> EvalTask:
     draws = settings.draws
     if not look.randomised or draws == 1:
         return task
-    inputs.run.report.notify(sentence(inputs))
-    return by_draws(task, draws, look)
+    changed = by_draws(task, draws, look)
+    if changed is not task:  # rb-pr: each noisy copy has a pass of its own
+        inputs.run.report.notify(sentence(inputs, task))
+    return changed
 
 
-def sentence(inputs: Inputs) -> str:
+def sentence(inputs: Inputs, task: EvalTask) -> str:
     """What a randomised model is judged by."""
     arch = inputs.record["arch"]
-    return f"{arch.get('name') or arch.get('str')} {found(inputs).sentence(inputs.run.settings.draws)}"
+    return f"{arch.get('name') or arch.get('str')} {found(inputs).sentence(inputs.run.settings.draws, task)}"
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:

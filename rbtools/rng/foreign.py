@@ -7,6 +7,7 @@ follow from (seed, stream, example, pass, operation): the same whatever other ex
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -61,12 +62,12 @@ class ExampleNumbers(TorchDispatchMode):
         """Only this row goes through the model, so that all of its random numbers belong to it: also those
         of operations without rows, of NumPy and of Python."""
         whole, done = self.draws, self.operation
+        seed = self._seeds[number]
         self.draws, self.operation = whole.take(torch.tensor([number])), 0
-        seed = int(self.draws.child("all").bits(1)[0, 0])
         python, numpy = random.getstate(), np.random.get_state()
         try:
             with torch.random.fork_rng(devices=[whole.device] if whole.device.type == "cuda" else []):
-                torch.manual_seed(seed)
+                _seed_torch(seed, whole.device)
                 np.random.seed(seed)
                 random.seed(seed)
                 yield
@@ -74,6 +75,13 @@ class ExampleNumbers(TorchDispatchMode):
             random.setstate(python)
             np.random.set_state(numpy)
             self.draws, self.operation = whole, done
+
+    @functools.cached_property
+    def _seeds(self) -> list[int]:
+        """A seed of each row, made for all of them at once: one alone takes longer than a pass of a small
+        network."""
+        seeds: list[int] = self.draws.child("all").bits(1)[:, 0].tolist()
+        return seeds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -91,6 +99,21 @@ class ExampleNumbers(TorchDispatchMode):
             fill(_Filler(self.draws, self.operation, out, each), func, args, kwargs, result)
         self.operation += 1
         return result
+
+
+def _seed_torch(seed: int, device: torch.device) -> None:
+    """Seed the generators of the processor and of the device alone: `torch.manual_seed` takes the stack of
+    calls for every other kind of device."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
+def states(device: torch.device) -> tuple[Any, ...]:
+    """What tells whether torch, Python or NumPy drew numbers meanwhile."""
+    there = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return *_states(), *(state.numpy().tobytes() for state in (torch.get_rng_state(), *there))
 
 
 def _states() -> tuple[Any, ...]:

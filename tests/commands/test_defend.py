@@ -281,3 +281,12 @@ def test_a_random_stage_is_judged_by_rates_that_repeat(record: Record) -> None:
         assert found["metrics"][f"{name}.every"] <= found["metrics"][name]
     again = one(run("attack", f"{words} --batch 24 --force", [record]))
     assert again["metrics"] == found["metrics"]
+
+
+def test_a_random_stage_after_one_without_gradient(record: Record) -> None:
+    words = "fgsm --eps 16 --n 12 --device cpu --draws 2 --eot 2 --defend jpeg:60,gaussian:0.1"
+    assert one(run("attack", words, [record]))["metrics"]["fgsm.16"] <= 1
+    result = run("attack", f"{words}:backward=none --as naive", [record])
+    assert result.stderr.count("The gradient is zero at the start for 100.0% of the images attacked") == 1
+    found = one(result)
+    assert "zero at the start" in entry(found, "naive.every")["warnings"][0]

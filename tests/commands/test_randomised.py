@@ -120,12 +120,12 @@ def test_results_do_not_depend_on_batch_workers_or_the_images_after_them(tmp_pat
     ],
 )
 def test_kinds_of_randomness_are_told_apart(forward: str, says: str) -> None:
-    words = ("fgsm", "--eps", "48", "--eot", "2", "--draws", "4")
-    result = attack(*words, forward=forward)
+    words = ["fgsm", "--eps", "48", "--eot", "2", "--draws", "4", "--n", "12", *network(forward)]
+    result = run("attack", words)
     one = record(result)
     assert says in result.stderr and one["randomised"] is True
     shutil.rmtree("rb-store")
-    assert values(record(attack(*words, "--batch", "16", forward=forward))) == values(one)
+    assert values(record(run("attack", [*words, "--batch", "5"]))) == values(one)
 
 
 def test_a_model_that_depends_on_the_batch_is_refused() -> None:

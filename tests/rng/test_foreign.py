@@ -123,6 +123,8 @@ def of_its_own(images: Tensor) -> Tensor:
         (one_side, "noise", "one by one"),
         (of_numpy, "noise", "one by one"),
         (copies, "noise", "one by one"),
+        (lambda x: torch.roll(x, random.randint(0, 1), 3), "noise", "one by one"),
+        (lambda x: torch.roll(x, int(GENERATOR.integers(2)), 3), "noise", "uncontrolled"),
         (of_its_own, "noise", "uncontrolled"),
     ],
 )
