@@ -372,6 +372,9 @@ def test_every_evaluation_of_the_package_is_among_those_that_run() -> None:
     for module in pkgutil.iter_modules(evaluation.__path__):
         importlib.import_module(f"rbtools.evaluation.{module.name}")
     known = {cls.__name__ for cls in subclasses(EvalTask) if cls.__module__.startswith("rbtools.")}
+    # Only a network of the user's own adapts. Random numbers of foreign code are made inside an operation,
+    # where the pretend device's mode of functions is off.
+    known -= {"AdaptingTask", "TaskByDraws"}
     assert known == {name.removeprefix("adaptive ").partition(" ")[0] for name in EVALUATIONS}
 
 
