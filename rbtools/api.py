@@ -113,16 +113,17 @@ def curve(record: Given, **options: object) -> Record:
 @_tool("attack", "transfer")
 def transfer(
     record: Given,
-    origin: Mapping[str, Any] | str | os.PathLike[str],
+    origin: Mapping[str, Any] | str | os.PathLike[str] | Sequence[Mapping[str, Any] | str | os.PathLike[str]],
     attack: str | None = None,
     **options: object,
 ) -> Record:
-    """The record with its accuracy on adversarial examples of another model; see rb-attack transfer.
+    """The record with its accuracy on adversarial examples of other models; see rb-attack transfer.
 
-    origin: the record of the model that is attacked, or the path of its file or checkpoint.
+    origin: the record of the model that is attacked, or the path of its file or checkpoint; or several.
     """
-    if isinstance(origin, Mapping):
-        _check_record(origin)
+    for one in origin if isinstance(origin, (list, tuple)) else [origin]:
+        if isinstance(one, Mapping):
+            _check_record(one)
     return _of_record("attack", ["transfer"], {"origin": origin, "attack": attack, **options}, record)
 
 

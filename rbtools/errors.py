@@ -82,7 +82,7 @@ def of_own_code(wrong: BaseException) -> str | None:
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")
 # Files of rbtools whose modules wrap any network.
-_AROUND = "models/normalize.py", "models/programs.py", "evaluation/fast_model.py"
+_AROUND = "models/normalize.py", "models/programs.py", "evaluation/fast_model.py", "defences/defended.py"
 
 
 def one_line(text: str) -> str:
@@ -144,6 +144,9 @@ _SAME = {
     "at": ("pgd",),
     "ifgsm": ("pgd",),
     "bim": ("pgd",),
+    "mim": ("mi-fgsm",),
+    "di-fgsm": ("mi-fgsm",),
+    "ti-fgsm": ("mi-fgsm",),
     "carlini": ("cw", "cw-l2"),
     "fast": ("n-fgsm", "fgsm-pgi"),
     "fgsm-mep": ("fgsm-pgi",),

@@ -292,6 +292,7 @@ RULES: dict[str, tuple[Callable[[float], bool], str]] = {
     "fraction": (lambda value: 0 <= value <= 1, "from 0 to 1"),
     "below one": (lambda value: 0 <= value < 1, "from 0 to below 1"),
     "share": (lambda value: 0 <= value < 1, "a share from 0 to below 1"),
+    "quality": (lambda value: 1 <= value <= 100, "from 1 to 100"),
 }
 
 

@@ -24,21 +24,26 @@ from rbtools.attacks import ATTACKS, active_examples, steps
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
+from rbtools.defences import DEFENCES
+from rbtools.defences.defended import Defended
+from rbtools.defences.stages import Stages, parse
 from rbtools.errors import RbError
 from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.certified import CertifiedTask, SmoothingOutput, SmoothingTask
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from rbtools.evaluation.fast_model import CountingModel
+from rbtools.evaluation.oblivious import DefendedAttackTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
 from rbtools.execution.run import Run
-from rbtools.jobs.attack_tasks import GradientMaskingTask, TransferTask
+from rbtools.jobs.attack_tasks import GradientMaskingTask
 from rbtools.jobs.corrupted_images import run_archive
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.measurement import MeasureRequest, measure, perturbing
 from rbtools.jobs.screened_attack import TwoPhaseRequest, run_two_phase, screen_of
+from rbtools.jobs.transfer import TransferTask
 from rbtools.measures import MEASURES
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
@@ -327,6 +332,9 @@ def _task(task: EvalTask, **options: Any) -> Callable[[Record], Record]:
 EVALUATIONS: dict[str, Callable[[Record], Record]] = {
     "AccuracyTask": _task(AccuracyTask(detail=True)),
     "AttackTask": _task(AttackTask(ATTACKS.build("apgd-ce", steps=3), (2 / 255, 8 / 255), True)),
+    "DefendedAttackTask": _task(
+        DefendedAttackTask(PGD2, (8 / 255,)), defend=Stages(parse("median,quantize:2,tv:2:drop=0"))
+    ),
     "CorruptionTask": _task(CorruptionTask((CORRUPTIONS.build("fog"),), (1, 5))),
     "ArchiveTask": _archive,
     "NoiseTask": _task(NoiseTask(NOISE, (0.1, 0.3), Estimator(rho=(0.1,)), 4)),
@@ -344,7 +352,7 @@ EVALUATIONS: dict[str, Callable[[Record], Record]] = {
         )
     ),
     "TransferTask": lambda record: run_task(
-        record, TransferTask(PGD2, (8 / 255,), json.dumps(record), run_on("cuda")), run_on("cuda")
+        record, TransferTask(PGD2, (8 / 255,), (json.dumps(record),), run_on("cuda")), run_on("cuda")
     ),
     "CertifiedTask": _task(CertifiedTask(CERTIFIERS.build("crown"), (1 / 255,)), n=2),
     "CertifiedTask by ibp": _task(CertifiedTask(CERTIFIERS.build("ibp"), (1 / 255,))),
@@ -364,6 +372,9 @@ def test_every_evaluation_of_the_package_is_among_those_that_run() -> None:
     for module in pkgutil.iter_modules(evaluation.__path__):
         importlib.import_module(f"rbtools.evaluation.{module.name}")
     known = {cls.__name__ for cls in subclasses(EvalTask) if cls.__module__.startswith("rbtools.")}
+    # Only a network of the user's own adapts. Random numbers of foreign code are made inside an operation,
+    # where the pretend device's mode of functions is off.
+    known -= {"AdaptingTask", "TaskByDraws"}
     assert known == {name.removeprefix("adaptive ").partition(" ")[0] for name in EVALUATIONS}
 
 
@@ -384,6 +395,22 @@ def test_a_corruption_runs_on_the_device(name: str) -> None:
         corrupted = corruption(images.to("cuda"), 3, draws)
         assert on_device(corrupted)
         torch.testing.assert_close(corrupted.cpu(), wanted, rtol=0, atol=1.01 / 255)
+
+
+@pytest.mark.parametrize("name", DEFENCES)
+def test_a_defence_and_its_gradient_are_computed_on_the_device(name: str) -> None:
+    stage = DEFENCES.build(name)
+    model, images = Defended(nn.Flatten(), [stage]), images_of(2)
+    with PretendDevice() as device:
+        points = images.to("cuda").requires_grad_(True)
+        device.reset()
+        (gradient,) = torch.autograd.grad(model(points).sum(), points)
+        assert on_device(gradient) and device.launches
+        assert name == "jpeg" or not device.waits  # Pillow codes on the CPU
+    if name in ("jpeg", "quantize", "median"):
+        points = images.clone().requires_grad_(True)
+        (wanted,) = torch.autograd.grad(model(points).sum(), points)
+        torch.testing.assert_close(gradient.cpu(), wanted)
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -653,6 +680,7 @@ MEASURE_WAITS: dict[str, int] = {
 EVALUATION_WAITS: dict[str, int] = {
     "AccuracyTask": 0,
     "AttackTask": 8,
+    "DefendedAttackTask": 16,
     "CorruptionTask": 0,
     "ArchiveTask": 0,
     "NoiseTask": 8,

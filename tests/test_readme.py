@@ -371,6 +371,9 @@ def _published_results() -> None:
 def test_every_example_of_a_help_text_works_as_typed() -> None:
     Path("models.jsonl").write_text(in_this_process("rb-arch --index 13714 --cells 1 --channels 4"))
     Path("trained.jsonl").write_text(in_this_process("rb-train --epochs 20 models.jsonl"))
+    for seed, name in enumerate(("first", "second"), 1):
+        other = in_this_process(f"rb-train --epochs 1 --seed {seed} models.jsonl")
+        Path(f"{name}.jsonl").write_text(other)
     attacked = "rb-attack pgd --eps 8 --n 100 trained.jsonl | rb-attack fgsm --eps 8 --n 100 | rb-ge acc"
     Path("results.jsonl").write_text(in_this_process(attacked))
     typed = examples()

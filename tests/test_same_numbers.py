@@ -40,6 +40,7 @@ QUESTIONS: dict[str, EvalTask] = {
     "fgsm": AttackTask(ATTACKS.build("fgsm"), (8 / 255,)),
     "pgd": AttackTask(ATTACKS.build("pgd", steps=2, restarts=2), (8 / 255, 32 / 255)),
     "pgd l2 last": AttackTask(ATTACKS.build("pgd", steps=2, norm="l2", iterate="last"), (0.5,)),
+    "mi-fgsm": AttackTask(ATTACKS.build("mi-fgsm", steps=3, diversity=0.5, kernel=3), (16 / 255,)),
     "square": AttackTask(ATTACKS.build("square", queries=5), (16 / 255,)),
     "square by tiles": AttackTask(ATTACKS.build("square", queries=5, backend="pyautoattack"), (16 / 255,)),
     "pr": NoiseTask(NOISES.build("uniform"), (0.1, 0.2), Estimator(rho=(0.05,)), 3),

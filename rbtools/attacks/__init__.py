@@ -15,6 +15,7 @@ ATTACKS = Registry(
         "fgsm": "rbtools.attacks.fgsm:FGSM",
         "pgd": "rbtools.attacks.pgd:PGD",
         "cw": "rbtools.attacks.cw:CW",
+        "mi-fgsm": "rbtools.attacks.mi_fgsm:MIFGSM",
         "cw-l2": "rbtools.attacks.cw_l2:CWL2",
         "apgd-ce": "rbtools.attacks.apgd:APGDCE",
         "apgd-dlr": "rbtools.attacks.apgd:APGDDLR",

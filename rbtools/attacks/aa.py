@@ -95,6 +95,14 @@ class AutoAttack(ReferenceBackend):
         return f"ensemble-{'-'.join(sorted(self.named))}{self.norm_suffix}"
 
     @property
+    def draws_each(self) -> int:
+        return self.eot if self.eot > 1 else max(part.eot for part in self.parts)
+
+    @property
+    def mean_of(self) -> str:  # type: ignore[override]
+        return ", ".join(dict.fromkeys(part.mean_of for part in self.parts))
+
+    @property
     def named(self) -> list[str]:
         """The names in `attacks`."""
         return [name.strip() for name in self.attacks.split(",") if name.strip()]

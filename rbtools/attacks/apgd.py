@@ -27,6 +27,7 @@ class _AutoPGD(ReferenceBackend):
     steps: int
     restarts: int
     keep_best: ClassVar[bool] = False
+    mean_of: ClassVar[str] = "loss"
 
     def _climb(
         self, draw: int, rank: int | None, model: Network, batch: AttackBatch, more: bool
@@ -42,7 +43,6 @@ class _AutoPGD(ReferenceBackend):
             norm=self.norm,
             count=self.steps,
             draw=draw,
-            passes=getattr(self, "eot", 1),
             keep_best=self.keep_best,
         )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rbtools.attacks import steps
 from rbtools.attacks.active_examples import ActiveExamples, AttackBatch, ExampleRows, wide
 from rbtools.attacks.losses import AttackObjective
-from rbtools.attacks.target import Mean, Network
+from rbtools.attacks.target import Network
 from rbtools.lazy import torch
 
 if TYPE_CHECKING:
@@ -43,18 +43,15 @@ def apgd(
     norm: str,
     count: int,
     draw: int,
-    passes: int = 1,
     keep_best: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """`count` steps from a random start: images (N, C, H, W) in [0, 1], and which are broken (N,).
 
     eps is in pixel units of [0, 1]. Any iterate that fools the model breaks its example, which is then
     dropped; unbroken examples are returned unchanged, or with `keep_best` as the points of largest loss
-    before the last iterate. `draw` numbers the random start; `passes`: of a randomised model, whose mean
-    decides. In L1 the first steps are in larger balls, and their points break no example; the steps in the
-    last ball start from the projection of the best one.
+    before the last iterate. `draw` numbers the random start. In L1 the first steps are in larger balls, and
+    their points break no example; the steps in the last ball start from the projection of the best one.
     """
-    model = Mean(model, passes) if passes > 1 else model
     balls = radii(eps, count) if norm == "l1" else [(eps, count)]
     start = border_start(batch.images, batch.draws, balls[0][0], norm, draw)
     for (radius, number), (smaller, _) in itertools.pairwise(balls):
@@ -85,14 +82,16 @@ def _until_broken(
     active, everyone = ActiveExamples(batch.images, batch.schedule), not batch.schedule.each_step
     seen = model.loss_and_gradient(start, goal, everyone=everyone)
     broken = ~seen.still_correct
-    seen, images, goal, start = active.update(-1, broken, start, seen, batch.images, goal, start)
+    seen, images, goal, start, model = active.update(
+        -1, broken, start, seen, batch.images, goal, start, model
+    )
     state = new(images, goal, start, seen.loss, seen.gradient)
     for number in range(1, count):
         if not len(active):
             break
         state.point = state.move(number)
         seen = model.loss_and_gradient(state.point, state.goal, everyone=everyone)
-        seen, state = active.update(number, ~seen.still_correct, state.point, seen, state)
+        seen, state, model = active.update(number, ~seen.still_correct, state.point, seen, state, model)
         state.note(seen.loss, seen.gradient)
         state.check(number)
     if len(active):  # no gradient at the last iterate: no step follows

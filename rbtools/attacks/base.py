@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import check_input
 from rbtools.attacks import lattice
+from rbtools.attacks.mean_over_draws import eot_param
 from rbtools.lazy import torch
 from rbtools.registry import Registered, param
 
@@ -40,7 +41,25 @@ def backend_param() -> Any:
     )
 
 
-class Attack(lattice.WithGrid, Registered):
+class _WithFields:
+    """Gives every dataclass below it the fields `grid` and `eot`. It is none itself: below a frozen dataclass
+    a class that is not frozen could not be defined, and its error would not say what is wrong."""
+
+    if TYPE_CHECKING:
+        grid: str
+        eot: int
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        own = {**vars(cls).get("__annotations__", {})}
+        for name, kind, made in (("grid", "str", lattice.grid_param), ("eot", "int", eot_param)):
+            if name not in own and name not in getattr(cls, "__dataclass_fields__", {}):
+                own[name] = kind
+                setattr(cls, name, made())
+        cls.__annotations__ = own
+
+
+class Attack(_WithFields, Registered):
     """The base of every registered attack: a frozen, keyword-only dataclass with `__call__`.
 
     `eps` is the radius of the ball of `norm` ("linf", "l2" or "l1"), in pixel units of [0, 1]. With `grid`
@@ -53,6 +72,10 @@ class Attack(lattice.WithGrid, Registered):
     loss: ClassVar[str | None] = None
     # Which iterate of a run is evaluated: "any" of them, or the "last".
     iterate: str = "any"
+    # Whether it searches for the nearest point that the model misclassifies, within any distance.
+    minimal: ClassVar[bool] = False
+    # With several draws of a randomised model: what the mean is of.
+    mean_of: ClassVar[str] = "logits"
     eps: float
     norm: str = "linf"
 
@@ -89,6 +112,11 @@ class Attack(lattice.WithGrid, Registered):
         return False
 
     @property
+    def draws_each(self) -> int:
+        """The draws of a randomised model that each gradient or score is the mean of."""
+        return self.eot
+
+    @property
     def parts(self) -> Sequence[Attack]:
         """The names of an ensemble's attacks, in the order of the numbers in `broken_by`; empty for a single
         attack."""
@@ -102,6 +130,10 @@ class Attack(lattice.WithGrid, Registered):
     def loss_for(self, classes: int) -> str | None:
         """The loss in use for a model of that many classes."""
         return self.loss
+
+    def check_distance(self) -> None:
+        """Raise RbError for a ball that holds no other image of the attack's lattice."""
+        lattice.check_distance(self)
 
     def __call__(self, model: Network, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Perturb `images`.
@@ -187,10 +219,11 @@ class SequentialAttack(Attack):
                 if not len(batch):
                     break
                 more = number + 1 < len(stages)
-                alone = None if batch.schedule.each_step else target.undecided()
-                points, broken = stage(alone or target, batch, more)
+                some = target.take(left)
+                alone = None if batch.schedule.each_step else some.undecided()
+                points, broken = stage(alone or some, batch, more)
                 if alone is not None:
-                    self._confirm(points, broken, stage, target, batch, more)
+                    self._confirm(points, broken, stage, some, batch, more)
                 perturbed[left] = points
                 by[left] = torch.where(broken, number, STILL_CORRECT)
                 on = (~broken).nonzero()[:, 0]
@@ -210,10 +243,10 @@ class SequentialAttack(Attack):
 
         rows = broken.nonzero()[:, 0]
         if len(rows):
-            doubtful = rows[target.verdict(points[rows], batch.labels[rows])]
+            doubtful = rows[target.take(rows).verdict(points[rows], batch.labels[rows])]
             if len(doubtful):
                 again = replace(batch.take(doubtful), checks=CheckSchedule(1))
-                points[doubtful], broken[doubtful] = stage(target, again, more)
+                points[doubtful], broken[doubtful] = stage(target.take(doubtful), again, more)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """The further results of `run`, from the number of the stage that broke each example (N,)."""

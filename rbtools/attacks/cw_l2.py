@@ -63,7 +63,7 @@ class CWL2(MinimalNormAttack):
         for _ in range(self.searches):
             if not len(left):
                 break
-            nearest, size = self._descend(model, images[left], labels[left], weight[left])
+            nearest, size = self._descend(model.take(left), images[left], labels[left], weight[left])
             nearer = size < distance[left]
             best[left[nearer]], distance[left[nearer]] = nearest[nearer], size[nearer]
             done = size < torch.inf
@@ -91,7 +91,7 @@ class CWL2(MinimalNormAttack):
         )
         schedule = check_schedule(images.device)
         for number in range(1, self.steps + 1):
-            find = functools.partial(_value, model, state, self.kappa)
+            find = functools.partial(_value, model.take(state.row), state, self.kappa)
             logits, total, gap, size, gradient = model.in_chunks(len(state.row), find)
             good = (
                 (gap >= self.kappa if self.kappa > 0 else gap > 0)
@@ -101,12 +101,12 @@ class CWL2(MinimalNormAttack):
             point = model.seen((torch.tanh(state.w) + 1) / 2)
             if schedule.each_step:
                 if good.any():
-                    good[good.clone()] = ~model.still_correct(
+                    good[good.clone()] = ~model.take(state.row[good]).still_correct(
                         point[good], state.goal.labels[good], logits[good]
                     )
                 nearest[state.row[good]], distance[state.row[good]] = point[good], size[good]
             else:
-                good &= ~model.still_correct(point, state.goal.labels, logits)
+                good &= ~model.take(state.row).still_correct(point, state.goal.labels, logits)
                 nearest[state.row] = torch.where(wide(good, point), point, nearest[state.row])
                 distance[state.row] = torch.where(good, size, distance[state.row])
             _adam(state, gradient, number, self.lr)
@@ -141,6 +141,7 @@ def _value(model: Network, state: _CWState, kappa: float, rows: slice) -> tuple[
     with torch.enable_grad():
         w = state.w[rows].detach().requires_grad_(True)
         point = model.seen((torch.tanh(w) + 1) / 2)
+        model = model.take(rows)
         logits = model.logits(point)
         if not logits.requires_grad:
             need_constant(model, point, logits)

@@ -60,6 +60,7 @@ class FAB(ReferenceBackend):
         self, restart: int, rank: int | None, model: Network, batch: AttackBatch, more: bool
     ) -> tuple[Tensor, Tensor]:
         assert batch.logits is not None
+        model = model.nearest()
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
         active, start = ActiveExamples(batch.images, batch.schedule), batch.images
@@ -86,9 +87,11 @@ class FAB(ReferenceBackend):
             points, offset = model.seen(state.point), state.point - state.images
             near = over & (length(points - state.images, self.norm) <= self.eps)
             if active.schedule.each_step:
-                near[near.clone()] = ~model.still_correct(points[near], state.labels[near], logits[near])
+                near[near.clone()] = ~model.take(near).still_correct(
+                    points[near], state.labels[near], logits[near]
+                )
             state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
-            (state,) = active.update(number, near, points, state)
+            state, model = active.update(number, near, points, state, model)
             if not len(active):
                 break
         return active.finish()
@@ -170,8 +173,8 @@ def _boundary(model: Network, state: _FABState, rows: slice) -> tuple[Tensor, Te
     goal = losses.AttackObjective(losses.targeted_margin, state.labels[rows], state.targets[rows])
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
-        logits = model.logits(inputs)
-    return differentiate(model, inputs, logits, goal)
+        logits = model.take(rows).logits(inputs)
+    return differentiate(model.take(rows), inputs, logits, goal)
 
 
 def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) -> tuple[Tensor, Tensor]:
@@ -179,6 +182,7 @@ def _nearest_boundary(model: Network, state: _FABState, norm: str, rows: slice) 
     labels = state.labels[rows]
     with torch.enable_grad():
         inputs = state.point[rows].detach().requires_grad_(True)
+        model = model.take(rows)
         logits = model.logits(inputs)
     least = torch.full_like(logits[:, 0].detach(), torch.inf)
     value, normal = torch.zeros_like(least), torch.zeros_like(inputs).detach()

@@ -27,6 +27,7 @@ class FGSM(SequentialAttack):
 
     name: ClassVar[str] = "fgsm"
     version: ClassVar[int] = 1
+    mean_of: ClassVar[str] = "loss"
     loss: ClassVar[str] = "ce"
     random: ClassVar[bool] = False
     clean_pass: ClassVar[bool] = False

@@ -43,27 +43,14 @@ def grid_param() -> Any:
     )
 
 
-class WithGrid:
-    """Gives every dataclass below it the field `grid`. It is none itself: below a frozen dataclass a class
-    that is not frozen could not be defined, and its error would not say what is wrong."""
-
-    if TYPE_CHECKING:
-        grid: str
-
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        if "grid" not in getattr(cls, "__dataclass_fields__", {}):
-            cls.__annotations__ = {**vars(cls).get("__annotations__", {}), "grid": "str"}
-            cls.grid = grid_param()
-
-    def check_distance(self: Attack) -> None:  # type: ignore[misc]  # every attack has this base
-        """Raise RbError for a ball that holds no other 8-bit image."""
-        if self.grid != "none" and self.eps > 0 and _in_levels(self.eps) < 1:
-            raise RbError(
-                f"With grid 8bit eps is {self.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
-                " more, so the clean image is the only one in this ball. Give an eps of 1/255 or more, or no"
-                " grid."
-            )
+def check_distance(attack: Attack) -> None:
+    """Raise RbError for a ball that holds no other 8-bit image."""
+    if attack.grid != "none" and attack.eps > 0 and _in_levels(attack.eps) < 1:
+        raise RbError(
+            f"With grid 8bit eps is {attack.eps * _LEVELS:.4g}/255. Pixels of 8 bits change by 1/255 or"
+            " more, so the clean image is the only one in this ball. Give an eps of 1/255 or more, or no"
+            " grid."
+        )
 
 
 def searched(attack: Method) -> Method:
@@ -90,12 +77,29 @@ def levels(images: Tensor) -> Tensor:
 def run(
     attack: Attack, model: object, images: Tensor, labels: Tensor, draws: Draws
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """As `attack.run`, on the lattice that the attack has. Raises RbError for clean images of more than 8
-    bits, and for a ball without another 8-bit image."""
+    """As `attack.run`, on the lattice that the attack has. An attack with several draws runs on their mean,
+    and its points are those that fail most often. Raises RbError for clean images of more than 8 bits, and
+    for a ball without another 8-bit image."""
     target = as_target(model)
+    if attack.batch_dependent or not (attack.draws_each > 1 or target.randomised):
+        return _run(attack, target, images, labels, draws)
+    from rbtools.attacks.mean_over_draws import MeanOverDraws
+
+    with torch.no_grad():
+        mean = MeanOverDraws(target, attack, images, labels, draws)
+        points, findings = _run(attack, mean, images, labels, draws)
+        if mean.each == 1:
+            return points, findings
+        return mean.chosen(project(points, images, attack)), findings
+
+
+def _run(
+    attack: Attack, target: Network, images: Tensor, labels: Tensor, draws: Draws
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same on a target."""
     if attack.grid == "none":
         return attack.run(target, images, labels, draws)
-    attack.check_distance()
+    check_distance(attack)
     if len(images) and bool((images * _LEVELS - levels(images)).abs().max() > 1e-3):
         raise RbError(
             "grid 8bit needs clean images of 8 bits, whose pixels are k/255. These have other values: round"
@@ -110,12 +114,13 @@ def run(
     for share in _SMALLER:
         rows = (levels(points) != levels(inside)).flatten(1).any(1).nonzero()[:, 0]
         if len(rows):
-            lost = target.still_correct(inside[rows], labels[rows])
-            rows = rows[lost & ~target.still_correct(points[rows], labels[rows])]
+            some = target.take(rows)
+            lost = some.still_correct(inside[rows], labels[rows])
+            rows = rows[lost & ~some.still_correct(points[rows], labels[rows])]
         if not len(rows):
             break
         smaller = _with_eps(search, attack.eps * share)
-        points[rows], _ = smaller.run(target, images[rows], labels[rows], draws.take(rows))
+        points[rows], _ = smaller.run(target.take(rows), images[rows], labels[rows], draws.take(rows))
         inside[rows] = project(points[rows], images[rows], attack)
     return inside, findings
 
@@ -181,9 +186,23 @@ class OnLattice(Network):
     def verdict(self, points: Tensor, labels: Tensor) -> Tensor:
         return self.target.verdict(self.seen(points), labels)
 
+    def take(self, rows: Tensor | slice) -> Network:
+        some = self.target.take(rows)
+        return self if some is self.target else OnLattice(some)
+
+    def nearest(self) -> Network:
+        return OnLattice(self.target.nearest())
+
     def undecided(self) -> Network | None:
         alone = self.target.undecided()
         return None if alone is None else OnLattice(alone)
+
+    def repeat_draws(self) -> None:
+        self.target.repeat_draws()
+
+    @property
+    def randomised(self) -> bool:
+        return self.target.randomised
 
     def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
         self.target.discount(forwards=forwards, backwards=backwards)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks.active_examples import check_schedule, wide
 from rbtools.attacks.base import SequentialAttack
+from rbtools.attacks.steps import distances
 from rbtools.attacks.target import Network, as_target, differentiate
 from rbtools.lazy import torch
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     # the step; returns the next points.
     Move = Callable[["Search", Tensor, Tensor, int], Tensor]
 
-_ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
-
 
 class MinimalNormAttack(SequentialAttack):
     """An attack whose search does not depend on eps, the distance up to which an adversarial example counts.
@@ -32,6 +31,7 @@ class MinimalNormAttack(SequentialAttack):
     """
 
     random: ClassVar[bool] = False
+    minimal: ClassVar[bool] = True
 
     def search(self, model: Network, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The nearest adversarial examples (N, C, H, W) and their distances (N,). Autograd is off."""
@@ -43,7 +43,7 @@ class MinimalNormAttack(SequentialAttack):
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         with torch.no_grad():
-            points, distance = self._confirmed(as_target(model), images, labels)
+            points, distance = self._confirmed(as_target(model).nearest(), images, labels)
             within = (distance <= self.eps).view(-1, *[1] * (images.ndim - 1))
             return torch.where(within, points, images), {"distance": distance}
 
@@ -57,9 +57,11 @@ class MinimalNormAttack(SequentialAttack):
             return self.search(model, images, labels)
         points, distance = self.search(alone, images, labels)
         rows = distance.isfinite().nonzero()[:, 0]
-        doubtful = rows[model.verdict(points[rows], labels[rows])] if len(rows) else rows
+        doubtful = rows[model.take(rows).verdict(points[rows], labels[rows])] if len(rows) else rows
         if len(doubtful):
-            points[doubtful], distance[doubtful] = self.search(model, images[doubtful], labels[doubtful])
+            points[doubtful], distance[doubtful] = self.search(
+                model.take(doubtful), images[doubtful], labels[doubtful]
+            )
         return points, distance
 
 
@@ -98,8 +100,8 @@ def nearest(
     def gradient_at(rows: slice) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             inputs = search.points[rows].detach().requires_grad_(True)
-            logits = model.logits(inputs)
-        return logits.detach(), *differentiate(model, inputs, logits, objective.take(rows))
+            logits = model.take(rows).logits(inputs)
+        return logits.detach(), *differentiate(model.take(rows), inputs, logits, objective.take(rows))
 
     for number in range(count):
         logits, value, gradient = model.in_chunks(len(images), gradient_at)
@@ -108,12 +110,6 @@ def nearest(
         search.length = distances(search.points, images, norm)
     _look(model, search, model.logits(search.points), objective.labels, norm)
     return search.nearest, search.distance
-
-
-def distances(points: Tensor, images: Tensor, norm: str) -> Tensor:
-    """How far the points (N, C, H, W) are from their images: (N,)."""
-    lengths: Tensor = torch.linalg.vector_norm((points - images).flatten(1), ord=_ORDER[norm], dim=1)
-    return lengths
 
 
 def cosine(first: float, last: float, number: int, count: int) -> float:

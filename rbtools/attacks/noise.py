@@ -54,5 +54,7 @@ class NoiseAttack(SequentialAttack):
             better = value > best
             best_point = torch.where(wide(better, points), points, best_point)
             best = torch.where(better, value, best)
-            best_point, best, batch = active.update(sample, fooled, points, best_point, best, batch)
+            best_point, best, batch, model = active.update(
+                sample, fooled, points, best_point, best, batch, model
+            )
         return active.finish(best_point)

@@ -42,6 +42,7 @@ class PGD(SequentialAttack):
 
     name: ClassVar[str] = "pgd"
     version: ClassVar[int] = 1
+    mean_of: ClassVar[str] = "loss"
 
     eps: float = 8 / 255
     norm: str = norm_param()
@@ -59,6 +60,7 @@ class PGD(SequentialAttack):
         "constant",
         "How the step shrinks over the run: not at all, or to zero along a line or half a cosine.",
         choices=("constant", "linear", "cosine"),
+        part_of="step-size:decay",
     )
     start: str = param(
         "uniform", "Start at a random point of the ball, or at the image.", choices=("uniform", "zero")
@@ -163,7 +165,9 @@ class PGD(SequentialAttack):
             seen = model.loss_and_gradient(points, goal, everyone=everyone)
             if any_counts:
                 broken = ~seen.still_correct
-                seen, points, images, goal = active.update(number, broken, points, seen, points, images, goal)
+                seen, points, images, goal, model = active.update(
+                    number, broken, points, seen, points, images, goal, model
+                )
             if not len(active):
                 break
             size = self.step_at(number)

@@ -106,7 +106,7 @@ class Square(ReferenceBackend):
         margin, fooled = _ask(model, best, batch.labels)
         low, high = (images - eps).clamp_(0, 1), (images + eps).clamp_(0, 1)
         state = _SquareState(batch.labels, best, margin, images, low, high, words=margin, next=margin)
-        state, draws = active.update(-1, fooled, state.best, state, draws)
+        state, draws, model = active.update(-1, fooled, state.best, state, draws, model)
         propose = _square_linf if norm == "linf" else functools.partial(_squares, eps=eps, norm=norm)
         for queries in _blocks(sides):
             if not len(active):
@@ -121,7 +121,7 @@ class Square(ReferenceBackend):
                 if schedule.due(tried - 1) and not (state.next < len(queries)).any():
                     break
                 fooled = _try(model, state, propose, side, schedule.each_step)
-                state, draws = active.update(tried, fooled, state.best, state, draws)
+                state, draws, model = active.update(tried, fooled, state.best, state, draws, model)
         return active.finish()
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -240,6 +240,11 @@ def _try(model: Network, state: _SquareState, propose: Propose, side: int, each:
     at = patch.at[:, None].expand_as(patch.values)
     old = flat.gather(2, at)
     changed = (old != patch.values).flatten(1).any(1) & going
+    if model.randomised and changed.any():
+        # A mean over other draws is no measure for the next point: a lucky one would never be beaten.
+        some = model.take(changed)
+        state.margin[changed] = _ask(some, state.best[changed], state.labels[changed])[0]
+        some.repeat_draws()
     flat.scatter_(2, at, patch.values)
     if not each:
         margin, fooled = _ask(model, state.best, state.labels)
@@ -249,7 +254,9 @@ def _try(model: Network, state: _SquareState, propose: Propose, side: int, each:
     else:
         margin, fooled = state.margin.clone(), torch.zeros_like(changed)
         if changed.any():
-            margin[changed], fooled[changed] = _ask(model, state.best[changed], state.labels[changed])
+            margin[changed], fooled[changed] = _ask(
+                model.take(changed), state.best[changed], state.labels[changed]
+            )
     better = (margin < state.margin) | fooled
     state.margin = torch.where(better, margin, state.margin)
     flat.scatter_(2, at, torch.where(better[:, None, None], patch.values, old))

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     Objective = Callable[[Tensor], Tensor]
 
 
+_ORDER = {"linf": math.inf, "l2": 2, "l1": 1}
+
+
 def widen(logits: Tensor) -> Tensor:
     """Return half-precision logits as float32, wider ones unchanged.
 
@@ -197,6 +200,12 @@ def uniform_start(
     reach = eps * _length(images) if norm == "sphere" else eps
     start: Tensor = images + reach * offset
     return project(start, images, eps, norm)
+
+
+def distances(points: Tensor, images: Tensor, norm: str) -> Tensor:
+    """How far the points (N, C, H, W) are from their images: (N,)."""
+    lengths: Tensor = torch.linalg.vector_norm((points - images).flatten(1), ord=_ORDER[norm], dim=1)
+    return lengths
 
 
 def _length(vectors: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The interface of attacks to a model: logits, the gradient of an objective, and whether a point fools it.
 
 The plain network, the fast copy whose decisions another network confirms, the mean over draws of a randomised
-model, a defence with a backward pass of its own: each is a `Target`, or a `Network` that overrides one
+model: each is a `Target`, or a `Network` that overrides one
 method.
 """
 
@@ -45,6 +45,9 @@ class Target(Protocol):
     def logits(self, images: Tensor) -> Tensor:
         """Logits (N, K), at least float32; they carry a graph where the images require a gradient."""
 
+    def take(self, rows: Tensor | slice) -> Target:
+        """The target of some of the examples, by positions or by a mask: an image i is of example i."""
+
     def loss_and_gradient(
         self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
     ) -> Evaluated:
@@ -70,6 +73,11 @@ class Network:
     def __call__(self, images: Tensor) -> Tensor:
         """The model's own logits."""
         return self.model(images)
+
+    @property
+    def randomised(self) -> bool:
+        """Whether the model is known to be randomised: then attacks keep points by their failure rates."""
+        return bool(getattr(self.model, "randomised", False))
 
     def logits(self, images: Tensor) -> Tensor:
         """See `Target`. Raises RbError for a model that does not accept images that require a gradient."""
@@ -128,6 +136,17 @@ class Network:
         """Which points the exact model classifies correctly, whatever its fast copy predicts: bool (N,)."""
         return self.still_correct(points, labels)
 
+    def take(self, rows: Tensor | slice) -> Network:
+        """See `Target`. A plain model is the same for all examples."""
+        return self
+
+    def nearest(self) -> Network:
+        """The target of a search for the nearest point that fools the model."""
+        return self
+
+    def repeat_draws(self) -> None:
+        """The next pass has the random numbers of the last one, where they are under control."""
+
     def seen(self, points: Tensor) -> Tensor:
         """The images that the model gets for these points (N, C, H, W)."""
         return points
@@ -155,39 +174,6 @@ class Network:
         """The results of `part` for all rows of `count` examples."""
         results = [part(rows) for rows in self.chunks(count)]
         return results[0] if len(results) == 1 else tuple(map(torch.cat, zip(*results, strict=True)))
-
-
-class Mean(Network):
-    """A randomised model: gradient, loss and classification are the mean over so many passes."""
-
-    def __init__(self, target: Network, passes: int) -> None:
-        super().__init__(target, target.chunk_size)
-        self.target, self.passes = target, passes
-
-    def loss_and_gradient(
-        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
-    ) -> Evaluated:
-        parts = []
-        for rows in self.chunks(len(points)):
-            some, goal = points[rows], objective.take(rows)
-            logits = loss = gradient = torch.zeros((), device=points.device)
-            for _ in range(self.passes):
-                with torch.enable_grad():
-                    inputs = some.detach().requires_grad_(True)
-                    own = self.target.logits(inputs)
-                value, slope = differentiate(self.target, inputs, own, goal)
-                logits, loss, gradient = logits + own.detach(), loss + value, gradient + slope
-            correct = logits.argmax(1) == goal.labels
-            kept = slice(None) if everyone else correct
-            parts.append(Evaluated(correct, loss[kept] / self.passes, gradient[kept] / self.passes))
-        return parts[0] if len(parts) == 1 else Evaluated(*map(torch.cat, zip(*parts, strict=True)))
-
-    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            total = self.target.logits(points)
-            for _ in range(self.passes - 1):
-                total = total + self.target.logits(points)
-        return total.argmax(1) == labels
 
 
 def as_target(model: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,6 +47,9 @@ def build_context(
     engine: str,
     prepare: str = "fold",
     replace: bool = False,
+    defend: str | None = None,
+    backward: str | None = None,
+    checkpointed: bool = False,
     **fields: object,
 ) -> CommandContext:
     """The run that the options describe, checked once, before the first record.
@@ -69,6 +72,10 @@ def build_context(
 
         fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail)
         engine, processes = LOCAL, 1
+    if defend is not None:
+        fields["defend"] = _stages(defend, backward, checkpointed, bool(fields.get("allow_code")))
+    elif backward is not None or checkpointed:
+        raise UsageError("--defend names no stage. Write --defend LIST:backward=..., such as jpeg:75.")
     tasks = (resources.slurm_task() or (1, 1))[1]
     run = Run.of(
         tool=screen.tool,
@@ -113,6 +120,16 @@ def build_context(
     if run.selection.class_map is not None and not os.path.isfile(run.selection.class_map):
         raise UsageError(f"The class map {run.selection.class_map} does not exist. Expected a file.")
     return CommandContext(run, screen)
+
+
+def _stages(text: str, backward: str | None, checkpointed: bool, allow_code: bool) -> Any:
+    """The stages of --defend. Raises UsageError."""
+    from rbtools.defences import stages
+
+    try:
+        return stages.Stages(stages.parse(text, allow_code=allow_code), backward, checkpointed)  # type: ignore[arg-type]
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
 
 
 def alone(**fields: object) -> CommandContext:

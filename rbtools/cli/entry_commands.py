@@ -62,7 +62,7 @@ def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -
     """The command of one entry; None if another command of `entries` also gives it, or if it is a measure's.
     lenient: missing settings are the tool's defaults, as for published numbers. Raises Unsayable.
     """
-    name = str(entry["metric"])
+    name = metric_name.without_form(str(entry["metric"]))
     if _is_measure(entry) or ("measure" not in entry and _comes_along(name, entry, entries)):
         return None
     parts = metric_name.parse(name)
@@ -76,7 +76,17 @@ def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -
             if guess
             else f"The record does not say how this was measured: {name}."
         )
-    return step
+    return step.adding(**defended(entry))
+
+
+def defended(entry: Entry) -> dict[str, str]:
+    """The option of the stages that an entry names."""
+    stages, backward = entry.get("defend"), entry.get("backward")
+    if not isinstance(stages, str):
+        return {}
+    hows = set(backward) if isinstance(backward, list) else set()
+    how = next(iter(hows)) if len(hows) == 1 and hows <= {"none", "identity", "own"} else None
+    return {"defend": stages if how is None else f"{stages}:backward={how}"}
 
 
 # --- settings as options ---------------------------------------------------------------------------------
@@ -126,9 +136,13 @@ def _settings(of: type, entry: Entry, norm: str = "linf") -> dict[str, Any]:
 
 def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
     """Whether a result is computed along with another one, or by no tool of the pipe."""
+    name = metric_name.without_form(name)
     parts, unsplit = metric_name.parse(name), metric_name.without_split(name)
     if name in ("score", "seconds_per_epoch") or unsplit == "acc":
         return True
+    if "oblivious" in parts.prefixes:  # the attack through the stages gives it, too
+        adaptive = entries.get(name.replace("oblivious.", "", 1), {})
+        return bool(adaptive) and adaptive.get("defend") == entry.get("defend")
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
     if parts.is_ge:  # rb-ge pr gives PR over all images and over those classified correctly without noise
@@ -158,7 +172,8 @@ def _described(name: str, entry: Entry, entries: Mapping[str, Entry], lenient: b
         return None
     parts = metric_name.parse(name)
     difference = parts.is_gap or parts.is_ge
-    options: dict[str, Any] = {"seed": entry.get("seed")}
+    options: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
+    options |= batch_of(entry)
     if not difference and entry.get("split") not in (None, "test"):
         options["split"] = entry["split"]
     if entry.get("split") in (None, "test") and "indices" in entry and not lenient:
@@ -189,6 +204,14 @@ def _is_partial(entry: Entry) -> bool:
     elif "gamma" in entry and "particles" not in entry:
         wanted += PR
     return any(name not in entry for name in wanted if name != "relative_step")
+
+
+def batch_of(entry: Entry) -> dict[str, Any]:
+    """The option --batch of the entry of a model that adapts."""
+    adapts = entry.get("adapts")
+    if not isinstance(adapts, Mapping):
+        return {}
+    return {"batch": f"{adapts.get('batch')}:adapts={adapts.get('to')}"}
 
 
 def _counts(entry: Entry, entries: Mapping[str, Entry]) -> list[Any] | None:
@@ -257,15 +280,21 @@ def _attack(attack: str, entry: Entry, eps: float, norm: str) -> EntryCommand:
         steps = f":steps={about['screen_steps']}" if "screen_steps" in about else ""
         options["two_phase"] = f"{size if goal is None else goal}{steps}"
     if is_transfer(entry):
-        options = {"attack": attack, "from_": entry["source"], **options}
+        options = {"attack": attack, "from_": ",".join(listed(entry["source"])), **options}
         return EntryCommand(("attack", "transfer"), options, {"eps": distances})
     return EntryCommand(("attack", attack), options, {"eps": distances})
 
 
 def is_transfer(entry: Entry) -> bool:
-    """Whether another model was attacked: `source` is its checkpoint."""
+    """Whether other models were attacked: `source` is their checkpoint, or a list of them."""
     parts = metric_name.parse(str(entry.get("metric")))
-    return "transfer" in parts.prefixes and isinstance(entry.get("source"), str)
+    sources = listed(entry.get("source"))
+    return "transfer" in parts.prefixes and all(isinstance(one, str) for one in sources)
+
+
+def listed(value: object) -> list[Any]:
+    """The items of a field that is a list only where there are several."""
+    return value if isinstance(value, list) else [value]
 
 
 def _corruption(entry: Entry, lenient: bool) -> EntryCommand | None:

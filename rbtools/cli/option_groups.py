@@ -21,7 +21,7 @@ class OptionGroup(NamedTuple):
 
 
 GROUPS = (
-    OptionGroup("Model", ("checkpoint", "arch", "normalize"), ("allow-code",)),
+    OptionGroup("Model", ("checkpoint", "arch", "normalize", "defend"), ("allow-code",)),
     OptionGroup("Data", ("dataset", "split", "n"), ("data-dir", "download")),
     OptionGroup("Running", ("device", "jobs", "seed"), ("batch", "precision", "prepare", "threads", "shard")),
     OptionGroup(

@@ -436,7 +436,21 @@ _n_option = click.option(
 )
 _indices_part = click.option("--indices", cls=Part, part_of="n", metavar="LIST|FILE", now="--n LIST")
 _batch_option = click.option(
-    "--batch", type=click.IntRange(1), default=None, help="Images at a time; changes memory, not results."
+    "--batch",
+    cls=Compound,
+    type=click.IntRange(1),
+    default=None,
+    metavar="N",
+    help="Images at a time; changes memory, not results.",
+)
+_adapts_part = click.option(
+    "--adapts",
+    cls=Part,
+    part_of="batch:adapts",
+    type=click.Choice(("batch", "stream")),
+    default=None,
+    help="of a model that adapts to its test images: every batch of N starts from the checkpoint, or its"
+    " state goes on from batch to batch; results depend on N then",
 )
 _evaluation_options = (
     _seed_option,
@@ -467,6 +481,33 @@ _search_options = (
     old_flag("--no-prepare", "prepare", "none"),
     old_flag("--compile", "prepare", "compile"),
 )
+_defend_options = (
+    click.option(
+        "--defend",
+        cls=Compound,
+        free=True,
+        metavar="LIST",
+        default=None,
+        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4, resize-pad,"
+        " median:3, tv:steps=50:weight=0.03, gaussian:0.1, crop-ensemble:30, python:MODULE:CLASS.",
+    ),
+    click.option(
+        "--backward",
+        cls=Part,
+        part_of="defend:backward",
+        type=click.Choice(("none", "identity", "own")),
+        default=None,
+        help="how gradients pass all stages: none (zero), identity (BPDA), or own.  [default: of each stage"
+        " what gives the strongest attack]",
+    ),
+    click.option(
+        "--checkpointed",
+        cls=Part,
+        part_of="defend:checkpointed",
+        is_flag=True,
+        help="compute the iterations of a stage again for its gradient, which takes less memory",
+    ),
+)
 # Entries that are measured again name their split and images; results never come from the store.
 verify_options = bundle(
     "work",
@@ -482,10 +523,33 @@ verify_options = bundle(
 _per_image_option = click.option(
     "--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."
 )
-run_options = _work(_split_option, _per_image_option, *_evaluation_options)
-search_options = _work(_split_option, _per_image_option, *_search_options, *_evaluation_options)
-searched_splits_options = _work(_per_image_option, *_search_options, *_evaluation_options)
-both_splits_options = _work(_per_image_option, *_evaluation_options)
+_draws_options = (
+    click.option(
+        "--draws",
+        cls=Compound,
+        type=click.IntRange(1),
+        default=20,
+        metavar="N",
+        help="Draws of each verdict of a randomised model; 1: judge it by one, as any other.",
+    ),
+    click.option(
+        "--eot-max",
+        cls=Part,
+        part_of="draws:eot-max",
+        type=click.IntRange(2),
+        default=32,
+        metavar="M",
+        help="The most draws of a gradient that the pilot chooses",
+    ),
+)
+_split_options = (_split_option, _per_image_option)
+_verdict_options = (*_draws_options, *_defend_options)
+_judging_options = (*_verdict_options, _adapts_part, *_split_options)
+bare_run_options = _work(*_draws_options, *_split_options, *_evaluation_options)
+run_options = _work(*_judging_options, *_evaluation_options)
+search_options = _work(*_judging_options, *_search_options, *_evaluation_options)
+searched_splits_options = _work(*_verdict_options, _per_image_option, *_search_options, *_evaluation_options)
+both_splits_options = _work(*_verdict_options, _per_image_option, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rbtools.cli import entry_commands, keywords
-from rbtools.cli.entry_commands import EntryCommand, Unsayable, distance
+from rbtools.cli.entry_commands import EntryCommand, Unsayable, distance, listed
 from rbtools.cli.streams import MemoryStreams
 from rbtools.errors import RbError
 from rbtools.execution.executor import JobFunction
@@ -203,7 +203,7 @@ class _Measurement:
         for entry in screened:
             self._screened(entry)
         sayable = [entry for entry in sayable if not _sources(entry)]
-        clean = [entry for entry in sayable if metric_name.without_split(entry["metric"]) == "acc"]
+        clean = [entry for entry in sayable if _bare(entry) == "acc"]
         for entry in clean:
             if "indices" not in entry:  # otherwise a difference may measure it too
                 self._run(_clean(entry), [entry])
@@ -211,7 +211,8 @@ class _Measurement:
         others = {} if len(clean) == len(sayable) else context
         for command in entry_commands.commands(others, consistency.is_published):
             if "from_" in command.options:
-                options = {**command.options, "from_": self._source(command.options["from_"])}
+                sources = [self._source(name) for name in command.options["from_"].split(",")]
+                options = {**command.options, "from_": sources}
                 command = command._replace(options=options)
             self._run(command, sayable)
         for entry in [*sayable, *screened, *checked]:
@@ -242,14 +243,16 @@ class _Measurement:
             if not values:
                 return None
             options[option] = values[0]
+        options |= entry_commands.defended(entry)
         return EntryCommand(("attack", "check"), options)
 
     def _screened(self, entry: Entry) -> None:
         """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
         into a store of their own.
         """
-        images = {name: entry[name] for name in ("n", "split", "precision") if name in entry}
-        sources = [{**images, **source} for source in _sources(entry)]
+        shared = ("n", "split", "precision", "defend", "backward")
+        of_entry = {name: entry[name] for name in shared if name in entry}
+        sources = [{**of_entry, **source} for source in _sources(entry)]
         try:
             commands = entry_commands.commands({str(source["metric"]): source for source in sources})
             commands += entry_commands.commands({entry["metric"]: entry})
@@ -259,17 +262,21 @@ class _Measurement:
         with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
             self._run_alone(commands, entry, folder)
 
-    def _source(self, name: str) -> Record:
-        """The attacked model whose checkpoint has that name."""
+    def _source(self, name: str) -> Record | None:
+        """The attacked model whose checkpoint has that name; None if the record does not have it."""
         if name == self.record.get("checkpoint"):
             return self.bare
-        models = [entry["source_model"] for entry in self.entries if entry.get("source") == name]
-        return {**models[0], "checkpoint": name}
+        for entry in self.entries:
+            models = zip(listed(entry.get("source")), listed(entry.get("source_model")), strict=False)
+            for source, model in models:
+                if source == name and isinstance(model, Mapping):
+                    return {**model, "checkpoint": name}
+        return None
 
     def _clean_entries(self) -> list[Entry]:
         """Clean accuracies, which say how many images rb-pr was given."""
         entries = self.record.get("evals") or ()
-        return [entry for entry in entries if metric_name.without_split(entry["metric"]) == "acc"]
+        return [entry for entry in entries if _bare(entry) == "acc"]
 
     def _unsayable(self, entry: Entry) -> str | None:
         """Why the entry cannot be measured again; None where it can."""
@@ -280,8 +287,7 @@ class _Measurement:
             entry_commands.command(entry, context, lenient=consistency.is_published(entry))
         except Unsayable as wrong:
             return str(wrong)
-        of_source = "source_model" in entry or entry.get("source") == self.record.get("checkpoint")
-        if entry_commands.is_transfer(entry) and not of_source:
+        if entry_commands.is_transfer(entry) and None in map(self._source, listed(entry["source"])):
             return "the record does not have the attacked model, which rb-attack transfer names with --from"
         return None
 
@@ -304,7 +310,7 @@ class _Measurement:
     def _images(self, command: EntryCommand) -> tuple[list[int], int] | None:
         """The random part of the command's images with their number; None for all of them."""
         wanted = self.job.n
-        if wanted is None or command.words[0] in _OF_ALL or "two_phase" in command.options:
+        if wanted is None or command.words[0] in _OF_ALL or {"two_phase", "batch"} & command.options.keys():
             return None
         inputs = resolve_inputs(self.bare, self.job.run, command.options.get("split", "test"))
         n = command.options.get("n")
@@ -374,7 +380,15 @@ def _sources(entry: Entry) -> list[Entry]:
     return [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
 
 
+def _bare(entry: Entry) -> str:
+    """The metric without its split and its form."""
+    return metric_name.without_form(metric_name.without_split(entry["metric"]))
+
+
 def _clean(entry: Entry) -> EntryCommand:
     """The command of a clean accuracy."""
     options = {"split": entry.get("split", "test"), "n": entry.get("n")}
-    return EntryCommand(("attack", "none"), options)
+    options |= {**entry_commands.defended(entry), **entry_commands.batch_of(entry)}
+    return EntryCommand(("attack", "none"), options).adding(
+        draws=entry.get("verdict_draws"), seed=entry.get("seed")
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -122,9 +123,15 @@ def main(
     pixels change by the whole distance or not at all. An image that no rounding keeps adversarial is stored
     exactly.
 
+    A model that gives other logits for the same image is judged by rates over --draws: NAME is the mean
+    accuracy, NAME.majority that of most draws, NAME.every of all. Gradients are means over --eot draws then.
+
+    With --defend jpeg:75 the network is behind stages, and the attack goes through them. oblivious.NAME is
+    the accuracy on the adversarial examples of the network without its stages.
+
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
-    another model. With --allow-code python:MODULE:CLASS is an attack of yours.
+    other models. With --allow-code python:MODULE:CLASS is an attack of yours.
 
     \b
     Examples:
@@ -132,7 +139,7 @@ def main(
       rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
       rb-attack aa --eps 32 --two-phase 0.1 trained.jsonl
     """
-    from rbtools.evaluation.tasks import AttackTask
+    from rbtools.evaluation.oblivious import attack_task
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
@@ -152,7 +159,8 @@ def main(
     if screen_steps is not None:
         raise UsageError("--two-phase has only steps. Write --two-phase N:steps=20, or GOAL:steps=20.")
     png = save_adv_format == "png"
-    return shared.evaluate(source, work, AttackTask(method, distances, ladder, detail, save_adv, png))
+    task = attack_task(work.run, method, distances, ladder=ladder, detail=detail, save=save_adv, png=png)
+    return shared.evaluate(source, work, task)
 
 
 def _check_saved(path: str | None, format: str | None, method: Attack) -> None:
@@ -244,7 +252,7 @@ def preset(
       rb-attack --preset rice2020 --n 100 trained.jsonl
     """
     from rbtools.attacks import presets
-    from rbtools.evaluation.tasks import AttackTask
+    from rbtools.evaluation.oblivious import attack_task
     from rbtools.jobs import EvaluateAllJob
 
     given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)
@@ -255,7 +263,9 @@ def preset(
             replace(method, eps=min(filter(None, part.eps), default=0.0)).check_distance()
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    questions = tuple(AttackTask(method, part.eps) for method, part in zip(methods, parts, strict=True))
+    questions = tuple(
+        attack_task(work.run, method, part.eps) for method, part in zip(methods, parts, strict=True)
+    )
     return shared.filter_models(source, work, EvaluateAllJob(questions, work.run))
 
 
@@ -367,8 +377,8 @@ def curve(
     "--from",
     "origin",
     required=True,
-    metavar="FILE",
-    help="The model that is attacked: a file with one record, or a checkpoint.",
+    metavar="LIST",
+    help="The models that are attacked, with commas: each a file with one record, or a checkpoint.",
 )
 @options.eps_option
 @options.source_options
@@ -381,33 +391,56 @@ def transfer(
     source: shared.RecordSource,
     work: shared.CommandContext,
 ) -> shared.Status:
-    """Measure accuracy on the adversarial examples of another model.
+    """Measure accuracy on the adversarial examples of other models.
 
     Each image that the record's model classifies correctly is attacked on the model of --from, and the result
     is classified by the record's model. Adds transfer.NAME to "metrics".
 
+    With several models in --from, the image is attacked on their ensemble (the mean of their logits), then on
+    each of them alone, and is broken if any of these examples fools the record's model. "broken_by_source" in
+    "evals" counts the images that each was the first to break. The order of the models changes nothing.
+
+    PGD stops at the first point that fools the attacked model. With --iterate last it goes on, and so does
+    mi-fgsm: more of these examples fool other models.
+
     \b
     Examples:
       rb-attack transfer --from trained.jsonl --eps 8 --steps 10 --n 100 trained.jsonl
+      rb-attack transfer --from first.jsonl,second.jsonl --attack mi-fgsm --eps 32 --n 100 trained.jsonl
     """
-    from rbtools.jobs.attack_tasks import TransferTask
+    from rbtools.jobs.transfer import TransferTask
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
-    record = dumps(_model_of(origin, work.run)).decode()
-    return shared.evaluate(source, work, TransferTask(method, distances, record, work.run))
+    records = _models_of(origin, work.run)
+    names = [record.get("checkpoint") for record in records]
+    twice = [name for name in names if name is not None and names.count(name) > 1]
+    if twice:
+        raise UsageError(f"--from names the checkpoint {twice[0][:19]}... twice. Leave one of them out.")
+    sources = tuple(dumps(record).decode() for record in records)
+    return shared.evaluate(source, work, TransferTask(method, distances, sources, work.run))
 
 
-def _model_of(path: str, run: Run) -> dict[str, Any]:
-    """The record of a model: the only one in a file of records, or one made for a checkpoint."""
+def _models_of(origin: str, run: Run) -> list[dict[str, Any]]:
+    """The records of --from: of each file in a list, or those that a program gives."""
+    given = streams.of_command().file(origin)
+    if isinstance(given, Mapping):
+        given = [given]
+    return [_model_of(one, run) for one in (origin.split(",") if given is None else given)]
+
+
+def _model_of(given: str | Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """The record of a model: the only one in a file of records, one made for a checkpoint, or a program's."""
     from rbtools.inputs import checkpoints, resolve
 
     try:
-        if streams.of_command().file(path) is None:
-            path = file_path(path)
+        if isinstance(given, Mapping):
+            record = dict(given)
+        else:
+            path = file_path(given.strip())
             with opened(path) as stream:
                 if stream.read(1) != b"{":
                     return checkpoints.record_of(path, checkpoints.CheckpointHints(None, None), run)
-        record = streams.of_command().one_record(path, "attack")
+            record = streams.of_command().one_record(path, "attack")
         resolve.checkpoint_name(record, run)
         return record
     except RbError as wrong:

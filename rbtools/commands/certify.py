@@ -25,7 +25,7 @@ from rbtools.cli import options, shared
     help="Keep the bound of each image's smallest margin in the record, with smooth each certified radius.",
 )
 @options.source_options
-@options.run_options
+@options.bare_run_options
 def main(
     certifier: str,
     params: dict[str, Any],

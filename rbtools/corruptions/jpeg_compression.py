@@ -20,15 +20,22 @@ class JpegCompression(Corruption):
     severities = by_archive(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
 
     def corrupt_levels(self, levels: Tensor, constant: int, draws: Draws) -> Tensor:
-        channels, height, width = levels.shape[1:]
-        pictures = levels.to(torch.uint8).cpu()
-        if channels == 3:
-            arrays = pictures.permute(0, 2, 3, 1).contiguous()
-        else:
-            arrays = pictures.reshape(-1, height, width)
-        result = torch.frombuffer(compressed(arrays.numpy(), constant), dtype=torch.uint8).view(arrays.shape)
-        result = result.permute(0, 3, 1, 2) if channels == 3 else result.view(levels.shape)
-        return result.to(levels.device, torch.float32, memory_format=torch.contiguous_format)
+        return compress(levels, constant)
+
+
+def compress(levels: Tensor, quality: int) -> Tensor:
+    """Whole grey levels (N, C, H, W), float32, after JPEG compression by Pillow: three channels are colours,
+    others are compressed one by one.
+    """
+    channels, height, width = levels.shape[1:]
+    pictures = levels.to(torch.uint8).cpu()
+    if channels == 3:
+        arrays = pictures.permute(0, 2, 3, 1).contiguous()
+    else:
+        arrays = pictures.reshape(-1, height, width)
+    result = torch.frombuffer(compressed(arrays.numpy(), quality), dtype=torch.uint8).view(arrays.shape)
+    result = result.permute(0, 3, 1, 2) if channels == 3 else result.view(levels.shape)
+    return result.to(levels.device, torch.float32, memory_format=torch.contiguous_format)
 
 
 def compressed(pictures: np.ndarray, quality: int) -> bytearray:

@@ -67,7 +67,12 @@ class Batch:
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
     their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
     possibly faster and less exactly. `precomputed`: outcomes (N,) of outputs that need not be measured.
+    `draw`: of a randomised model, the number of the pass that decides; None for any other model. `undivided`:
+    the model adapts to the batch, so that it has to get all of it at once.
     """
+
+    draw: int | Tensor | None = None
+    undivided: bool = False
 
     def __init__(
         self,
@@ -105,7 +110,18 @@ class Batch:
     def unchecked_logits(self, images: Tensor) -> Tensor:
         """As `logits`, without the check for finite values, for which a GPU would have to wait."""
         with torch.no_grad():
-            return torch.cat([self.model(part).float() for part in images.split(self.chunk_size)])
+            parts = images.split(self.chunk_size)
+            if self.draw is None:
+                return torch.cat([self.model(part).float() for part in parts])
+            from rbtools.rng.foreign import ExampleNumbers
+
+            draws, results = torch.as_tensor(self.draw, device=self.ids.device).expand_as(self.ids), []
+            for part, ids, passes in zip(
+                parts, self.ids.split(self.chunk_size), draws.split(self.chunk_size), strict=True
+            ):
+                with ExampleNumbers(self.seed, "model", ids, passes):
+                    results.append(self.model(part).float())
+            return torch.cat(results)
 
     def correct(self, images: Tensor) -> Tensor:
         """Which images (N, ...) of these examples the model classifies correctly: bool (N,)."""
@@ -127,6 +143,28 @@ class Batch:
         """Which of the unchanged images are classified correctly: bool (N,)."""
         return self.clean_logits.argmax(1).eq(self.labels)
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether every image goes through the model alone, because random numbers of the model belong to its
+        batch."""
+        return bool(getattr(self.model, "one_by_one", False))
+
+    def right(self) -> Tensor:
+        """Which of the images are classified correctly, 1 or 0: int64 (N,)."""
+        return self.correct(self.images).long()
+
+    def at_draw(self, number: int | Tensor) -> Batch:
+        """The same batch in another pass of a randomised model, a number or one each (N,)."""
+        batch = self.take(slice(None))
+        batch.draw = number
+        return batch
+
+    def with_images(self, images: Tensor) -> Batch:
+        """The same examples with other images (N, C, H, W)."""
+        batch = self.take(slice(None))
+        batch.images = images
+        return batch
+
     def in_chunks(self, chunk_size: int) -> Batch:
         """The same batch with another number of images that go through a model at once."""
         batch = copy(self)
@@ -135,7 +173,7 @@ class Batch:
 
     def take(self, rows: Tensor | slice) -> Batch:
         """The batch of some of the examples: where a mask is true, at positions, or a slice."""
-        return Batch(
+        batch = Batch(
             self.model,
             self.images[rows],
             self.labels[rows],
@@ -144,6 +182,9 @@ class Batch:
             chunk_size=self.chunk_size,
             fast_model=self.fast_model,
         )
+        batch.draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
+        batch.undivided = self.undivided
+        return batch
 
 
 class Outcome(NamedTuple):
@@ -182,6 +223,21 @@ class Output:
     @property
     def batch_dependent(self) -> bool:
         """Whether the outcome of an example depends on the other examples of its batch."""
+        return False
+
+    @property
+    def whole_batch(self) -> int | None:
+        """The size of a batch on which outcomes depend; None where the device chooses it."""
+        return REFERENCE_BATCH if self.batch_dependent else None
+
+    @property
+    def undivided(self) -> str | None:
+        """Why one process has to compute all batches, as what the task does; None if several may."""
+        return "draws its random numbers for a whole batch" if self.batch_dependent else None
+
+    @property
+    def in_one_run(self) -> bool:
+        """Whether an interrupted computation starts again: what is kept of a part leads nowhere."""
         return False
 
     @property
@@ -232,6 +288,15 @@ class Output:
         """Which examples (n,) count in the value of one of its entries: bool. None where it is no share of
         examples."""
         return self.correct(outcomes)
+
+    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The images (N, C, H, W) that the model judges, for an outcome that is whether it is right, and sums
+        over the examples."""
+        raise NotImplementedError
+
+    def about(self, totals: Mapping[str, float], n: int) -> dict[str, Any]:
+        """Further fields of the entries, from the sums over n examples."""
+        return {}
 
     def entry_template(self) -> list[dict[str, Any]]:
         """The fields of each entry that do not depend on outcomes: its metric and its settings."""
@@ -308,11 +373,12 @@ class Outcomes:
     run loses at most the last seconds. `totals` are sums over the examples and over all runs that computed
     them: seconds, passes and other counts; `devices` are the devices used, `fast_steps` the steps that made
     the fast model, `environments` the values of `device.environment`, "" if unknown. With `anew`
-    stored outcomes are ignored, and stay in the store unless these are of more examples.
+    stored outcomes are ignored, and stay in the store unless these are of more examples. `least`: fewer
+    outcomes are not kept.
     """
 
-    def __init__(self, store: Store, key: str, *, anew: bool = False) -> None:
-        self._store, self.key = store, key
+    def __init__(self, store: Store, key: str, *, anew: bool = False, least: int = 0) -> None:
+        self._store, self.key, self._least = store, key, least
         stored = store.outcomes(key)
         self.totals: dict[str, float] = {}
         self.devices: list[str] = []
@@ -352,7 +418,7 @@ class Outcomes:
 
     def keep(self) -> None:
         """Write the outcomes to the store if there are new ones."""
-        if self._values is not None and len(self) > self._kept:
+        if self._values is not None and len(self) > self._kept and len(self) >= self._least:
             data = encoded(self._values, self.totals, self.devices, self.fast_steps, self.environments)
             self._store.keep_outcomes(self.key, data)
             self._kept, self._written = len(self), time.monotonic()

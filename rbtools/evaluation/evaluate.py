@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
 from rbtools.evaluation.base import (
-    REFERENCE_BATCH,
     Batch,
     EvalTask,
     Outcome,
@@ -98,9 +98,12 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     batch: int | None = None,
+    adapts: str | None = None,
     precision: str = "auto",
     store: Any = None,
     keep_images: bool = False,
+    draws: int = 20,
+    eot_max: int = 32,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
     """Measure a model in memory; see `Result`. A list of tasks gives a list of results.
@@ -113,28 +116,49 @@ def evaluate(
 
     n: so many images, balanced over the classes. seed: of all random numbers, which belong to the image and
     its position in the data. device: "auto" is that of the model. batch: images at a time; changes memory,
-    not results. precision: of attack searches ("fp32", "bf16"); the model itself decides in float32. store: a
-    folder in which outcomes are kept, and found again by weights and class of the model; without it nothing
-    is written. keep_images: results have the images that the attack left. progress: takes a line of text.
+    not results. adapts: of a model that adapts to its test images: "batch", every `batch` images start from
+    the model as it is, or "stream", its state goes on from batch to batch. precision: of attack searches
+    ("fp32", "bf16"); the model itself decides in float32. store: a folder in which outcomes are kept, and
+    found again by weights and class of the model; without it nothing is written. keep_images: results have
+    the images that the attack left. draws: of a model that is found to be randomised, for each verdict (1:
+    judge it as any other); eot_max: the most draws of a gradient that a pilot chooses. progress: takes a line
+    of text.
 
     Raises RbError for input in another form, with what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
+    from rbtools.evaluation.adapting import adapting
+    from rbtools.evaluation.by_draws import by_draws
 
+    for name, count, least in (("draws", draws, 1), ("eot_max", eot_max, 2)):
+        if count < least:
+            raise RbError(f"{name} is {count}. It must be {least} or more.")
     report = SILENT if progress is None else Report(progress=progress)
     given = in_memory.data_of(data, kept=store is not None)
-    network, place = in_memory.model_of(model, given, device)
+    network, place = in_memory.model_of(model, given, device, adapts)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
-    settings = Settings(seed=seed, batch=batch, precision=chosen)
+    settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws, eot_max=eot_max, adapts=adapts)
     cache = in_memory.Cache(store, model, given) if store is not None else None
+    look = in_memory.look(network, given, place, settings, cache)
+    network = in_memory.randomised.controlled(network, look)
     results: list[in_memory.Result] = []
     for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
+        if adapts is not None:
+            todo = adapting(todo, adapts, batch)
+        elif look.randomised and draws > 1:
+            report.notify(f"The model {look.sentence(draws, todo)}")
+            todo = by_draws(todo, draws, look)
         outputs = todo.outputs()
         outcomes = [
             Outcomes(Store(None), "")
             if cache is None
-            else Outcomes(cache.store, cache.key(output, settings, len(order)), anew=keep_images)
+            else Outcomes(
+                cache.store,
+                cache.key(output, settings, len(order)),
+                anew=keep_images,
+                least=len(order) if output.in_one_run else 0,
+            )
             for output in outputs
         ]
         images = in_memory.KeptImages() if keep_images else None
@@ -183,7 +207,14 @@ def compute_outcomes(
     chunk = default_chunk_size(device, shape) if settings.batch is None else settings.batch
     chunk = min(chunk, together(outputs, device, shape) * _copies(outputs))
     with report.clock.stage("preparation"):
-        fast = _searched(model, outputs, shape, settings, report)
+        from rbtools.evaluation.randomised import AdaptingModel, RandomisedModel
+
+        randomised = isinstance(model, RandomisedModel)
+        if isinstance(model, AdaptingModel):
+            model.streams.clear()  # of earlier tasks
+        fast = _searched(
+            model, outputs, shape, replace(settings, prepare=settings.prepare and not randomised), report
+        )
     place, share = environment(device), share or Alone()
     title = f"{task.title} seed {settings.seed}" if any(output.random for output in outputs) else task.title
     progress = _StatusLine(title, n, outputs, outcomes, report)
@@ -204,6 +235,9 @@ def compute_outcomes(
                 }
                 start = time.perf_counter()
                 batch = _batch(model, fast.model, pixels, labels, ids, settings.seed, chunk, known)
+                if randomised:
+                    batch.draw = 0
+                batch.undivided = isinstance(model, AdaptingModel)
                 while True:
                     try:
                         results = [_outcome(result) for result in task.run(batch, wanted)]
@@ -243,8 +277,8 @@ def cut(
 
 def together(outputs: Sequence[Output], device: torch.device, shape: Sequence[int]) -> int:
     """How many images (C, H, W) are attacked together."""
-    whole = any(output.batch_dependent for output in outputs)
-    return REFERENCE_BATCH if whole else max(batch_size(device, shape) // _copies(outputs), 1)
+    whole = [output.whole_batch for output in outputs if output.whole_batch is not None]
+    return whole[0] if whole else max(batch_size(device, shape) // _copies(outputs), 1)
 
 
 def _copies(outputs: Sequence[Output]) -> int:
@@ -316,11 +350,16 @@ def _outcome(result: Tensor | Outcome) -> Outcome:
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     """The batch in half as large chunks. Raises the error unless it says that memory ran out, and RbError
-    where a chunk is one image."""
+    where a chunk is one image, or the batch must not be divided."""
     from rbtools.models import cuda_graphs  # imports torch
 
     if not out_of_memory(error):
         raise error
+    if batch.undivided:
+        raise RbError(
+            f"Memory ran out with the {len(batch.ids)} images of a batch, which a model that adapts gets at"
+            " once. Use a larger device, or a smaller --batch, which is another question."
+        ) from error
     if batch.chunk_size == 1:
         raise RbError(
             "Memory ran out with one image at a time. Use a larger device, or --device cpu."

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.attacks.target import Network
+from rbtools.defences.defended import Defended
 from rbtools.models import cuda_graphs, folding
 from rbtools.models.compiled import compile_network, seconds_of_a_pass, undo, undone
 from rbtools.models.normalize import Preprocessed
@@ -52,7 +53,11 @@ def make_fast_model(
     networks whose copy fails are attacked unchanged; `refusal` is the reason. On a GPU its passes are
     captured as CUDA graphs. `compiled`: it is compiled instead, in its repeated blocks if it has any
     (models/compiled.py), where that is faster; `notify` is called with the reason where either is not done.
+    The copy of a defended network is behind the same stages, which compute in float32.
     """
+    if isinstance(model, Defended):
+        inner = make_fast_model(model.model, precision, shape, compiled=compiled, notify=notify)
+        return inner._replace(model=model.before(inner.model) if inner.model is not model.model else model)
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
         return FastModel(model, ())
@@ -176,7 +181,7 @@ class CountingModel(nn.Module, Network):
         self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait
 
     def begin(self, count: int) -> None:
-        """Start counting a new batch of `count` examples."""
+        """Start counting a new batch of `count` examples, each as often as it is drawn."""
         self._left = count
 
     def forward(self, images: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
 from rbtools import check_input
 from rbtools.attacks.base import Attack
 from rbtools.certification.base import Certifier
@@ -14,8 +16,9 @@ from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
 from rbtools.datasets.given import pair
 from rbtools.errors import RbError
-from rbtools.evaluation import tasks
-from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output
+from rbtools.evaluation import randomised, tasks
+from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output, default_chunk_size
+from rbtools.evaluation.by_draws import IMAGES, Randomness
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -90,10 +93,16 @@ def task_of(given: Any) -> EvalTask:
     raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
 
 
-def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
+def model_of(
+    given: Any, data: GivenData, device: str, adapts: str | None = None
+) -> tuple[nn.Module, torch.device]:
     """The model as a module, and the device that it is on. Raises RbError for one in another form."""
-    check_input.check_model(given)
+    if adapts not in (None, "batch", "stream"):
+        raise RbError(f"adapts is {adapts!r}. Expected 'batch' or 'stream'.")
+    if adapts is None:
+        check_input.check_model(given)
     network = given if isinstance(given, nn.Module) else _Function(given)
+    network = network if adapts is None else randomised.AdaptingModel(network)
     first = next(network.parameters(), None)
     place = torch.device("cpu") if first is None else first.device
     if device != "auto":
@@ -104,6 +113,27 @@ def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch
         network, data.images[: check_input.PROBED].to(place), data.labels[: check_input.PROBED]
     )
     return network, place
+
+
+def look(
+    network: nn.Module, data: GivenData, place: torch.device, settings: Settings, cache: Cache | None
+) -> Randomness:
+    """What is random in the model, kept in the store if there is one.
+
+    Raises RbError as `Randomness.checked` does.
+    """
+    key = None if cache is None else f"randomness:{digest({**cache.fields, 'eot_max': settings.eot_max})}"
+    if cache is not None and key is not None and (stored := cache.store.get(key)) is not None:
+        return Randomness(**orjson.loads(stored)).checked(settings.adapts)
+    images = data.images[:IMAGES].to(place)
+    images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
+    chunk = settings.batch or default_chunk_size(place, images.shape[1:])
+    if isinstance(network, randomised.AdaptingModel):
+        network = network.copied()
+    found = randomised.look(network, images, data.labels[:IMAGES].to(place), settings.eot_max, chunk)
+    if cache is not None and key is not None:
+        cache.store.put(key, orjson.dumps(found._asdict()).decode())
+    return found.checked(settings.adapts)
 
 
 class _Function(nn.Module):
@@ -164,7 +194,9 @@ class Result:
     the number of images. ids: int64 (n,), their positions in the data, ascending. correct: bool (n,), whether
     each is classified correctly under the task (with noise: in every copy). outcomes: the stored number or
     row of each, (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of
-    the computation; entry: the entry that a record would have.
+    the computation; entry: the entry that a record would have. others: of a
+    randomised model, whose value is the mean over draws, the entries of the majority of draws and of every
+    draw.
     """
 
     metric: str
@@ -177,6 +209,7 @@ class Result:
     images: Tensor | None
     seconds: float
     entry: Entry
+    others: tuple[Entry, ...] = ()
 
     def __repr__(self) -> str:
         low, high = self.ci95
@@ -206,7 +239,8 @@ def result_of(
     outcomes = known.values(len(order))
     seed = seed_fields(settings.seed) if output.random else {}
     seconds = round(known.totals.get("seconds", 0.0), 3)
-    entry: Any = {**output.entries(outcomes, known.totals)[0], **seed, "seconds": seconds}
+    every: Any = [{**one, **seed, "seconds": seconds} for one in output.entries(outcomes, known.totals)]
+    entry = every[0]
     back = order.argsort().numpy()
     low, high = entry["ci95"]
     return Result(
@@ -220,4 +254,5 @@ def result_of(
         images=None if images is None else images.of(output),
         seconds=seconds,
         entry=entry,
+        others=tuple(every[1:]),
     )

@@ -257,7 +257,7 @@ def _sample(part: Batch, noise: Noise, radii: Sequence[_Radius], samples: int) -
         mine = draws if len(rows) == len(everybody) else draws.take(rows)
         units = torch.stack([noise.unit(mine, shape, draw + i) for i in range(block)])
         for radius in radii:
-            radius.see(noise, rows, units)
+            radius.see(noise, rows, units, draw)
         draw += block
 
 
@@ -284,8 +284,9 @@ class _Radius:
         self.classifier = _Classifier()
         self.unsure: list[_Unsure] = []
 
-    def see(self, noise: Noise, rows: Tensor, units: Tensor) -> None:
-        """Classify a block of draws: units (B, M, C, H, W) of the examples in rows (M,)."""
+    def see(self, noise: Noise, rows: Tensor, units: Tensor, first: int) -> None:
+        """Classify a block of draws, number `first` and the next: units (B, M, C, H, W) of the examples in
+        rows (M,)."""
         if self.gamma == 0:
             return
         whole = not self.rules and len(rows) == len(self.batch.ids)
@@ -297,6 +298,9 @@ class _Radius:
                 return
         block = len(units)
         copied = self.batch if whole and block == 1 else self.batch.take(rows.repeat(block))
+        if copied.draw is not None:  # a randomised model has a draw of its own for each copy
+            numbers = torch.arange(first, first + block, device=rows.device)
+            copied = copied.at_draw(numbers.repeat_interleave(len(rows)))
         noisy = noise.apply(copied.images, units.flatten(0, 1), self.gamma)
         if not self.rules:
             right, unsure = self.classifier.search(copied, noisy)

@@ -84,6 +84,9 @@ class CleanOutput(Output):
     def measure(self, batch: Batch) -> Tensor:
         return rows_of(batch, batch.clean_logits, self.detail)
 
+    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        return batch.images, {}
+
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
         return accuracy_entries(self, outcomes)
 
@@ -190,14 +193,16 @@ def _attempt(
 ) -> tuple[Tensor, Tensor]:
     """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
     # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
-    whole = method.batch_dependent
+    whole = method.batch_dependent or batch.undivided
     decides = batch.model if model is batch.fast_model is not batch.model else None
+    from rbtools.attacks.whole_batch import WholeBatch
     from rbtools.evaluation.fast_model import CountingModel
 
     counting = CountingModel(model, None if whole else batch.chunk_size, decides)
-    counting.begin(len(batch.ids))
+    counting.begin(len(batch.ids) * method.draws_each)
     draws = batch.draws(f"attack.{method.name}")
-    perturbed, findings = lattice.run(method, counting, batch.images, batch.labels, draws)
+    together = WholeBatch(counting, method, batch.images, batch.labels) if batch.undivided else None
+    perturbed, findings = lattice.run(method, together or counting, batch.images, batch.labels, draws)
     if perturbed.shape != batch.images.shape:
         raise RbError(
             f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
@@ -210,10 +215,14 @@ def _attempt(
             " that the gradient of the model is finite there."
         )
     perturbed = lattice.project(perturbed, batch.images, method)
+    if together is not None:
+        findings = {}  # they are of searches that follow one example
+        if method.iterate != "last":
+            perturbed = lattice.project(together.chosen(perturbed), batch.images, method)
     logits = batch.logits(perturbed)
     sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
     if counting.backwards and not again:
-        sums |= {"started": len(perturbed), "zero_gradient": counting.zero_gradients}
+        sums |= {"started": len(perturbed) * method.draws_each, "zero_gradient": counting.zero_gradients}
     loss = method.loss_for(logits.shape[1])
     if loss is not None:
         sums[f"loss.{loss}"] = len(perturbed)
@@ -227,6 +236,14 @@ def _attempt(
     for name, value in sums.items():
         totals[name] = totals.get(name, 0.0) + float(value)
     return perturbed, logits
+
+
+def attempted(batch: Batch, method: Attack, model: nn.Module) -> tuple[Tensor, dict[str, float]]:
+    """The images of an attack on a model, all of them attacked, and sums over the examples."""
+    totals: dict[str, float] = {}
+    if method.eps == 0:
+        return batch.images, totals
+    return _attempt(batch, method, model, totals)[0], totals
 
 
 @dataclass(frozen=True)
@@ -260,7 +277,9 @@ class AttackOutput(Output):
 
     def key_fields(self) -> dict[str, Any]:
         ladder = {"ladder": list(self.ladder)} if self.ladder else {}
-        return {**method_key("attack", "attack", self.method), **ladder, **rows_key(self.detail)}
+        # Means over draws were of one draw after the other, and broke an example by the mean.
+        mean = {"eot_version": 2} if self.method.draws_each > 1 else {}
+        return {**method_key("attack", "attack", self.method), **ladder, **rows_key(self.detail), **mean}
 
     def postprocess_key(self) -> dict[str, Any]:
         # Earlier versions called ensembles of other attacks aa, like AutoAttack: their entries are computed
@@ -280,10 +299,17 @@ class AttackOutput(Output):
     def entry_template(self) -> list[dict[str, Any]]:
         loss = self.method.loss
         ladder = {"ladder": list(self.ladder)} if self.ladder else {}
-        return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder}]
+        mean = {"eot_mean": self.method.mean_of} if self.method.draws_each > 1 else {}
+        return [{"metric": self.metric, **attack_settings(self.method, loss=loss), **ladder, **mean}]
+
+    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        return attempted(batch, self.method, batch.model)
+
+    def about(self, totals: Mapping[str, float], n: int) -> dict[str, Any]:
+        return diagnostics.of_attack(self.method, totals, n)
 
     def entries(self, outcomes: np.ndarray, totals: Mapping[str, float]) -> list[dict[str, Any]]:
-        fields = diagnostics.of_attack(self.method, totals, len(outcomes))
+        fields = self.about(totals, len(outcomes))
         return [entry | fields for entry in accuracy_entries(self, outcomes)]
 
 
@@ -368,9 +394,11 @@ class CorruptionOutput(Output):
         return {**key, "severity": self.severity, **rows_key(self.detail)}
 
     def measure(self, batch: Batch) -> Tensor:
+        return rows_of(batch, batch.logits(self.judged_images(batch)[0]), self.detail)
+
+    def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         draws = batch.draws(f"corruption.{self.corruption.name}")
-        logits = batch.logits(self.corruption(batch.images, self.severity, draws))
-        return rows_of(batch, logits, self.detail)
+        return self.corruption(batch.images, self.severity, draws), {}
 
     def entry_template(self) -> list[dict[str, Any]]:
         name, severity = self.corruption.name, self.severity

@@ -19,7 +19,8 @@ class Selection:
     n: the first so many examples of the split's fixed order; None is all of them. indices: a file's name, or
     the examples themselves (datasets.indices.Indices). archive: a folder of corrupted images, used in place
     of clean ones. weights: a folder of published weights; member: the name of one of several networks in a
-    file. allow_code: networks that are the user's own code may run; no record and no file can set it.
+    file. allow_code: networks that are the user's own code may run; no record and no file can set it. defend:
+    the stages in front of the network (defences.stages.Stages).
     """
 
     dataset: str | None = None
@@ -33,6 +34,7 @@ class Selection:
     weights: str | None = None
     member: str | None = None
     allow_code: bool = False
+    defend: Any = None
 
 
 @dataclass(frozen=True)

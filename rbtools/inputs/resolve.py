@@ -88,8 +88,15 @@ def hash_of(path: str, run: Run) -> str:
 def load_model(record: dict[str, Any], data: Data | None, run: Run, device: torch.device) -> nn.Module:
     """The record's network with its weights and normalisation: eval mode, parameters frozen.
 
-    Without data it is for the image shape that the file was recognised with. Raises RbError.
+    With stages in the run's selection it is behind them. Without data it is for the image shape that the file
+    was recognised with. Raises RbError.
     """
+    model = _load_bare(record, data, run, device)
+    stages = run.selection.defend
+    return model if stages is None else stages.before(model).eval()
+
+
+def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torch.device) -> nn.Module:
     from rbtools.models import checkpoint
 
     if isinstance(record, InMemory):
@@ -134,6 +141,17 @@ class Inputs:
         """The name of the checkpoint. Raises RbError as `checkpoint_name` does."""
         return checkpoint_name(self.record, self.run)
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a key that name the model and the data."""
+        return {
+            "checkpoint": self.checkpoint,
+            "arch": identity(self.record["arch"]),
+            "data": self.data.fingerprint,
+            "split": self.data.split,
+            **({} if (stages := self.run.selection.defend) is None else stages.key_fields()),
+        }
+
     def on(self, split: str, **changes: Any) -> Inputs:
         """The same record on another split, or with other options of the run."""
         run = self.run.changed(**changes)
@@ -149,7 +167,8 @@ class Inputs:
         what = identity(arch)
         if what.get("space") == "checkpoint":
             what["checkpoint"] = self.checkpoint  # a program has no further description of its network
-        network = partial(self.load_model, torch.device("cpu"))
+        bare = self.run.changed(defend=None)
+        network = partial(load_model, self.record, self.data, bare, torch.device("cpu"))
         return resources.threads_for(self.run, arch, trial=Trial(what, self.data.about.shape, network))
 
     def record_with_data(self) -> dict[str, Any]:

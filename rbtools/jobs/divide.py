@@ -63,15 +63,10 @@ def free_tiles(
 def is_divided(
     outputs: Sequence[Output], n: int, device: torch.device, shape: Sequence[int], run: Run
 ) -> bool:
-    """Whether several processes share the batches: not if an attack draws for the whole batch."""
-    if not run.placement.divide or draws_for_batches(outputs, run):
+    """Whether several processes share the batches: not where one has to compute all."""
+    if not run.placement.divide or any(output.undivided for output in outputs):
         return False
     return len(cut(outputs, n, device, shape, run.placement.workers)) > 1
-
-
-def draws_for_batches(outputs: Sequence[Output], run: Run) -> bool:
-    """Whether random numbers depend on the batch. Then it is not divided, though other batches are."""
-    return run.placement.divide and any(output.batch_dependent for output in outputs)
 
 
 class Shared:

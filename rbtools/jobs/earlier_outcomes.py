@@ -23,6 +23,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation.base import Outcomes, Output
 from rbtools.evaluation.certified import CertifiedOutput, SmoothingOutput
 from rbtools.evaluation.distances import DistanceOutput
+from rbtools.evaluation.oblivious import ObliviousOutput
 from rbtools.evaluation.probabilistic import NoisyCopiesOutput, SequentialOutput
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput, right
 from rbtools.jobs import evaluate_record
@@ -200,13 +201,15 @@ def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
     store = inputs.run.store
     if store.folder is None or not store.folder.exists():
         return
-    wanted = evaluate_record.inputs_fields(inputs)
+    wanted = {"defend": None, "backward": None, **evaluate_record.inputs_fields(inputs)}
     for folder, stamp in _folders(store):
         for checkpoint, key, metric in _evaluations_in(str(store.folder), folder, stamp):
             fields = _key_fields(store, key) if checkpoint == inputs.checkpoint else None
             if fields is None or {field: fields.get(field) for field in wanted} != wanted:
                 continue
-            if fields.get("column", {}).get("kind") in ("attack", "distance"):
+            column = fields.get("column", {})
+            oblivious = column.get("source") == ObliviousOutput.source
+            if column.get("kind") in ("attack", "distance") and not oblivious:
                 yield StoredEvaluation(metric, fields)
 
 
@@ -322,7 +325,7 @@ class ImageOutcomes:
         if entry.get("value") is None or not isinstance(entry.get("n"), int):
             return
         for stored, key in self._results.get((str(record.get("checkpoint")), str(entry.get("metric"))), ()):
-            compared = {"value", *results.protocol(stored)} - {"metric"}
+            compared = {"value", "defend", "backward", *results.protocol(stored)} - {"metric"}
             if any(stored.get(name) != entry.get(name) for name in compared):
                 continue
             kept = _stored_result(self._store, key)

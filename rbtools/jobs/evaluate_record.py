@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
+from rbtools.evaluation.adapting import AdaptingTask, image_by_image
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput, right
@@ -25,12 +26,11 @@ from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import divide, model_checks
+from rbtools.jobs import divide, model_checks, randomness
 from rbtools.jobs.evidence import logits_of
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import answers, dumps, metric_name, results
 from rbtools.rng import seed_fields
-from rbtools.spaces.identity import identity
 from rbtools.store import digest
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]
     with another protocol.
     """
     inputs = resolve_inputs(record, run)
+    task = randomness.judged(inputs, task)
     check_entries(inputs.record, expected_entries(inputs, task), run)
     record, entries, implicit_entries = measured_entries(inputs, task)
     for entry in implicit_entries:
@@ -84,7 +85,8 @@ def measured_entries(inputs: Inputs, task: EvalTask) -> tuple[dict[str, Any], En
     entries, implicit_entries = task_entries(inputs, task)
     model_checks.report_checks(inputs.record, [*entries, *implicit_entries], inputs.run)
     report_warnings(entries, inputs.run)
-    record = with_classes(inputs.record_with_data(), inputs, [*entries, *implicit_entries])
+    record = randomness.marked(inputs.record_with_data(), inputs)
+    record = with_classes(record, inputs, [*entries, *implicit_entries])
     return record, entries, implicit_entries
 
 
@@ -99,8 +101,10 @@ def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> di
 
 
 def report_warnings(entries: Sequence[Entry], run: Run) -> None:
-    """Print the warnings of the entries."""
+    """Print the warnings of the entries, once of the three of a randomised model."""
     for entry in entries:
+        if "verdict_draws" in entry and entry["metric"].endswith(metric_name.FORMS):
+            continue
         for warning in entry.get("warnings", ()):
             if warning == NO_FAST_MODEL:
                 continue  # the refusal of the fast copy already gave the reason
@@ -129,13 +133,15 @@ def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) ->
 def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
     if run.name_as is None:
         return entries
-    if len(entries) != 1:
+    first = entries[0]["metric"] if entries else ""
+    forms = [entry["metric"].removeprefix(first) for entry in entries]
+    if forms not in ([""], ["", *metric_name.FORMS]):
         more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
         names = ", ".join(entry["metric"] for entry in entries[:4]) + more
         raise RbError(
             f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
         )
-    return [{**entries[0], "metric": run.name_as}]
+    return [{**entry, "metric": f"{run.name_as}{form}"} for entry, form in zip(entries, forms, strict=True)]
 
 
 def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
@@ -160,12 +166,31 @@ def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
 def _common(output: Output, inputs: Inputs) -> Entry:
     """The fields of an output's entries that describe its examples and its random numbers."""
     seed = seed_fields(inputs.run.settings.seed) if output.random else {}
-    return {"split": inputs.data.split, **inputs.data.protocol(), **seed}
+    return {
+        "split": inputs.data.split,
+        **inputs.data.protocol(),
+        **_stages_fields(output, inputs.run),
+        **seed,
+    }
+
+
+def _stages_fields(output: Output, run: Run) -> Entry:
+    """The fields that name the stages in front of the network and, if the attack went through them, how their
+    gradients were taken."""
+    stages = run.selection.defend
+    if stages is None:
+        return {}
+    (template, *_) = output.entry_template()
+    by_gradient = template.get("attack") not in (None, "square", "noise")
+    through = by_gradient and not metric_name.of_other_network(template["metric"])
+    return {"defend": stages.text, **({"backward": stages.backwards} if through else {})}
 
 
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
+    if run.settings.adapts is not None and not isinstance(task, AdaptingTask):
+        raise image_by_image(task)
     units = _cache_units(inputs, task)
     save = None
     if task.save is not None:
@@ -220,13 +245,7 @@ def outcome_fields(inputs: Inputs, output: Output) -> dict[str, Any]:
 
 def inputs_fields(inputs: Inputs) -> dict[str, Any]:
     """Those of these fields that name the model, the data and the version of the outcomes."""
-    return {
-        "version": VERSION,
-        "checkpoint": inputs.checkpoint,
-        "arch": identity(inputs.record["arch"]),
-        "data": inputs.data.fingerprint,
-        "split": inputs.data.split,
-    }
+    return {"version": VERSION, **inputs.fields}
 
 
 def known_outcomes(inputs: Inputs, task: EvalTask) -> list[np.ndarray]:
@@ -374,7 +393,10 @@ def _compute(
     missing = [i for i, entries in enumerate(computed) if entries is None]
     if any(units[i].output.needs_other_outputs for i in missing):
         missing = list(range(len(units)))
-    outcomes = [Outcomes(run.store, units[i].outcomes_key, anew=bool(save)) for i in missing]
+    outcomes = [
+        Outcomes(run.store, unit.outcomes_key, anew=bool(save), least=n if unit.output.in_one_run else 0)
+        for unit in map(units.__getitem__, missing)
+    ]
     checks = None
     if any(len(stored) < n for stored in outcomes):
         outputs = [units[i].output for i in missing]
@@ -423,7 +445,7 @@ def _run_batches(
         if helping and not divided:
             return None
         with run.report.clock.stage("model"):
-            model = inputs.load_model(chosen)
+            model = randomness.load(inputs, chosen)
         if not helping and any(isinstance(output, CleanOutput) for output in outputs):
             with run.report.clock.stage("look"):
                 checks = model_checks.check_outputs(model, record, data, n, chosen, run)
@@ -434,11 +456,9 @@ def _run_batches(
                 take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), claims))
             elif divided:
                 share = divide.Shared(run.store, run.placement.workers, helping=helping)
-            elif run.placement.workers > 1 and divide.draws_for_batches(outputs, run):
-                run.report.notify(
-                    f"{task.title} draws its random numbers for a whole batch, so one process computes all of"
-                    " it."
-                )
+            elif run.placement.divide and run.placement.workers > 1:
+                for reason in {output.undivided for output in outputs if output.undivided}:
+                    run.report.notify(f"{task.title} {reason}, so one process computes all of it.")
             with run.report.clock.stage(task.title):
                 dataset = data.load()
                 examples = Examples(dataset.images, dataset.labels, data.order(dataset.labels)[:n])
@@ -462,7 +482,7 @@ def _run_batches(
 
 def _claim(output: Output, key: str, inputs: Inputs) -> dict[str, Any]:
     """The fields of FILE.adv, or of a folder of PNGs, that identify its claim."""
-    (entry,) = output.entry_template()
+    entry = output.entry_template()[0]
     (named,) = _renamed([_named_entry({**entry, **_common(output, inputs)}, inputs)], inputs.run)
     return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "key": key}
 

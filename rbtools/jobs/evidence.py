@@ -34,6 +34,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from rbtools.defences import stages
 from rbtools.errors import RbError
 from rbtools.execution import device
 from rbtools.execution.run import Run
@@ -384,7 +385,7 @@ def verify_evidence(
         header = header_of(one)
         try:
             with_weights = record if weights is None else with_file(record, weights, run, hints)
-            inputs = resolve_inputs(with_weights, run, str(header.get("split", "test")))
+            inputs = resolve_inputs(with_weights, with_stages(run, header), str(header.get("split", "test")))
         except OtherCheckpoint as other:
             claimed = _claim(record, header).get("value")
             verdict = {"verdict": "differs", "claimed": claimed, "reason": str(other)}
@@ -398,6 +399,14 @@ def verify_evidence(
     if not entries:
         raise RbError(f"{path} has no images of this model. Expected those that rb-attack saved for it.")
     return {**record, "verify": {**consistency.summary(record), "entries": entries}}
+
+
+def with_stages(run: Run, header: Mapping[str, Any]) -> Run:
+    """The run with the stages in front of the network that a file names. Raises RbError for unknown ones."""
+    if "defend" not in header:
+        return run
+    chosen = stages.parse(str(header["defend"]), allow_code=run.selection.allow_code)
+    return run.changed(defend=stages.Stages(chosen))
 
 
 def _claim(record: Mapping[str, Any], header: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -430,7 +439,7 @@ def _of_another(inputs: Inputs, header: Mapping[str, Any], claim: Mapping[str, A
     split = metric_name.parse(name).split
     if claim.get("split", split) != split:
         return f"{name} is of the {split} images by its name, and of {claim['split']} by the claim"
-    facts = {fact: claim.get(fact) for fact in ("eps", "norm", "n", "value", "grid")}
+    facts = {fact: claim.get(fact) for fact in ("eps", "norm", "n", "value", "grid", "defend")}
     facts = {"checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "split": split, **facts}
     for fact, value in facts.items():
         there = header.get(fact, "test" if fact == "split" else None)

@@ -1,7 +1,7 @@
 """Checks of a user's model on its first images, before long computations.
 
 They find the usual errors in a checkpoint: a wrong normalisation, another order of classes, a softmax at the
-end, train mode.
+end. (Train mode and randomness: jobs/randomness.py.)
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from rbtools.inputs.data import Data
 
 FIRST = 128  # images
-FEW = 32  # images for checks with repeated passes
-SAME = 1e-3  # outputs that differ by less than this share of the logits' range count as equal
+FEW = 32  # images on which a normalisation is tried first
 PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
 SURE = ("checkpoint", "published training")  # sources of a normalisation that is certain
@@ -86,7 +85,10 @@ def _name(record: Mapping[str, Any]) -> str:
 
 
 def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
-    with torch.no_grad():
+    from rbtools.rng.foreign import ExampleNumbers
+
+    # the same numbers each time, where the model is randomised
+    with torch.no_grad(), ExampleNumbers(0, "check", torch.arange(len(images), device=images.device), 0):
         logits = model(images)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (len(images), classes):
         problem = (
@@ -112,24 +114,6 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
             "it ends in a softmax: attacks need logits, and a softmax hides the gradient from them, so robust"
             " accuracies come out too high. Leave the last layer out"
         )
-    near = SAME * float(logits.max() - logits.min()) + 1e-6
-
-    def differs(part: Tensor) -> bool:
-        return float((_logits(model, part, logits.shape[1]) - logits[: len(part)]).abs().max()) > near
-
-    # A few images again: in another batch and a second time. If that differs, find out which of the two.
-    if not differs(images[: min(FEW, (len(images) + 1) // 2)]):
-        return warnings
-    if len(images) == 1 or differs(images):
-        warnings.append(
-            "it is not deterministic: the same images give other outputs the second time. Results do not"
-            " repeat, and attacks need an average over its outputs (dropout or noise in the forward pass?)"
-        )
-    else:
-        warnings.append(
-            "it is in train mode: what it gives for an image depends on the others of the batch. Call"
-            " model.eval() before it is saved, and leave the choice to module.training"
-        )
     return warnings
 
 
@@ -151,12 +135,17 @@ def _other_normalisation(
     """The normalisation with which significantly more images are correct; None if the file has its own. Each
     kind is tried on a few images, and on all images if it is better on those.
     """
+    from rbtools.defences.defended import bare as without_stages
     from rbtools.models.normalize import Preprocessed
     from rbtools.models.statistics import Known, kinds, normalised
 
     if _source(record) in SURE:
         return None
+    randomised = bool(getattr(model, "randomised", False))
+    inner: Any = model.network if randomised else model
+    model = without_stages(inner)
     bare = model.network if isinstance(model, Preprocessed) else model
+    deviations = 4 if randomised else 2  # a randomised model differs between any two of the tries
     pairs = normalizations(data)
     inputs = images.cpu()
 
@@ -169,8 +158,8 @@ def _other_normalisation(
     for name in kinds(pairs):
         if _gain(now[:FEW], right(pairs[name], FEW)) > 0:
             on_all = right(pairs[name], len(images))
-            # Two standard deviations of the gain if either outcome were right by chance where they differ.
-            if _gain(now, on_all) > 2 * math.sqrt(int(now.ne(on_all).sum())):
+            # Standard deviations of the gain if either outcome were right by chance where they differ.
+            if _gain(now, on_all) > deviations * math.sqrt(int(now.ne(on_all).sum())):
                 better[name] = on_all
     if not better:
         return None

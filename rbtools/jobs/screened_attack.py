@@ -20,13 +20,14 @@ import orjson
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.apgd import APGDMargin
 from rbtools.datasets import indices
+from rbtools.errors import RbError
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.probabilistic import margin
 from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
-from rbtools.jobs import evaluate_record
+from rbtools.jobs import evaluate_record, randomness
 from rbtools.jobs.earlier_outcomes import ScreenSource, ScreenSources
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
@@ -157,6 +158,8 @@ def run_two_phase(record: dict[str, Any], request: TwoPhaseRequest, run: Run) ->
 
 def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str, Any]:
     inputs = resolve_inputs(record, run)
+    if randomness.found(inputs).randomised:
+        raise RbError("--two-phase has no verdict by rates, and this model is randomised: leave it out.")
     sources = ScreenSources(inputs)
     estimates = [TwoPhaseEvaluation(inputs, request, eps, sources) for eps in request.eps]
     expected = [estimate.expected() for estimate in estimates]

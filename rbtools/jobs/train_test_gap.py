@@ -12,7 +12,7 @@ from rbtools.evaluation.base import EvalTask
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import model_checks
+from rbtools.jobs import model_checks, randomness
 from rbtools.jobs.evaluate_record import (
     add_entries,
     check_entries,
@@ -39,6 +39,7 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     """
     with _both_splits():
         test = resolve_inputs(record, run.changed(split="test"))
+        task = randomness.judged(test, task)
         record, gaps = test.record, task.gaps
         of_test, of_train = _images(test, run)
         train = test.on("train", n=n_train or run.selection.n, indices=of_train)
@@ -61,7 +62,7 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     entries[side] = task_entries(sides[side], task) if there is None else (there, [])
     (on_test, clean_test), (on_train, clean_train) = entries["test"], entries["train"]
     model_checks.report_checks(record, [*on_test, *clean_test], run)
-    record = test.record_with_data()
+    record = randomness.marked(test.record_with_data(), test)
     for split, (requested, clean) in entries.items():
         record = with_classes(record, sides[split], [*requested, *clean])
     for entry in (*clean_test, *clean_train, *on_test, *on_train):

@@ -63,7 +63,7 @@ def summarize_adv(record: dict[str, Any], path: str, count: int, run: Run) -> Ad
     checkpoint, and for a record whose model or data are missing.
     """
     header = evidence.header_of(path)
-    inputs = resolve_inputs(record, run, str(header.get("split", "test")))
+    inputs = resolve_inputs(record, evidence.with_stages(run, header), str(header.get("split", "test")))
     for name, value in (("checkpoint", inputs.checkpoint), ("data", inputs.data.fingerprint)):
         if header.get(name) != value:
             raise RbError(

@@ -69,6 +69,13 @@ _REFERENCES = (
         *(2019, "IEEE Conference on Computer Vision and Pattern Recognition", "1811.09600"),
     ),
     CitedWork(
+        "dong2018boosting",
+        "Dong, Yinpeng and Liao, Fangzhou and Pang, Tianyu and Su, Hang and Zhu, Jun and Hu, Xiaolin and Li,"
+        " Jianguo",
+        "Boosting Adversarial Attacks with Momentum",
+        *(2018, "IEEE Conference on Computer Vision and Pattern Recognition", "1710.06081"),
+    ),
+    CitedWork(
         "hendrycks2019benchmarking",
         "Hendrycks, Dan and Dietterich, Thomas",
         "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
@@ -133,6 +140,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "fgsm": ("goodfellow2015explaining",),
     "pgd": ("madry2018towards",),
     "cw": ("carlini2017towards", "madry2018towards"),
+    "mi-fgsm": ("dong2018boosting",),
     "cw-l2": ("carlini2017towards",),
     "apgd-ce": _AUTO,
     "apgd-dlr": _AUTO,

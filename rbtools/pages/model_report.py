@@ -235,10 +235,52 @@ def _images(parts: ReportParts) -> tuple[str, str]:
 
 def _checklist(record: Record, parts: ReportParts) -> tuple[str, str]:
     rows = []
-    for name, says, holds in [*_of_entries(record), *parts.checks]:
+    for name, says, holds in [*_adaptive(record), *_of_entries(record), *parts.checks]:
         word = "not tested" if holds is None else "holds" if holds else "fails"
         rows.append([("", text(name)), ("hint" if holds is None else word, word), ("", text(says))])
     return "Checklist", _table(("test", "", "what it says"), rows)
+
+
+def _adaptive(record: Record) -> list[tuple[str, str, bool | None]]:
+    """Whether attacks were adaptive: through the stages in front of the network, by means over the draws of a
+    randomised one, and which gradients were replaced."""
+    entries = [entry for entry in record.get("evals") or () if isinstance(entry, Mapping)]
+    attacked = [entry for entry in entries if "attack" in entry and "measure" not in entry]
+    names = [str(entry.get("metric")) for entry in attacked]
+    rows: list[tuple[str, str, bool | None]] = []
+    if stages := list(dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)):
+        kinds = ("oblivious", "transfer")
+        others = [kind for kind in kinds if any(kind in name.split(".") for name in names)]
+        adaptive = [
+            entry
+            for entry in attacked
+            if "defend" in entry and not {*kinds} & {*str(entry.get("metric")).split(".")}
+        ]
+        ran = ["adaptive"] if adaptive else []
+        says = f"of {', '.join(stages)}; examples that were run: {', '.join([*ran, *others]) or 'none'}"
+        rows.append(("adaptive attack", says, bool(adaptive)))
+        for entry in adaptive:
+            ways = zip(str(entry["defend"]).split(","), entry.get("backward") or (), strict=False)
+            replaced = [f"{stage}: {way}" for stage, way in ways if way != "own"]
+            if replaced:
+                rows.append(("gradients replaced (BPDA)", ", ".join(replaced), "none" not in str(replaced)))
+    if record.get("randomised"):
+        means = [
+            entry
+            for entry in attacked
+            if isinstance(entry.get("eot"), int) and entry["eot"] > 1
+            if not str(entry.get("metric")).endswith(metric_name.FORMS)
+        ]
+        if not means:
+            rows.append(("EOT", "the model is randomised, and no attack took means over its draws", False))
+        for entry in means:
+            short = [text for text in entry.get("warnings") or () if "pilot stopped" in str(text)]
+            says = f"{entry['metric']}: means of the {entry.get('eot_mean')} over {entry['eot']} draws"
+            rows.append(("EOT", f"{says}; {short[0]}" if short else says, not short))
+    if not rows and attacked:
+        says = "nothing is in front of the network and nothing in it is random: attacks go through all of it"
+        rows.append(("adaptive attack", says, True))
+    return list(dict.fromkeys(rows))
 
 
 def _of_entries(record: Record) -> list[tuple[str, str, bool | None]]:

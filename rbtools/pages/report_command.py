@@ -150,9 +150,10 @@ def report(
     """Write a report on one model, for a paper's appendix or a review: HTML in one file.
 
     It has all results with their intervals and settings, curves over eps, radius and severity, the worst
-    adversarial images with their differences, a checklist (the five tests of rb-attack check, AutoAttack's
-    flags, whether the network's verdicts repeat: five of each image, and their majority), the row of a LaTeX
-    table, the command lines that remake the results, and BibTeX of the methods.
+    adversarial images with their differences, a checklist (whether attacks were adaptive, which gradients
+    were replaced, whether means over draws sufficed, the five tests of rb-attack check, AutoAttack's flags,
+    whether the network's verdicts repeat: five of each image, and their majority), the row of a LaTeX table,
+    the command lines that remake the results, and BibTeX of the methods.
 
     \b
     Examples:

@@ -127,14 +127,15 @@ def _kind(name: str, entry: Entry) -> _Kind:
 @lru_cache(maxsize=8192)
 def _cached_kind(name: str, fields: tuple[str, ...], converted: bool) -> _Kind:
     parts = metric_name.parse(name)
-    plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, "transfer"}
+    plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, *metric_name.OF_OTHERS}
     published = converted or "published" in fields or "rounding" in fields
     distance = "attack" in fields or "certificate" in fields
+    bare = metric_name.parse(metric_name.without_form(name)) if "verdict_draws" in fields else parts
     share = plain and (
-        parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
-        or (parts.over in ("eps", "severity") and (distance or "corruption" in fields) and not parts.suffix)
+        bare.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
+        or (bare.over in ("eps", "severity") and (distance or "corruption" in fields) and not bare.suffix)
     )
-    counted = plain and not (published or parts.suffix or "two_phase" in fields or "records" in fields)
+    counted = plain and not (published or parts.suffix or {"two_phase", "records", "draws_error"} & {*fields})
     if "corruption" in fields:
         counted = counted and "severity" in fields
     else:
@@ -267,7 +268,7 @@ def _units(record: Record, measured: Sequence[_Measured]) -> _Findings:
             yield name, "unit", says
         attack, steps = entry.get("attack"), entry.get("steps")
         stem = parts.stem.split(".")[-1]
-        if attack in ("pgd", "cw") and type(steps) is int and stem != f"{attack}{steps}":
+        if attack in ("pgd", "cw", "mi-fgsm") and type(steps) is int and stem != f"{attack}{steps}":
             yield name, "unit", f"{name} is of {attack} with {steps} steps by its entry."
 
 
@@ -283,12 +284,13 @@ def _parts(record: Record, measured: Sequence[_Measured]) -> _Findings:
             if train and tested and both and not _equal(value, train.value - tested.value, 1e-6):
                 says = f"train - test is {train.value:.6g} - {tested.value:.6g}."
                 yield name, "parts", f"{name} is {value:.6g}, but {says}"
-        broken = entry.get("broken_by")
-        if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
-            total = sum(count for count in broken.values() if type(count) is int)
-            if value * entry["n"] + total > entry["n"] + _COUNT:
-                says = f"{name} is {value:.6g} of n {entry['n']}, but broken_by counts {total} images."
-                yield name, "parts", says
+        for field in ("broken_by", "broken_by_source"):
+            broken = entry.get(field)
+            if isinstance(broken, Mapping) and kind.counted and _is_number_of_images(entry.get("n")):
+                total = sum(count for count in broken.values() if type(count) is int)
+                if value * entry["n"] + total > entry["n"] + _COUNT:
+                    says = f"{name} is {value:.6g} of n {entry['n']}, but {field} counts {total} images."
+                    yield name, "parts", says
         if parts.stem == "corrupt" and parts.of and parts.suffix == "mean" and not kind.published:
             names = [f"corrupt.{parts.of}.{severity}" for severity in range(1, 6)]
             five = [by_name[one] for one in names if one in by_name]
@@ -343,12 +345,14 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
         result
         for result in measured
         if result.kind.share and result.kind.parts.over == "eps" and "attack" in result.entry
-        if "transfer" not in result.kind.parts.prefixes
+        if metric_name.OF_OTHERS.isdisjoint(result.kind.parts.prefixes)
     ]
     of_clean = {result.name: result for result in measured if result.kind.parts.stem == "acc"}
     for attacked in attacks:
         clean = of_clean.get(metric_name.split_name("acc", attacked.kind.parts.split))
-        if clean is not None and (p := _by_chance(clean, attacked, paired=True)) < LEVEL:
+        if clean is None or clean.entry.get("defend") != attacked.entry.get("defend"):
+            continue
+        if (p := _by_chance(clean, attacked, paired=True)) < LEVEL:
             says = f"{attacked.name} is {attacked.value:.6g}, but acc is only {clean.value:.6g}{_test(p)}."
             yield attacked.name, "above clean", says
     at = [(result, eps) for result in attacks if (eps := result.eps) is not None]
@@ -360,7 +364,7 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
             # Not for FGSM and noise: a single step may overshoot, so that a larger distance raises accuracy.
             closer = eps < farther and alike and low.entry["attack"] not in ("fgsm", "noise")
             weaker = _is_autoattack(high.entry) and low.entry["attack"] != "aa" and _equal(eps, farther)
-            if not (closer or weaker) or not _same_data(low.entry, high.entry, "source", "attacked", "grid"):
+            if not (closer or weaker) or not _same_data(low.entry, high.entry, *_SETTINGS):
                 continue
             if (p := _by_chance(low, high, paired=False)) < LEVEL:
                 says = f"{high.name} is {high.value:.6g}, but {low.name} is {low.value:.6g}{_test(p)}."
@@ -379,12 +383,16 @@ def _certificates(record: Record, measured: Sequence[_Measured]) -> _Findings:
             continue
         for attacked, eps in bounds:
             within = "attack" in attacked.entry and eps <= radius * (1 + _EXACT)
-            if not within or not _same_data(bound.entry, attacked.entry):
+            if not within or not _same_data(bound.entry, attacked.entry, "defend"):
                 continue
             p = _by_chance(attacked, bound, paired=True, flipped=0.0)
             if p < LEVEL:
                 says = f"{bound.name} is certified to be {bound.value:.6g}, but {attacked.name} is only"
                 yield bound.name, "certified above attacked", f"{says} {attacked.value:.6g}{_test(p)}."
+
+
+# Settings that may explain that an attack is weaker than another one.
+_SETTINGS = ("source", "attacked", "grid", "defend", "backward")
 
 
 def _same_data(entry: Entry, other: Entry, *more: str) -> bool:

@@ -22,7 +22,10 @@ _LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
+# Prefixes of accuracies on the examples of another model (transfer) or of the network without its stages.
+OF_OTHERS = frozenset(("transfer", "oblivious"))
 _OVER = {"correct": "", "all": "-all"}  # which images a probabilistic metric is over
+FORMS = (".majority", ".every")  # of an accuracy under draws of a randomised model, besides the mean
 _SUMMARY = r"(?:mean|median|min|max|sum)\((.*)\)"
 # The heading of a narrow column is broken before numbers (such as 0.05) and words.
 _PIECE = r"\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
@@ -194,6 +197,11 @@ def without_split(metric: str) -> str:
     return metric
 
 
+def without_form(metric: str) -> str:
+    """The metric of a randomised model without `.majority` or `.every`."""
+    return metric.removesuffix(FORMS[0]).removesuffix(FORMS[1])
+
+
 def higher_is_better(metric: str) -> bool:
     """Whether higher is better; True for a name that does not show it.
 
@@ -210,10 +218,10 @@ def higher_is_better(metric: str) -> bool:
 
 def is_share(metric: str) -> bool:
     """Whether the metric is a share of images or copies, or a difference of two such (`ge.acc`)."""
-    parts = parse(without_split(metric))
+    parts = parse(without_form(without_split(metric)))
     if parts.is_ge:
         parts = parts.rest()
-    if {*parts.prefixes} - {"transfer"}:
+    if {*parts.prefixes} - OF_OTHERS:
         return False
     if parts.suffix:
         return parts.stem == "corrupt" and parts.suffix == "mean"
@@ -221,10 +229,15 @@ def is_share(metric: str) -> bool:
     return parts.stem in shares or parts.over in ("eps", "severity")
 
 
+def of_other_network(metric: str) -> bool:
+    """Whether its adversarial examples are of another network than the one that classified them."""
+    return not OF_OTHERS.isdisjoint(parse(metric).prefixes)
+
+
 def is_share_of_images(metric: str) -> bool:
     """Whether the metric is a share of images, each of which counts or does not: no share of noisy copies,
     no mean over corruptions, no gap between splits."""
-    parts = parse(without_split(metric))
+    parts = parse(without_form(without_split(metric)))
     return is_share(metric) and not (parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all"))
 
 

@@ -64,6 +64,7 @@ RECORD = (
         " robustbench finds its published values by it",
     ),
     Field("aggregated", "protocol", "of rb-rank --aggregate: how many records were averaged, and which"),
+    Field("randomised", "label", "true where the model gives other logits for the same image"),
     Field("metrics", "result", "the results: a name and a number. Flat, so that every program can read it"),
     Field("evals", "result", "how each of them was measured, an entry per metric; see rb-entry(5)"),
     Field(
@@ -151,10 +152,29 @@ _PROTOCOL = {
         ("seed", "the seed"),
         ("draws", "the generator"),
         ("init_seed", "the seed of fresh weights"),
+        (
+            "verdict_draws",
+            "of a randomised model: the draws of each verdict. NAME is the mean accuracy over draws,"
+            " NAME.majority the share of images that most draws classify correctly, NAME.every of those that"
+            " every one of the draws does",
+        ),
     ),
     "arithmetic": (
         ("precision", "the precision of attack searches: fp32 or bf16; fp32 always decides the result"),
         ("compiled", "true where torch.compile was used"),
+        (
+            "adapts",
+            "of a model that adapts: to batch or to stream, and batch, the number of images that it gets at"
+            " once",
+        ),
+    ),
+    "defence": (
+        ("defend", "the stages in front of the network, with their options, as --defend takes them"),
+        (
+            "backward",
+            "of an attack through them: how the gradient of each stage was taken: own, stand-in, none or"
+            " identity (BPDA)",
+        ),
     ),
     "attack": (
         ("attack", "its name in rb-attack"),
@@ -168,8 +188,10 @@ _PROTOCOL = {
             "of rb-attack --two-phase: attacks on all images; the value is of these and the attack together",
         ),
         ("grid", "8bit, where the attacked images have pixels k/255 (--grid 8bit)"),
+        ("eot", "of a randomised model: the draws that each gradient, or score without one, is the mean of"),
+        ("eot_mean", "what that mean is of: loss, logits, or both for an attack with parts"),
         ("attacked", "which images: all, where misclassified ones were attacked too"),
-        ("source", "of a transfer: the attacked model; of a published number: where it is from"),
+        ("source", "of a transfer: the attacked models; of a published number: where it is from"),
     ),
     "certificate": (
         ("certificate", "its method in rb-certify"),
@@ -248,7 +270,13 @@ EVALS = (
     *(Field(name, "protocol", doc, group) for group, fields in _PROTOCOL.items() for name, doc in fields),
     Field("value", "result", "the number, or null where there is none"),
     Field("seconds", "cost", "time; of a stored result that of its computation", "cost", "own"),
-    Field("undecided", "result", "of ProbAcc: images that the draws do not decide", page="own"),
+    Field(
+        "draws_error",
+        "result",
+        "of the mean accuracy of a randomised model: its standard error by the draws, for these images",
+        page="own",
+    ),
+    Field("undecided", "result", "images that the draws do not decide (ProbAcc, NAME.majority)", page="own"),
     Field("confirmed", "cost", "the share of copies that the network itself decided in float32", page="own"),
     Field("device", "label", "where it ran: cpu, cuda, or both joined by +", "label", "own"),
     Field(
@@ -294,7 +322,7 @@ EVALS = (
     Field(
         "source_model",
         "label",
-        "of a transfer: architecture, data set and file of the attacked model, whose checkpoint is source",
+        "of a transfer: architecture, data set and file of each attacked model, whose checkpoint is source",
         "label",
         "omitted",
     ),
@@ -304,6 +332,12 @@ EVALS = (
         "of a score: the smallest and largest value of each term among the compared records",
     ),
     Field("broken_by", "result", "of an attack of several parts: how many images each part broke"),
+    Field(
+        "broken_by_source",
+        "result",
+        "of a transfer from several models: how many images the examples of their ensemble broke, and those"
+        " of each model among the images that were left",
+    ),
     Field(
         "two_phase",
         "result",

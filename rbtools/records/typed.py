@@ -24,8 +24,12 @@ class Entry(TypedDict, total=False):
     seed: Any
     draws: str
     init_seed: Any
+    verdict_draws: int
     precision: str
     compiled: bool
+    adapts: Any
+    defend: str
+    backward: Sequence[str]
     attack: str
     norm: str
     eps: float
@@ -34,6 +38,8 @@ class Entry(TypedDict, total=False):
     ladder: Any
     screen: Any
     grid: Any
+    eot: int
+    eot_mean: str
     attacked: Any
     source: Any
     certificate: str
@@ -88,6 +94,7 @@ class Entry(TypedDict, total=False):
     threeseed: bool
     value: float | None
     seconds: float
+    draws_error: float
     undecided: int
     confirmed: float
     device: str
@@ -107,6 +114,7 @@ class Entry(TypedDict, total=False):
     source_model: Any
     ranges: Any
     broken_by: Any
+    broken_by_source: Any
     two_phase: Any
     distance: Any
     below_floor: Any
@@ -174,6 +182,7 @@ class Record(TypedDict, total=False):
     recognised: dict[str, Any]
     leaderboard: str
     aggregated: dict[str, Any]
+    randomised: bool
     metrics: dict[str, float]
     evals: list[Entry]
     checksums: dict[str, str]

@@ -24,6 +24,7 @@ ORDER = {"linf": torch.inf, "l2": 2, "l1": 1}
 SHORT = {
     "pgd": {"steps": 5},
     "cw": {"steps": 5},
+    "mi-fgsm": {"steps": 5},
     "cw-l2": {"steps": 20, "searches": 3},
     "apgd-ce": {"steps": 8},
     "apgd-dlr": {"steps": 8},
@@ -46,6 +47,8 @@ ALL = [
     ("cw", {}),
     ("cw", {"norm": "l2", "iterate": "last"}),
     ("cw", {"target": "2", "relative_step": 0.2, "decay": "linear"}),
+    ("mi-fgsm", {}),
+    ("mi-fgsm", {"norm": "l2", "diversity": 0.7, "kernel": 3}),
     ("cw-l2", {}),
     ("fmn", {}),
     ("fmn", {"norm": "l2"}),
@@ -379,7 +382,7 @@ class Coarse(CountingModel):
 
 @pytest.mark.parametrize(
     ("name", "params"),
-    [pair for pair in ALL if pair[0] != "fgsm" and not {"iterate", "eot"} & pair[1].keys()],
+    [pair for pair in ALL if pair[0] not in ("fgsm", "mi-fgsm") and not {"iterate", "eot"} & pair[1].keys()],
 )
 def test_nothing_is_broken_before_the_model_that_decides_says_so(name, params):
     model, images = curved(), images_for(40)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from rbtools.attacks.losses import AttackObjective
 from rbtools.attacks.pgd import PGD
-from rbtools.attacks.target import Evaluated, Mean, Network, Target, as_target
+from rbtools.attacks.target import Evaluated, Network, Target, as_target
 from rbtools.evaluation.evaluate import evaluate
 
 EPS = 24 / 255
@@ -63,21 +60,6 @@ def test_a_target_of_ones_own_breaks_a_defence_that_hides_its_gradient() -> None
     # The network without the defence is as weak: the defence only hid the gradient.
     plain = evaluate(linear(0), (images, labels), PGD(eps=EPS, steps=5))
     assert abs((60 - broken(Through(defence))) / 60 - plain.value) < 0.15
-
-
-def test_the_mean_over_draws_has_the_mean_gradient_and_decides_by_the_mean_logits() -> None:
-    first, second = linear(0), linear(1)
-    turn = itertools.cycle([first, second])
-    images = torch.rand(7, 1, 8, 8, generator=torch.Generator().manual_seed(2))
-    labels = torch.arange(7)
-    loss = AttackObjective(
-        lambda logits, own, _: cross_entropy(logits, own, reduction="none"), labels, labels
-    )
-    found = Mean(Network(lambda x: next(turn)(x)), 2).loss_and_gradient(images, loss, everyone=True)
-    each = [Network(one).loss_and_gradient(images, loss, everyone=True) for one in (first, second)]
-    assert torch.equal(found.gradient, (each[0].gradient + each[1].gradient) / 2)
-    assert torch.equal(found.loss, (each[0].loss + each[1].loss) / 2)
-    assert torch.equal(found.still_correct, (first(images) + second(images)).argmax(1) == labels)
 
 
 def test_any_callable_is_a_target_and_a_target_stays_itself() -> None:

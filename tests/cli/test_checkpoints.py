@@ -496,21 +496,10 @@ def warnings_of(forward: str, *words: str) -> tuple[list[str], Result]:
     return entry(one(result), "acc")["sanity"]["warnings"], result
 
 
-@pytest.mark.parametrize(
-    ("forward", "message"),
-    [
-        ("return self.layer(x.flatten(1)).softmax(1)", "it ends in a softmax"),
-        ("return self.layer(nn.functional.dropout(x.flatten(1), 0.3, True))", "it is not deterministic"),
-        (
-            "return self.layer(nn.functional.batch_norm(x.flatten(1), None, None, training=True))",
-            "it is in train mode",
-        ),
-    ],
-)
-def test_what_usually_goes_wrong_is_warned_of(forward: str, message: str) -> None:
-    warnings, result = warnings_of(forward, "-q")
-    assert warnings[0].startswith(message)
-    assert result.stderr.startswith(f"rb-attack: warning: linear:make: {message}")
+def test_what_usually_goes_wrong_is_warned_of() -> None:
+    warnings, result = warnings_of("return self.layer(x.flatten(1)).softmax(1)", "-q")
+    assert warnings[0].startswith("it ends in a softmax")
+    assert result.stderr.startswith("rb-attack: warning: linear:make: it ends in a softmax")
 
 
 def test_a_network_that_bfloat16_does_not_suit_is_searched_as_it_is() -> None:

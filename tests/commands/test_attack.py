@@ -506,12 +506,17 @@ def test_steps_that_cannot_reach_the_border_are_warned_about() -> None:
     for words, option in (
         (["--step-size", "2"], "--step-size"),
         (["--step-size", "0.0625*eps"], "--step-size"),
-        (["--step-size", "4", "--decay", "linear", "--steps", "9"], "--step-size"),
+        (["--step-size", "4:decay=linear", "--steps", "9"], "--step-size"),
     ):
         said = CliRunner().invoke(main, ["pgd", "--eps", "8,32", "--steps", "10", *words], input="").stderr
         advice = f"Give a longer {option}, or more --steps."
         assert said.startswith(f"rb-attack: {short} border of its ball. {advice}\n")
-    for words in ([], ["--step-size", "4"], ["--decay", "cosine"], ["--step-size", "2", "--steps", "16"]):
+    for words in (
+        [],
+        ["--step-size", "4"],
+        ["--step-size", "decay=cosine"],
+        ["--step-size", "2", "--steps", "16"],
+    ):
         said = CliRunner().invoke(main, ["pgd", "--eps", "32", "--steps", "10", *words], input="").stderr
         assert "the steps add up" not in said
 

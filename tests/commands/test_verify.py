@@ -209,6 +209,22 @@ def test_a_transfer_is_measured_again_from_the_model_that_its_entry_names(known:
     assert result["verdict"] == "cannot be told" and "--from" in result["reason"]
 
 
+def test_a_transfer_from_several_models_is_measured_again(trained: dict[str, Record]) -> None:
+    import rbtools
+
+    how: dict[str, Any] = {"attack": "mi-fgsm", "eps": 32, "steps": 2, "n": 40}
+    record = rbtools.transfer(trained["erm"], [trained["pgd"], trained["erm"]], **how)
+    (entry,) = [one for one in record["evals"] if one["metric"].startswith("transfer")]
+    assert set(entry["source"]) == {trained["pgd"]["checkpoint"], trained["erm"]["checkpoint"]}
+    assert verdicts(run([], record))[entry["metric"]] == "match"
+    old = copy.deepcopy(record)
+    for one in old["evals"]:
+        if "source_model" in one:
+            one["source_model"][one["source"].index(trained["pgd"]["checkpoint"])] = None
+    result = json.loads(run([], old).stdout)["verify"]["entries"][entry["metric"]]
+    assert result["verdict"] == "cannot be told" and "--from" in result["reason"]
+
+
 def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
     import rbtools
 

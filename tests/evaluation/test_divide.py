@@ -30,6 +30,7 @@ from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import EvaluateJob
 from rbtools.jobs.evaluate_record import run_task
+from rbtools.jobs.transfer import TransferTask
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store, lease
@@ -97,19 +98,28 @@ def copies(tmp_path: Path) -> tuple[str, str]:
     return "rb-store", str(tmp_path / "other")
 
 
-@pytest.mark.parametrize("task", TASKS)
+def asked(task: str, trained: dict[str, Record]) -> EvalTask:
+    """The task; a transfer is from both of the trained networks."""
+    if task != "transfer":
+        return TASKS[task]()
+    sources = tuple(json.dumps(record) for record in trained.values())
+    return TransferTask(ATTACKS.build("mi-fgsm", steps=2, diversity=0.5), (0.1,), sources, run_in("rb-store"))
+
+
+@pytest.mark.parametrize("task", [*TASKS, "transfer"])
 @pytest.mark.parametrize("helped", [False, True])
 def test_divided_is_as_of_one_process(
     task: str, helped: bool, trained: dict[str, Record], tmp_path: Path, computed: list[int]
 ) -> None:
     alone, shared = copies(tmp_path)
-    expected = run_task(trained["erm"], TASKS[task](), run_in(alone))
+    question = asked(task, trained)
+    expected = run_task(trained["erm"], question, run_in(alone))
     batches_alone = sorted(computed)
     if helped:
         with pytest.raises(Pending):
-            run_task(trained["erm"], TASKS[task](), run_in(shared, divide=True, helps=True))
+            run_task(trained["erm"], question, run_in(shared, divide=True, helps=True))
         computed.clear()
-    result = run_task(trained["erm"], TASKS[task](), run_in(shared, divide=True))
+    result = run_task(trained["erm"], question, run_in(shared, divide=True))
     assert timeless(result) == timeless(expected)
     assert outcomes(shared) == outcomes(alone)
     assert not list(Store(shared).files("state")) and not list(Store(shared).files("leases"))

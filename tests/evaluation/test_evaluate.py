@@ -31,9 +31,9 @@ from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.inputs.data import data_of
 from rbtools.jobs import evaluate_record
-from rbtools.jobs.attack_tasks import TransferTask
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.train_test_gap import ge
+from rbtools.jobs.transfer import TransferTask
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
@@ -511,7 +511,7 @@ ASKED = {
         RobustLossTask(ATTACKS.build("pgd", steps=3, iterate="last", restarts=n), (0.1,)) for n in (1, 2)
     ),
     "transfer": tuple(
-        TransferTask(one.method, one.eps, "", Run.of(tool="")) for one in (pgd(8), pgd(8, restarts=2))
+        TransferTask(one.method, one.eps, (), Run.of(tool="")) for one in (pgd(8), pgd(8, restarts=2))
     ),
 }
 
@@ -547,7 +547,7 @@ def test_another_protocol_is_refused_before_the_work(
 def _from(question: Any, record: Record, run: Run) -> Any:
     """The task; a transfer from the record's own model."""
     if isinstance(question, TransferTask):
-        return dataclasses.replace(question, source=json.dumps(record), context=run)
+        return dataclasses.replace(question, sources=(json.dumps(record),), context=run)
     return question
 
 

@@ -19,7 +19,7 @@ from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareOutput
 from rbtools.evaluation.robust_loss import LossOutput
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask
-from rbtools.jobs.attack_tasks import TransferOutput
+from rbtools.jobs.transfer import TransferOutput
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.probabilistic.splitting import Splitting
@@ -44,7 +44,7 @@ def outputs() -> dict[str, Output]:
     curve = DistanceOutput(ATTACKS.build("fmn"), (EPS, 2 * EPS))
     made |= {"distance": curve, "optimality": OptimalityOutput((curve,))}
     made |= {"loss": LossOutput(ATTACKS.build("pgd"))}
-    made |= {"transfer": TransferOutput(ATTACKS.build("pgd"), source="sha256:0")}
+    made |= {"transfer": TransferOutput(ATTACKS.build("pgd"), sources=("sha256:0",), source_models=({},))}
     made |= {"rare": RareOutput(NOISES.build("uniform"), 0.1, Splitting(), 0.95)}
     return made
 

@@ -161,7 +161,7 @@ def alarms(record: Record) -> list[str]:
         checked = rbtools.check(record, **CHECK)
     except RbError as error:
         return [str(error)]
-    words = []
+    words = ["randomised"] if checked.get("randomised") else []
     for entry in checked["evals"]:
         words += entry.get("sanity", {}).get("warnings", [])
         words += entry.get("warnings", [])
@@ -171,8 +171,8 @@ def alarms(record: Record) -> list[str]:
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "quantised input": (lambda: Around(rounded(4)), "gradient"),
-    "noise at test time": (lambda: Around(noisy), "not deterministic"),
-    "dropout left on": (lambda: Around(identity, nn.Dropout(0.3).train()), "not deterministic"),
+    "noise at test time": (lambda: Around(noisy), "randomised"),
+    "dropout left on": (lambda: Around(identity, nn.Dropout(0.3).train()), "randomised"),
     "ends in a softmax": (lambda: Around(identity, lambda logits: logits.softmax(1)), "ends in a softmax"),
     "saturated logits": (lambda: Around(identity, lambda logits: 1e5 * logits), "gradient"),
     "wrong mean": (lambda: Normalized(Around(contrast), [0.9], [0.3]), "normalisation"),

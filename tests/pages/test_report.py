@@ -101,6 +101,29 @@ def test_hostile_texts_stay_texts() -> None:
     assert text.count("<td") == text.count("</td>") and text.count("<tr>") == text.count("</tr>")
 
 
+def rows(text: str) -> list[tuple[str, ...]]:
+    """The rows of the checklist."""
+    part = text.split(">Checklist<")[1].split("</table>")[0]
+    return re.findall(r'<td class="">(.*?)</td><td class="(\w+)">.*?</td><td class="">(.*?)</td>', part)
+
+
+def test_the_checklist_says_whether_attacks_were_adaptive() -> None:
+    pgd = {"attack": "pgd", "norm": "linf", "eps": 8 / 255}
+    plain = rows(page([], record(entry("acc", 0.9), entry("pgd20.8", 0.5, **pgd))))
+    assert plain[0][:2] == ("adaptive attack", "holds") and "all of it" in plain[0][2]
+    stages = {"defend": "jpeg:quality=75,gaussian:sigma=0.1"}
+    ways = {"backward": ["stand-in", "own"], "eot": 8, "eot_mean": "loss"}
+    adaptive = entry("pgd20.8", 0.2, **pgd, **stages, **ways, warnings=["The pilot stopped at 8 draws: more"])
+    oblivious = entry("oblivious.pgd20.8", 0.4, **pgd, **stages)
+    found = rows(page([], record(entry("acc", 0.9), adaptive, oblivious, randomised=True)))
+    words = "of jpeg:quality=75,gaussian:sigma=0.1; examples that were run: adaptive, oblivious"
+    assert found[0] == ("adaptive attack", "holds", words)
+    assert found[1] == ("gradients replaced (BPDA)", "holds", "jpeg:quality=75: stand-in")
+    assert found[2][:2] == ("EOT", "fails") and "means of the loss over 8 draws; The pilot" in found[2][2]
+    only = rows(page([], record(entry("acc", 0.9), oblivious, randomised=True)))
+    assert [row[:2] for row in only[:2]] == [("adaptive attack", "fails"), ("EOT", "fails")]
+
+
 def test_the_checklist_has_masking_tests_flags_and_warnings() -> None:
     tests = [
         {"test": "a", "says": "fgsm.8 >= pgd20.8", "holds": True},
@@ -112,11 +135,11 @@ def test_the_checklist_has_masking_tests_flags_and_warnings() -> None:
     run = {**clean, "metric": "aa.2", "tool": "rb-attack", "broken_by": {"apgd-ce": 20, "square": 0}}
     without = {**run, "metric": "aa.1", "broken_by": {"apgd-ce": 20}}
     text = page([], record(entry("acc", 0.9), checked, warned, clean, run, without))
-    rows = re.findall(r'<td class="">(.*?)</td><td class="(\w+)">.*?</td><td class="">(.*?)</td>', text)
-    assert ("gradient masking a", "holds", "fgsm.8 &gt;= pgd20.8") in rows
-    assert ("gradient masking b", "fails", "square.8 &gt;= pgd20.8, but it is not so by 0.08") in rows
-    assert ("flags of aa.8", "fails", "Square broke 9 of 50") in rows
-    kinds = {name: kind for name, kind, _ in rows}
+    found = rows(text)
+    assert ("gradient masking a", "holds", "fgsm.8 &gt;= pgd20.8") in found
+    assert ("gradient masking b", "fails", "square.8 &gt;= pgd20.8, but it is not so by 0.08") in found
+    assert ("flags of aa.8", "fails", "Square broke 9 of 50") in found
+    kinds = {name: kind for name, kind, _ in found}
     assert [kinds[f"flags of aa.{eps}"] for eps in (1, 2, 4)] == ["hint", "holds", "hint"]
 
 

@@ -92,6 +92,7 @@ PLANTED = [
     (changed("aa.8", 700), ("aa.8", "AutoAttack")),
     (changed("ge.acc", value=0.02), ("ge.acc", "parts")),
     (changed("aa.8", broken_by={"apgd-ce": 900}), ("aa.8", "parts")),
+    (changed("aa.8", broken_by_source={"ensemble": 900}), ("aa.8", "parts")),
 ]
 
 

@@ -1,0 +1,232 @@
+"""A randomised model under attack: expectation over transformation (Athalye et al. 2018, arXiv:1707.07397).
+
+Every gradient, loss and logit is a mean over draws of the model. A point is not kept because one draw fails,
+but for its failure rate: each example keeps the points that failed most often, and the end chooses among them
+by new draws. Random numbers belong to (seed, example, pass), so that no result depends on the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from rbtools.attacks import losses
+from rbtools.attacks.active_examples import wide
+from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.steps import distances
+from rbtools.attacks.target import Evaluated, Network, differentiate
+from rbtools.lazy import torch
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.base import Attack
+    from rbtools.rng.draws import Draws
+
+CHOICE = 20  # new draws of each point that is left, to choose one
+SURE = 100  # draws that all failed, one pass after the other: the rate of failures is 97 % or more
+BY_MARGIN = 3  # points of each example that are kept for their mean margin, which is noisy
+_SLACK = 1e-5  # of a distance, for the rounding of float32
+
+
+def eot_param() -> Any:
+    """The field of the number of draws."""
+    return param(
+        1,
+        "Draws of a randomised model that each gradient, or score without one, is the mean of; with 1 a pilot"
+        " chooses, where the model is found to be randomised.",
+        check="positive",
+        metavar="N",
+        optional=True,
+    )
+
+
+class _Best:
+    """For each example the points with the largest values so far: points (K, N, C, H, W), values (K, N)."""
+
+    def __init__(self, images: Tensor, count: int) -> None:
+        self.points = images.repeat(count, 1, 1, 1, 1)
+        self.values = torch.full_like(self.points[:, :, 0, 0, 0], -torch.inf)
+
+    def note(self, rows: Tensor, points: Tensor, values: Tensor, allowed: Tensor) -> None:
+        """Take the points (M, C, H, W) of the examples `rows` that are better than the least of theirs, of
+        the allowed ones (M,)."""
+        points, values = points.to(self.points), values.to(self.values)
+        least, place = self.values[:, rows].min(0)
+        better = allowed & (values > least)
+        self.points[place, rows] = torch.where(wide(better, points), points, self.points[place, rows])
+        self.values[place, rows] = torch.where(better, values, least)
+
+
+class MeanOverDraws(Network):
+    """The mean over `method.draws_each` draws of a randomised model, for the examples of an attack.
+
+    `logits` are mean logits; `loss_and_gradient` gives the mean loss and its gradient; the draws of an image
+    share a batch. An example is still correct, and stays in the attack, unless all draws failed in so many
+    passes in a row that there is nothing more to gain (SURE); for an attack that searches for the nearest
+    point, or has one draw a pass, unless most draws of a pass fail.
+    """
+
+    def __init__(self, target: Network, method: Attack, images: Tensor, labels: Tensor, draws: Draws) -> None:
+        self.target, self.method, self.images, self.labels, self.draws = target, method, images, labels, draws
+        self.each, chunk = method.draws_each, target.chunk_size
+        super().__init__(target, None if chunk is None else max(chunk // self.each, 1))
+        self.gives = target.gives
+        self.rows = torch.arange(len(images), device=images.device)
+        # shared with the targets of some of the examples
+        self.passes, self.failed = torch.zeros_like(labels), torch.zeros_like(labels)
+        self.last, self.by_margin, self.by_rate = images.clone(), _Best(images, BY_MARGIN), _Best(images, 1)
+        self._last: tuple[Any, Any] = (None, None)
+
+    def take(self, rows: Tensor | slice) -> Network:
+        some = copy(self)
+        some.rows, some._last = self.rows[rows], (None, None)
+        return some
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return self.logits(images)
+
+    @property
+    def randomised(self) -> bool:
+        return True
+
+    def repeat_draws(self) -> None:
+        self.passes[self.rows] -= 1
+
+    def logits(self, images: Tensor) -> Tensor:
+        drawn, right = self.in_chunks(len(images), lambda rows: self._drawn(images[rows], self.rows[rows]))
+        logits = drawn.mean(1)
+        self._last = (logits, right)
+        return logits
+
+    def loss_and_gradient(
+        self, points: Tensor, objective: AttackObjective, *, everyone: bool = False
+    ) -> Evaluated:
+        parts = []
+        for rows in self.chunks(len(points)):
+            goal = objective.take(rows)
+            copies = AttackObjective(goal.loss, self._copies(goal.labels), self._copies(goal.targets))
+            with torch.enable_grad():
+                inputs = points[rows].detach().requires_grad_(True)
+                drawn, right = self._drawn(inputs, self.rows[rows])
+                logits = drawn.flatten(0, 1)
+            again = Network(functools.partial(self._repeated, self.rows[rows]))
+            loss, gradient = differentiate(again, inputs, logits, copies)
+            correct = self._still(right, self.rows[rows])
+            kept = slice(None) if everyone else correct
+            loss = loss.view(-1, self.each).mean(1)
+            parts.append(Evaluated(correct, loss[kept], gradient[kept] / self.each))
+        return parts[0] if len(parts) == 1 else Evaluated(*map(torch.cat, zip(*parts, strict=True)))
+
+    def still_correct(self, points: Tensor, labels: Tensor, logits: Tensor | None = None) -> Tensor:
+        if logits is None or self._last[0] is not logits:
+            with torch.no_grad():
+                self.logits(points)
+        return self._still(self._last[1], self.rows)
+
+    def _still(self, right: Tensor, rows: Tensor) -> Tensor:
+        """Which examples are still correct (M,), after a pass with so many right draws (M,)."""
+        if self.method.minimal or self.each == 1:
+            return 2 * right > self.each
+        return self.failed[rows] < SURE
+
+    def chosen(self, points: Tensor) -> Tensor:
+        """The best for each example of the attack's points (N, C, H, W) and of those that it met.
+
+        New draws decide, the same for all candidates: the largest mean margin, unless another candidate fails
+        more often by more than a standard deviation of that difference.
+        """
+        candidates = [points, self.last, *self.by_margin.points, *self.by_rate.points]
+        judged = self._new_draws(candidates)
+        best: Tensor = candidates[0]
+        right, margin = judged[0]
+        for candidate, (also, larger) in zip(candidates[1:], judged[1:], strict=True):
+            better = larger > margin
+            best = torch.where(wide(better, best), candidate, best)
+            right, margin = torch.where(better[:, None], also, right), torch.where(better, larger, margin)
+        for candidate, (also, _) in zip(candidates, judged, strict=True):
+            only, others = (right & ~also).sum(1), (also & ~right).sum(1)
+            better = (only > others) & ((only - others) ** 2 > only + others)
+            best = torch.where(wide(better, best), candidate, best)
+            right = torch.where(better[:, None], also, right)
+        return best
+
+    def _new_draws(self, candidates: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """For each candidate which of CHOICE or more draws are right (N, draws), and the mean margin (N,).
+
+        No search has seen these draws. A point that is several candidates is judged once.
+        """
+        judged: list[tuple[Tensor, Tensor]] = []
+        for number, candidate in enumerate(candidates):
+            left = torch.ones_like(self.labels, dtype=torch.bool)
+            for earlier in candidates[:number]:
+                left &= (candidate != earlier).flatten(1).any(1)
+            rows = left.nonzero()[:, 0]
+            if not number:
+                judged.append(self._judged(candidate, rows))
+            elif len(rows):
+                right, margin = judged[0][0].clone(), torch.full_like(judged[0][1], -torch.inf)
+                right[rows], margin[rows] = self._judged(candidate[rows], rows)
+                judged.append((right, margin))
+            else:  # not every model takes no images
+                judged.append((judged[0][0], torch.full_like(judged[0][1], -torch.inf)))
+        return judged
+
+    def _judged(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for the points (M, C, H, W) of some examples."""
+        right, margin = [], torch.zeros(len(rows), device=rows.device)
+        with torch.no_grad():
+            for first in range(0, CHOICE, self.each):
+                parts = [
+                    self._passed(points[some], rows[some], "choice", rows[some] * 0 + first)
+                    for some in self.chunks(len(rows))
+                ]
+                drawn, labels = torch.cat(parts), self.labels[rows]
+                right.append(drawn.argmax(2).eq(labels[:, None]))
+                margin += self._margins(drawn, labels).sum(1)
+        return torch.cat(right, 1), margin
+
+    def _copies(self, rows: Tensor) -> Tensor:
+        return rows.repeat_interleave(self.each, 0)
+
+    def _margins(self, drawn: Tensor, labels: Tensor) -> Tensor:
+        """The largest other logit minus the label's (M, draws)."""
+        labels = self._copies(labels)
+        return losses.margin(drawn.flatten(0, 1), labels, labels).view(-1, self.each)
+
+    def _drawn(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (M, draws, K) of some examples, and how many draws are right (M,). Notes the last point, the
+        one that failed most often, and that of the largest mean margin."""
+        drawn = self._passed(points, rows, "search", self.passes[rows] * self.each)
+        self.passes[rows] += 1
+        labels, points = self.labels[rows], points.detach()
+        right = drawn.detach().argmax(2).eq(labels[:, None]).sum(1)
+        self.failed[rows] = torch.where(right == 0, self.failed[rows] + self.each, 0)
+        margin = self._margins(drawn.detach(), labels).mean(1)
+        inside = distances(points, self.images[rows], self.method.norm) <= self.method.eps * (1 + _SLACK)
+        self.last[rows] = torch.where(wide(inside, points), points.to(self.last), self.last[rows])
+        self.by_rate.note(rows, points, -right.to(margin), inside)
+        self.by_margin.note(rows, points, margin, inside)
+        return drawn, right
+
+    def _repeated(self, rows: Tensor, points: Tensor) -> Tensor:
+        """The logits (M * draws, K) of other points in the last pass of these examples."""
+        return self._passed(points, rows, "search", (self.passes[rows] - 1) * self.each).flatten(0, 1)
+
+    def _passed(self, points: Tensor, rows: Tensor, stream: str, first: Tensor) -> Tensor:
+        """Logits (M, draws, K) of some examples, each from its pass number `first` (M,) on."""
+        from rbtools.rng.foreign import ExampleNumbers
+
+        parts = []
+        together = min(self.each, self.target.chunk_size or self.each)
+        for start in range(0, self.each, together):
+            numbers = torch.arange(start, min(start + together, self.each), device=rows.device)
+            passes = (first[:, None] + numbers).flatten()
+            examples = self.draws.examples[rows].repeat_interleave(len(numbers))
+            with ExampleNumbers(self.draws.seed, f"model.{stream}.{self.draws.stream}", examples, passes):
+                logits = self.target.logits(points.repeat_interleave(len(numbers), 0))
+            parts.append(logits.view(len(points), len(numbers), logits.shape[1]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

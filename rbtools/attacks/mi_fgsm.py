@@ -1,0 +1,177 @@
+"""MI-FGSM: gradient steps with momentum, on resized copies and with smoothed gradients, for transfer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rbtools.attacks import losses, steps
+from rbtools.attacks.base import SequentialAttack, norm_param
+from rbtools.errors import RbError
+from rbtools.lazy import torch
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.losses import AttackObjective
+    from rbtools.attacks.target import Network
+    from rbtools.rng.draws import Draws
+
+_SMALLEST = 0.9  # of the image's side, the smallest copy of --diversity
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIFGSM(SequentialAttack):
+    """Momentum iterative FGSM on the cross-entropy (Dong et al. 2018, arXiv:1710.06081), for transfer.
+
+    The step follows a sum of the gradients so far, each divided by its mean absolute value: its sign, in L2
+    its direction. It starts at the image, and the last iterate counts, whatever the model under attack
+    predicts on the way. Steps, their length and the momentum are the paper's.
+
+    `diversity=0.5` is input diversity (DI, Xie et al. 2019, arXiv:1803.06978) with the paper's probability:
+    each gradient of an image is, with this probability, that of a smaller copy at a random place on a black
+    image of the same size. The sides are .9 to 1 of the image's, as in torchattacks, because networks take
+    images of one size; the paper enlarges by up to a tenth.
+
+    `kernel=15` is the translation-invariant attack (TI, Dong et al. 2019, arXiv:1904.02884) with the paper's
+    kernel for images of 299x299: a Gaussian smooths the gradient before it is divided. Its half side is three
+    standard deviations, as in the authors' code. A side of 3 suits small images.
+
+    Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
+    for an even kernel and for two step sizes at once.
+    """
+
+    name: ClassVar[str] = "mi-fgsm"
+    version: ClassVar[int] = 1
+    mean_of: ClassVar[str] = "loss"
+    loss: ClassVar[str] = "ce"
+    iterate: ClassVar[str] = "last"  # type: ignore[misc]  # no option here
+    clean_pass: ClassVar[bool] = False
+
+    eps: float = 8 / 255
+    norm: str = norm_param()
+    steps: int = param(10, "Number of gradient steps.", check="positive")
+    step_size: float | None = param(
+        None,
+        "Length of a step, in the unit of --eps, or as a share of it: 0.25*eps.  [default: eps/steps]",
+        unit="eps",
+        check="non-negative",
+    )
+    relative_step: float | None = param(
+        None, "Length of a step as a share of eps.", check="non-negative", part_of="step-size"
+    )
+    momentum: float = param(
+        1.0, "Share of the earlier gradients' sum that each step keeps.", check="non-negative"
+    )
+    diversity: float = param(
+        0.0, "Probability that a gradient is that of a smaller copy at a random place.", check="fraction"
+    )
+    kernel: int = param(
+        0, "Side, in pixels, of the Gaussian that smooths each gradient; 0: none.", check="non-negative"
+    )
+
+    def __post_init__(self) -> None:
+        if self.kernel and self.kernel % 2 == 0:
+            raise RbError(f"kernel of attack 'mi-fgsm' is {self.kernel}. Expected an odd side, or 0.")
+        if self.step_size is not None and self.relative_step is not None:
+            raise RbError(
+                "Attack 'mi-fgsm' has a step_size and a relative_step. Give one of them: the length of a"
+                " step, or its share of eps."
+            )
+
+    @property
+    def effective_step_size(self) -> float:
+        """The length of a step, in pixel units of [0, 1]."""
+        if self.step_size is not None:
+            return self.step_size
+        return self.eps * (1 / self.steps if self.relative_step is None else self.relative_step)
+
+    @property
+    def reach(self) -> float:
+        """The sum of all step lengths, in pixel units of [0, 1]."""
+        return self.steps * self.effective_step_size
+
+    @property
+    def random(self) -> bool:
+        """Whether the result depends on the draws."""
+        return self.diversity > 0
+
+    @property
+    def stem(self) -> str:
+        return f"{self.name}{self.steps}{self.norm_suffix}"
+
+    def stages(self, classes: int) -> list[Stage]:
+        return [self._run]
+
+    def _run(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
+        images, goal = batch.images, batch.goal(losses.cross_entropy)
+        points, direction = images, torch.zeros_like(images)
+        for number in range(self.steps):
+            gradient = self._gradient(model, points, goal, batch.draws, number)
+            size = gradient.abs().mean((1, 2, 3), keepdim=True).clamp_min(torch.finfo(gradient.dtype).tiny)
+            direction = self.momentum * direction + gradient / size
+            points = steps.step(
+                points, direction, images, eps=self.eps, step_size=self.effective_step_size, norm=self.norm
+            )
+        if more:
+            return points, ~model.still_correct(points, batch.labels)
+        return points, torch.zeros_like(batch.labels, dtype=torch.bool)
+
+    def _gradient(
+        self, model: Network, points: Tensor, goal: AttackObjective, draws: Draws, number: int
+    ) -> Tensor:
+        """The gradient (N, C, H, W) of a step: through the smaller copies, then smoothed."""
+        if self.diversity:
+            rows, columns = copies(points, draws, number, self.diversity)
+            gradient = model.loss_and_gradient(rows @ points @ columns.mT, goal, everyone=True).gradient
+            gradient = rows.mT @ gradient @ columns
+        else:
+            gradient = model.loss_and_gradient(points, goal, everyone=True).gradient
+        if self.kernel > 1:
+            height, width = (gaussian(side, self.kernel).to(gradient) for side in gradient.shape[2:])
+            gradient = height @ gradient @ width
+        return gradient
+
+
+def copies(images: Tensor, draws: Draws, draw: int, probability: float) -> tuple[Tensor, Tensor]:
+    """The maps A (N, 1, H, H) and B (N, 1, W, W) for which A x B^T is each image's copy of --diversity, or
+    the image itself."""
+    height, width = images.shape[2:]
+    chance, size, *places = draws.bits(4, draw).unbind(1)
+    least = max(int(_SMALLEST * height), 1)
+    smaller = least + _below(size, max(height - least, 1))
+    smaller = torch.where(chance < probability * 2**32, smaller, height)
+    sides = smaller, (2 * smaller * width + height) // (2 * height)
+    rows, columns = (
+        shrinking(side, length, _below(place, side - length + 1)).to(images)[:, None]
+        for side, length, place in zip((height, width), sides, places, strict=True)
+    )
+    return rows, columns
+
+
+def _below(words: Tensor, count: int | Tensor) -> Tensor:
+    """Whole numbers (N,) from 0 to below `count`, from 32 random bits each."""
+    return (words * count) >> 32
+
+
+def shrinking(size: int, length: Tensor, start: Tensor) -> Tensor:
+    """Maps (N, size, size) from a line of pixels to one of `length` (N,), by linear interpolation, that
+    begins at pixel `start` (N,) of a black line."""
+    pixel = torch.arange(size, device=length.device)
+    place = pixel - start[:, None]
+    inside = (place >= 0) & (place < length[:, None])
+    source = ((place + 0.5) * size / length[:, None] - 0.5).clamp(0, size - 1)
+    return (1 - (source[:, :, None] - pixel).abs()).clamp_min(0) * inside[:, :, None]
+
+
+def gaussian(size: int, kernel: int) -> Tensor:
+    """The map (size, size) that smooths a line of pixels, black beyond its ends, by a Gaussian of `kernel`
+    pixels, an odd number of 3 or more."""
+    half = kernel // 2
+    weights = torch.exp(-4.5 * (torch.arange(-half, half + 1) / half) ** 2)  # half is three deviations
+    pixel = torch.arange(size)
+    offset = pixel - pixel[:, None] + half
+    inside = (offset >= 0) & (offset < kernel)
+    return torch.where(inside, (weights / weights.sum())[offset.clamp(0, kernel - 1)], 0.0)

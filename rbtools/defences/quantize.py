@@ -1,0 +1,26 @@
+"""Fewer grey levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rbtools.defences.base import Defence
+from rbtools.lazy import Tensor
+from rbtools.registry import param
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantize(Defence):
+    """Pixels rounded to 2^bits grey levels (Xu et al., Feature squeezing, NDSS 2018).
+
+    Its own gradient is zero almost everywhere.
+    """
+
+    name = "quantize"
+    backward = "identity"
+
+    bits: int = param(4, "Bits of a pixel and channel.", check="count")
+
+    def __call__(self, images: Tensor) -> Tensor:
+        most = 2**self.bits - 1
+        return images.mul(most).round().div(most)

@@ -1,0 +1,221 @@
+"""A network behind stages: its value, its gradients, its memory, and as `rbtools.evaluate` takes it."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rbtools
+from rbtools.attacks.pgd import PGD
+from rbtools.defences.base import Defence, IteratedDefence
+from rbtools.defences.crop_ensemble import CropEnsemble
+from rbtools.defences.defended import Defended, bare
+from rbtools.defences.jpeg import Jpeg
+from rbtools.defences.median import Median
+from rbtools.defences.quantize import Quantize
+from rbtools.defences.resize_pad import ResizePad
+from rbtools.defences.total_variation import TotalVariation
+from rbtools.errors import RbError
+from rbtools.evaluation.fast_model import make_fast_model
+from rbtools.registry import param
+from tests.networks import convolutional, images_for, linear
+
+BENCH = str(Path(__file__).resolve().parents[2] / "bench")
+
+DETERMINISTIC: tuple[Defence, ...] = (
+    Jpeg(quality=50),
+    Quantize(bits=2),
+    Median(),
+    TotalVariation(steps=3, drop=0.0),
+)
+
+
+def logits_and_gradient(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    images = images.clone().requires_grad_()
+    logits = model(images)
+    return logits.detach(), torch.autograd.grad(logits[:, 0].sum(), images)[0]
+
+
+@pytest.mark.parametrize("stage", DETERMINISTIC, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("backward", [None, "none", "identity"])
+def test_logits_are_those_behind_the_stage_however_gradients_are_taken(
+    stage: Defence, backward: str | None
+) -> None:
+    network, images = linear(), images_for(3, (3, 8, 8))
+    model = Defended(network, [stage], backward=backward)  # type: ignore[arg-type]
+    logits, gradient = logits_and_gradient(model, images)
+    wanted = network(stage(images))
+    assert torch.equal(logits, wanted) and torch.equal(model(images), wanted)
+    assert (gradient == 0).all() == (backward == "none")
+
+
+@pytest.mark.parametrize("stage", DETERMINISTIC, ids=lambda stage: stage.name)
+def test_the_identity_gives_the_gradient_at_the_image_that_the_network_sees(stage: Defence) -> None:
+    network, images = convolutional(), images_for(3, (3, 8, 8))
+    _, gradient = logits_and_gradient(Defended(network, [stage], backward="identity"), images)
+    _, wanted = logits_and_gradient(network, stage(images))
+    assert torch.equal(gradient, wanted)
+
+
+def test_the_gradient_of_jpeg_is_that_of_the_stand_in() -> None:
+    network, images, stage = linear(), images_for(2, (3, 8, 8)), Jpeg(quality=20)
+    _, gradient = logits_and_gradient(Defended(network, [stage]), images)
+    inputs = images.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(network(stage.stand_in(inputs))[:, 0].sum(), inputs)
+    assert torch.equal(gradient, wanted)
+
+
+def test_the_own_gradient_of_rounding_is_zero() -> None:
+    model = Defended(linear(), [Quantize(bits=2)], backward="own")
+    assert not logits_and_gradient(model, images_for(2, (3, 8, 8)))[1].any()
+
+
+def test_stages_come_in_their_order() -> None:
+    images, network = images_for(2, (3, 8, 8)), linear()
+    stages = [Median(), Quantize(bits=1)]
+    assert torch.equal(Defended(network, stages)(images), network(Quantize(bits=1)(Median()(images))))
+
+
+def test_the_logits_of_an_ensemble_are_the_mean_over_its_crops() -> None:
+    network, images, stage = linear(), images_for(3, (3, 8, 8)), CropEnsemble(crops=4)
+    model = Defended(network, [Quantize(bits=2), stage])
+    torch.manual_seed(0)
+    crops = stage(Quantize(bits=2)(images))
+    torch.manual_seed(0)
+    assert torch.allclose(model(images), network(crops).view(3, 4, 10).mean(1))
+    assert torch.allclose(
+        logits_and_gradient(Defended(network, [stage], backward="identity"), images)[1],
+        logits_and_gradient(network, images)[1],  # of a linear network it is the same everywhere
+        atol=1e-6,
+    )
+
+
+def test_the_identity_passes_a_stage_that_changes_the_size() -> None:
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 10)).eval()
+    model = Defended(network, [ResizePad(scale=2.0)], backward="identity")
+    assert logits_and_gradient(model, images_for(2, (3, 8, 8)))[1].abs().sum() > 0
+
+
+def test_a_network_that_takes_no_other_size_says_so() -> None:
+    with pytest.raises(RbError, match="takes no images of 16x16 pixels, which the stages make of 8x8"):
+        Defended(linear(), [ResizePad(scale=2.0)])(images_for(2, (3, 8, 8)))
+
+
+# --- the fast copy, pickles, evaluate ---------------------------------------------------------------------
+
+
+def test_the_fast_copy_is_behind_the_same_stages() -> None:
+    network, images = convolutional(norm=True), images_for(4, (3, 8, 8))
+    model = Defended(network, [Quantize(bits=2)])
+    fast = make_fast_model(model, "bf16", (3, 8, 8))
+    assert fast.steps == make_fast_model(network, "bf16", (3, 8, 8)).steps and "bf16" in fast.steps
+    assert torch.allclose(fast.model(images), model(images), atol=0.05)
+    nearly = (Quantize(bits=2)(images) + 0.1 / 3).clamp(0, 1)  # bfloat16 would round it to other levels
+    assert torch.equal(fast.model(nearly), fast.model(Quantize(bits=2)(nearly)))
+    assert logits_and_gradient(fast.model, images)[1].abs().sum() > 0
+
+
+def test_the_bare_network_is_found_behind_other_modules() -> None:
+    network = linear()
+    assert bare(nn.Sequential(Defended(network, [Median()]))) is network and bare(network) is network
+
+
+def test_a_defended_network_is_copied_and_pickled() -> None:
+    model, images = Defended(linear(), [Jpeg(), Quantize(bits=2)]), images_for(2, (3, 8, 8))
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(again(images), model(images)) and again.stages == model.stages
+
+
+class Pixels(nn.Module):
+    """The class is told by the pixel of an image (1, 1, 2) that is brighter."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return 10 * images.flatten(1)
+
+
+def test_through_the_identity_pgd_breaks_what_it_does_not_break_without() -> None:
+    """Every image is .4 from another level and its class turns there: any attack that moves breaks it."""
+    images = torch.tensor([[[[0.9, 0.1]]], [[[0.1, 0.9]]]])
+    labels = torch.tensor([0, 1])
+    attack = PGD(eps=0.45, step_size=0.05, steps=20, start="zero")
+    values = {}
+    for backward in ("none", "own", None):
+        model = Defended(Pixels(), [Quantize(bits=1)], backward=backward)  # type: ignore[arg-type]
+        values[backward] = rbtools.evaluate(model, (images, labels), attack).value
+    assert values == {"none": 1.0, "own": 1.0, None: 0.0}
+
+
+def test_outcomes_are_kept_by_the_stages() -> None:
+    images, labels = images_for(20, (3, 8, 8)), torch.arange(20) % 10
+    network = linear()
+    found = []
+    for stages, backward in (([], None), ([Quantize(bits=1)], None), ([Quantize(bits=1)], "none")):
+        model = Defended(network, stages, backward=backward)  # type: ignore[arg-type]
+        kept, fresh = (
+            rbtools.evaluate(model, (images, labels), PGD(eps=8 / 255), store=store)
+            for store in ("kept", None)
+        )
+        assert torch.equal(kept.correct, fresh.correct)
+        found.append(kept)
+    files = [path for path in Path("kept").rglob("*") if path.is_file() and "outcomes" in str(path)]
+    assert len(files) >= 6  # clean and attacked, three times
+
+
+# --- iterations that are computed again -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purifier(IteratedDefence):
+    """Two convolutions a step, as in a diffusion model."""
+
+    steps: int = param(10, "Steps.", check="count")
+
+    def step(self, images: Tensor, number: int, *more: Tensor) -> Tensor:
+        weight = torch.full((3, 3, 3, 3), 1 / 27)
+        hidden = nn.functional.conv2d(images, weight.repeat(4, 1, 1, 1), padding=1).tanh()
+        return (images + 0.1 * nn.functional.conv2d(hidden[:, :3], weight, padding=1)).sigmoid()
+
+
+@pytest.fixture(scope="module")
+def peak_memory() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCH)
+        return importlib.import_module("defences").PeakMemory
+
+
+@pytest.mark.parametrize("stage", [TotalVariation, Purifier])
+def test_checkpointed_gradients_are_the_same_in_the_memory_of_two_iterations(
+    stage: type, peak_memory: Any
+) -> None:
+    images = images_for(8, (3, 16, 16))
+    network = nn.Flatten()
+    peaks = {}
+    for steps in (1, 10, 100):
+        gradients = []
+        for checkpointed in (False, True):
+            more = {"drop": 0.0} if stage is TotalVariation else {}
+            model = Defended(network, [stage(steps=steps, **more)], checkpointed=checkpointed)
+            with peak_memory() as memory:
+                gradients.append(logits_and_gradient(model, images))
+            peaks[steps, checkpointed] = memory.most
+        assert torch.equal(*(logits for logits, _ in gradients))
+        assert torch.equal(*(gradient for _, gradient in gradients))
+    assert peaks[100, False] > 10 * peaks[1, False]
+    assert peaks[100, True] <= 2 * peaks[1, False]
+
+
+def test_a_dropped_pixel_is_the_same_when_it_is_computed_again() -> None:
+    results = []
+    for checkpointed in (False, True):
+        torch.manual_seed(3)
+        model = Defended(nn.Flatten(), [TotalVariation(steps=7)], checkpointed=checkpointed)
+        results.append(logits_and_gradient(model, images_for(3, (3, 8, 8)))[1])
+    assert torch.equal(*results)
