@@ -23,10 +23,10 @@ N = ("--n", "40")
 
 def network(forward: str = NOISE) -> list[str]:
     """The options that name a small network on digits, trained with noise, behind this change of images."""
-    sys.modules.pop("randomnet", None)  # a user's module is imported once in a process
+    sys.modules.pop("noisy", None)  # a user's module is imported once in a process
     importlib.invalidate_caches()
     shutil.rmtree("__pycache__", ignore_errors=True)
-    Path("randomnet.py").write_text(
+    Path("noisy.py").write_text(
         "import random, torch\nfrom torch import nn\n"
         "class Net(nn.Module):\n"
         "    def __init__(self):\n"
@@ -36,7 +36,7 @@ def network(forward: str = NOISE) -> list[str]:
         f"    def forward(self, x): return self.layers({forward})\n"
         "def make(): return Net()\n"
     )
-    if not Path("randomnet.pt").exists():
+    if not Path("noisy.pt").exists():
         torch.manual_seed(0)
         layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
         digits = load("digits", "train")
@@ -47,12 +47,12 @@ def network(forward: str = NOISE) -> list[str]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        torch.save({f"layers.{name}": value for name, value in layers.state_dict().items()}, "randomnet.pt")
+        torch.save({f"layers.{name}": value for name, value in layers.state_dict().items()}, "noisy.pt")
     return [
         "--checkpoint",
-        "randomnet.pt",
+        "noisy.pt",
         "--arch",
-        "python:randomnet:make",
+        "python:noisy:make",
         "--allow-code",
         "--dataset",
         "digits",

@@ -75,9 +75,9 @@ class Plain(Net):
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with adaptnet.py and the weights of its networks."""
-    folder = tmp_path_factory.mktemp("adaptnet")
-    (folder / "adaptnet.py").write_text(OWN)
+    """A folder with tta.py and the weights of its networks."""
+    folder = tmp_path_factory.mktemp("tta")
+    (folder / "tta.py").write_text(OWN)
     names: dict[str, Any] = {}
     exec(OWN, names)
     torch.manual_seed(0)
@@ -89,15 +89,15 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    torch.save(network.state_dict(), folder / "own.pt")
+    torch.save(network.state_dict(), folder / "tta.pt")
     return folder
 
 
 @pytest.fixture(autouse=True)
 def here(own: Path) -> None:
-    sys.modules.pop("adaptnet", None)
+    sys.modules.pop("tta", None)
     importlib.invalidate_caches()
-    for file in own.glob("own.*"):
+    for file in own.glob("tta.*"):
         shutil.copy(file, file.name)
 
 
@@ -105,7 +105,7 @@ def network(name: str) -> Any:
     names: dict[str, Any] = {}
     exec(OWN, names)
     made = names[name]()
-    made.load_state_dict(torch.load("own.pt"), strict=False)
+    made.load_state_dict(torch.load("tta.pt"), strict=False)
     return made.eval().requires_grad_(False)
 
 
@@ -144,7 +144,9 @@ def joint_pgd(network_: Any, x: Tensor, y: Tensor, ids: Tensor, attack: PGD) -> 
 
 
 def attack(*words: str, arch: str = "Tent") -> Result:
-    model = f"--checkpoint own.pt --arch python:adaptnet:{arch} --allow-code --dataset digits --normalize none --n 40"
+    model = (
+        f"--checkpoint tta.pt --arch python:tta:{arch} --allow-code --dataset digits --normalize none --n 40"
+    )
     return run("attack", [*words, *model.split()])
 
 
@@ -263,9 +265,7 @@ def test_every_attack_lowers_the_accuracy_or_leaves_it(method: str) -> None:
 
 
 def test_corruptions_and_verification() -> None:
-    words = (
-        "--severity 3 --checkpoint own.pt --arch python:adaptnet:Tent --allow-code --dataset digits --n 40"
-    )
+    words = "--severity 3 --checkpoint tta.pt --arch python:tta:Tent --allow-code --dataset digits --n 40"
     record = one(run("corrupt", f"contrast {words} --normalize none --batch 16:adapts=stream"))
     assert entry(record, "corrupt.contrast.3")["adapts"] == {"to": "stream", "batch": 16}
     record = one(run("attack", [*TENT, "--allow-code", "--n", "40"], [record]))
