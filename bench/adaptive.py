@@ -165,7 +165,7 @@ class Randomised(nn.Module):
         self.change = change
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
         digits = load("digits", "train")
-        images, labels = digits.images.float() / 255, digits.labels
+        images, labels = digits.images[:].float() / 255, digits.labels
         optimizer = torch.optim.Adam(self.parameters(), 1e-2)
         for _ in range(300):
             loss = functional.cross_entropy(self(images), labels)

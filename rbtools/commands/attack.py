@@ -382,7 +382,7 @@ def curve(
 )
 @options.eps_option
 @options.source_options
-@options.run_options
+@options.search_options
 def transfer(
     attack: str,
     params: dict[str, Any],
