@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rbtools.evaluation.base import Correct, Entries
 
 MORE = 25  # times as many at most, for the majority
+LOOKED = 2  # version of what passes find of a model, for the keys of both
 IMAGES = 8  # of the passes that look for randomness, and of the pilot
 AGREED = 0.95  # the share of pixels whose sign of the gradient has to agree
 _WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward pass draws random numbers"}
@@ -37,16 +38,13 @@ class Randomness(NamedTuple):
     kind: "none", "dropout" or "noise". numbers: "example", they can be those of each example in a batch of
     any size; "one by one", only if every image goes through the model alone; "uncontrolled", not even then:
     a generator of the model's own, say. batch: whether what it gives for an image depends on the others of
-    its batch. changes: whether a pass changes its parameters or buffers. eot: the draws that a gradient needs
-    by the pilot; agreed: the share of pixels by which that was decided.
+    its batch. changes: whether a pass changes its parameters or buffers.
     """
 
     kind: str = "none"
     numbers: str = "example"
     batch: bool = False
     changes: bool = False
-    eot: int = 1
-    agreed: float = 1.0
 
     @property
     def randomised(self) -> bool:
@@ -58,10 +56,8 @@ class Randomness(NamedTuple):
         """Whether the result of an image depends on other images: those of its batch, or earlier ones."""
         return self.batch or self.changes
 
-    def sentence(self, draws: int, task: EvalTask) -> str:
-        """What a task on a randomised model judges it by, without its name."""
-        method = getattr(task, "method", None) or getattr(task, "pgd", None)
-        eot = 0 if method is None else method.eot if method.eot > 1 else self.eot
+    def sentence(self, draws: int, eot: int | None) -> str:
+        """What a randomised model is judged by, without its name. eot: the draws of an attack's gradients."""
         means = f", and attacks use means over {eot} draws (--draws, --eot)" if eot else " (--draws)"
         single = {
             "example": "",
@@ -106,6 +102,13 @@ class Randomness(NamedTuple):
             "The model changes its parameters or buffers while it is tested, so a result depends on the"
             f" images before it. {declare} If that is not meant, call model.eval() before it is saved."
         )
+
+
+class Pilot(NamedTuple):
+    """The draws that a gradient needs, and the share of pixels by which that was decided."""
+
+    eot: int
+    agreed: float
 
     def remark(self) -> str | None:
         """A warning where the pilot met its bound."""
@@ -248,6 +251,11 @@ class TaskByDraws(EvalTask):
     def title(self) -> str:
         return f"{self.inner.title}, {self.draws} draws"
 
+    @property
+    def eot(self) -> int | None:
+        """The draws of an attack's gradients; None for a task without an attack."""
+        return self.inner.method.draws_each if isinstance(self.inner, tasks.AttackTask) else None
+
     def outputs(self) -> Sequence[Output]:
         def through_draws(output: Output) -> bool:
             return isinstance(output, tasks.AttackOutput) and not of_other_network(output.metric)
@@ -268,19 +276,14 @@ class TaskByDraws(EvalTask):
         return list(self.inner.summarize(means(entries), means(implicit_entries), dict))
 
 
-def by_draws(task: EvalTask, draws: int, look: Randomness) -> EvalTask:
-    """The task with verdicts by rates over draws, and attacks whose gradients are means over the draws that
-    the pilot chose.
+def by_draws(task: EvalTask, draws: int, pilot: Callable[[], Pilot]) -> EvalTask:
+    """The task with verdicts by rates over draws, and attacks whose gradients are means over draws: as many
+    as the attack says, else as `pilot` finds.
 
     AutoAttack runs its variant for randomised models. Raises RbError for a task that has no such verdict.
     """
     if isinstance(task, NoiseTask):
         return task  # each copy has a draw of the model
-    if isinstance(task, tasks.AttackTask):
-        if task.ladder:
-            raise RbError("ladder of --eps is of verdicts, and this model is randomised: leave it out.")
-        plain = {"plain": task.method} if hasattr(task, "plain") else {}
-        task = replace(task, method=of_means(task.method, look.eot), **plain)
     if not isinstance(task, tasks.AttackTask | tasks.AccuracyTask | tasks.CorruptionTask):
         raise RbError(
             f"The model is randomised, and {task.title} has no verdict by rates. Measure its accuracy with"
@@ -288,8 +291,19 @@ def by_draws(task: EvalTask, draws: int, look: Randomness) -> EvalTask:
         )
     if getattr(task, "detail", False):
         raise RbError("--detail keeps the logits of one pass, and this model is randomised: leave it out.")
-    pilot = isinstance(task, tasks.AttackTask) and task.method.eot == look.eot
-    return TaskByDraws(task, draws, look.remark() if pilot else None)
+    if not isinstance(task, tasks.AttackTask):
+        return TaskByDraws(task, draws)
+    if task.ladder:
+        raise RbError("ladder of --eps is of verdicts, and this model is randomised: leave it out.")
+    found = pilot() if needs_pilot(task.method) else None
+    plain = {"plain": task.method} if hasattr(task, "plain") else {}
+    task = replace(task, method=of_means(task.method, 1 if found is None else found.eot), **plain)
+    return TaskByDraws(task, draws, None if found is None else found.remark())
+
+
+def needs_pilot(method: Any) -> bool:
+    """Whether a pilot says of how many draws the attack takes means. AutoAttack's own code has its own."""
+    return method.eot == 1 and not method.batch_dependent
 
 
 def of_means(method: Any, eot: int) -> Any:
@@ -297,4 +311,4 @@ def of_means(method: Any, eot: int) -> Any:
     randomised models, which has 20 draws or more."""
     if method.name == "aa" and method.variant == "standard" and not method.attacks:
         method = replace(method, variant="rand")
-    return method if method.eot > 1 else replace(method, eot=max(eot, method.draws_each))
+    return replace(method, eot=max(eot, method.draws_each)) if needs_pilot(method) else method

@@ -128,7 +128,7 @@ def evaluate(
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
     from rbtools.evaluation.adapting import adapting
-    from rbtools.evaluation.by_draws import by_draws
+    from rbtools.evaluation.by_draws import TaskByDraws, by_draws
 
     for name, count, least in (("draws", draws, 1), ("eot_max", eot_max, 2)):
         if count < least:
@@ -140,15 +140,16 @@ def evaluate(
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws, eot_max=eot_max, adapts=adapts)
     cache = in_memory.Cache(store, model, given) if store is not None else None
-    look = in_memory.look(network, given, place, settings, cache)
-    network = in_memory.randomised.controlled(network, look)
+    look = in_memory.Look(network, given, place, settings, cache)
+    network = in_memory.randomised.controlled(network, look.randomness)
     results: list[in_memory.Result] = []
     for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
         if adapts is not None:
             todo = adapting(todo, adapts, batch)
-        elif look.randomised and draws > 1:
-            report.notify(f"The model {look.sentence(draws, todo)}")
-            todo = by_draws(todo, draws, look)
+        elif look.randomness.randomised and draws > 1:
+            todo = by_draws(todo, draws, look.pilot)
+            if isinstance(todo, TaskByDraws):
+                report.notify(f"The model {look.randomness.sentence(draws, todo.eot)}")
         outputs = todo.outputs()
         outcomes = [
             Outcomes(Store(None), "")

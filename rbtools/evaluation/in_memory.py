@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -18,7 +20,7 @@ from rbtools.datasets.given import pair
 from rbtools.errors import RbError
 from rbtools.evaluation import randomised, tasks
 from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output, default_chunk_size
-from rbtools.evaluation.by_draws import IMAGES, Randomness
+from rbtools.evaluation.by_draws import IMAGES, LOOKED, Pilot, Randomness
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -115,25 +117,51 @@ def model_of(
     return network, place
 
 
-def look(
-    network: nn.Module, data: GivenData, place: torch.device, settings: Settings, cache: Cache | None
-) -> Randomness:
-    """What is random in the model, kept in the store if there is one.
+class Look:
+    """What is found of a model on its first images, in the store if there is one."""
 
-    Raises RbError as `Randomness.checked` does.
-    """
-    key = None if cache is None else f"randomness:{digest({**cache.fields, 'eot_max': settings.eot_max})}"
-    if cache is not None and key is not None and (stored := cache.store.get(key)) is not None:
-        return Randomness(**orjson.loads(stored)).checked(settings.adapts)
-    images = data.images[:IMAGES].to(place)
-    images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
-    chunk = settings.batch or default_chunk_size(place, images.shape[1:])
-    if isinstance(network, randomised.AdaptingModel):
-        network = network.copied()
-    found = randomised.look(network, images, data.labels[:IMAGES].to(place), settings.eot_max, chunk)
-    if cache is not None and key is not None:
-        cache.store.put(key, orjson.dumps(found._asdict()).decode())
-    return found.checked(settings.adapts)
+    def __init__(
+        self,
+        network: nn.Module,
+        data: GivenData,
+        place: torch.device,
+        settings: Settings,
+        cache: Cache | None,
+    ) -> None:
+        adapting = isinstance(network, randomised.AdaptingModel)
+        self.network = network.copied() if adapting else network  # type: ignore[operator]
+        self.settings, self.cache = settings, cache
+        images = data.images[:IMAGES].to(place)
+        self.images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
+        self.labels = data.labels[:IMAGES].to(place)
+
+    @cached_property
+    def randomness(self) -> Randomness:
+        """What is random in it. Raises RbError as `Randomness.checked` does."""
+        found = self._kept("randomness", {}, lambda: randomised.look(self.network, self.images))
+        return Randomness(**found).checked(self.settings.adapts)
+
+    def pilot(self) -> Pilot:
+        """The draws that a gradient needs."""
+        chunk = self.settings.batch or default_chunk_size(self.images.device, self.images.shape[1:])
+        model = randomised.controlled(self.network, self.randomness)
+        most = self.settings.eot_max
+
+        def find() -> Pilot:
+            return randomised.pilot(model, self.images, self.labels, most, chunk)
+
+        return Pilot(**self._kept("pilot", {"eot_max": most}, find))
+
+    def _kept(self, kind: str, fields: dict[str, Any], find: Callable[[], Any]) -> dict[str, Any]:
+        """The fields of what was found, stored or now."""
+        if self.cache is None:
+            return dict(find()._asdict())
+        key = f"{kind}:{digest({**self.cache.fields, **fields, 'version': LOOKED})}"
+        stored = self.cache.store.get(key)
+        if stored is None:
+            stored = orjson.dumps(find()._asdict()).decode()
+            self.cache.store.put(key, stored)
+        return dict(orjson.loads(stored))
 
 
 class _Function(nn.Module):

@@ -1,8 +1,8 @@
 """Randomised models: whether a model is one, and one whose random numbers belong to the example.
 
 Found by running the model on the same images twice, more often where it draws random numbers, and on some of
-them in another batch. A model that
-differs in both is randomised; one that only differs in another batch depends on the batch.
+them in another batch. A model that differs in both is randomised; one that only differs in another batch
+depends on the batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, shown
-from rbtools.evaluation.by_draws import AGREED, Randomness
+from rbtools.evaluation.by_draws import AGREED, Pilot, Randomness
 from rbtools.rng.foreign import ExampleNumbers, states
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
@@ -90,16 +90,13 @@ def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
     return RandomisedModel(model, randomness.numbers != "example") if randomness.randomised else model
 
 
-def look(model: nn.Module, images: Tensor, labels: Tensor, eot_max: int, chunk: int) -> Randomness:
-    """What is random in a model, and the draws that its gradient needs; see `randomness_of` and `pilot`."""
+def look(model: nn.Module, images: Tensor) -> Randomness:
+    """What is random in a model, which may change more than its parameters and buffers."""
     found = randomness_of(model, images)
-    if found.randomised and found.changes:  # it may change more than its parameters and buffers
+    if found.randomised and found.changes:
         again = randomness_of(AdaptingModel(model), images)
         return again._replace(batch=found.batch or again.batch, changes=True)
-    if not found.randomised or found.adapts:
-        return found
-    eot, agreed = pilot(controlled(model, found), images, labels, eot_max, chunk)
-    return found._replace(eot=eot, agreed=agreed)
+    return found
 
 
 def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
@@ -164,8 +161,8 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
     return Randomness("dropout" if kinds == {"dropout"} else "noise", numbers, in_train_mode, changes)
 
 
-def pilot(model: nn.Module, images: Tensor, labels: Tensor, most: int, chunk: int) -> tuple[int, float]:
-    """The draws that a mean gradient needs, and the share of pixels by which that was decided.
+def pilot(model: nn.Module, images: Tensor, labels: Tensor, most: int, chunk: int) -> Pilot:
+    """The draws that a mean gradient of a `RandomisedModel` needs.
 
     The smallest power of two from 2 to `most` at which the sign of the gradient of the cross-entropy agrees
     with that of eight times as many draws on 95 % of the pixels (AGREED); `most` where none does. images:
@@ -187,7 +184,7 @@ def pilot(model: nn.Module, images: Tensor, labels: Tensor, most: int, chunk: in
                     logits, labels.repeat_interleave(count), reduction="sum"
                 )
             if not loss.requires_grad:
-                return 2, 1.0  # attacks by gradients will say so
+                return Pilot(2, 1.0)  # attacks by gradients will say so
             (gradient,) = torch.autograd.grad(loss, inputs, allow_unused=True)
             total = total + (0 if gradient is None else gradient)
             drawn += count
@@ -196,5 +193,5 @@ def pilot(model: nn.Module, images: Tensor, labels: Tensor, most: int, chunk: in
         few, many = sums[needed.bit_length() - 1], sums[(8 * needed).bit_length() - 1]
         agreed = float(few.eq(many).float().mean())
         if agreed >= AGREED or 2 * needed > most:
-            return needed, agreed
+            return Pilot(needed, agreed)
         needed *= 2

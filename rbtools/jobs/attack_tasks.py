@@ -112,8 +112,9 @@ def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run:
     inputs = resolve_inputs(record, run)
     look = randomness.found(inputs)
     if look.randomised and run.settings.draws > 1:
-        run.report.notify(randomness.sentence(inputs, task))
-        task = task.by_draws(run.settings.draws, look.eot)
+        eot = randomness.pilot(inputs).eot
+        randomness.tell(inputs, eot)
+        task = task.by_draws(run.settings.draws, eot)
     expected = evaluate_record.expected_entries(inputs, task)
     evaluate_record.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)
     record, requested, implicit_entries = evaluate_record.measured_entries(inputs, task)

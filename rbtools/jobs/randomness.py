@@ -5,13 +5,15 @@ A user's model is run on the same images twice, once: the store keeps what was f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from rbtools.evaluation.adapting import adapting
 from rbtools.evaluation.base import EvalTask, default_chunk_size
-from rbtools.evaluation.by_draws import IMAGES, Randomness, by_draws
+from rbtools.evaluation.by_draws import IMAGES, LOOKED, Pilot, Randomness, TaskByDraws, by_draws
 from rbtools.execution import device
 from rbtools.inputs.resolve import Inputs
 from rbtools.records import dumps
@@ -19,9 +21,9 @@ from rbtools.store import digest
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
-VERSION = 1
+Result = TypeVar("Result")
 # The last record's inputs, and what was found: without a store its model would be run several times.
 _last: list[tuple[Inputs, Randomness]] = []
 
@@ -42,16 +44,26 @@ def found(inputs: Inputs) -> Randomness:
 def _found(inputs: Inputs) -> Randomness:
     if _last and _last[0][0] is inputs:
         return _last[0][1]
-    run = inputs.run
-    key = f"randomness:{digest({'version': VERSION, **inputs.fields, 'eot_max': run.settings.eot_max})}"
-    stored = run.store.get(key)
-    if stored is None and run.plan is not None:
+    key = f"randomness:{digest({'version': LOOKED, **inputs.fields})}"
+    stored = inputs.run.store.get(key)
+    if stored is None and inputs.run.plan is not None:
         return Randomness()
     if stored is None:
         stored = dumps(_looked(inputs)._asdict()).decode()
-        run.store.put(key, stored)
+        inputs.run.store.put(key, stored)
     _last[:] = [(inputs, Randomness(**orjson.loads(stored)))]
     return _last[0][1]
+
+
+def pilot(inputs: Inputs) -> Pilot:
+    """The draws that a gradient of the record's randomised model needs, from the store or found now."""
+    run = inputs.run
+    key = f"pilot:{digest({'version': LOOKED, **inputs.fields, 'eot_max': run.settings.eot_max})}"
+    stored = run.store.get(key)
+    if stored is None:
+        stored = dumps(_piloted(inputs)._asdict()).decode()
+        run.store.put(key, stored)
+    return Pilot(**orjson.loads(stored))
 
 
 def judged(inputs: Inputs, task: EvalTask) -> EvalTask:
@@ -62,19 +74,18 @@ def judged(inputs: Inputs, task: EvalTask) -> EvalTask:
     look, settings = found(inputs), inputs.run.settings
     if settings.adapts is not None:
         return adapting(task, settings.adapts, settings.batch)
-    draws = settings.draws
-    if not look.randomised or draws == 1:
+    if not look.randomised or settings.draws == 1:
         return task
-    changed = by_draws(task, draws, look)
-    if changed is not task:  # rb-pr: each noisy copy has a pass of its own
-        inputs.run.report.notify(sentence(inputs, task))
+    changed = by_draws(task, settings.draws, partial(pilot, inputs))
+    if isinstance(changed, TaskByDraws):  # of rb-pr each noisy copy has a pass of its own
+        tell(inputs, changed.eot)
     return changed
 
 
-def sentence(inputs: Inputs, task: EvalTask) -> str:
-    """What a randomised model is judged by."""
-    arch = inputs.record["arch"]
-    return f"{arch.get('name') or arch.get('str')} {found(inputs).sentence(inputs.run.settings.draws, task)}"
+def tell(inputs: Inputs, eot: int | None) -> None:
+    """Say what a randomised model is judged by. eot: the draws of an attack's gradients."""
+    arch, draws = inputs.record["arch"], inputs.run.settings.draws
+    inputs.run.report.notify(f"{arch.get('name') or arch.get('str')} {found(inputs).sentence(draws, eot)}")
 
 
 def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
@@ -96,15 +107,31 @@ def _looked(inputs: Inputs) -> Randomness:
     """What passes of the first images find."""
     from rbtools.evaluation.randomised import look
 
-    dataset, settings = inputs.data.load(), inputs.run.settings
+    return _of_first_images(inputs, lambda model, images, labels: look(model, images))
+
+
+def _piloted(inputs: Inputs) -> Pilot:
+    """What gradients at the first images find."""
+    from rbtools.evaluation import randomised
+
+    look, settings = found(inputs), inputs.run.settings
+
+    def of(model: nn.Module, images: Tensor, labels: Tensor) -> Pilot:
+        chunk = settings.batch or default_chunk_size(images.device, images.shape[1:])
+        return randomised.pilot(randomised.controlled(model, look), images, labels, settings.eot_max, chunk)
+
+    return _of_first_images(inputs, of)
+
+
+def _of_first_images(inputs: Inputs, find: Callable[[nn.Module, Tensor, Tensor], Result]) -> Result:
+    """What is found of the network, the first images and their labels; of fewer where memory runs out."""
+    dataset = inputs.data.load()
     with device.taken(inputs.run, inputs.threads()) as place:
         model = inputs.load_model(place)
-        chunk = settings.batch or default_chunk_size(place, inputs.data.about.shape)
 
-        def with_images(count: int) -> Randomness:
+        def with_images(count: int) -> Result:
             ids = inputs.data.order(dataset.labels)[:count]
-            images = dataset.images[ids].to(place).float().div(255)
-            return look(model, images, dataset.labels[ids].to(place), settings.eot_max, chunk)
+            return find(model, dataset.images[ids].to(place).float().div(255), dataset.labels[ids].to(place))
 
         try:
             return with_images(IMAGES)

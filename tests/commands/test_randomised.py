@@ -15,6 +15,8 @@ from click.testing import Result
 from torch import nn
 
 from rbtools.datasets import load
+from rbtools.evaluation import randomised
+from rbtools.evaluation.by_draws import Pilot
 from tests.runner import Record, run
 
 NOISE = "x + .25 * torch.randn_like(x)"
@@ -162,6 +164,22 @@ def test_the_checklist_judges_by_rates() -> None:
     tests = entry(record(result), "obfuscation.failed")["tests"]
     assert [test["holds"] for test in tests] == [True, True, True, True, True]
     assert any(test.get("noise", 0) > 0 for test in tests)
+
+
+def test_the_pilot_runs_where_an_attack_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(model: nn.Module, images: torch.Tensor, *more: Any) -> Pilot:
+        asked.append(len(images))
+        return Pilot(4, 1.0)
+
+    monkeypatch.setattr(randomised, "pilot", counted)
+    record(attack("none"))
+    assert "means over" not in attack("none", "--force").stderr
+    record(attack("fgsm", "--eps", "48", "--eot", "2"))
+    assert not asked
+    assert entry(record(attack("fgsm", "--eps", "48", "--store", "other")), "fgsm.48")["eot"] == 4
+    assert asked == [8]
 
 
 def test_corruptions_and_noise_have_rates_too() -> None:
