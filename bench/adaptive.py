@@ -211,10 +211,6 @@ def digits() -> None:
         )
 
 
-def _both(passes: float, others: float, seconds: float, of_other: float) -> str:
-    return f"passes an image {passes:.0f} and {others:.0f}, {seconds:.0f} and {of_other:.0f} s"
-
-
 def peers() -> None:
     """pyautoattack's `rand` and a plain loop of PGD over means, judged by the same new draws."""
     from pyautoattack import AutoAttack
@@ -248,35 +244,33 @@ def peers() -> None:
             return model(inputs)
 
     counted = Counted()
-    attack = AutoAttack(counted, norm="Linf", eps=eps, version="rand", device="cpu", seed=0)
-    attack.verbose = False
-    start = time.perf_counter()
-    points = attack.run_standard_evaluation(images, labels, batch_size=256)[0]
-    seconds = time.perf_counter() - start
-    value, passes, took = ours["aa"]
-    show(
-        "mean accuracy under rand",
-        value=round(value, 4),
-        peer=round(rate(points), 4),
-        note=f"pyautoattack; {_both(passes, counted.passes / len(images), took, seconds)}",
-    )
-    torch.manual_seed(0)
-    counted.passes, step = 0, 2.5 * eps / 20
-    points = (images + eps * (2 * torch.rand_like(images) - 1)).clamp(0, 1)
-    start = time.perf_counter()
-    for _ in range(20):
-        inputs = points.clone().requires_grad_(True)
-        loss = sum(functional.cross_entropy(counted(inputs), labels, reduction="sum") for _ in range(20))
-        (gradient,) = torch.autograd.grad(loss, inputs)
-        points = (points + step * gradient.sign()).clamp(images - eps, images + eps).clamp(0, 1)
-    seconds = time.perf_counter() - start
-    value, passes, took = ours["pgd"]
-    show(
-        "mean accuracy under PGD-20 with 20 draws",
-        value=round(value, 4),
-        peer=round(rate(points), 4),
-        note=f"a plain loop; {_both(passes, counted.passes / len(images), took, seconds)}",
-    )
+
+    def theirs() -> Tensor:
+        attack = AutoAttack(counted, norm="Linf", eps=eps, version="rand", device="cpu", seed=0)
+        attack.verbose = False
+        return attack.run_standard_evaluation(images, labels, batch_size=256)[0]
+
+    def plain_loop() -> Tensor:
+        torch.manual_seed(0)
+        points, step = (images + eps * (2 * torch.rand_like(images) - 1)).clamp(0, 1), 2.5 * eps / 20
+        for _ in range(20):
+            inputs = points.clone().requires_grad_(True)
+            loss = sum(functional.cross_entropy(counted(inputs), labels, reduction="sum") for _ in range(20))
+            (gradient,) = torch.autograd.grad(loss, inputs)
+            points = (points + step * gradient.sign()).clamp(images - eps, images + eps).clamp(0, 1)
+        return points
+
+    for figure, name, peer, run in (
+        ("mean accuracy under rand", "aa", "pyautoattack", theirs),
+        ("mean accuracy under PGD-20 with 20 draws", "pgd", "a plain loop", plain_loop),
+    ):
+        counted.passes, start = 0, time.perf_counter()
+        points = run()
+        seconds = time.perf_counter() - start
+        value, passes, took = ours[name]
+        others = counted.passes / len(images)
+        note = f"{peer}; passes an image {passes:.0f} and {others:.0f}, {took:.0f} and {seconds:.0f} s"
+        show(figure, value=round(value, 4), peer=round(rate(points), 4), note=note)
 
 
 def cost(weights: str, folder: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rbtools import check_input
 from rbtools.attacks import lattice
 from rbtools.attacks.mean_over_draws import eot_param
+from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import Registered, param
 
@@ -30,6 +31,21 @@ _NEEDS = {"dlr": (3, "margin"), "targeted-dlr": (4, "targeted-margin")}
 def norm_param(*more: str) -> Any:
     """The field of attacks with L-infinity, L2 and perhaps more norms."""
     return param("linf", "The norm that bounds the perturbation.", choices=("linf", "l2", *more))
+
+
+def step_size_param(default: str) -> Any:
+    """The field of the length of a step; `default` says what it is without one."""
+    return param(
+        None,
+        f"Length of a step, in the unit of --eps, or as a share of it: 0.25*eps.  [default: {default}]",
+        unit="eps",
+        check="non-negative",
+    )
+
+
+def relative_step_param() -> Any:
+    """The field of the length of a step as a share of eps."""
+    return param(None, "Length of a step as a share of eps.", check="non-negative", part_of="step-size")
 
 
 def backend_param() -> Any:
@@ -130,6 +146,14 @@ class Attack(_WithFields, Registered):
     def loss_for(self, classes: int) -> str | None:
         """The loss in use for a model of that many classes."""
         return self.loss
+
+    def check_step_size(self) -> None:
+        """Raise RbError for an attack with two lengths of its step."""
+        if getattr(self, "step_size", None) is not None and getattr(self, "relative_step", None) is not None:
+            raise RbError(
+                f"Attack '{self.name}' has a step_size and a relative_step. Give one of them: the length of a"
+                " step, or its share of eps."
+            )
 
     def check_distance(self) -> None:
         """Raise RbError for a ball that holds no other image of the attack's lattice."""

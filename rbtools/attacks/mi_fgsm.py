@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, steps
-from rbtools.attacks.base import SequentialAttack, norm_param
+from rbtools.attacks.base import SequentialAttack, norm_param, relative_step_param, step_size_param
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -53,15 +53,8 @@ class MIFGSM(SequentialAttack):
     eps: float = 8 / 255
     norm: str = norm_param()
     steps: int = param(10, "Number of gradient steps.", check="positive")
-    step_size: float | None = param(
-        None,
-        "Length of a step, in the unit of --eps, or as a share of it: 0.25*eps.  [default: eps/steps]",
-        unit="eps",
-        check="non-negative",
-    )
-    relative_step: float | None = param(
-        None, "Length of a step as a share of eps.", check="non-negative", part_of="step-size"
-    )
+    step_size: float | None = step_size_param("eps/steps")
+    relative_step: float | None = relative_step_param()
     momentum: float = param(
         1.0, "Share of the earlier gradients' sum that each step keeps.", check="non-negative"
     )
@@ -75,11 +68,7 @@ class MIFGSM(SequentialAttack):
     def __post_init__(self) -> None:
         if self.kernel and self.kernel % 2 == 0:
             raise RbError(f"kernel of attack 'mi-fgsm' is {self.kernel}. Expected an odd side, or 0.")
-        if self.step_size is not None and self.relative_step is not None:
-            raise RbError(
-                "Attack 'mi-fgsm' has a step_size and a relative_step. Give one of them: the length of a"
-                " step, or its share of eps."
-            )
+        self.check_step_size()
 
     @property
     def effective_step_size(self) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, steps
 from rbtools.attacks.active_examples import ActiveExamples
-from rbtools.attacks.base import SequentialAttack, norm_param
+from rbtools.attacks.base import SequentialAttack, norm_param, relative_step_param, step_size_param
 from rbtools.errors import RbError
 from rbtools.registry import param
 
@@ -47,15 +47,8 @@ class PGD(SequentialAttack):
     eps: float = 8 / 255
     norm: str = norm_param()
     steps: int = param(20, "Number of gradient steps.", check="positive")
-    step_size: float | None = param(
-        None,
-        "Length of a step, in the unit of --eps, or as a share of it: 0.25*eps.  [default: 2.5*eps/steps]",
-        unit="eps",
-        check="non-negative",
-    )
-    relative_step: float | None = param(
-        None, "Length of a step as a share of eps.", check="non-negative", part_of="step-size"
-    )
+    step_size: float | None = step_size_param("2.5*eps/steps")
+    relative_step: float | None = relative_step_param()
     decay: str = param(
         "constant",
         "How the step shrinks over the run: not at all, or to zero along a line or half a cosine.",
@@ -79,11 +72,7 @@ class PGD(SequentialAttack):
                 f"Attack '{self.name}' has {self.restarts} restarts but starts at the image, so every run"
                 " would be the same. Use start 'uniform', or restarts 1."
             )
-        if self.step_size is not None and self.relative_step is not None:
-            raise RbError(
-                f"Attack '{self.name}' has a step_size and a relative_step. Give one of them: the length of a"
-                " step, or its share of eps."
-            )
+        self.check_step_size()
         if self.target not in ("none", "least-likely") and not self.target.isdecimal():
             raise RbError(
                 f"target of attack '{self.name}' is '{self.target}'. Expected none, least-likely or a class's"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from rbtools.cli import build_context, config, streams
+from rbtools.cli import build_context, config, evaluation_options, streams
 from rbtools.cli.method_options import Decorator, spec_options
 from rbtools.cli.option_parts import Compound, Part, old_flag
 from rbtools.cli.source import RecordSource
@@ -417,96 +416,16 @@ train_options = _work(*_training_options, *_store_options, *_word_options, _trai
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 
 
-def _images(text: str) -> dict[str, Any]:
-    """A number of images, or a list or file of their numbers, of which first=N takes the first N."""
-    if chosen := re.fullmatch(r"(.+):first=(\d+)", text):
-        return {"indices": chosen[1], "n": chosen[2]}
-    return {"n": text} if re.fullmatch(r"[-+]?[\d.]+", text) else {"indices": text}
-
-
-_n_option = click.option(
-    "--n",
-    cls=Compound,
-    split=_images,
-    type=click.IntRange(1),
-    default=None,
-    metavar="N|LIST|FILE[:KEY]",
-    help="Use N images, balanced over classes; or those with the numbers of a list in the split (0-999 are"
-    " its first 1,000), or of a FILE (KEY: one of its lists); LIST:first=N takes N of them.",
-)
-_indices_part = click.option("--indices", cls=Part, part_of="n", metavar="LIST|FILE", now="--n LIST")
-_batch_option = click.option(
-    "--batch",
-    cls=Compound,
-    type=click.IntRange(1),
-    default=None,
-    metavar="N",
-    help="Images at a time; changes memory, not results.",
-)
-_adapts_part = click.option(
-    "--adapts",
-    cls=Part,
-    part_of="batch:adapts",
-    type=click.Choice(("batch", "stream")),
-    default=None,
-    help="of a model that adapts to its test images: every batch of N starts from the checkpoint, or its"
-    " state goes on from batch to batch; results depend on N then",
-)
 _evaluation_options = (
     _seed_option,
     *weights_parts,
-    _n_option,
-    _indices_part,
-    _batch_option,
+    evaluation_options.n_option,
+    evaluation_options.indices_part,
+    evaluation_options.batch_option,
     click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
     click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force"),
     *_store_options,
     *_message_options,
-)
-_search_options = (
-    click.option(
-        "--precision",
-        default="auto",
-        type=click.Choice(("auto", "fp32", "bf16")),
-        help="Precision of attack searches; success is decided in float32. auto: bf16 where the machine has"
-        " it.",
-    ),
-    click.option(
-        "--prepare",
-        default="fold",
-        type=click.Choice(("none", "fold", "compile")),
-        help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile:"
-        " compile that copy with torch.compile, and use that where its passes are faster.",
-    ),
-    old_flag("--no-prepare", "prepare", "none"),
-    old_flag("--compile", "prepare", "compile"),
-)
-_defend_options = (
-    click.option(
-        "--defend",
-        cls=Compound,
-        free=True,
-        metavar="LIST",
-        default=None,
-        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4, resize-pad,"
-        " median:3, tv:steps=50:weight=0.03, gaussian:0.1, crop-ensemble:30, python:MODULE:CLASS.",
-    ),
-    click.option(
-        "--backward",
-        cls=Part,
-        part_of="defend:backward",
-        type=click.Choice(("none", "identity", "own")),
-        default=None,
-        help="how gradients pass all stages: none (zero), identity (BPDA), or own.  [default: of each stage"
-        " what gives the strongest attack]",
-    ),
-    click.option(
-        "--checkpointed",
-        cls=Part,
-        part_of="defend:checkpointed",
-        is_flag=True,
-        help="compute the iterations of a stage again for its gradient, which takes less memory",
-    ),
 )
 # Entries that are measured again name their split and images; results never come from the store.
 verify_options = bundle(
@@ -516,40 +435,23 @@ verify_options = bundle(
     *_machine_options,
     *weights_parts,
     click.option("--n", type=click.IntRange(1), default=None, help="On N random images of each entry's."),
-    _batch_option,
+    evaluation_options.batch_option,
     store_option,
     *_message_options,
 )
-_per_image_option = click.option(
-    "--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."
-)
-_draws_options = (
-    click.option(
-        "--draws",
-        cls=Compound,
-        type=click.IntRange(1),
-        default=20,
-        metavar="N",
-        help="Draws of each verdict of a randomised model; 1: judge it by one, as any other.",
-    ),
-    click.option(
-        "--eot-max",
-        cls=Part,
-        part_of="draws:eot-max",
-        type=click.IntRange(2),
-        default=32,
-        metavar="M",
-        help="The most draws of a gradient that the pilot chooses",
-    ),
-)
-_split_options = (_split_option, _per_image_option)
-_verdict_options = (*_draws_options, *_defend_options)
-_judging_options = (*_verdict_options, _adapts_part, *_split_options)
-bare_run_options = _work(*_draws_options, *_split_options, *_evaluation_options)
+_split_options = (_split_option, evaluation_options.per_image_option)
+_verdict_options = (*evaluation_options.of_draws, *evaluation_options.of_stages)
+_judging_options = (*_verdict_options, evaluation_options.adapts_part, *_split_options)
+bare_run_options = _work(*evaluation_options.of_draws, *_split_options, *_evaluation_options)
 run_options = _work(*_judging_options, *_evaluation_options)
-search_options = _work(*_judging_options, *_search_options, *_evaluation_options)
-searched_splits_options = _work(*_verdict_options, _per_image_option, *_search_options, *_evaluation_options)
-both_splits_options = _work(*_verdict_options, _per_image_option, *_evaluation_options)
+search_options = _work(*_judging_options, *evaluation_options.of_searches, *_evaluation_options)
+searched_splits_options = _work(
+    *_verdict_options,
+    evaluation_options.per_image_option,
+    *evaluation_options.of_searches,
+    *_evaluation_options,
+)
+both_splits_options = _work(*_verdict_options, evaluation_options.per_image_option, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)
 
 
@@ -569,7 +471,7 @@ config.SHARED |= _long_options(
     _message_options,
     _machine_options,
     _training_options,
-    _search_options,
+    evaluation_options.of_searches,
     _evaluation_options,
     [_split_option, normalize_option],
 ) - {"as", "member", "normalize", "replace", "weights"}

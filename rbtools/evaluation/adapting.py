@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, OutputOf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AdaptingOutput(Output):
+class AdaptingOutput(OutputOf):
     """An output whose batches go through the model undivided. An attack searches on the whole batch, and the
     verdict is one pass of all of its points. `adapts`: to the "batch" or to the "stream"; size: of a batch.
     """
@@ -51,17 +51,8 @@ class AdaptingOutput(Output):
         return bool(self.inner.detail)
 
     @property
-    def implicit(self) -> bool:
-        return bool(self.inner.implicit)
-
-    @property
     def random(self) -> bool:
         return bool(self.inner.random)
-
-    @property
-    def metric(self) -> str | None:
-        metric: str | None = self.inner.metric
-        return metric
 
     @property
     def _fields(self) -> dict[str, Any]:

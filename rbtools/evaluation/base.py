@@ -307,6 +307,21 @@ class Output:
         raise NotImplementedError
 
 
+class OutputOf(Output):
+    """The base of an output that judges another one, `inner`, in its own way."""
+
+    inner: Any
+
+    @property
+    def implicit(self) -> bool:
+        return bool(self.inner.implicit)
+
+    @property
+    def metric(self) -> str | None:
+        metric: str | None = self.inner.metric
+        return metric
+
+
 class EvalTask:
     """A set of outputs that share work.
 

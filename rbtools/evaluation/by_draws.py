@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, batch_size
+from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, OutputOf, batch_size
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, sequential
@@ -122,7 +122,7 @@ class Pilot(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OutputByDraws(Output):
+class OutputByDraws(OutputOf):
     """An output whose outcome is a bit, as rates over draws of a randomised model.
 
     A row has the right ones of the first `draws`, all right ones, all draws, and the verdict of the majority:
@@ -134,17 +134,8 @@ class OutputByDraws(Output):
     remark: str | None = None
 
     @property
-    def implicit(self) -> bool:
-        return bool(self.inner.implicit)
-
-    @property
     def fixed_batches(self) -> bool:
         return bool(self.inner.fixed_batches)
-
-    @property
-    def metric(self) -> str | None:
-        metric: str | None = self.inner.metric
-        return metric
 
     @property
     def rule(self) -> sequential.Rule:
