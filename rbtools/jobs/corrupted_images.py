@@ -27,7 +27,7 @@ from rbtools.execution import device, resources
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import ArchiveDataset, Data, data_of
-from rbtools.jobs import evaluate_record
+from rbtools.jobs import evaluate_record, randomness
 from rbtools.lazy import np, torch
 from rbtools.plain_files import LARGEST_LIST, read_plain
 from rbtools.records import metric_name, results
@@ -164,6 +164,7 @@ def run_archive(
         _check_images(path, data)
     _check_labels(folder / "labels.npy", data)
     unread = [ArchiveTask(path, "", severities, _size(data), False) for path in paths]
+    randomness.judged(inputs, unread[0])  # raises for a randomised model and for one that adapts
     expected = [entry for task in unread for entry in evaluate_record.expected_entries(inputs, task)]
     expected += _sums(expected, None, reference, data, {})
     evaluate_record.check_entries(

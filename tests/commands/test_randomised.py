@@ -14,9 +14,10 @@ import torch
 from click.testing import Result
 from torch import nn
 
+from rbtools.attacks import ATTACKS
 from rbtools.datasets import load
 from rbtools.evaluation import randomised
-from rbtools.evaluation.by_draws import Pilot
+from rbtools.evaluation.by_draws import Pilot, of_means
 from tests.runner import Record, run
 
 NOISE = "x + .25 * torch.randn_like(x)"
@@ -180,6 +181,12 @@ def test_the_pilot_runs_where_an_attack_asks(monkeypatch: pytest.MonkeyPatch) ->
     assert not asked
     assert entry(record(attack("fgsm", "--eps", "48", "--store", "other")), "fgsm.48")["eot"] == 4
     assert asked == [8]
+
+
+def test_autoattacks_own_code_keeps_its_number_of_draws() -> None:
+    theirs = of_means(ATTACKS.build("aa", backend="pyautoattack"), 8)
+    assert (theirs.variant, theirs.eot) == ("rand", 1)
+    assert of_means(ATTACKS.build("aa"), 32).eot == 32 and of_means(ATTACKS.build("aa"), 8).eot == 20
 
 
 def test_corruptions_and_noise_have_rates_too() -> None:
