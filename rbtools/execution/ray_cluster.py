@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_TO_JOIN = 20.0
 _SECONDS_TO_START = 90.0  # seconds to start a cluster on a busy machine
-_SECONDS_TO_LEAVE = 0.5
 _PLACE = re.compile(r"^\[[^\]]*\] *\S+:\d+: *")  # "[time W pid thread] file.cc:12: "
 
 
@@ -93,16 +92,17 @@ class Membership:
             ) from self._failed
         return self._ray
 
-    def leave(self, holder: object = None) -> None:
-        """Leave the cluster; if Ray takes too long, the end of the process does the rest.
+    def leave(self, holder: object, seconds: float) -> None:
+        """Leave the cluster; if Ray takes more than these seconds, the end of the process does the rest.
 
         `holder` stays alive until Ray has shut down: Ray ends the process, with status 1, if one of its
-        references is dropped meanwhile.
+        references is dropped meanwhile. So does Python when it ends, but not `os._exit`, by which an
+        interrupted command ends.
         """
         self._holder = holder
         self._leaving.set()
         if self._joined.is_set():
-            self._thread.join(_SECONDS_TO_LEAVE)
+            self._thread.join(seconds)
 
     def _stay(self) -> None:
         """Join, wait, leave. In a thread: joining may hang, and in the main thread Ray takes over SIGTERM. In

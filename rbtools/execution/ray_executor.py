@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 TRIES = 3
 _SECONDS_TO_STOP = 1.0
 _SECONDS_TO_LEAVE = 1.0
+_SECONDS_WHEN_INTERRUPTED = 0.5
+_SECONDS_WHEN_DONE = 60.0  # on a busy machine
 _SECONDS_BETWEEN_PROGRESS = 0.5
 # Names of Ray's errors for a lost machine or process; others mean that the job failed.
 _LOST = (
@@ -120,7 +122,7 @@ class RayExecutor(executor.Executor):
             self._inbox = ray.remote(Inbox).options(num_cpus=0, scheduling_strategy=near).remote()
             self._serve = ray.remote(serve)
         except BaseException:
-            self._leave()
+            self._leave(_SECONDS_WHEN_INTERRUPTED)
             raise
 
     def submit(self, job: executor.Job) -> None:
@@ -139,11 +141,11 @@ class RayExecutor(executor.Executor):
             time.sleep(0.02)
         self._calls.put(None)
         self._thread.join(_SECONDS_TO_LEAVE)
-        self._leave()
+        self._leave(_SECONDS_WHEN_INTERRUPTED if any(error) else _SECONDS_WHEN_DONE)
         self._hush.close()
 
-    def _leave(self) -> None:
-        self._membership.leave(holder=self)
+    def _leave(self, seconds: float) -> None:
+        self._membership.leave(self, seconds)
         if self._lease is not None:
             self._lease.release()
 

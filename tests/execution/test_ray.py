@@ -165,9 +165,9 @@ def test_nodes_that_do_not_see_the_store_are_one_clear_error(cluster: Cluster, a
 def test_one_checkpoint_without_a_pipe(cluster: Cluster, alone: Path, records: list[dict[str, Any]]) -> None:
     file = Store(alone / "s").object(records[0]["checkpoint"])
     with Tool(cluster, f"rb-attack fgsm RAY --checkpoint {file}") as tool:
-        status, found, _ = tool.ended()
+        status, found, errors = tool.ended()
     wanted = {name: value for name, value in records[0]["metrics"].items() if "seconds" not in name}
-    assert (status, [one["metrics"] for one in found]) == (0, [wanted])
+    assert (status, [one["metrics"] for one in found]) == (0, [wanted]), errors
     assert found[0]["checkpoint_file"] == str(file)
 
 
