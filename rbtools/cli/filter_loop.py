@@ -166,6 +166,8 @@ class Loop:
                         report = run_job(self.functions[job.function], job.record, self.run)
                         executor.post(Finished(job.place, report))
                         window.finish_ready(executor)
+                        if report.interruption is not None:
+                            raise report.interruption
                 else:
                     self._process_ahead(executor, window, record)
             except (KeyboardInterrupt, Terminated):

@@ -416,13 +416,14 @@ train_options = _work(*_training_options, *_store_options, *_word_options, _trai
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 
 
+_as_option = click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME.")
 _evaluation_options = (
     _seed_option,
     *weights_parts,
     evaluation_options.n_option,
     evaluation_options.indices_part,
     evaluation_options.batch_option,
-    click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME."),
+    _as_option,
     click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force"),
     *_store_options,
     *_message_options,
@@ -453,6 +454,13 @@ searched_splits_options = _work(
 )
 both_splits_options = _work(*_verdict_options, evaluation_options.per_image_option, *_evaluation_options)
 measuring_options = _work(*_evaluation_options)
+# The parts of a card have their own names; --precision is of the intervals.
+card_options = _work(
+    *_verdict_options,
+    evaluation_options.per_image_option,
+    evaluation_options.of_searches[1],
+    *(option for option in _evaluation_options if option is not _as_option),
+)
 
 
 def _long_options(*groups: Sequence[Any]) -> frozenset[str]:

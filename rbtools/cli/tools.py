@@ -13,7 +13,7 @@ from rbtools.registry import Registry
 if TYPE_CHECKING:
     from rbtools.cli.click_commands import OptionChooser
 
-_OWN = "arch train attack certify corrupt pr ge measure score rank corr convert store verify".split()
+_OWN = "arch train attack certify corrupt pr ge card measure score rank corr convert store verify".split()
 TOOLS = Registry(
     "tool",
     {name: f"rbtools.commands.{name}:main" for name in _OWN},

@@ -46,6 +46,14 @@ class JobFunction:
         """Import the modules that the work needs, once for all workers. No device may be used."""
 
 
+class Unfinished(BaseException):
+    """A job was interrupted that has a result as it stands; `__cause__` is the interruption."""
+
+    def __init__(self, result: dict[str, Any]) -> None:
+        super().__init__()
+        self.result = result
+
+
 @dataclass
 class JobReport:
     """The result of a job or the reason for its failure, and its use of the store.
@@ -54,7 +62,8 @@ class JobReport:
     work to do; the result is the record up to there. seconds: wall-clock time of the job; stages: of its
     stages. damaged: files of the store that could not be read. trouble: the reason why results could not be
     stored.
-    remarks: messages of a worker that has no terminal.
+    remarks: messages of a worker that has no terminal. interruption: what ended the job early; the result is
+    as it stands, and the run ends once it is written.
     """
 
     result: dict[str, Any] | None = None
@@ -68,6 +77,7 @@ class JobReport:
     damaged: list[str] = field(default_factory=list)
     trouble: str | None = None
     remarks: list[str] = field(default_factory=list)
+    interruption: BaseException | None = None
 
 
 class Job(NamedTuple):
@@ -129,6 +139,8 @@ def run_job(function: JobFunction, record: dict[str, Any], run: Run) -> JobRepor
         report.result = function.with_run(run)(record)
     except Pending:
         report.pending, report.result = True, record
+    except Unfinished as stop:
+        report.result, report.interruption = stop.result, stop.__cause__
     except RbError as wrong:
         report.problem = str(wrong)
     except MemoryError:

@@ -1,0 +1,208 @@
+"""rb-card: everything about one checkpoint in the time there is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rbtools import parse_units
+from rbtools.cli import options, shared, streams
+from rbtools.cli.config import parse_yaml
+from rbtools.cli.source import RecordSource, file_path
+from rbtools.errors import RbError, UsageError
+from rbtools.plain_files import opened, read_settings
+
+if TYPE_CHECKING:
+    from rbtools.jobs.card import CardRequest
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_ENDINGS = ("html", "htm", "md", "tex")
+
+
+def _seconds(text: str) -> float | None:
+    """A length of time, such as 90, 90s, 10m or 2h; none is no limit. Raises UsageError."""
+    if text == "none":
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if found is None or not 0 < float(found[1]) * _UNITS[found[2]] < 1e9:
+        raise UsageError(f"--time is '{text}'. Expected a length of time, such as 90s, 10m, 2h, or none.")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _weights(text: str) -> dict[str, float]:
+    """The parts and weights of --for: a name, or a YAML file. Raises UsageError."""
+    from rbtools.jobs.card_parts import CHOICES, weights_of
+
+    if text in CHOICES:
+        return CHOICES[text]
+    if not text.endswith((".yaml", ".yml")):
+        raise UsageError(f"--for is '{text}'. Expected {', '.join(CHOICES)}, or FILE.yaml.")
+    import yaml
+
+    try:
+        return weights_of(parse_yaml(read_settings(file_path(text))))
+    except (RbError, yaml.YAMLError, UnicodeDecodeError) as wrong:
+        raise UsageError(f"--for {text}: {' '.join(str(wrong).split())}") from None
+
+
+@shared.command()
+@click.option(
+    "--time",
+    "limit",
+    default="10m",
+    metavar="LENGTH",
+    help="End after this time: 90s, 10m, 2h; none: no limit. Each part has at least its first look.",
+)
+@click.option(
+    "--precision",
+    default=0.01,
+    type=click.FloatRange(0, 0.5, min_open=True),
+    help="A part is finished where the value that all images would give is known to so much.",
+)
+@click.option(
+    "--for",
+    "purpose",
+    default="all",
+    metavar="NAME|FILE.yaml",
+    help="Which parts, and their weights: all, l-inf, corruptions, pr, or a file with a line for each part,"
+    " such as 'attack: 3'. Parts: clean, attack, norms, curve, corruptions, pr, gap, masking, certificate.",
+)
+@click.option(
+    "--eps", default="8", metavar="DISTANCE", help="The distance of the L-infinity attacks, in 1/255."
+)
+@click.option(
+    "--output",
+    "-o",
+    default=None,
+    metavar="FILE",
+    help="Also write a page: card.html (as rb-plot report), card.md, or card.tex (the row of a table).",
+)
+@options.source_options
+@options.card_options
+def main(
+    limit: str,
+    precision: float,
+    purpose: str,
+    eps: str,
+    output: str | None,
+    source: shared.RecordSource,
+    work: shared.CommandContext,
+) -> shared.Status:
+    """Measure everything about a model in the time that you have.
+
+    Clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
+    probabilistic robustness, the generalisation gap, the tests for masked gradients, a certificate. FILE is
+    records, or a checkpoint; of two checkpoints the time goes to where it decides which is better.
+
+    Every part first has a look at a few images. Then the next look is the one that shortens an interval most
+    per second, until all are as short as --precision, or the time is over. Ctrl-C ends it, too: the record is
+    written as it stands, and the next run goes on from there. Entries are those of the tools at that number
+    of images, and so are the stored results: rb-attack aa finds what was done. Their intervals hold although
+    the run looks often and stops anywhere: "anytime" in evals has the number of planned looks, and the
+    interval of the value that all images would give.
+
+    \b
+    Examples:
+      rb-card --time 20s trained.jsonl
+      rb-card --for l-inf --time 10m --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
+      rb-card --for corruptions --time 20s -o card.md trained.jsonl
+    """
+    from rbtools.jobs.card import CardJob, CardRequest
+
+    distances = parse_units.distances(eps, "linf", work.screen.warn)
+    if len(distances) != 1 or distances[0] == 0:
+        raise UsageError(f"--eps is {eps}. A card is at one distance above 0, such as 8.")
+    _check_output(output)
+    request = CardRequest(_weights(purpose), distances[0], _seconds(limit), precision)
+    models = [path for path in source.files if _is_checkpoint(path)]
+    if len(models) == 2 and len(source.files) == 2:
+        return lambda: _compare(models, request, source, work)
+    if models and len(source.files) > 1:
+        raise UsageError("Expected one checkpoint, two to compare, or files of records.")
+    if models:
+        source = dataclasses.replace(source, files=(), checkpoint=models[0])
+    status = shared.filter_models(source, work, CardJob(request, work.run))
+    return lambda: _watched(status, request, output, work)
+
+
+def _check_output(output: str | None) -> None:
+    """Raise UsageError for a page of another kind, or in a folder that is not there."""
+    if output is None:
+        return
+    from rbtools.store.files import check_folder_of
+
+    if Path(output).suffix[1:] not in _ENDINGS:
+        raise UsageError(f"--output is {output}. Expected a file that ends in {', '.join(_ENDINGS)}.")
+    check_folder_of(Path(output))
+
+
+def _is_checkpoint(path: str) -> bool:
+    """Whether a file begins as no file of records does."""
+    if path == "-" or not Path(path).is_file():
+        return False
+    with opened(path) as stream:
+        return stream.read(64).lstrip()[:1] not in (b"{", b"")
+
+
+def _watched(
+    status: shared.Status, request: CardRequest, output: str | None, work: shared.CommandContext
+) -> int:
+    """Do the work with the live table, and write the page."""
+    made: list[dict[str, Any]] = []
+
+    def hear(event: dict[str, Any], record: dict[str, Any] | None) -> None:
+        if event["event"] == "record" and record is not None and "card" in record:
+            made.append(record)
+
+    work.screen.listeners.append(hear)
+    try:
+        with _table(request, work):
+            return shared.done(status)
+    finally:
+        if output is not None and made:
+            _write_page(made, output)
+            work.screen.say(f"{output} has the card.")
+
+
+@contextlib.contextmanager
+def _table(request: CardRequest, work: shared.CommandContext) -> Iterator[None]:
+    """Draw the live table where standard error is a terminal."""
+    if not work.screen.terminal or work.screen.quiet:
+        yield
+        return
+    from rbtools.cli.card_table import CardTable
+
+    with CardTable(request.seconds) as table:
+        work.screen.listeners.append(table.hear)
+        yield
+
+
+def _write_page(records: list[dict[str, Any]], output: str) -> None:
+    """Write the report, or the table, of the finished cards."""
+    from rbtools.cli import keywords
+    from rbtools.scoring import render, table
+    from rbtools.store.files import write_whole
+
+    if Path(output).suffix.startswith(".htm"):
+        keywords.call("plot", ["report", "-o", output], {}, streams.MemoryStreams(records))
+        return
+    shown = [name for name in records[0]["metrics"] if not re.fullmatch(r"corrupt\..*\.\d|train\..*", name)]
+    rows = table.pivot(records, ["arch.name"], shown)
+    text = render.to_latex(rows) if output.endswith(".tex") else render.to_markdown(rows)
+    write_whole(Path(output), text.encode())
+
+
+def _compare(
+    paths: list[str], request: CardRequest, source: RecordSource, work: shared.CommandContext
+) -> int:
+    raise NotImplementedError
+
+
+if __name__ == "__main__":
+    main()

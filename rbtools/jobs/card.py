@@ -1,0 +1,406 @@
+"""Everything about one checkpoint in the time there is: `rb-card`.
+
+A card has parts (`card_parts`), each an evaluation of a tool at planned numbers of images. Every part gets
+its first look. Then the next look is always the one that is expected to shorten the interval of a part most
+per second, by its measured cost. It ends at the wanted precision, at the end of the time, by an interruption,
+or when all images are evaluated. Its intervals hold at every such end (`probabilistic.looks`).
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from rbtools.errors import Pending, RbError, of_network, of_own_code
+from rbtools.execution.executor import Unfinished
+from rbtools.execution.run import Run
+from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.jobs import _SplitJob
+from rbtools.jobs.card_parts import Look, Part, parts
+from rbtools.lazy import np
+from rbtools.probabilistic import looks
+from rbtools.probabilistic.estimate import interval_name
+from rbtools.probabilistic.looks import AnytimeInterval
+from rbtools.records import answers, metric_name, results
+from rbtools.scoring import union
+from rbtools.store import Store
+
+Entry = dict[str, Any]
+Record = dict[str, Any]
+_RESULTS = ("metrics", "evals", "checksums", answers.LABELS, "card")
+_SECONDS_OF_LOOK = 0.2  # what a look takes at least, whatever it evaluates
+
+
+class TimeUp(BaseException):
+    """The time of the card is over in the middle of a look."""
+
+
+@dataclass(frozen=True)
+class CardRequest:
+    """The parts with their weights, eps of the attacks on [0, 1], and when to end.
+
+    seconds: wall-clock time, None for no limit. precision: half the length of the intervals for the values
+    that all images have, at which a part is finished.
+    """
+
+    weights: Mapping[str, float]
+    eps: float
+    seconds: float | None
+    precision: float
+
+    def parts(self) -> list[Part]:
+        known = parts(self.eps)
+        return [known[name] for name in self.weights]
+
+
+@dataclass(frozen=True)
+class CardJob(_SplitJob):
+    """Make the card of the record's model."""
+
+    request: CardRequest
+    run: Run
+
+    def __call__(self, record: Record) -> Record:
+        return run_card(record, self.request, self.run)
+
+
+def run_card(record: Record, request: CardRequest, run: Run) -> Record:
+    """The record with its card. Raises RbError where model or data are not available, and Unfinished with the
+    record as it stands where it is interrupted."""
+    if run.store.folder is not None or run.plan is not None:
+        return Card(record, request, run).made()
+    with tempfile.TemporaryDirectory() as folder:  # a look goes on from the outcomes of the one before
+        store = Store(folder)
+        try:
+            return Card(record, request, run.changed(store=store)).made()
+        finally:
+            run.store.found += store.found
+            run.store.computed += store.computed
+
+
+@dataclass
+class PartState:
+    """What is known of one part. done: its finished looks; half and half_all: half the mean length of the
+    intervals of its headlines, for the source of the images and for all of them; half_sampled: what the
+    sample of an expensive attack has in the first. reason: why it cannot run. remarks: those of its last look.
+    """
+
+    part: Part
+    weight: float
+    looks: list[Look]
+    done: int = 0
+    seconds: float = 0.0
+    last: float = 0.0
+    half: float = math.nan
+    half_sampled: float = 0.0
+    half_all: float = math.nan
+    reason: str | None = None
+    remarks: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def sure(self) -> float:
+        return looks.confidence(len(self.looks))
+
+    @property
+    def next(self) -> Look | None:
+        """The next look, None where there is none."""
+        return self.looks[self.done] if self.reason is None and self.done < len(self.looks) else None
+
+    @property
+    def n(self) -> int:
+        """The images of the last look."""
+        return self.looks[self.done - 1].n if self.done else 0
+
+    def expected_seconds(self) -> float:
+        """What the next look takes, from what the last one took."""
+        if not self.done:
+            return 0.0
+        look, before = self.looks[self.done], self.looks[self.done - 1]
+        earlier = self.looks[self.done - 2].work if self.done > 1 and _continues(self.looks, self.done - 1) else 0
+        rate = self.last / max(before.work - earlier, 1e-9)
+        new = look.work - (before.work if _continues(self.looks, self.done) else 0)
+        return max(rate * new, _SECONDS_OF_LOOK)
+
+    def expected_half(self) -> float:
+        """Half the length of the intervals after the next look."""
+        look, before = self.looks[self.done], self.looks[self.done - 1]
+        rest = math.sqrt(max(self.half**2 - self.half_sampled**2, 0.0)) * math.sqrt(before.n / look.n)
+        attacked = [one.attacked or one.n / 2 for one in (before, look)]
+        return math.hypot(rest, self.half_sampled * math.sqrt(attacked[0] / attacked[1]))
+
+    def gain(self) -> float:
+        """The expected shortening per second, times the weight."""
+        return self.weight * (self.half - self.expected_half()) / self.expected_seconds()
+
+
+def _continues(planned: list[Look], place: int) -> bool:
+    """Whether a look goes on from the outcomes of the one before: not where it attacks another sample."""
+    look, before = planned[place], planned[place - 1]
+    return look.n == before.n or look.attacked is None
+
+
+class Card:
+    """The card of one record while it is made."""
+
+    def __init__(self, record: Record, request: CardRequest, run: Run) -> None:
+        self.record, self.request = record, request
+        self.begin = time.monotonic()
+        self.bare = {name: value for name, value in record.items() if name not in _RESULTS}
+        self.inputs = resolve_inputs(self.bare, run)
+        self.n = self.inputs.n
+        self.run = run.changed(per_image=True, replace=True, name_as=None, check_cancelled=self._check(run))
+        self.keeps = run.per_image, run.replace
+        self.states = [
+            PartState(part, weight, part.looks(self.n))
+            for part, weight in zip(request.parts(), request.weights.values(), strict=True)
+        ]
+        self.entries: dict[str, Entry] = {}
+        self.about: Record = {}
+        self.now: PartState | None = None
+
+    def _check(self, run: Run) -> Callable[[], None]:
+        def check() -> None:
+            run.report.check_cancelled()
+            if self.left() <= 0 and all(state.done or state.reason for state in self.states):
+                raise TimeUp
+
+        return check
+
+    def left(self) -> float:
+        """The seconds that are left."""
+        spent = time.monotonic() - self.begin
+        return math.inf if self.request.seconds is None else self.request.seconds - spent
+
+    def made(self) -> Record:
+        """Refine the card until it ends; the record with it. Raises Unfinished as `run_card` does."""
+        if self.run.plan is not None:
+            self.run.plan.each([partial(self._job(state, state.looks[-1]), self.bare) for state in self.states])
+            raise Pending
+        try:
+            while (state := self.choose()) is not None:
+                self.look(state)
+            ended = "precision" if all(self.finished(state) for state in self.states) else "time"
+        except TimeUp:
+            ended = "time"
+        except Exception:
+            raise
+        except BaseException as stop:
+            raise Unfinished(self.result("interrupted")) from stop
+        return self.result(ended)
+
+    def finished(self, state: PartState) -> bool:
+        return state.next is None or state.half_all <= self.request.precision
+
+    def choose(self) -> PartState | None:
+        """The part that gets the next look; None where none is left, or none fits into the time."""
+        open_ = [state for state in self.states if not self.finished(state)]
+        new = [state for state in open_ if not state.done]
+        if new:
+            return new[0]
+        left = self.left()
+        fitting = [state for state in open_ if state.expected_seconds() <= left]
+        return max(fitting, key=PartState.gain, default=None)
+
+    def _job(self, state: PartState, look: Look) -> Any:
+        run = self.run.changed(n=look.n, notify=lambda text: state.remarks.setdefault(text))
+        return state.part.job(run, look, state.sure)
+
+    def look(self, state: PartState) -> None:
+        """Run the next look of a part."""
+        look = state.looks[state.done]
+        self.now = state
+        self.tell()
+        state.remarks.clear()
+        start = time.perf_counter()
+        try:
+            result = self._job(state, look)(self.bare)
+        except RbError as wrong:
+            state.reason = str(wrong)
+        except Exception as bug:
+            state.reason = of_network(bug) or of_own_code(bug)
+            if state.reason is None:
+                raise
+        else:
+            self.take(state, look, result)
+        state.last = time.perf_counter() - start
+        state.seconds += state.last
+        self.now = None
+        self.tell()
+
+    def take(self, state: PartState, look: Look, result: Record) -> None:
+        """Take the entries of a look, with intervals that hold for all looks together."""
+        expressions = union.among([state.part.union] if state.part.union else [])
+        result = union.with_entries(result, expressions, lambda record, names: record)
+        seen = look.n / self.n
+        for entry in Intervals(result, state, seen, self.n).entries():
+            old = self.entries.get(entry["metric"])
+            if old is None or _images(entry) >= _images(old):
+                self.entries[entry["metric"]] = entry
+        self.about |= {key: value for key, value in result.items() if key not in _RESULTS}
+        for key in (answers.LABELS,):
+            if self.keeps[0] and key in result:
+                self.about[key] = result[key]
+        state.done += 1
+        measured = [entry for name in state.part.headlines if "anytime" in (entry := self.entries.get(name, {}))]
+        sampled = [entry["two_phase"]["interval"] for entry in measured if "two_phase" in entry]
+        state.half = _mean_half(entry["ci95"] for entry in measured)
+        state.half_all = max((looks.half(entry["anytime"]["interval"]) for entry in measured), default=0.0)
+        state.half_sampled = _mean_half(sampled)
+
+    def tell(self) -> None:
+        """Tell how the card stands: an event for the live table and for --log."""
+        open_ = {state.part.name: state.next for state in self.states if not self.finished(state)}
+        then = self.choose() if self.now is None else self.now
+        self.run.report.event(
+            {
+                "event": "card",
+                "running": None if self.now is None else self.now.part.name,
+                "next": None if then is None else then.part.name,
+                "next_n": None if then is None or then.next is None else then.next.n,
+                "next_seconds": None if then is None else round(then.expected_seconds(), 1),
+                "parts": [self._row(state) for state in self.states],
+                "open": list(open_),
+            }
+        )
+
+    def _row(self, state: PartState) -> dict[str, Any]:
+        entry = self.entries.get(state.part.headlines[0], {})
+        return {
+            "part": state.part.title,
+            "metric": state.part.headlines[0],
+            "value": entry.get("value"),
+            "ci95": entry.get("ci95"),
+            "n": state.n,
+            "seconds": round(state.seconds, 2),
+            **({} if state.reason is None else {"reason": state.reason}),
+        }
+
+    def result(self, ended: str) -> Record:
+        """The record with the entries of the card."""
+        keeps_answers, replace = self.keeps
+        record = {**self.record, **self.about}
+        for metric, entry in self.entries.items():
+            if not keeps_answers:
+                entry = {name: value for name, value in entry.items() if name != answers.FIELD}
+            old = results.last_entry(record, metric)
+            if old and old.get("tool") != self.run.tool and not replace and results.difference(old, entry):
+                self.inputs.run.report.notify(f"{metric} of the record is not the card's, and stays.")
+                continue
+            record = results.add(record, entry, replace=True)
+        for state in self.states:
+            if state.reason is not None:
+                self.inputs.run.report.warn(f"{state.part.title}: not measured: {state.reason}")
+            for remark in state.remarks:
+                self.inputs.run.report.notify(remark)
+        return {**record, "card": self._about(ended)}
+
+    def _about(self, ended: str) -> dict[str, Any]:
+        """The field `card` of the record."""
+        return {
+            "ended": ended,
+            "precision": self.request.precision,
+            "seconds": round(time.monotonic() - self.begin, 1),
+            "images": self.n,
+            "parts": {
+                state.part.name: {
+                    "weight": state.weight,
+                    "seconds": round(state.seconds, 2),
+                    **({"n": state.n} if state.done else {}),
+                    **({} if math.isnan(state.half_all) else {"half_width": round(state.half_all, 6)}),
+                    **({} if state.reason is None else {"reason": state.reason}),
+                }
+                for state in self.states
+            },
+        }
+
+
+def _images(entry: Mapping[str, Any]) -> int:
+    n = entry.get("n")
+    return sum(n) if isinstance(n, list) else int(n or 0)
+
+
+def _mean_half(ends: Any) -> float:
+    halves = [looks.half(interval) for interval in ends]
+    return sum(halves) / len(halves) if halves else 0.0
+
+
+class Intervals:
+    """The entries of one look, whose intervals hold for all looks of the part together."""
+
+    def __init__(self, result: Record, state: PartState, seen: float, total: int) -> None:
+        self.evals: list[Entry] = list(result.get("evals") or ())
+        self.by_name = {entry["metric"]: entry for entry in self.evals}
+        self.state, self.seen, self.total = state, seen, total
+
+    def entries(self) -> Iterator[Entry]:
+        for entry in self.evals:
+            bare = {name: value for name, value in entry.items() if not _is_interval(name, self.state.sure)}
+            both = self.of(entry)
+            if both is None:
+                yield bare
+                continue
+            yield {
+                **bare,
+                "ci95": [float(end) for end in both.of_source],
+                "anytime": {
+                    "looks": len(self.state.looks),
+                    "confidence": round(self.state.sure, 6),
+                    "images": self.total,
+                    "interval": [float(end) for end in both.of_all],
+                },
+            }
+
+    def of(self, entry: Entry) -> AnytimeInterval | None:
+        """The intervals of an entry; None where it is no mean of values in [0, 1]."""
+        value, n, sure = entry.get("value"), entry.get("n"), self.state.sure
+        own = entry.get(interval_name(sure))
+        if value is None:
+            return None
+        if own is not None and "gamma" in entry:  # made at this confidence
+            return looks.of_interval(value, tuple(own), self.seen)
+        if "ci95" not in entry:
+            return None
+        if isinstance(n, list):
+            return self._difference(entry)
+        if "two_phase" in entry:
+            return looks.of_sample(entry["two_phase"]["strata"], value, n, self.seen, sure)
+        if (found := values_of(entry, self.by_name)) is not None:
+            return looks.of_mean(found, self.seen, sure)
+        return looks.of_share(value, n, self.seen, sure) if 0 <= value <= 1 else None
+
+    def _difference(self, entry: Entry) -> AnytimeInterval | None:
+        name = metric_name.parse(entry["metric"])
+        bare = name._replace(prefixes=tuple(word for word in name.prefixes if word != "ge")).build()
+        sides = [self.by_name.get(metric_name.split_name(bare, split)) for split in ("train", "test")]
+        both = [None if side is None else self.of(side) for side in sides]
+        if None in both or None in sides:
+            return None
+        return looks.difference(both[0], both[1], (sides[0]["value"], sides[1]["value"]))  # type: ignore[arg-type,index]
+
+
+def _is_interval(name: str, sure: float) -> bool:
+    return name in ("ci95", interval_name(sure))
+
+
+def values_of(entry: Mapping[str, Any], entries: Mapping[str, Entry]) -> np.ndarray | None:
+    """The value of each image (n,), in [0, 1]: of a mean of corruptions the share of them under which it is
+    correct. None where the entries have none."""
+    found = answers.of(entry)
+    if found is not None:
+        return found.right.astype(float)
+    of_mean = [
+        answers.of(other)
+        for other in entries.values()
+        if "severity" in other
+        and other.get("corruption") in entry.get("corruptions", [entry.get("corruption")])
+        and other["severity"] in entry.get("severities", ())
+    ]
+    if not of_mean or None in of_mean or "severities" not in entry:
+        return None
+    rows: np.ndarray = np.mean([one.right for one in of_mean if one is not None], axis=0)
+    return rows if abs(float(rows.mean()) - entry["value"]) < 1e-6 else None

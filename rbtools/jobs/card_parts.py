@@ -1,0 +1,204 @@
+"""The parts of a card: each is an evaluation of one of the tools, at planned numbers of images.
+
+A part runs the tool's own job on the first images of the data set, so that its outcomes are those of the
+tool, under the same keys: a later look, another run, or the tool itself goes on from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rbtools import units
+from rbtools.attacks import ATTACKS
+from rbtools.attacks.curve import search_named
+from rbtools.certification import CERTIFIERS
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.errors import RbError, near
+from rbtools.evaluation.certified import certification_task
+from rbtools.evaluation.distances import DistanceOutput, DistanceTask
+from rbtools.evaluation.probabilistic import NoiseTask
+from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
+from rbtools.execution.run import Run
+from rbtools.jobs import EvaluateAllJob, EvaluateJob, GradientMaskingJob, TrainTestGapJob, TwoPhaseJob
+from rbtools.jobs.attack_tasks import GradientMaskingTask
+from rbtools.jobs.screened_attack import TwoPhaseRequest, screen_of
+from rbtools.probabilistic import NOISES, looks
+from rbtools.probabilistic.estimate import Estimator
+from rbtools.report import discard
+
+if TYPE_CHECKING:
+    from rbtools.evaluation.base import EvalTask
+
+FIRST = 16  # images of the first look
+_FIRST_CERTIFIED = 2
+_ALL_ATTACKED = 64  # up to so many images AutoAttack runs on all that its screen leaves
+_SAMPLE, _SHARE = 48, 6  # beyond, it runs on this many, or on one of so many images, if that is more
+_WIDER = 4.0
+_MORE = 1.5
+_SCREEN_STEPS, _STEPS, _QUERIES, _CURVE_QUERIES, _SAMPLES = 20, 20, 1000, 500, 100
+_NORMS = (("linf", None), ("l2", 0.5), ("l1", 12.0))
+_RADII = (8 / 255, 0.08, 0.1, 0.12)
+_TOLERATED = (0.1, 0.05, 0.01)
+_CERTIFIED = 1 / 255
+_QUARTERS = 4
+
+
+class Look(NamedTuple):
+    """One planned look: the number of images, and of those of them that an expensive attack runs on, None
+    for all that cheap ones leave."""
+
+    n: int
+    attacked: int | None = None
+
+    @property
+    def work(self) -> float:
+        """What it takes, in images that an expensive attack runs on."""
+        return self.n / 2 if self.attacked is None else self.attacked + self.n / 20
+
+
+Jobs = Callable[[Run, Look, float], Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a card.
+
+    job: for a run, a look and the confidence of this look. headlines: the metrics whose intervals decide how
+    much time the part gets. first: the images of the first look. of_sample: AutoAttack on a sample; `on_all`
+    is then the job that attacks every image. paired: the metrics that have a value for each image, by which
+    two models are compared. union: the expression of the part's own metric, if it has one.
+    """
+
+    name: str
+    title: str
+    headlines: tuple[str, ...]
+    job: Jobs
+    first: int = FIRST
+    on_all: Jobs | None = None
+    paired: tuple[str, ...] = ()
+    union: str | None = None
+
+    def looks(self, n: int) -> list[Look]:
+        """The planned looks at a data set of n images."""
+        if self.on_all is None:
+            return self.plain_looks(n)
+        few = min(_ALL_ATTACKED, n)
+        small = [Look(size) for size in looks.sizes(min(self.first, n), few)]
+        if n == few:
+            return small
+        wide = looks.sizes(few, n, _WIDER)[1:-1]
+        last = looks.sizes(max(_SAMPLE, n // _SHARE), n, _MORE)[:-1]
+        sampled = [Look(size, max(_SAMPLE, size // _SHARE)) for size in wide]
+        return [*small, *sampled, *(Look(n, size) for size in last), Look(n)]
+
+    def plain_looks(self, n: int) -> list[Look]:
+        """Planned looks without samples."""
+        return [Look(size) for size in looks.sizes(min(self.first, n), n)]
+
+
+def parts(eps: float) -> dict[str, Part]:
+    """All parts by name. eps: of the attacks in L-infinity, on [0, 1]."""
+    aa, pgd = ATTACKS.build("aa"), ATTACKS.build("pgd", steps=_STEPS)
+    norms = tuple(
+        AttackTask(ATTACKS.build("apgd-ce", norm=norm), (distance or eps,)) for norm, distance in _NORMS
+    )
+    worst = f"union({', '.join(name for task in norms for name in _metrics(task))})"
+    curve = DistanceTask((DistanceOutput(search_named("curve", "linf", _CURVE_QUERIES), _distances(eps)),))
+    corruptions = CorruptionTask(tuple(CORRUPTIONS.build(name) for name in CORRUPTIONS.all), units.SEVERITIES)
+    square, noise = ATTACKS.build("square", queries=_QUERIES), ATTACKS.build("noise", samples=_SAMPLES)
+    masking = GradientMaskingTask(eps, pgd=pgd, fgsm=ATTACKS.build("fgsm"), square=square, noise=noise)
+    certificate = certification_task(CERTIFIERS.build("crown"), (_CERTIFIED,), discard)
+    of_noise = _metrics(_noise(0.95))
+    (of_aa,), (of_pgd,) = _metrics(AttackTask(aa, (eps,))), _metrics(AttackTask(pgd, (eps,)))
+    request = partial(TwoPhaseRequest, aa, (eps,), screen_of(aa, _SCREEN_STEPS))
+    known = (
+        Part("clean", "clean accuracy", ("acc",), _evaluate(AccuracyTask())),
+        Part(
+            "attack",
+            "AutoAttack",
+            (of_aa,),
+            lambda run, look, sure: TwoPhaseJob(request(look.attacked), run),
+            on_all=_evaluate(AttackTask(aa, (eps,))),
+        ),
+        Part(
+            "norms",
+            "worst case over norms",
+            (worst,),
+            lambda run, look, sure: EvaluateAllJob(norms, run),
+            union=worst,
+        ),
+        Part("curve", "curve over eps", (_metrics(curve)[_QUARTERS],), _evaluate(curve)),
+        Part("corruptions", "15 corruptions", ("corrupt.mean",), _evaluate(corruptions)),
+        Part(
+            "pr",
+            "probabilistic robustness",
+            tuple(name for name in of_noise if not name.startswith("pr-all.")),
+            lambda run, look, sure: EvaluateJob(_noise(sure), run),
+            paired=tuple(name for name in of_noise if name.startswith("pr-all.")),
+        ),
+        Part(
+            "gap",
+            "generalisation gap",
+            ("ge.acc", f"ge.{of_pgd}"),
+            lambda run, look, sure: TrainTestGapJob(AccuracyTask(), None, run, (AttackTask(pgd, (eps,)),)),
+        ),
+        Part(
+            "masking",
+            "masked gradients",
+            tuple(_metrics(AttackTask(square, (eps,)))),
+            lambda run, look, sure: GradientMaskingJob(masking, run),
+        ),
+        Part(
+            "certificate",
+            "certificate",
+            tuple(_metrics(certificate)),
+            _evaluate(certificate),
+            first=_FIRST_CERTIFIED,
+        ),
+    )
+    return {part.name: part for part in known}
+
+
+def _evaluate(task: EvalTask) -> Jobs:
+    return lambda run, look, sure: EvaluateJob(task, run)
+
+
+def _noise(sure: float) -> NoiseTask:
+    read = Estimator(rho=_TOLERATED, denominator="both", confidence=sure)
+    return NoiseTask(NOISES.build("uniform"), _RADII, read, _SAMPLES)
+
+
+def _metrics(task: EvalTask) -> list[str]:
+    """The metrics of a task, without clean accuracy."""
+    outputs = [output for output in task.outputs() if not output.implicit]
+    return [str(entry["metric"]) for output in outputs for entry in output.entry_template()]
+
+
+def _distances(eps: float) -> tuple[float, ...]:
+    """The distances of the curve: quarters of eps up to twice it."""
+    return tuple(eps * number / _QUARTERS for number in range(2 * _QUARTERS + 1))
+
+
+_EVERY = "clean attack norms curve corruptions pr gap masking certificate".split()
+CHOICES: dict[str, dict[str, float]] = {
+    "all": dict.fromkeys(_EVERY, 1.0),
+    "l-inf": {"clean": 1, "attack": 3, "curve": 1, "gap": 1, "masking": 1, "certificate": 1},
+    "corruptions": {"clean": 1, "corruptions": 3},
+    "pr": {"clean": 1, "pr": 3, "gap": 1},
+}
+"""Parts and weights by the name that --for has for them."""
+
+
+def weights_of(mapping: object) -> dict[str, float]:
+    """Parts and weights of a file. Raises RbError where it is no mapping of parts to numbers above 0."""
+    if not isinstance(mapping, Mapping) or not mapping:
+        raise RbError(f"expected parts and their weights, such as 'attack: 3', of {', '.join(_EVERY)}.")
+    for name, weight in mapping.items():
+        if name not in _EVERY:
+            raise RbError(f"there is no part '{name}'.{near(str(name), _EVERY)}")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < 1e6:
+            raise RbError(f"the weight of {name} is {weight!r}. Expected a number above 0.")
+    return {name: float(mapping[name]) for name in _EVERY if name in mapping}

@@ -1,0 +1,107 @@
+"""Intervals that hold however often somebody looks, and whenever they stop: those of planned looks.
+
+A measurement looks at its interval at numbers of images that are fixed before, such as 16, 32, 64 ... With
+K of them each interval has the error alpha / K, so that with probability 1 - alpha all of them hold together,
+by Bonferroni's inequality: a confidence sequence on these looks. It may end at any of them, for any reason. A
+confidence sequence for every number of images is longer: the one of a mixture of Beta(1/2, 1/2) is 3.65
+standard errors of each side for 1,000 images, seven looks are 2.69.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rbtools.lazy import np
+from rbtools.probabilistic import intervals, two_phase
+from rbtools.proportions import Interval
+
+VERSION = 1
+_FACTOR = 2
+
+
+class AnytimeInterval(NamedTuple):
+    """Of the mean over the source of the images, and of the mean over all images of the data set."""
+
+    of_source: Interval
+    of_all: Interval
+
+
+def sizes(first: int, most: int, factor: float = _FACTOR) -> list[int]:
+    """The numbers of images of planned looks: first, twice as many, and so on; the last is `most`."""
+    planned, size = [], float(first)
+    while round(size) < most:
+        planned.append(round(size))
+        size *= factor
+    return [*planned, most]
+
+
+def confidence(looks: int, together: float = 0.95) -> float:
+    """The confidence of each of so many looks with which all of them hold together."""
+    return 1 - (1 - together) / looks
+
+
+def of_mean(values: Sequence[float] | np.ndarray, seen: float, sure: float) -> AnytimeInterval:
+    """The intervals of the mean of values in [0, 1], one an image (n,).
+
+    Of the source it is Gaffke's, of zeros and ones Clopper and Pearson's. seen: the share of all images that
+    was evaluated. sure: the confidence of this look.
+    """
+    drawn = np.asarray(values, float)
+    return of_interval(float(drawn.mean()), intervals.mean_interval(drawn, confidence=sure), seen)
+
+
+def of_share(value: float, n: int, seen: float, sure: float) -> AnytimeInterval:
+    """The same where only the mean of n values is known. It is as long as that of zeros and ones."""
+    return of_interval(value, intervals.clopper_pearson(value * n, n, sure), seen)
+
+
+def of_interval(value: float, of_source: Interval, seen: float) -> AnytimeInterval:
+    """The same from an interval of the source that has the confidence of this look.
+
+    That of all images is shorter by the correction for a finite population (Cochran, Sampling Techniques,
+    1977, section 2.6).
+    """
+    left = math.sqrt(max(1 - seen, 0.0))
+    low, high = (value + (end - value) * left for end in of_source)
+    return AnytimeInterval(of_source, (low, high))
+
+
+def of_sample(
+    strata: Sequence[Sequence[int]], value: float, n: int, seen: float, sure: float
+) -> AnytimeInterval:
+    """The intervals of an accuracy on n images that an attack on a sample of them estimates.
+
+    strata: of `two_phase`. value: the estimate.
+    """
+    parts = [two_phase.Stratum(*stratum) for stratum in strata]
+    low, high = (end / n for end in two_phase.estimate(parts, sure).interval)
+
+    def wider(ends: Interval) -> Interval:
+        least = value - math.hypot(value - ends[0], value - low)
+        return max(least, 0.0), min(value + math.hypot(ends[1] - value, high - value), 1.0)
+
+    both = of_share(value, n, seen, sure)
+    return AnytimeInterval(wider(both.of_source), wider(both.of_all))
+
+
+def difference(first: AnytimeInterval, second: AnytimeInterval, values: tuple[float, float]) -> AnytimeInterval:
+    """The intervals of the difference of two means with these values, of different images."""
+    (a, b) = values
+    return AnytimeInterval(
+        intervals.square_and_add(a, first.of_source, b, second.of_source),
+        intervals.square_and_add(a, first.of_all, b, second.of_all),
+    )
+
+
+def of_pairs(first: np.ndarray, second: np.ndarray, seen: float, sure: float) -> AnytimeInterval:
+    """The intervals of the mean of first - second, values in [0, 1] of the same images (n,) each."""
+    middle = of_mean((1 + np.asarray(first, float) - np.asarray(second, float)) / 2, seen, sure)
+    of_source, of_all = ((2 * low - 1, 2 * high - 1) for low, high in middle)
+    return AnytimeInterval(of_source, of_all)
+
+
+def half(interval: Interval) -> float:
+    """Half the length of an interval."""
+    return (interval[1] - interval[0]) / 2
