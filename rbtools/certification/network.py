@@ -88,6 +88,11 @@ def _network(nodes: list[Node], last: int | None, consequence: str) -> TracedNet
 class _Recorder(TorchDispatchMode):
     """Records the operations on tensors that depend on the images."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here. Otherwise torch wraps the method, and imports its compiler for that: 3 s.
+        return False
+
     def __init__(self, images: Tensor, *, training: bool = False) -> None:
         super().__init__()
         self.count, self.training = len(images), training

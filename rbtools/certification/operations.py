@@ -361,7 +361,9 @@ def _transposed(function: Callable[[Tensor], Tensor], coefficients: Tensor, shap
     differentiable = torch.is_grad_enabled() and coefficients.requires_grad
     with torch.enable_grad():
         inputs = coefficients.new_zeros(len(coefficients), *shape, requires_grad=True)
-        (before,) = torch.autograd.grad(function(inputs), inputs, coefficients, create_graph=differentiable)
+        # Of a scalar: for other outputs torch imports a package for symbolic sizes, which takes a second.
+        weighted = (function(inputs) * coefficients).sum()
+        (before,) = torch.autograd.grad(weighted, inputs, create_graph=differentiable)
     return before
 
 

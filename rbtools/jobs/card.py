@@ -22,7 +22,7 @@ from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import _SplitJob
 from rbtools.jobs.card_parts import Look, Part, parts
-from rbtools.lazy import np
+from rbtools.lazy import np, special, torch
 from rbtools.probabilistic import looks
 from rbtools.probabilistic.estimate import interval_name
 from rbtools.probabilistic.looks import AnytimeInterval
@@ -85,9 +85,11 @@ def run_card(record: Record, request: CardRequest, run: Run) -> Record:
 
 @dataclass
 class PartState:
-    """What is known of one part. done: its finished looks; half and half_all: half the mean length of the
-    intervals of its headlines, for the source of the images and for all of them; half_sampled: what the
-    sample of an expensive attack has in the first. reason: why it cannot run. remarks: those of its last look.
+    """What is known of one part.
+
+    done: its finished looks. half: half the mean length of the intervals of its headlines, half_all: half
+    that of the longest one for all images. half_sampled: the part of `half` that is due to the sample of an
+    expensive attack. reason: why it cannot run. remarks: those of its last look.
     """
 
     part: Part
@@ -117,31 +119,28 @@ class PartState:
         return self.looks[self.done - 1].n if self.done else 0
 
     def expected_seconds(self) -> float:
-        """What the next look takes, from what the last one took."""
+        """What the next look takes, by the rate of the last one."""
         if not self.done:
             return 0.0
-        look, before = self.looks[self.done], self.looks[self.done - 1]
-        earlier = self.looks[self.done - 2].work if self.done > 1 and _continues(self.looks, self.done - 1) else 0
-        rate = self.last / max(before.work - earlier, 1e-9)
-        new = look.work - (before.work if _continues(self.looks, self.done) else 0)
-        return max(rate * new, _SECONDS_OF_LOOK)
+        return max(self.last / self._new(self.done - 1) * self._new(self.done), _SECONDS_OF_LOOK)
+
+    def _new(self, place: int) -> float:
+        """The work of a look beyond what the one before leaves to it: that attacked another sample, unless it
+        was of the same images, or of few."""
+        look, before = self.looks[place], self.looks[place - 1] if place else Look(0, 0)
+        goes_on = look.n == before.n or look.attacked is None
+        return self.part.work(look) - (self.part.work(before) if goes_on else 0)
 
     def expected_half(self) -> float:
         """Half the length of the intervals after the next look."""
         look, before = self.looks[self.done], self.looks[self.done - 1]
         rest = math.sqrt(max(self.half**2 - self.half_sampled**2, 0.0)) * math.sqrt(before.n / look.n)
-        attacked = [one.attacked or one.n / 2 for one in (before, look)]
-        return math.hypot(rest, self.half_sampled * math.sqrt(attacked[0] / attacked[1]))
+        shorter = math.sqrt(before.sampled / look.sampled) if self.half_sampled else 0.0
+        return math.hypot(rest, self.half_sampled * shorter)
 
     def gain(self) -> float:
         """The expected shortening per second, times the weight."""
         return self.weight * (self.half - self.expected_half()) / self.expected_seconds()
-
-
-def _continues(planned: list[Look], place: int) -> bool:
-    """Whether a look goes on from the outcomes of the one before: not where it attacks another sample."""
-    look, before = planned[place], planned[place - 1]
-    return look.n == before.n or look.attacked is None
 
 
 class Card:
@@ -179,19 +178,28 @@ class Card:
     def made(self) -> Record:
         """Refine the card until it ends; the record with it. Raises Unfinished as `run_card` does."""
         if self.run.plan is not None:
-            self.run.plan.each([partial(self._job(state, state.looks[-1]), self.bare) for state in self.states])
+            self.run.plan.each(
+                [partial(self._job(state, state.looks[-1]), self.bare) for state in self.states]
+            )
             raise Pending
+        self.preload()
         try:
             while (state := self.choose()) is not None:
                 self.look(state)
-            ended = "precision" if all(self.finished(state) for state in self.states) else "time"
+            ended = "precision" if all(map(self.finished, self.states)) else "time"
         except TimeUp:
             ended = "time"
         except Exception:
             raise
         except BaseException as stop:
             raise Unfinished(self.result("interrupted")) from stop
+        if all(state.reason for state in self.states):
+            raise RbError(str(self.states[0].reason))
         return self.result(ended)
+
+    def preload(self) -> None:
+        """Import what every look needs, so that the first one does not count it."""
+        torch.nn, special.ndtri  # noqa: B018
 
     def finished(self, state: PartState) -> bool:
         return state.next is None or state.half_all <= self.request.precision
@@ -246,11 +254,16 @@ class Card:
             if self.keeps[0] and key in result:
                 self.about[key] = result[key]
         state.done += 1
-        measured = [entry for name in state.part.headlines if "anytime" in (entry := self.entries.get(name, {}))]
+        measured = [
+            entry for name in state.part.headlines if "anytime" in (entry := self.entries.get(name, {}))
+        ]
         sampled = [entry["two_phase"]["interval"] for entry in measured if "two_phase" in entry]
         state.half = _mean_half(entry["ci95"] for entry in measured)
         state.half_all = max((looks.half(entry["anytime"]["interval"]) for entry in measured), default=0.0)
         state.half_sampled = _mean_half(sampled)
+        if look.attacked == 0 and (bound := self.entries.get(state.part.bounded_by or "")) is not None:
+            state.half = state.half_all = bound["ci95"][1] / 2  # anything from 0 to what the screen leaves
+            state.half_sampled = bound["value"] / 2
 
     def tell(self) -> None:
         """Tell how the card stands: an event for the live table and for --log."""
@@ -313,6 +326,7 @@ class Card:
                     **({"n": state.n} if state.done else {}),
                     **({} if math.isnan(state.half_all) else {"half_width": round(state.half_all, 6)}),
                     **({} if state.reason is None else {"reason": state.reason}),
+                    **({} if self.finished(state) else {"next_seconds": round(state.expected_seconds(), 1)}),
                 }
                 for state in self.states
             },
@@ -344,15 +358,12 @@ class Intervals:
             if both is None:
                 yield bare
                 continue
+            of_source, of_all = ([float(end) for end in ends] for ends in both)
+            about = {"looks": len(self.state.looks), "confidence": round(self.state.sure, 6)}
             yield {
                 **bare,
-                "ci95": [float(end) for end in both.of_source],
-                "anytime": {
-                    "looks": len(self.state.looks),
-                    "confidence": round(self.state.sure, 6),
-                    "images": self.total,
-                    "interval": [float(end) for end in both.of_all],
-                },
+                "ci95": of_source,
+                "anytime": {**about, "images": self.total, "interval": of_all},
             }
 
     def of(self, entry: Entry) -> AnytimeInterval | None:
@@ -376,11 +387,13 @@ class Intervals:
     def _difference(self, entry: Entry) -> AnytimeInterval | None:
         name = metric_name.parse(entry["metric"])
         bare = name._replace(prefixes=tuple(word for word in name.prefixes if word != "ge")).build()
-        sides = [self.by_name.get(metric_name.split_name(bare, split)) for split in ("train", "test")]
-        both = [None if side is None else self.of(side) for side in sides]
-        if None in both or None in sides:
+        train, test = (
+            self.by_name.get(metric_name.split_name(bare, split), {}) for split in ("train", "test")
+        )
+        of_train, of_test = self.of(train), self.of(test)
+        if of_train is None or of_test is None:
             return None
-        return looks.difference(both[0], both[1], (sides[0]["value"], sides[1]["value"]))  # type: ignore[arg-type,index]
+        return looks.difference(train["value"], of_train, test["value"], of_test)
 
 
 def _is_interval(name: str, sure: float) -> bool:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools import units
 from rbtools.attacks import ATTACKS
@@ -21,6 +20,7 @@ from rbtools.evaluation.certified import certification_task
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
+from rbtools.execution.executor import JobFunction
 from rbtools.execution.run import Run
 from rbtools.jobs import EvaluateAllJob, EvaluateJob, GradientMaskingJob, TrainTestGapJob, TwoPhaseJob
 from rbtools.jobs.attack_tasks import GradientMaskingTask
@@ -38,7 +38,8 @@ _ALL_ATTACKED = 64  # up to so many images AutoAttack runs on all that its scree
 _SAMPLE, _SHARE = 48, 6  # beyond, it runs on this many, or on one of so many images, if that is more
 _WIDER = 4.0
 _MORE = 1.5
-_SCREEN_STEPS, _STEPS, _QUERIES, _CURVE_QUERIES, _SAMPLES = 20, 20, 1000, 500, 100
+_SCREEN_STEPS, _STEPS, _QUERIES, _CURVE_QUERIES, _SAMPLES, _NORM_STEPS = 20, 20, 200, 200, 100, 30
+_PASSES = 8000  # of an image that AutoAttack does not break
 _NORMS = (("linf", None), ("l2", 0.5), ("l1", 12.0))
 _RADII = (8 / 255, 0.08, 0.1, 0.12)
 _TOLERATED = (0.1, 0.05, 0.01)
@@ -48,28 +49,29 @@ _QUARTERS = 4
 
 class Look(NamedTuple):
     """One planned look: the number of images, and of those of them that an expensive attack runs on, None
-    for all that cheap ones leave."""
+    for all that its screen leaves, 0 for the screen alone."""
 
     n: int
     attacked: int | None = None
 
     @property
-    def work(self) -> float:
-        """What it takes, in images that an expensive attack runs on."""
-        return self.n / 2 if self.attacked is None else self.attacked + self.n / 20
+    def sampled(self) -> float:
+        """About how many images the expensive attack runs on."""
+        return self.n / 2 if self.attacked is None else self.attacked
 
 
-Jobs = Callable[[Run, Look, float], Any]
+Jobs = Callable[[Run, Look, float], JobFunction]
 
 
 @dataclass(frozen=True)
 class Part:
     """One part of a card.
 
-    job: for a run, a look and the confidence of this look. headlines: the metrics whose intervals decide how
-    much time the part gets. first: the images of the first look. of_sample: AutoAttack on a sample; `on_all`
-    is then the job that attacks every image. paired: the metrics that have a value for each image, by which
-    two models are compared. union: the expression of the part's own metric, if it has one.
+    headlines: the metrics whose intervals decide how much time the part gets. job: for a run, a look and the
+    confidence of this look. first: the images of the first look. on_all: of an attack that `job` runs on a
+    sample, the job that attacks every image; bounded_by: the metric of its screen, which the accuracy under
+    the attack does not exceed. paired: the metrics with a value for each image by which two models are
+    compared, where they are not the headlines. union: the expression of the part's own metric.
     """
 
     name: str
@@ -78,15 +80,20 @@ class Part:
     job: Jobs
     first: int = FIRST
     on_all: Jobs | None = None
+    bounded_by: str | None = None
     paired: tuple[str, ...] = ()
     union: str | None = None
+
+    def work(self, look: Look) -> float:
+        """What a look takes, in passes of an image."""
+        return look.n if self.on_all is None else 2 * _SCREEN_STEPS * look.n + _PASSES * look.sampled
 
     def looks(self, n: int) -> list[Look]:
         """The planned looks at a data set of n images."""
         if self.on_all is None:
             return self.plain_looks(n)
         few = min(_ALL_ATTACKED, n)
-        small = [Look(size) for size in looks.sizes(min(self.first, n), few)]
+        small = [Look(min(self.first, n), 0), *(Look(size) for size in looks.sizes(min(self.first, n), few))]
         if n == few:
             return small
         wide = looks.sizes(few, n, _WIDER)[1:-1]
@@ -103,7 +110,8 @@ def parts(eps: float) -> dict[str, Part]:
     """All parts by name. eps: of the attacks in L-infinity, on [0, 1]."""
     aa, pgd = ATTACKS.build("aa"), ATTACKS.build("pgd", steps=_STEPS)
     norms = tuple(
-        AttackTask(ATTACKS.build("apgd-ce", norm=norm), (distance or eps,)) for norm, distance in _NORMS
+        AttackTask(ATTACKS.build("apgd-ce", norm=norm, steps=_NORM_STEPS), (distance or eps,))
+        for norm, distance in _NORMS
     )
     worst = f"union({', '.join(name for task in norms for name in _metrics(task))})"
     curve = DistanceTask((DistanceOutput(search_named("curve", "linf", _CURVE_QUERIES), _distances(eps)),))
@@ -113,14 +121,21 @@ def parts(eps: float) -> dict[str, Part]:
     certificate = certification_task(CERTIFIERS.build("crown"), (_CERTIFIED,), discard)
     of_noise = _metrics(_noise(0.95))
     (of_aa,), (of_pgd,) = _metrics(AttackTask(aa, (eps,))), _metrics(AttackTask(pgd, (eps,)))
-    request = partial(TwoPhaseRequest, aa, (eps,), screen_of(aa, _SCREEN_STEPS))
+    cheap = screen_of(aa, _SCREEN_STEPS)
+
+    def two_phase(run: Run, look: Look, sure: float) -> JobFunction:
+        if look.attacked == 0:
+            return EvaluateAllJob(tuple(AttackTask(method, (eps,)) for method in cheap), run)
+        return TwoPhaseJob(TwoPhaseRequest(aa, (eps,), cheap, look.attacked), run)
+
     known = (
         Part("clean", "clean accuracy", ("acc",), _evaluate(AccuracyTask())),
         Part(
             "attack",
             "AutoAttack",
             (of_aa,),
-            lambda run, look, sure: TwoPhaseJob(request(look.attacked), run),
+            two_phase,
+            bounded_by=_metrics(AttackTask(cheap[-1], (eps,)))[0],
             on_all=_evaluate(AttackTask(aa, (eps,))),
         ),
         Part(

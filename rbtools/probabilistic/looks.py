@@ -86,13 +86,12 @@ def of_sample(
     return AnytimeInterval(wider(both.of_source), wider(both.of_all))
 
 
-def difference(first: AnytimeInterval, second: AnytimeInterval, values: tuple[float, float]) -> AnytimeInterval:
-    """The intervals of the difference of two means with these values, of different images."""
-    (a, b) = values
-    return AnytimeInterval(
-        intervals.square_and_add(a, first.of_source, b, second.of_source),
-        intervals.square_and_add(a, first.of_all, b, second.of_all),
-    )
+def difference(
+    first: float, of_first: AnytimeInterval, second: float, of_second: AnytimeInterval
+) -> AnytimeInterval:
+    """The intervals of first - second, means of different images."""
+    pairs = zip(of_first, of_second, strict=True)
+    return AnytimeInterval(*(intervals.square_and_add(first, one, second, other) for one, other in pairs))
 
 
 def of_pairs(first: np.ndarray, second: np.ndarray, seen: float, sure: float) -> AnytimeInterval:
