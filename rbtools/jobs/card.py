@@ -292,6 +292,9 @@ class Card:
             entry for name in state.part.headlines if "anytime" in (entry := self.entries.get(name, {}))
         ]
         sampled = [entry["two_phase"]["interval"] for entry in measured if "two_phase" in entry]
+        if not measured and look.attacked != 0:
+            (name, why), *_ = ((name, self.entries.get(name, {}).get("reason")) for name in state.headlines)
+            state.reason = f"{name} has no value{'' if why is None else f': {why}'}."
         state.half = _mean_half(entry["ci95"] for entry in measured)
         state.half_all = max((looks.half(entry["anytime"]["interval"]) for entry in measured), default=0.0)
         state.half_sampled = _mean_half(sampled)

@@ -311,6 +311,6 @@ def test_the_live_table_has_a_row_for_each_part() -> None:
     with console.capture() as capture:
         console.print(table({"parts": [row, {**wrong, "reason": "softmax has no bounds"}, wrong]}))
     lines = capture.get().splitlines()
-    assert "0.500   0.400 to 0.600" in lines[1] and "60%" in lines[1]
+    assert "0.500  0.400 to 0.600" in lines[1] and "60%" in lines[1]
     assert "not measured" in lines[2] and "softmax" in lines[2]
     assert len(lines) == 4 and max(map(len, lines)) <= 80
