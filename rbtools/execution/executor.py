@@ -49,7 +49,7 @@ class JobFunction:
 class Unfinished(BaseException):
     """A job was interrupted that has a result as it stands; `__cause__` is the interruption."""
 
-    def __init__(self, result: dict[str, Any]) -> None:
+    def __init__(self, result: Any) -> None:
         super().__init__()
         self.result = result
 
