@@ -43,7 +43,7 @@ class JobFunction:
         return ()
 
     def preload(self) -> None:
-        """Import the modules that the work needs, once for all workers. No device may be used."""
+        """Import the modules that the work needs, in a thread or once for all workers. Use no device."""
 
 
 class Unfinished(BaseException):
