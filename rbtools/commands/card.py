@@ -20,7 +20,7 @@ from rbtools.plain_files import opened, read_settings
 from rbtools.records import dumps
 
 if TYPE_CHECKING:
-    from rbtools.jobs.card import CardRequest
+    from rbtools.jobs.model_card import CardRequest
     from rbtools.scoring.table import Table
 
 Record = dict[str, Any]
@@ -116,7 +116,7 @@ def main(
       rb-card --for corruptions --time 5s --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
       rb-card --for pr --time 5s -o card.md trained.jsonl
     """
-    from rbtools.jobs.card import CardJob, CardRequest
+    from rbtools.jobs.model_card import CardJob, CardRequest
 
     distances = parse_units.distances(eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:

@@ -16,7 +16,7 @@ from rbtools.evaluation.probabilistic import NoisyCopiesOutput
 from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
 from rbtools.jobs import EvaluateJob, evaluate_record
-from rbtools.jobs.card import Card, CardRequest, PartState, TimeUp, values_of
+from rbtools.jobs.model_card import Card, CardRequest, PartState, TimeUp, values_of
 from rbtools.lazy import np
 from rbtools.probabilistic import looks
 from rbtools.probabilistic.looks import AnytimeInterval

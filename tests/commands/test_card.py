@@ -16,7 +16,7 @@ from rbtools.commands.attack import main as attack
 from rbtools.commands.card import main
 from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
-from rbtools.jobs import card, card_parts
+from rbtools.jobs import card_parts, model_card
 from rbtools.jobs.card_pair import CardPair
 from rbtools.probabilistic import looks
 from rbtools.records import consistency
@@ -37,8 +37,10 @@ def run(arguments: list[str], *given: Record) -> Result:
     return invoke(main, [*arguments, "--device", "cpu"], *given)
 
 
-def request(seconds: float | None = None, precision: float = 0.01, **weights: float) -> card.CardRequest:
-    return card.CardRequest(weights, 32 / 255, seconds, precision)
+def request(
+    seconds: float | None = None, precision: float = 0.01, **weights: float
+) -> model_card.CardRequest:
+    return model_card.CardRequest(weights, 32 / 255, seconds, precision)
 
 
 def the_run() -> Run:
@@ -80,7 +82,7 @@ def test_the_tools_find_what_the_card_did(trained: dict[str, Record], cheap: str
 def test_autoattack_begins_with_its_screen_and_ends_as_the_attack_on_all(trained: dict[str, Record]) -> None:
     planned = card_parts.parts(32 / 255)["attack"].looks(24)
     assert planned == [(16, 0), (16, None), (24, None)]
-    made = card.Card(trained["pgd"], request(attack=1), the_run().changed(n=24))
+    made = model_card.Card(trained["pgd"], request(attack=1), the_run().changed(n=24))
     (state,) = made.states
     made.look(state)
     screen = made.entries["cw20.32"]
@@ -103,7 +105,7 @@ def test_wide_data_sets_have_samples_that_grow() -> None:
 
 
 def test_the_next_look_is_the_one_with_the_largest_gain(trained: dict[str, Record]) -> None:
-    made = card.Card(trained["pgd"], request(clean=1, corruptions=1), the_run())
+    made = model_card.Card(trained["pgd"], request(clean=1, corruptions=1), the_run())
     for state in made.states:
         made.look(state)
     clean, corrupt = made.states
@@ -119,7 +121,7 @@ def test_the_next_look_is_the_one_with_the_largest_gain(trained: dict[str, Recor
 
 
 def test_a_look_that_takes_longer_than_what_is_left_is_not_begun(trained: dict[str, Record]) -> None:
-    made = card.Card(trained["pgd"], request(seconds=1000, clean=1), the_run())
+    made = model_card.Card(trained["pgd"], request(seconds=1000, clean=1), the_run())
     (state,) = made.states
     made.look(state)
     state.last = 900.0
@@ -131,10 +133,10 @@ def test_a_look_that_takes_longer_than_what_is_left_is_not_begun(trained: dict[s
 def test_an_interruption_leaves_the_record_as_it_stands(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = card.Card(trained["pgd"], request(clean=1, corruptions=1), the_run())
+    made = model_card.Card(trained["pgd"], request(clean=1, corruptions=1), the_run())
     look = made.look
 
-    def interrupted(state: card.PartState) -> None:
+    def interrupted(state: model_card.PartState) -> None:
         if state.part.name == "corruptions":
             raise KeyboardInterrupt
         look(state)
@@ -150,15 +152,15 @@ def test_an_interruption_leaves_the_record_as_it_stands(
 def test_a_command_that_is_interrupted_writes_the_record(
     trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch, cheap: str
 ) -> None:
-    choose = card.Card.choose
+    choose = model_card.Card.choose
 
-    def chosen(self: card.Card) -> Any:
+    def chosen(self: model_card.Card) -> Any:
         if all(state.done for state in self.states):
             raise KeyboardInterrupt
         return choose(self)
 
-    monkeypatch.setattr(card.Card, "choose", chosen)
-    monkeypatch.setattr(card.Card, "tell", lambda self: None)
+    monkeypatch.setattr(model_card.Card, "choose", chosen)
+    monkeypatch.setattr(model_card.Card, "tell", lambda self: None)
     result = run(["--for", cheap, "--n", "40"], trained["pgd"])
     assert result.exit_code == 130
     (record,) = records(result)
