@@ -127,6 +127,10 @@ def main(
     if len(models) == 2 and len(source.files) == 2:
         if output is not None and Path(output).suffix.startswith(".htm"):
             raise UsageError(f"{output}: a report is of one model. Write -o card.md or card.tex.")
+        if source.shard is not None:
+            raise UsageError(
+                "--shard divides records, and two checkpoints are compared as a pair. Leave it out."
+            )
         return lambda: _compare(models, request, output, source, work)
     if models and len(source.files) > 1:
         raise UsageError("Expected one checkpoint, two to compare, or files of records.")
@@ -238,6 +242,7 @@ def _compare(
     work: shared.CommandContext,
 ) -> int:
     """Compare two checkpoints; write the record of each, and say which is better at what."""
+    from rbtools.errors import Pending
     from rbtools.execution.executor import Unfinished
     from rbtools.inputs import checkpoints
     from rbtools.jobs.card_pair import CardPair
@@ -255,6 +260,13 @@ def _compare(
                 records = pair.made()
         except Unfinished as stop:
             records, stopped = stop.result, stop.__cause__
+        except Pending:
+            for record in (first, second):
+                stream.line(dumps(record))
+            work.screen.tell(run.plan.event())
+            for words in run.plan.words(2, 0, 2):
+                work.screen.say(words)
+            return shared.DONE
         except UsageError:
             raise
         except RbError as wrong:

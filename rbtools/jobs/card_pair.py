@@ -7,11 +7,12 @@ together, excludes 0.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rbtools.errors import RbError
+from rbtools.errors import Pending, RbError
 from rbtools.evaluation.probabilistic import NoisyCopiesOutput
 from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
@@ -103,7 +104,13 @@ class CardPair:
         ]
 
     def made(self) -> list[Record]:
-        """Both records. Raises Unfinished, with both as they stand, where it is interrupted."""
+        """Both records. Raises Unfinished, with both as they stand, where it is interrupted, and Pending in a
+        dry run."""
+        if self.cards[0].run.plan is not None:
+            for card in self.cards:
+                with contextlib.suppress(Pending):
+                    card.made()
+            raise Pending
         self.cards[0].preload()
         try:
             while (part := self.choose()) is not None:
@@ -115,8 +122,8 @@ class CardPair:
             raise
         except BaseException as stop:
             raise Unfinished(self.result("interrupted")) from stop
-        if all(state.reason for state in self.cards[0].states):
-            raise RbError(str(self.cards[0].states[0].reason))
+        for card in self.cards:
+            card.check_measured()
         return self.result(ended)
 
     def choose(self) -> Compared | None:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 FIRST = 16  # images of the first look
 _FIRST_CERTIFIED = 2
-_ALL_ATTACKED = 64  # up to so many images AutoAttack runs on all that its screen leaves
+_ALL_ATTACKED = (
+    64  # up to so many images AutoAttack runs on all, so that each look goes on from the one before
+)
 _SAMPLE, _SHARE = 48, 6  # beyond, it runs on this many, or on one of so many images, if that is more
 _WIDER = 4.0
 _MORE = 1.5
@@ -49,15 +51,15 @@ _QUARTERS = 4
 
 class PlannedLook(NamedTuple):
     """One planned look: the number of images, and of those of them that an expensive attack runs on, None
-    for all that its screen leaves, 0 for the screen alone."""
+    for all, 0 for its screen alone."""
 
     n: int
     attacked: int | None = None
 
-    @property
-    def sampled(self) -> float:
-        """About how many images the expensive attack runs on."""
-        return self.n / 2 if self.attacked is None else self.attacked
+    def sampled(self, left: float) -> float:
+        """About how many images the expensive attack does not break soon. left: the share that its screen
+        leaves."""
+        return self.n * left if self.attacked is None else min(self.attacked, self.n * left)
 
 
 Jobs = Callable[[Run, PlannedLook, float], JobFunction]
@@ -86,9 +88,9 @@ class CardPart:
     union: str | None = None
     every_image: bool = False
 
-    def work(self, look: PlannedLook) -> float:
-        """What a look takes, in passes of an image."""
-        return look.n if self.on_all is None else 2 * _SCREEN_STEPS * look.n + _PASSES * look.sampled
+    def work(self, look: PlannedLook, left: float) -> float:
+        """What a look takes, in passes of an image. left: the share of the images that the screen leaves."""
+        return look.n if self.on_all is None else 2 * _SCREEN_STEPS * look.n + _PASSES * look.sampled(left)
 
     def looks(self, n: int) -> list[PlannedLook]:
         """The planned looks at a data set of n images."""
@@ -133,11 +135,13 @@ def parts(eps: float) -> dict[str, CardPart]:
     certificate = certification_task(CERTIFIERS.build("crown"), (_CERTIFIED,), discard)
     of_noise = _metrics(_noise(0.95))
     (of_aa,), (of_pgd,) = _metrics(AttackTask(aa, (eps,))), _metrics(AttackTask(pgd, (eps,)))
-    cheap = screen_of(aa, _SCREEN_STEPS)
+    cheap, on_all = screen_of(aa, _SCREEN_STEPS), _evaluate(AttackTask(aa, (eps,)))
 
     def two_phase(run: Run, look: PlannedLook, sure: float) -> JobFunction:
         if look.attacked == 0:
             return EvaluateAllJob(tuple(AttackTask(method, (eps,)) for method in cheap), run)
+        if look.attacked is None and look.n <= _ALL_ATTACKED:
+            return on_all(run, look, sure)
         return TwoPhaseJob(TwoPhaseRequest(aa, (eps,), cheap, look.attacked), run)
 
     known = (
@@ -148,7 +152,7 @@ def parts(eps: float) -> dict[str, CardPart]:
             (of_aa,),
             two_phase,
             bounded_by=_metrics(AttackTask(cheap[-1], (eps,)))[0],
-            on_all=_evaluate(AttackTask(aa, (eps,))),
+            on_all=on_all,
         ),
         CardPart(
             "norms",

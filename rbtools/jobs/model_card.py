@@ -34,7 +34,7 @@ Entry = dict[str, Any]
 Record = dict[str, Any]
 _RESULTS = ("metrics", "evals", "checksums", answers.LABELS, "card")
 _CLEAN = ": clean accuracy "
-_SECONDS_OF_LOOK = 0.2  # what a look takes at least, whatever it evaluates
+_SECONDS_OF_LOOK = 0.2  # what a look takes at least beyond its evaluation
 
 
 class TimeUp(BaseException):
@@ -88,10 +88,11 @@ def run_card(record: Record, request: CardRequest, run: Run) -> Record:
 class PartState:
     """What is known of one part.
 
-    done: its finished looks. entries: of the last one, by metric. half: half the mean length of the intervals
-    of its headlines, half_all: half that of the longest one for all images. half_sampled: the part of `half`
-    that is due to the sample of an expensive attack. reason: why it cannot run. remarks: those of its last
-    look.
+    done: its finished looks; seconds: of all of them. last: what the evaluation of all images of the last one
+    took, in this run or one before; beyond: what else it took. entries: of the last one, by metric. half: half
+    the mean length of the intervals of its headlines, half_all: half that of the longest one for all images.
+    half_sampled: the part of `half` that is due to the sample of an expensive attack. left: the share of the
+    images that its screen leaves. reason: why it cannot run. remarks: those of its last look.
     """
 
     part: CardPart
@@ -100,10 +101,12 @@ class PartState:
     done: int = 0
     seconds: float = 0.0
     last: float = 0.0
+    beyond: float = _SECONDS_OF_LOOK
     entries: dict[str, Entry] = field(default_factory=dict)
     half: float = math.nan
     half_sampled: float = 0.0
     half_all: float = math.nan
+    left: float = 0.5
     reason: str | None = None
     remarks: dict[str, None] = field(default_factory=dict)
 
@@ -128,23 +131,26 @@ class PartState:
         return self.looks[self.done - 1].n if self.done else 0
 
     def expected_seconds(self) -> float:
-        """What the next look takes, by the rate of the last one."""
+        """What the next look takes: its evaluation by the rate of the last one, and as much beyond it, for the
+        network and the intervals."""
         if not self.done:
             return 0.0
-        return max(self.last / self._new(self.done - 1) * self._new(self.done), _SECONDS_OF_LOOK)
+        return self.beyond + self.last / self.part.work(self.looks[self.done - 1], self.left) * self._new()
 
-    def _new(self, place: int) -> float:
-        """The work of a look beyond what the one before leaves to it: that attacked another sample, unless it
-        was of the same images, or of few."""
-        look, before = self.looks[place], self.looks[place - 1] if place else PlannedLook(0, 0)
+    def _new(self) -> float:
+        """The work of the next look beyond what the last one leaves to it: that attacked another sample,
+        unless it was of the same images, or of few."""
+        look, before = self.looks[self.done], self.looks[self.done - 1]
         goes_on = look.n == before.n or look.attacked is None
-        return self.part.work(look) - (self.part.work(before) if goes_on else 0)
+        work = self.part.work(look, self.left)
+        return work - self.part.work(before, self.left) if goes_on else work
 
     def expected_half(self) -> float:
         """Half the length of the intervals after the next look."""
         look, before = self.looks[self.done], self.looks[self.done - 1]
         rest = math.sqrt(max(self.half**2 - self.half_sampled**2, 0.0)) * math.sqrt(before.n / look.n)
-        shorter = math.sqrt(before.sampled / look.sampled) if self.half_sampled else 0.0
+        attacked = [one.sampled(self.left) for one in (before, look)]
+        shorter = math.sqrt(attacked[0] / attacked[1]) if self.half_sampled else 0.0
         return math.hypot(rest, self.half_sampled * shorter)
 
     def gain(self) -> float:
@@ -209,9 +215,13 @@ class Card:
             raise
         except BaseException as stop:
             raise Unfinished(self.result("interrupted")) from stop
-        if all(state.reason for state in self.states):
-            raise RbError(str(self.states[0].reason))
+        self.check_measured()
         return self.result(ended)
+
+    def check_measured(self) -> None:
+        """Raise RbError where no part has an entry."""
+        if not self.entries:
+            raise RbError(str(self.states[0].reason))
 
     def use_pairs(self) -> None:
         """Evaluate every image of every look, as a comparison with another model needs it."""
@@ -261,17 +271,12 @@ class Card:
                 raise
         else:
             self.take(state, look, result)
-            state.last = max(time.perf_counter() - start, self._stored_seconds(result, computed))
+            state.last = _evaluation_seconds(result)
+            took = state.last if self.run.store.computed > computed else 0.0
+            state.beyond = max(time.perf_counter() - start - took, _SECONDS_OF_LOOK)
         state.seconds += time.perf_counter() - start
         self.now = None
         self.tell()
-
-    def _stored_seconds(self, result: Record, computed: int) -> float:
-        """What a look took whose results came from the store; 0 for one that was computed. The entries of one
-        output all have its seconds."""
-        if self.run.store.computed > computed:
-            return 0.0
-        return sum({float(entry.get("seconds", 0.0)) for entry in result.get("evals") or ()})
 
     def take(self, state: PartState, look: PlannedLook, result: Record) -> None:
         """Take the entries of a look, with intervals that hold for all looks together."""
@@ -284,9 +289,8 @@ class Card:
             if old is None or _images(entry) >= _images(old):
                 self.entries[entry["metric"]] = entry
         self.about |= {key: value for key, value in result.items() if key not in _RESULTS}
-        for key in (answers.LABELS,):
-            if self.keeps[0] and key in result:
-                self.about[key] = result[key]
+        if self.keeps[0] and answers.LABELS in result:
+            self.about[answers.LABELS] = result[answers.LABELS]
         state.done += 1
         measured = [
             entry for name in state.part.headlines if "anytime" in (entry := self.entries.get(name, {}))
@@ -300,7 +304,7 @@ class Card:
         state.half_sampled = _mean_half(sampled)
         if look.attacked == 0 and (bound := state.entries.get(state.part.bounded_by or "")) is not None:
             state.half = state.half_all = bound["ci95"][1] / 2  # anything from 0 to what the screen leaves
-            state.half_sampled = bound["value"] / 2
+            state.half_sampled, state.left = bound["value"] / 2, bound["value"]
 
     def tell(self) -> None:
         """Tell how the card stands: an event for the live table and for --log."""
@@ -368,6 +372,13 @@ class Card:
                 for state in self.states
             },
         }
+
+
+def _evaluation_seconds(result: Record) -> float:
+    """What the evaluations of a look took, whenever that was. The entries of one output all have its seconds,
+    and a difference of two splits those of both."""
+    entries = [entry for entry in result.get("evals") or () if not isinstance(entry.get("n"), list)]
+    return sum({float(entry.get("seconds", 0.0)) for entry in entries})
 
 
 def _images(entry: Mapping[str, Any]) -> int:

@@ -120,6 +120,29 @@ def test_the_next_look_is_the_one_with_the_largest_gain(trained: dict[str, Recor
     assert made.choose() is None
 
 
+def test_a_look_whose_results_are_stored_tells_what_the_next_one_takes(trained: dict[str, Record]) -> None:
+    first, again = (model_card.Card(trained["pgd"], request(corruptions=1), the_run()) for _ in range(2))
+    for made in (first, again):
+        made.look(made.states[0])
+        made.look(made.states[0])
+    (before,), (found,) = first.states, again.states
+    assert found.last == before.last > 0 and again.run.store.computed == 0
+    evaluated = before.last / 32 * 8  # of 32 images, and 40 come next
+    assert before.expected_seconds() == pytest.approx(before.beyond + evaluated)
+
+
+def test_an_attack_is_expected_to_take_what_its_screen_leaves(trained: dict[str, Record]) -> None:
+    made = model_card.Card(trained["pgd"], request(attack=1), the_run().changed(n=200))
+    (state,) = made.states
+    made.look(state)
+    assert state.left == made.entries["cw20.32"]["value"]
+    few, many = state.part.work(state.looks[1], 0.1), state.part.work(state.looks[1], 0.5)
+    assert 4 < many / few < 5
+    assert all(
+        state.part.work(look, 0.1) == state.part.work(state.looks[-1], 0.1) for look in state.looks[-3:]
+    )
+
+
 def test_a_look_that_takes_longer_than_what_is_left_is_not_begun(trained: dict[str, Record]) -> None:
     made = model_card.Card(trained["pgd"], request(seconds=1000, clean=1), the_run())
     (state,) = made.states
@@ -267,6 +290,14 @@ def test_two_checkpoints_are_compared_on_the_same_images(weights: Callable[[str]
     assert "corruptions: " in result.stderr and Path("two.md").read_text().count("| clean | acc |") == 2
     assert run(["--for", cheap, *paths, "-o", "two.html"]).exit_code == 2
     assert run(["--for", cheap, *paths, paths[0]]).exit_code == 2
+
+
+def test_a_dry_run_of_two_checkpoints_computes_nothing(weights: Callable[[str], str], cheap: str) -> None:
+    paths = [weights("erm"), weights("pgd")]
+    result = run(["--for", cheap, "--n", "20", "--dry-run", *paths])
+    assert result.exit_code == 0 and "of 2 records" in result.stderr and "not measured" not in result.stderr
+    assert ["card" in record for record in records(result)] == [False, False]
+    assert run(["--for", cheap, "--shard", "1/2", *paths]).exit_code == 2
 
 
 def test_differences_are_decided_where_they_are_large(trained: dict[str, Record]) -> None:
