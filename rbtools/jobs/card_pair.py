@@ -224,7 +224,9 @@ class CardPair:
             title = part.first.part.title
             reason = next((state.reason for state in part.states if state.reason is not None), None)
             if reason is not None or not part.differences:
-                lines.append(f"{title}: cannot be told: {reason or 'no image has a value.'}")
+                looked = part.first.done and part.second.done
+                none = "no image has a value." if looked else "no look at both models is finished."
+                lines.append(f"{title}: cannot be told: {reason or none}")
             for metric, row in part.differences.items():
                 low, high = row["ci95"]
                 says = f"{metric} {row['difference']:+.4f} [{low:+.4f}, {high:+.4f}], {row['n']:,} images"

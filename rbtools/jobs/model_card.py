@@ -8,6 +8,7 @@ or when all images are evaluated. Its intervals hold at every such end (`probabi
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 import time
@@ -88,9 +89,9 @@ def run_card(record: Record, request: CardRequest, run: Run) -> Record:
 class PartState:
     """What is known of one part.
 
-    done: its finished looks; seconds: of all of them. last: what the evaluation of all images of the last one
-    took, in this run or one before; beyond: what else it took. entries: of the last one, by metric. half: half
-    the mean length of the intervals of its headlines, half_all: half that of the longest one for all images.
+    done: its finished looks; seconds: of all of them. last: what the evaluation of all images of the last
+    one took, in this run or one before; beyond: what else it took. entries: of the last one, by metric. half:
+    half the mean length of the intervals of its headlines, half_all: half that of the longest for all images.
     half_sampled: the part of `half` that is due to the sample of an expensive attack. left: the share of the
     images that its screen leaves. reason: why it cannot run. remarks: those of its last look.
     """
@@ -131,8 +132,8 @@ class PartState:
         return self.looks[self.done - 1].n if self.done else 0
 
     def expected_seconds(self) -> float:
-        """What the next look takes: its evaluation by the rate of the last one, and as much beyond it, for the
-        network and the intervals."""
+        """What the next look takes: its evaluation by the rate of the last one, and as much beyond it, for
+        the network and the intervals."""
         if not self.done:
             return 0.0
         return self.beyond + self.last / self.part.work(self.looks[self.done - 1], self.left) * self._new()
@@ -171,7 +172,9 @@ class Card:
         self.record, self.request = record, request
         self._tell = tell or run.report.event
         self.begin = time.monotonic()
-        self.bare = {name: value for name, value in record.items() if name not in _RESULTS}
+        self.bare = copy.copy(record)  # of a module in memory the record has its images, too
+        for name in _RESULTS:
+            self.bare.pop(name, None)
         self.inputs = resolve_inputs(self.bare, run)
         self.n = self.inputs.n
         self.run = run.changed(per_image=True, replace=True, name_as=None, check_cancelled=self._check(run))
@@ -296,12 +299,16 @@ class Card:
             entry for name in state.part.headlines if "anytime" in (entry := self.entries.get(name, {}))
         ]
         sampled = [entry["two_phase"]["interval"] for entry in measured if "two_phase" in entry]
-        if not measured and look.attacked != 0:
-            (name, why), *_ = ((name, self.entries.get(name, {}).get("reason")) for name in state.headlines)
-            state.reason = f"{name} has no value{'' if why is None else f': {why}'}."
         state.half = _mean_half(entry["ci95"] for entry in measured)
         state.half_all = max((looks.half(entry["anytime"]["interval"]) for entry in measured), default=0.0)
         state.half_sampled = _mean_half(sampled)
+        if not measured and look.attacked != 0:
+            name = state.headlines[0]
+            entry = self.entries.get(name, {})
+            if state.next is None or entry.get("n") != 0:
+                why = entry.get("reason")
+                state.reason = f"{name} has no value{'' if why is None else f': {why}'}."
+            state.half = state.half_all = 0.5  # no image counts so far: anything from 0 to 1
         if look.attacked == 0 and (bound := state.entries.get(state.part.bounded_by or "")) is not None:
             state.half = state.half_all = bound["ci95"][1] / 2  # anything from 0 to what the screen leaves
             state.half_sampled, state.left = bound["value"] / 2, bound["value"]

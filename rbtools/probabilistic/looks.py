@@ -19,6 +19,7 @@ from rbtools.proportions import Interval
 
 VERSION = 1
 _FACTOR = 2
+_NEARLY_ALL = 0.75
 
 
 class AnytimeInterval(NamedTuple):
@@ -29,9 +30,14 @@ class AnytimeInterval(NamedTuple):
 
 
 def sizes(first: int, most: int, factor: float = _FACTOR) -> list[int]:
-    """The numbers of images of planned looks: first, twice as many, and so on; the last is `most`."""
+    """The numbers of images of planned looks: first, twice as many, and so on; the last is `most`.
+
+    None is at more than three quarters of all images, since all of them tell it soon after. Where nearly all
+    were seen, the correction for a finite population makes intervals too short: after 64 of 65 images with
+    one error or none left.
+    """
     planned, size = [], float(first)
-    while round(size) < most:
+    while round(size) <= _NEARLY_ALL * most:
         planned.append(round(size))
         size *= factor
     return [*planned, most]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import Result
 
 import rbtools
@@ -59,8 +60,8 @@ def test_every_part_is_measured_and_the_intervals_are_those_of_planned_looks(
     )
     acc, mean = entry(record, "acc"), entry(record, "corrupt.mean")
     assert acc["n"] == mean["n"] == 40
-    assert acc["anytime"]["looks"] == len(looks.sizes(16, 40)) == 3
-    of_source = looks.of_share(acc["value"], 40, 1.0, looks.confidence(3)).of_source
+    assert acc["anytime"]["looks"] == len(looks.sizes(16, 40)) == 2
+    of_source = looks.of_share(acc["value"], 40, 1.0, looks.confidence(2)).of_source
     assert acc["ci95"] == pytest.approx(of_source)
     assert acc["anytime"]["interval"] == [acc["value"]] * 2  # all images were seen
     assert mean["ci95"][0] < mean["value"] < mean["ci95"][1]
@@ -124,10 +125,9 @@ def test_a_look_whose_results_are_stored_tells_what_the_next_one_takes(trained: 
     first, again = (model_card.Card(trained["pgd"], request(corruptions=1), the_run()) for _ in range(2))
     for made in (first, again):
         made.look(made.states[0])
-        made.look(made.states[0])
     (before,), (found,) = first.states, again.states
     assert found.last == before.last > 0 and again.run.store.computed == 0
-    evaluated = before.last / 32 * 8  # of 32 images, and 40 come next
+    evaluated = before.last / 16 * 24  # of 16 images, and 40 come next
     assert before.expected_seconds() == pytest.approx(before.beyond + evaluated)
 
 
@@ -147,9 +147,9 @@ def test_a_look_that_takes_longer_than_what_is_left_is_not_begun(trained: dict[s
     made = model_card.Card(trained["pgd"], request(seconds=1000, clean=1), the_run())
     (state,) = made.states
     made.look(state)
-    state.last = 900.0
+    state.last = 600.0  # of 16 images, and 24 more come next
     assert made.choose() is state
-    state.last = 1200.0
+    state.last = 800.0
     assert made.choose() is None
 
 
@@ -206,6 +206,28 @@ def test_parts_that_cannot_run_are_named_and_the_others_are_done(
     assert record["card"]["parts"]["corruptions"]["reason"] == "This network has no corruptions."
     assert "15 corruptions: not measured: This network has no corruptions." in result.stderr
     assert entry(record, "acc")["n"] == 20
+
+
+def test_a_module_in_memory_has_a_card() -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4)).eval()
+    images = torch.rand(40, 1, 8, 8)
+    right = network(images).argmax(1)
+    labels = torch.where(torch.arange(40) < 30, right, (right + 1) % 4)
+    record = rbtools.card(network, data=(images, labels), for_="corruptions", time="none")
+    assert record["metrics"]["acc"] == 0.75 and "reason" not in record["card"]["parts"]["corruptions"]
+
+
+def test_a_part_without_a_value_at_the_first_look_goes_on(trained: dict[str, Record]) -> None:
+    made = model_card.Card(trained["pgd"], request(pr=1), the_run())
+    (state,) = made.states
+    none = [
+        {"metric": name, "value": None, "n": 0, "reason": "nothing counts"} for name in state.part.headlines
+    ]
+    made.take(state, state.looks[0], {"evals": none})
+    assert state.reason is None and state.half_all == 0.5 and not made.finished(state)
+    while state.next is not None:
+        made.take(state, state.next, {"evals": none})
+    assert "has no value: nothing counts" in str(state.reason)
 
 
 def test_a_model_that_is_not_there_is_an_error(cheap: str) -> None:

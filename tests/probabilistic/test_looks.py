@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -34,7 +36,33 @@ def ever_excluded(p: float, n: int, together: float) -> float:
 def test_planned_looks_double_up_to_all_images() -> None:
     assert looks.sizes(16, 100) == [16, 32, 64, 100]
     assert looks.sizes(16, 16) == [16]
+    assert looks.sizes(16, 65) == [16, 32, 65] and looks.sizes(16, 20) == [20]  # none at nearly all
     assert looks.confidence(5) == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize("n", [33, 48, 65, 86])
+@pytest.mark.parametrize("wrong", [1, 2, 4, 12])
+def test_the_chance_that_any_look_is_wrong_about_all_images_is_below_the_error(n: int, wrong: int) -> None:
+    planned = looks.sizes(16, n)
+    alive, before, excluded = {0: 1.0}, 0, 0.0
+    for size in planned:
+        ways: dict[int, float] = {}
+        for count, chance in alive.items():  # of `wrong` images among n, `count` were seen
+            for more in range(min(wrong - count, size - before) + 1):
+                right = n - before - (wrong - count)
+                drawn = math.comb(wrong - count, more) * math.comb(right, size - before - more)
+                ways[count + more] = ways.get(count + more, 0) + chance * drawn / math.comb(
+                    n - before, size - before
+                )
+        alive, before = {}, size
+        for count, chance in ways.items():
+            sure = looks.confidence(len(planned))
+            low, high = looks.of_share(count / size, size, size / n, sure).of_all
+            if low - 1e-9 <= wrong / n <= high + 1e-9:
+                alive[count] = chance
+            else:
+                excluded += chance
+    assert excluded <= 0.05
 
 
 @pytest.mark.parametrize("p", [0.02, 0.3, 0.5, 0.9])
