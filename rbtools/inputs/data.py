@@ -139,6 +139,11 @@ class InMemory(dict[str, Any]):
         return _selected(replace(self.data, split=split), chosen)
 
 
+def beside(given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    """The result, with the model and images of the given record where they are in memory."""
+    return InMemory(result, given.model, given.data) if isinstance(given, InMemory) else result
+
+
 def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
     """The data, or only the images that are `chosen` (`--n LIST`: text, or `Indices` that were read).
 

@@ -93,12 +93,13 @@ class EvaluateAllJob(_SplitJob):
     run: Run
 
     def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        from rbtools.inputs.data import beside
         from rbtools.jobs.evaluate_record import run_task
 
         if self.run.plan is not None:
             self.run.plan.each([partial(run_task, record, task, self.run) for task in self.tasks])
         for task in self.tasks:
-            record = run_task(record, task, self.run)
+            record = beside(record, run_task(record, task, self.run))
         return record
 
 

@@ -21,6 +21,7 @@ from rbtools.errors import Pending, RbError, of_network, of_own_code
 from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
+from rbtools.inputs.data import InMemory
 from rbtools.jobs import _SplitJob
 from rbtools.jobs.card_parts import CardPart, PlannedLook, parts
 from rbtools.lazy import np, special, torch
@@ -183,6 +184,9 @@ class Card:
             PartState(part, weight, part.looks(self.n))
             for part, weight in zip(request.parts(), request.weights.values(), strict=True)
         ]
+        for state in self.states:
+            if state.part.name == "gap" and isinstance(record, InMemory):
+                state.reason = "images in memory are of no split, so there are no training images."
         self.entries: dict[str, Entry] = {}
         self.about: Record = {}
         self.now: PartState | None = None

@@ -213,8 +213,13 @@ def test_a_module_in_memory_has_a_card() -> None:
     images = torch.rand(40, 1, 8, 8)
     right = network(images).argmax(1)
     labels = torch.where(torch.arange(40) < 30, right, (right + 1) % 4)
-    record = rbtools.card(network, data=(images, labels), for_="corruptions", time="none")
-    assert record["metrics"]["acc"] == 0.75 and "reason" not in record["card"]["parts"]["corruptions"]
+    weights = {"clean": 1, "norms": 1, "pr": 1, "gap": 1, "masking": 1}
+    Path("own.yaml").write_text("".join(f"{name}: {weight}\n" for name, weight in weights.items()))
+    record = rbtools.card(network, data=(images, labels), for_="own.yaml", n=16, time="none")
+    reasons = [name for name, part in record["card"]["parts"].items() if "reason" in part]
+    assert reasons == ["gap"]
+    clean = entry(record, "acc")["value"]
+    assert entry(record, "square.8")["value"] <= clean and entry(record, "apgd-ce30.8")["value"] <= clean
 
 
 def test_a_part_without_a_value_at_the_first_look_goes_on(trained: dict[str, Record]) -> None:
