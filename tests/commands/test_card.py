@@ -219,7 +219,7 @@ def test_a_module_in_memory_has_a_card() -> None:
     reasons = [name for name, part in record["card"]["parts"].items() if "reason" in part]
     assert reasons == ["gap"]
     clean = entry(record, "acc")["value"]
-    assert entry(record, "square.8")["value"] <= clean and entry(record, "apgd-ce30.8")["value"] <= clean
+    assert entry(record, "square.8")["value"] <= clean and entry(record, "apgd-ce.8")["value"] <= clean
 
 
 def test_a_part_without_a_value_at_the_first_look_goes_on(trained: dict[str, Record]) -> None:
