@@ -100,7 +100,8 @@ class CardPart:
         if self.every_image:
             return [PlannedLook(first, 0), *(PlannedLook(size) for size in looks.sizes(first, n))]
         few = min(_ALL_ATTACKED, n)
-        small = [PlannedLook(first, 0), *(PlannedLook(size) for size in looks.sizes(first, few))]
+        sizes = [size for size in looks.sizes(first, few) if size == n or size <= looks.NEARLY_ALL * n]
+        small = [PlannedLook(first, 0), *map(PlannedLook, sizes)]
         if n == few:
             return small
         wide = looks.sizes(few, n, _WIDER)[1:-1]

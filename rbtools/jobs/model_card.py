@@ -358,7 +358,8 @@ class Card:
             record = results.add(record, entry, replace=True)
         for state in self.states:
             if state.reason is not None:
-                self.inputs.run.report.warn(f"{state.part.title}: not measured: {state.reason}")
+                more = " on more images" if state.n and state.half_all < 0.5 else ""
+                self.inputs.run.report.warn(f"{state.part.title}: not measured{more}: {state.reason}")
             for remark in state.remarks:
                 self.inputs.run.report.notify(remark)
         return {**record, "card": self._about(ended)}

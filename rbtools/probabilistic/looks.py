@@ -19,7 +19,7 @@ from rbtools.proportions import Interval
 
 VERSION = 1
 _FACTOR = 2
-_NEARLY_ALL = 0.75
+NEARLY_ALL = 0.75
 
 
 class AnytimeInterval(NamedTuple):
@@ -37,7 +37,7 @@ def sizes(first: int, most: int, factor: float = _FACTOR) -> list[int]:
     one error or none left.
     """
     planned, size = [], float(first)
-    while round(size) <= _NEARLY_ALL * most:
+    while round(size) <= NEARLY_ALL * most:
         planned.append(round(size))
         size *= factor
     return [*planned, most]

@@ -105,6 +105,15 @@ def test_wide_data_sets_have_samples_that_grow() -> None:
     assert sizes == sorted(sizes)
 
 
+@pytest.mark.parametrize("n", [16, 20, 65, 80, 100, 300, 1000])
+def test_no_part_looks_at_nearly_all_images(n: int) -> None:
+    for part in card_parts.parts(8 / 255).values():
+        planned = part.looks(n)
+        after_screen = [look for look in planned if look.attacked != 0]
+        assert all(look.n == n or look.n <= 0.75 * n for look in after_screen), part.name
+        assert planned[-1] == (n, None)
+
+
 def test_the_next_look_is_the_one_with_the_largest_gain(trained: dict[str, Record]) -> None:
     made = model_card.Card(trained["pgd"], request(clean=1, corruptions=1), the_run())
     for state in made.states:
