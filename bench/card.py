@@ -18,17 +18,43 @@ One JSON line a figure.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import itertools
+import json
+import math
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from attacks import Bench
 from common import show
+from corruptions import theirs
+from pr import GAMMAS, plain_loop
 from scipy import special
 
-from rbtools.jobs.card_parts import Look, parts
+from rbtools import units
+from rbtools.corruptions import CORRUPTIONS
+from rbtools.evaluation.tasks import CorruptionTask
+from rbtools.execution.run import Run
+from rbtools.inputs import checkpoints
+from rbtools.jobs import EvaluateJob
+from rbtools.jobs.card import Card, CardRequest, PartState, Record, run_card
+from rbtools.jobs.card_parts import CHOICES, Look, Part, parts
 from rbtools.probabilistic import looks, two_phase
 from rbtools.probabilistic.looks import AnytimeInterval
+from rbtools.spaces import sized
+from rbtools.store import Store
+from rbtools.trainer import recipe, train_model
+from rbtools.training import METHODS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.corruptions import peer
 
 IMAGES = 1000
 Seen = tuple[float, AnytimeInterval]
@@ -51,9 +77,11 @@ def of_mean(values: np.ndarray, seen: float, sure: float) -> AnytimeInterval:
 class Shape:
     """Values of one kind, one an image: how they are drawn, their true mean, and the looks at them."""
 
-    def __init__(self, draw: Callable[[np.random.Generator, int], np.ndarray], truth: float) -> None:
+    def __init__(
+        self, draw: Callable[[np.random.Generator, int], np.ndarray], truth: float, images: int = IMAGES
+    ) -> None:
         self.draw, self.truth = draw, truth
-        self.plan = parts(8 / 255)["clean"].looks(IMAGES)
+        self.plan = parts(8 / 255)["clean"].looks(images)
         self.sure = looks.confidence(len(self.plan))
 
     def mean(self, values: np.ndarray) -> float:
@@ -126,7 +154,7 @@ def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def pairs(rng: np.random.Generator, n: int, gap: float = 0.05, own: float = 0.3) -> np.ndarray:
-    """Right (2, N): accuracies of .7 + gap and .7; with own = .3 they disagree about a tenth of the images."""
+    """Right (2, N): accuracies of .7 + gap and .7; they disagree about a tenth of the images."""
     hard = rng.standard_normal(n)
     scores = (hard + own * rng.standard_normal((2, n))) / np.hypot(1, own)
     ends = special.ndtri(np.array([[0.7 + gap], [0.7]]))
@@ -165,7 +193,258 @@ def coverage(args: argparse.Namespace) -> None:
             show(f"coverage: {name}: {rule}", **about, runs=args.runs, looks=len(shape.plan))
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], None]] = {"coverage": coverage}
+# --- peers ----------------------------------------------------------------------------------------------
+
+ALIKE = dict.fromkeys(("clean", "attack", "corruptions", "pr"), 1.0)  # the parts that have a peer
+
+
+class AlikeRequest(CardRequest):
+    """A card with the corruptions of the package imagecorruptions, which has the constants of ImageNet-C."""
+
+    def parts(self) -> list[Part]:
+        corruptions = tuple(CORRUPTIONS.build(name, constants="imagenet") for name in CORRUPTIONS.all)
+        task = CorruptionTask(corruptions, units.SEVERITIES)
+        return [
+            dataclasses.replace(part, job=lambda run, look, sure: EvaluateJob(task, run))
+            if part.name == "corruptions"
+            else part
+            for part in super().parts()
+        ]
+
+
+def on_processor(work: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.process_time()
+    found = work()
+    return time.process_time() - start, found
+
+
+def card_run(args: argparse.Namespace, folder: str, **more: Any) -> tuple[Record, Run]:
+    """The record of the checkpoint, and a run with a store of its own."""
+    run = Run.of(
+        tool="card", store=Store(folder), dataset=f"imagefolder:{args.data}", device="cpu", n=args.n, **more
+    )
+    record = checkpoints.record_of(args.checkpoint, checkpoints.CheckpointHints(None, None), run)
+    return checkpoints.prepared(record, run), run
+
+
+def peers(args: argparse.Namespace) -> None:
+    options = argparse.Namespace(**vars(args), arch=None, cpu=True, eps=8)
+    others = Bench(options)
+    seconds, values = {}, {}
+
+    def pgd() -> float:
+        import torchattacks
+
+        make = torchattacks.PGD
+        return others.theirs(lambda model: make(model, eps=8 / 255, alpha=1 / 255, steps=20), 0)
+
+    def corrupted() -> float:
+        images = (others.images * 255).round().byte().permute(0, 2, 3, 1).numpy()
+        right = 0
+        with peer.running() as module, torch.no_grad():
+            for name, severity in itertools.product(CORRUPTIONS.all, units.SEVERITIES):
+                made = torch.from_numpy(theirs(module, name, images, severity)).permute(0, 3, 1, 2)
+                right += int((others.model(made.float() / 255).argmax(1) == others.labels).sum())
+        return right / len(images) / len(CORRUPTIONS.all) / len(units.SEVERITIES)
+
+    def copies() -> list[float]:
+        found = plain_loop(others.model, others.images, others.labels, GAMMAS, 100)
+        return [float(right.float().mean()) / 100 for right in found]
+
+    plain: dict[str, Callable[[], Any]] = {
+        "torchattacks PGD-20": pgd,
+        "pyautoattack standard": lambda: float(others.pyautoattack(0).float().mean()),
+        "imagecorruptions, a loop": corrupted,
+        "PR, a loop of 100 copies": copies,
+    }
+    for name, work in plain.items():
+        seconds[name], values[name] = on_processor(work)
+        show(f"peers: {name}", n=args.n, seconds=round(seconds[name], 1), value=values[name])
+    theirs_sum = sum(seconds.values())
+    for name, weights in (("the same parts", ALIKE), ("all parts", CHOICES["all"])):
+        with tempfile.TemporaryDirectory() as folder:
+            record, run = card_run(args, folder)
+            request = AlikeRequest(weights, 8 / 255, None, 0.01)
+            took, made = on_processor(
+                lambda record=record, request=request, run=run: run_card(record, request, run)
+            )
+        times = round(theirs_sum / took, 2)
+        show(f"peers: card, {name}", n=args.n, seconds=round(took, 1), times=times, goal=8, card=made["card"])
+        inside(made, values)
+    with tempfile.TemporaryDirectory() as folder:
+        record, run = card_run(args, folder)
+        took = 0.0
+        for part in AlikeRequest(ALIKE, 8 / 255, None, 0.01).parts():
+            job = (part.on_all or part.job)(run, Look(args.n), 0.95)
+            took += on_processor(lambda job=job: job(record))[0]
+    show("peers: exact", n=args.n, seconds=round(took, 1), times=round(theirs_sum / took, 2), goal=3)
+
+
+def inside(made: Record, values: dict[str, Any]) -> None:
+    """Show each value of a peer, and the interval of the card for it."""
+    entries = {entry["metric"]: entry for entry in made["evals"]}
+    names = {
+        "torchattacks PGD-20": "pgd20.8",
+        "pyautoattack standard": "aa.8",
+        "imagecorruptions, a loop": "corrupt.mean",
+    }
+    wanted = [(entries[metric], values[name]) for name, metric in names.items() if metric in entries]
+    of_noise = [entry for metric, entry in entries.items() if metric.startswith("pr-all.")]
+    wanted += zip(of_noise, values["PR, a loop of 100 copies"], strict=True)
+    for entry, value in wanted:
+        low, high = entry["anytime"]["interval"] if "anytime" in entry else (None, None)
+        fits = None if low is None else low - 1e-9 <= value <= high + 1e-9
+        show(
+            f"peers: interval of {entry['metric']}",
+            value=value,
+            ours=entry["value"],
+            interval=[low, high],
+            n=entry.get("n"),
+            fits=fits,
+        )
+
+
+# --- regret ---------------------------------------------------------------------------------------------
+
+Row = dict[str, Any]
+
+
+class Traced(Card):
+    """A card that makes every look of every part, and notes what each took, and its intervals."""
+
+    def note_in(self, file: Path) -> None:
+        self.file = file
+        self.made()
+
+    def choose(self) -> PartState | None:
+        return next((state for state in self.states if state.next is not None), None)
+
+    def take(self, state: PartState, look: Look, result: Record) -> None:
+        super().take(state, look, result)
+        self.taken = {"part": state.part.name, "look": look} | {name: getattr(state, name) for name in HALVES}
+
+    def look(self, state: PartState) -> None:
+        super().look(state)
+        if state.reason is None:
+            with self.file.open("a") as stream:
+                print(json.dumps({**self.taken, "seconds": state.last}), file=stream)
+
+
+HALVES = ("half", "half_sampled", "half_all")
+
+
+def trace(file: Path) -> None:
+    """Note all looks at a network that is trained here, on digits with attacks."""
+    record = {"schema": 1, "arch": sized("nasbench201", channels=8, cells=1).arch(13714), "dataset": "digits"}
+    method = METHODS.build("pgd", eps=32 / 255, step_size=8 / 255, attack_steps=7)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run.of(tool="card", store=Store(folder), device="cpu")
+        trained = train_model.train(record, method, recipe.Recipe(epochs=15, lr=0.2), run)
+        Traced(trained, CardRequest(CHOICES["all"], 32 / 255, None, 1e-9), run).note_in(file)
+
+
+class Replayed(Card):
+    """The scheduler on looks that were made before: it computes nothing, and its clock is theirs."""
+
+    def __init__(self, rows: dict[str, list[Row]], seconds: float) -> None:
+        self.request = CardRequest(dict.fromkeys(rows, 1.0), 8 / 255, seconds, 1e-9)
+        self.spent = 0.0
+        known = parts(8 / 255)
+        self.states = [
+            PartState(known[name], 1.0, [Look(*row["look"]) for row in looked])
+            for name, looked in rows.items()
+        ]
+        while (state := self.choose()) is not None:
+            row = rows[state.part.name][state.done]
+            self.spent += row["seconds"]
+            if self.left() < 0 and state.done:
+                break  # the time is over in the middle of it
+            state.done, state.last = state.done + 1, row["seconds"]
+            state.half, state.half_sampled, state.half_all = (row[name] for name in HALVES)
+        self.mean_half = float(np.mean([state.half for state in self.states]))
+
+    def left(self) -> float:
+        return float(self.request.seconds or 0) - self.spent
+
+
+def best_mean_half(rows: dict[str, list[Row]], seconds: float) -> tuple[float, list[int]]:
+    """The least mean half-width of all choices of a last look for each part that take no more; the looks."""
+    front: list[tuple[float, float, list[int]]] = [(0.0, 0.0, [])]  # none betters another in both numbers
+    for looked in rows.values():
+        took = np.cumsum([row["seconds"] for row in looked]).tolist()
+        every = sorted(
+            (spent + more, total + row["half"], [*chosen, row["look"][0]])
+            for spent, total, chosen in front
+            for more, row in zip(took, looked, strict=True)
+            if spent + more <= seconds
+        )
+        front, least = [], math.inf
+        for one in every:
+            if one[1] < least:
+                least = one[1]
+                front.append(one)
+    return (front[-1][1] / len(rows), front[-1][2]) if front else (math.nan, [])
+
+
+def regret(args: argparse.Namespace) -> None:
+    file = Path(args.trace)
+    if not file.exists():
+        trace(file)
+    rows: dict[str, list[Row]] = {}
+    for row in map(json.loads, file.read_text().splitlines()):
+        rows.setdefault(row["part"], []).append(row)
+    everything = sum(row["seconds"] for looked in rows.values() for row in looked)
+    for seconds in args.budgets:
+        mine, (best, chosen) = Replayed(rows, seconds), best_mean_half(rows, seconds)
+        about = {"mean_half": round(mine.mean_half, 4), "best": round(best, 4), "goal": 1.15}
+        sizes = {state.part.name: [state.n, n] for state, n in zip(mine.states, chosen, strict=False)}
+        about |= {"regret": round(mine.mean_half / best, 3), "images, best": sizes}
+        show("regret", budget=seconds, spent=round(mine.spent, 1), everything=round(everything), **about)
+
+
+# --- pair -----------------------------------------------------------------------------------------------
+
+
+def pair(args: argparse.Namespace) -> None:
+    for gap, count in ((0.05, 10_000), (0.005, 10_000), (0.005, 50_000)):
+        shape = Pairs(functools.partial(pairs, gap=gap), gap, count)
+        rng = np.random.default_rng([args.seed, count])
+        disagree = float(np.abs(np.diff(pairs(rng, 1_000_000, gap), axis=0)).mean())
+        # Connor, Biometrics 43, 1987: McNemar's test at .05 with power .8.
+        ends = special.ndtri((0.975, 0.8)) * np.sqrt((disagree, disagree - gap**2))
+        fixed = float(ends.sum() / gap) ** 2
+        spent, wrong = np.full((args.runs // 10, 2), np.inf), np.zeros(2)
+        for run in spent:
+            values = shape.draw(rng, count)
+            better = np.sign([gap, shape.mean(values)])
+            for look, (_, both) in zip(shape.plan, shape.see(rng, values), strict=True):
+                low, high = np.array(both).T
+                news = ((low > 0) | (high < 0)) & np.isinf(run)
+                run[news] = look.n
+                wrong += news & (np.sign(low + high) != better)
+        # The difference on just these images needs fewer of them.
+        for name, ns, needs, errors in zip(
+            ("of the source", "of all images"),
+            spent.T,
+            (fixed, fixed / (1 + (fixed - 1) / count)),
+            wrong,
+            strict=True,
+        ):
+            most = float(np.quantile(ns, 0.8, method="inverted_cdf"))
+            show(
+                f"pair: difference {gap}, {count} images, {name}",
+                disagree=round(disagree, 3),
+                fixed=round(needs),
+                mean=round(float(np.minimum(ns, count).mean())),
+                ratio=round(float(np.minimum(ns, count).mean()) / needs, 2),
+                power_reached_at=most if np.isfinite(most) else None,
+                decided=round(float(np.isfinite(ns).mean()), 3),
+                wrong=errors / len(ns),
+                runs=len(ns),
+            )
+
+
+PARTS = {"coverage": coverage, "regret": regret, "peers": peers, "pair": pair}
 
 
 def main() -> None:
@@ -175,6 +454,13 @@ def main() -> None:
     parser.add_argument("part", nargs="+", choices=PARTS, help="what to measure")
     parser.add_argument("--runs", type=int, default=2000, help="of each simulation [2000]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--trace", default="card-looks.jsonl", help="file of regret: looks that were made, or will be"
+    )
+    parser.add_argument("--budgets", type=float, nargs="+", default=[60, 300, 1200], help="seconds of regret")
+    parser.add_argument("--checkpoint", help="the model of peers")
+    parser.add_argument("--data", help="its images, a folder with test/CLASS/*")
+    parser.add_argument("--n", type=int, default=64, help="images of peers [64]")
     args = parser.parse_args()
     for part in args.part:
         PARTS[part](args)
