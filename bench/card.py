@@ -261,23 +261,21 @@ def peers(args: argparse.Namespace) -> None:
         seconds[name], values[name] = on_processor(work)
         show(f"peers: {name}", n=args.n, seconds=round(seconds[name], 1), value=values[name])
     theirs_sum = sum(seconds.values())
-    for name, weights in (("the same parts", ALIKE), ("all parts", CHOICES["all"])):
-        with tempfile.TemporaryDirectory() as folder:
-            record, run = card_run(args, folder)
-            request = AlikeRequest(weights, 8 / 255, None, 0.01)
-            took, made = on_processor(
-                lambda record=record, request=request, run=run: run_card(record, request, run)
-            )
-        times = round(theirs_sum / took, 2)
-        show(f"peers: card, {name}", n=args.n, seconds=round(took, 1), times=times, goal=8, card=made["card"])
-        inside(made, values)
     with tempfile.TemporaryDirectory() as folder:
         record, run = card_run(args, folder)
         took = 0.0
         for part in AlikeRequest(ALIKE, 8 / 255, None, 0.01).parts():
             job = (part.on_all or part.job)(run, Look(args.n), 0.95)
-            took += on_processor(lambda job=job: job(record))[0]
+            took += on_processor(functools.partial(job, record))[0]
     show("peers: exact", n=args.n, seconds=round(took, 1), times=round(theirs_sum / took, 2), goal=3)
+    for name, weights in (("the same parts", ALIKE), ("all parts", CHOICES["all"])):
+        with tempfile.TemporaryDirectory() as folder:
+            record, run = card_run(args, folder)
+            request = AlikeRequest(weights, 8 / 255, None, 0.01)
+            took, made = on_processor(functools.partial(run_card, record, request, run))
+        about = {"seconds": round(took, 1), "times": round(theirs_sum / took, 2), "goal": 8}
+        show(f"peers: card, {name}", n=args.n, **about, card=made["card"])
+        inside(made, values)
 
 
 def inside(made: Record, values: dict[str, Any]) -> None:
@@ -299,6 +297,7 @@ def inside(made: Record, values: dict[str, Any]) -> None:
             value=value,
             ours=entry["value"],
             interval=[low, high],
+            ci95=entry.get("ci95"),
             n=entry.get("n"),
             fits=fits,
         )
