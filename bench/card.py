@@ -93,6 +93,19 @@ class Shape:
             yield float(some.mean()), of_mean(some, look.n / len(values), self.sure)
 
 
+class Copies(Shape):
+    """Rates of the images, and shares of 100 copies that are right (2, N). The truth is of the rates."""
+
+    def mean(self, values: np.ndarray) -> float:
+        return float(values[0].mean())
+
+    def see(self, rng: np.random.Generator, values: np.ndarray) -> Iterator[Seen]:
+        for look in self.plan:
+            some, seen = values[1, : look.n], look.n / values.shape[1]
+            value, of_source = float(some.mean()), of_mean(some, seen, self.sure).of_source
+            yield value, looks.of_copies(value, of_source, look.n, 100, seen, self.sure)
+
+
 class Pairs(Shape):
     """Two models, right (2, N) as a shared difficulty of the images and noise of their own have it."""
 
@@ -147,10 +160,10 @@ def bernoulli(p: float) -> Shape:
 
 
 def skewed(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Shares of 100 copies: 80 % of the images are right on all, 15 % on most, 5 % on any share."""
+    """Rates, and shares of 100 copies (2, N): 80 % of images always right, 15 % mostly, 5 % at any rate."""
     kind = rng.random(n)
     rates = np.where(kind < 0.8, 1.0, np.where(kind < 0.95, rng.beta(20, 1, n), rng.random(n)))
-    return rng.binomial(100, rates) / 100
+    return np.stack([rates, rng.binomial(100, rates) / 100])
 
 
 def pairs(rng: np.random.Generator, n: int, gap: float = 0.05, own: float = 0.3) -> np.ndarray:
@@ -165,7 +178,7 @@ SHAPES: dict[str, Shape] = {
     "Bernoulli, .5": bernoulli(0.5),
     "Bernoulli, .03": bernoulli(0.03),
     "Bernoulli, .003": bernoulli(0.003),
-    "skewed, in [0, 1]": Shape(skewed, 0.8 + 0.15 * 20 / 21 + 0.05 / 2),
+    "PR of an image, skewed": Copies(skewed, 0.8 + 0.15 * 20 / 21 + 0.05 / 2),
     "two-phase, the margin tells": TwoPhase(0.5, (0.4, 0.1, 0.01)),
     "two-phase, the margin tells nothing": TwoPhase(0.5, (0.03, 0.03, 0.03)),
     "paired difference, .05": Pairs(pairs, 0.05),

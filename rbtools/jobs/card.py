@@ -373,7 +373,9 @@ class Intervals:
         if value is None:
             return None
         if own is not None and "gamma" in entry:  # made at this confidence
-            return looks.of_interval(value, tuple(own), self.seen)
+            if "rho" in entry:
+                return looks.of_interval(value, tuple(own), self.seen)
+            return looks.of_copies(value, tuple(own), n, entry["samples"], self.seen, sure)
         if "ci95" not in entry:
             return None
         if isinstance(n, list):
