@@ -209,7 +209,7 @@ class Traced(Card):
     def look(self, state: PartState) -> None:
         super().look(state)
         if state.reason is None:
-            row = {"part": state.part.name, "look": state.looks[state.done - 1], "seconds": state.last}
+            row = {"part": state.part.name, "look": state.looks[state.done - 1], "seconds": state.took[-1][1]}
             with self.file.open("a") as stream:
                 print(json.dumps(row | {name: getattr(state, name) for name in HALVES}), file=stream)
 
@@ -261,7 +261,8 @@ class Replayed(Card):
             self.seconds -= row["seconds"]
             if self.seconds < 0 and state.done:
                 break  # the time is over in the middle of it
-            state.done, state.last = state.done + 1, row["seconds"]
+            state.done += 1
+            state.spend(row["seconds"])
             state.half, state.half_sampled, state.half_all = (row[name] for name in HALVES)
         self.mean_half = float(np.mean([state.half for state in self.states]))
 

@@ -87,9 +87,10 @@ def run_card(record: Record, request: CardRequest, run: Run) -> Record:
 class PartState:
     """What is known of one part.
 
-    done: its finished looks. half: half the mean length of the intervals of its headlines, half_all: half
-    that of the longest one for all images. half_sampled: the part of `half` that is due to the sample of an
-    expensive attack. reason: why it cannot run. remarks: those of its last look.
+    done: its finished looks. took: the work and the seconds of each. half: half the mean length of the
+    intervals of its headlines, half_all: half that of the longest one for all images. half_sampled: the part
+    of `half` that is due to the sample of an expensive attack. reason: why it cannot run. remarks: those of
+    its last look.
     """
 
     part: Part
@@ -97,7 +98,7 @@ class PartState:
     looks: list[Look]
     done: int = 0
     seconds: float = 0.0
-    last: float = 0.0
+    took: list[tuple[float, float]] = field(default_factory=list)
     half: float = math.nan
     half_sampled: float = 0.0
     half_all: float = math.nan
@@ -118,11 +119,23 @@ class PartState:
         """The images of the last look."""
         return self.looks[self.done - 1].n if self.done else 0
 
+    def spend(self, seconds: float) -> None:
+        """Note what a look took."""
+        self.seconds += seconds
+        if self.done:
+            self.took.append((self._new(self.done - 1), seconds))
+
     def expected_seconds(self) -> float:
-        """What the next look takes, by the rate of the last one."""
-        if not self.done:
+        """What the next look takes: the last two looks tell what is the same for any work, as the passes of a
+        batch are, and what grows with it."""
+        if not self.took:
             return 0.0
-        return max(self.last / self._new(self.done - 1) * self._new(self.done), _SECONDS_OF_LOOK)
+        work, seconds = self.took[-1]
+        rate = max(seconds - _SECONDS_OF_LOOK, 0.0) / work
+        less, before = self.took[-2] if len(self.took) > 1 else (work, seconds)
+        if less < work:
+            rate = min(rate, max(seconds - before, 0.0) / (work - less))
+        return max(seconds + rate * (self._new(self.done) - work), _SECONDS_OF_LOOK)
 
     def _new(self, place: int) -> float:
         """The work of a look beyond what the one before leaves to it: that attacked another sample, unless it
@@ -235,8 +248,7 @@ class Card:
                 raise
         else:
             self.take(state, look, result)
-        state.last = time.perf_counter() - start
-        state.seconds += state.last
+        state.spend(time.perf_counter() - start)
         self.now = None
         self.tell()
 
