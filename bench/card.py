@@ -45,8 +45,8 @@ from rbtools.evaluation.tasks import CorruptionTask
 from rbtools.execution.run import Run
 from rbtools.inputs import checkpoints
 from rbtools.jobs import EvaluateJob
-from rbtools.jobs.card import Card, CardRequest, PartState, Record, run_card
-from rbtools.jobs.card_parts import CHOICES, Look, Part, parts
+from rbtools.jobs.card_parts import CHOICES, CardPart, PlannedLook, parts
+from rbtools.jobs.model_card import Card, CardRequest, PartState, Record, run_card
 from rbtools.probabilistic import looks, two_phase
 from rbtools.probabilistic.looks import AnytimeInterval
 from rbtools.spaces import sized
@@ -80,23 +80,23 @@ def of_mean(values: np.ndarray, seen: float, sure: float) -> AnytimeInterval:
 of_sample = functools.lru_cache(1 << 16)(looks.of_sample)
 
 
-def see_values(rows: np.ndarray, look: Look, seen: float, sure: float) -> Seen:
+def see_values(rows: np.ndarray, look: PlannedLook, seen: float, sure: float) -> Seen:
     """rows: (1, n), the values."""
     return float(rows[0].mean()), of_mean(rows[0], seen, sure)
 
 
-def see_copies(rows: np.ndarray, look: Look, seen: float, sure: float) -> Seen:
+def see_copies(rows: np.ndarray, look: PlannedLook, seen: float, sure: float) -> Seen:
     """rows: (2, n), the true rates of the images, and the shares of their copies that are right."""
     value, of_source = float(rows[1].mean()), of_mean(rows[1], seen, sure).of_source
     return value, looks.of_copies(value, of_source, look.n, COPIES, seen, sure)
 
 
-def see_pairs(rows: np.ndarray, look: Look, seen: float, sure: float) -> Seen:
+def see_pairs(rows: np.ndarray, look: PlannedLook, seen: float, sure: float) -> Seen:
     """rows: (3, n), the difference, and whether each of two models is right."""
     return float(rows[0].mean()), looks.of_pairs(rows[1], rows[2], seen, sure)
 
 
-def see_sample(rows: np.ndarray, look: Look, seen: float, sure: float) -> Seen:
+def see_sample(rows: np.ndarray, look: PlannedLook, seen: float, sure: float) -> Seen:
     """rows: (3, n), whether an image stands, its margin under the screen, which is below 0 if that broke it,
     and its random number."""
     left = np.flatnonzero(rows[1] >= 0)
@@ -138,14 +138,14 @@ class Shape:
     """How values are drawn, (rows, N); their intervals at a look; the mean of the first row at the source."""
 
     draw: Callable[[np.random.Generator, int], np.ndarray]
-    see: Callable[[np.ndarray, Look, float, float], Seen]
+    see: Callable[[np.ndarray, PlannedLook, float, float], Seen]
     truth: float
     part: str = "clean"
 
-    def plan(self, images: int) -> list[Look]:
+    def plan(self, images: int) -> list[PlannedLook]:
         return PARTS[self.part].looks(images)
 
-    def seen(self, rows: np.ndarray) -> Iterator[tuple[Look, float, AnytimeInterval]]:
+    def seen(self, rows: np.ndarray) -> Iterator[tuple[PlannedLook, float, AnytimeInterval]]:
         """What each look sees; the screen alone sees nothing of its attack."""
         n = rows.shape[1]
         plan = self.plan(n)
@@ -232,7 +232,7 @@ def looks_of_checkpoint(args: argparse.Namespace, file: Path) -> None:
 def rows_of(file: Path) -> dict[str, list[Row]]:
     rows: dict[str, list[Row]] = {}
     for row in map(json.loads, file.read_text().splitlines()):
-        rows.setdefault(row["part"], []).append({**row, "look": Look(*row["look"])})
+        rows.setdefault(row["part"], []).append({**row, "look": PlannedLook(*row["look"])})
     return rows
 
 
@@ -308,7 +308,7 @@ def regret(args: argparse.Namespace) -> None:
 class AlikeRequest(CardRequest):
     """A card with the corruptions of the package imagecorruptions, which has the constants of ImageNet-C."""
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[CardPart]:
         made = tuple(CORRUPTIONS.build(name, constants="imagenet") for name in CORRUPTIONS.all)
         task = CorruptionTask(made, units.SEVERITIES)
         alike = {"corruptions": {"job": lambda run, look, sure: EvaluateJob(task, run)}}
@@ -367,7 +367,7 @@ def peers(args: argparse.Namespace) -> None:
         record, run = card_run(args, folder)
         spent = 0.0
         for part in AlikeRequest(ALIKE, EPS, None, 0.01).parts():
-            took, made = on_processor((part.on_all or part.job)(run, Look(args.n), 0.95), record)
+            took, made = on_processor((part.on_all or part.job)(run, PlannedLook(args.n), 0.95), record)
             spent += took
             found = {metric: made["metrics"][metric] for metric in (*part.headlines, *part.paired)}
             show(f"peers: exact, {part.name}", n=args.n, seconds=round(took, 1), values=found)

@@ -120,6 +120,8 @@ nares_records <nares: convert nares
 : pr --gamma x
 : corrupt foggy
 : ge nothing
+: card --time 10x
+: card --for nothing
 : measure nothing
 : store ls --kind nothing
 : store gc --dry-run

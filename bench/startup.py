@@ -1,11 +1,17 @@
-"""How fast the light tools start and list: one JSON line a figure, medians over runs.
+"""How fast the light tools start and list, and a pipe gives its first record: medians, a JSON line each.
 
     python bench/startup.py [RUNS]
+    python bench/startup.py [RUNS] pipe     the first record only
 
 Each figure is measured in fresh processes, as a shell starts them, after one run that is not counted
 (it writes the byte code). `goal` is what the figure has to stay under. A process's peak memory counts from
 before it became the tool, so `peak_mb` is never below this script's own, some 20 MB. Completions: the
 processor time of a shell that loads them and completes `rb-attack sq` once, beyond one that does nothing.
+
+The first record is that of rb-attack in a pipe with an empty store, and the answer that of rb-rank after it:
+as the tools are; where a stage imports torch only once its record is there; and beside both the same tools
+one after another through files. The three take turns. `cpu` is the processor time of all stages: where the
+machine has no core to spare, no pipe takes less than that.
 """
 
 from __future__ import annotations
@@ -17,7 +23,9 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +44,9 @@ SHELLS = {
     ),
     "fish": (("fish", "--no-config"), f"source '{COMPLETIONS}/rbtools.fish'; complete -C 'rb-attack sq'"),
 }
+STAGES = ("arch --sample 1 --cells 1", "train --epochs 1", "attack fgsm --n 100", "rank --by acc")
+# A stage whose wait for the first record is never late, since it seems to have begun long ago.
+NEVER_LATE = "import sys, rbtools.cli; rbtools.cli.BEGUN -= 1e6; from rbtools.commands.{} import main; main()"
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "sklearn")
 
 
@@ -72,7 +83,77 @@ def processor(*command: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def main(count: int) -> None:
+def installed(tool: str) -> list[str]:
+    return [str(BIN / f"rb-{tool}")]
+
+
+def never_late(tool: str) -> list[str]:
+    return [sys.executable, "-c", NEVER_LATE.format(tool)]
+
+
+def pipe(command: Callable[[str], list[str]]) -> dict[str, Any]:
+    """Run the stages as a pipe: seconds until rb-attack's first record, and until rb-rank has ended."""
+    start, before, source = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN), None
+    stages: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for stage in STAGES:
+            tool, *words = stage.split()
+            stdin = subprocess.PIPE if tool == "rank" else source
+            options: Any = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            line = [*command(tool), *words]
+            stages.append(subprocess.Popen(line, cwd=folder, env=ENVIRONMENT, **options))
+            if tool != "rank":
+                source = stages[-1].stdout
+        assert source is not None
+        record = source.readline()
+        first = time.perf_counter() - start
+        answer = stages[-1].communicate(record)[0]
+        seconds = time.perf_counter() - start
+        if any(stage.wait() for stage in stages) or not answer:
+            raise SystemExit("a stage of the pipe failed")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"first": first, "seconds": seconds, "cpu": cpu}
+
+
+def one_after_another() -> dict[str, Any]:
+    """Run each stage once the one before it has ended: seconds until the ends of rb-attack and rb-rank."""
+    ended, before = [time.perf_counter()], resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder:
+        text = b""
+        for stage in STAGES:
+            tool, *words = stage.split()
+            line = [*installed(tool), *words]
+            options: Any = {"input": text, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            text = subprocess.run(line, check=True, cwd=folder, env=ENVIRONMENT, **options).stdout
+            ended.append(time.perf_counter())
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"first": ended[-2] - ended[0], "seconds": ended[-1] - ended[0], "cpu": cpu}
+
+
+def first_record(count: int) -> None:
+    ways: dict[str, Callable[[], dict[str, Any]]] = {
+        "pipe": lambda: pipe(installed),
+        "pipe, imports once a record is there": lambda: pipe(never_late),
+        "one after another": one_after_another,
+    }
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
+    for _ in range(count):
+        for name, way in ways.items():
+            runs[name].append(way())
+    line = " | ".join(f"rb-{stage}" for stage in STAGES)
+    for name, taken in runs.items():
+        ratios = [
+            run["first"] / whole["first"] for run, whole in zip(taken, runs["one after another"], strict=True)
+        ]
+        show(line, way=name, **medians(taken), ratio=round(statistics.median(ratios), 3))
+
+
+def main(count: int, only: str | None = None) -> None:
+    if only == "pipe":
+        first_record(count)
+        return
     show("machine", cores=os.cpu_count(), machine=platform.machine(), python=platform.python_version())
     arch, rank = str(BIN / "rb-arch"), str(BIN / "rb-rank")
 
@@ -95,7 +176,8 @@ def main(count: int) -> None:
                 for words in (script, ":")
             )
             show(f"completions in {shell}", cpu=round(with_it - without, 3), goal={"cpu": 0.15})
+    first_record(count)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5, *sys.argv[2:3])

@@ -1,6 +1,6 @@
 """rbtools: small Unix tools that measure how robust image classifiers are.
 
-From Python: one function per tool (`arch`, `attack`, `certify`, `convert`, `corr`, `corrupt`, `ge`,
+From Python: one function per tool (`arch`, `attack`, `card`, `certify`, `convert`, `corr`, `corrupt`, `ge`,
 `measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`; see `rbtools.api`),
 `check` and `transfer` of rb-attack, `load` for a record's model, `fit`, which trains a module in memory, and
 the rooms `rbtools.records`, `rbtools.datasets`, `rbtools.models`.
@@ -17,6 +17,7 @@ __date__ = "2026-11-21"  # release date of this version, printed in man pages
 _API = (
     "arch",
     "attack",
+    "card",
     "certify",
     "check",
     "curve",

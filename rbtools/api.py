@@ -92,6 +92,12 @@ def attack(
     return _of_record("attack", [attack] if attack is not None else ["preset", str(preset)], options, record)
 
 
+@_tool("card")
+def card(record: Given, **options: object) -> Record:
+    """The record with everything about its model that can be known in `time`; see rb-card."""
+    return _of_record("card", [], options, record)
+
+
 @_tool("certify")
 def certify(record: Given, method: str, eps: Numbers | None = None, **options: object) -> Record:
     """The record with its certified accuracy at every distance; see rb-certify."""

@@ -213,6 +213,7 @@ GIVEN = {
     "check": {"record"},
     "curve": {"record"},
     "transfer": {"record", "origin"},
+    "card": {"record"},
     "certify": {"record", "method"},
     "pr": {"record"},
     "train": {"record"},

@@ -61,17 +61,17 @@ class CardTable:
 
 
 def table(event: Event) -> Table:
-    """A row for each part: its first metric, value, interval, images, share of the time."""
-    drawn = Table(box=None, pad_edge=False)
+    """A row for each part: value, interval, images, share of the time, and its first metric."""
+    drawn = Table(box=None, pad_edge=False, expand=True)
     for name, side in (
         ("part", "left"),
-        ("metric", "left"),
         ("value", "right"),
         ("interval", "right"),
         ("images", "right"),
         ("time", "right"),
     ):
         drawn.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
+    drawn.add_column("metric", no_wrap=True, ratio=1)  # it is cut off where the terminal is narrow
     whole = sum(row["seconds"] for row in event["parts"]) or 1.0
     for row in event["parts"]:
         drawn.add_row(*_cells(row, whole))
@@ -81,9 +81,9 @@ def table(event: Event) -> Table:
 def _cells(row: dict[str, Any], whole: float) -> list[str]:
     name, metric, share = str(row["part"]), str(row["metric"]), f"{row['seconds'] / whole:.0%}"
     if "reason" in row:
-        return [name, "not measured", "", "", "", share]
+        return [name, "", "not measured", "", share, str(row["reason"])]
     if row["value"] is None:
-        return [name, metric, "", "", "", share]
+        return [name, "", "", "", share, metric]
     ends = row["ci95"]
     interval = "" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
-    return [name, metric, f"{row['value']:.3f}", interval, f"{row['n']:,}", share]
+    return [name, f"{row['value']:.3f}", interval, f"{row['n']:,}", share, metric]

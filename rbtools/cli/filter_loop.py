@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
+from rbtools.cli.preload import Preload
 from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal
@@ -179,8 +180,15 @@ class Loop:
         if record is not None:
             yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
-        for line in self.lines():
-            yield from window.take_in(line)
+        preload = Preload(() if self.run.plan is not None else self.functions)
+        preload.start()
+        try:
+            for line in self.lines():
+                for job in window.take_in(line):
+                    preload.finish()
+                    yield job
+        finally:
+            preload.finish(0.1)
 
     def lines(self) -> Iterator[Line]:
         """The lines of the source, read ahead to know their number."""

@@ -457,6 +457,7 @@ measuring_options = _work(*_evaluation_options)
 # The parts of a card have their own names; --precision is of the intervals.
 card_options = _work(
     *_verdict_options,
+    evaluation_options.adapts_part,
     evaluation_options.per_image_option,
     evaluation_options.of_searches[1],
     *(option for option in _evaluation_options if option is not _as_option),

@@ -17,10 +17,13 @@ from rbtools.cli.config import parse_yaml
 from rbtools.cli.source import RecordSource, file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened, read_settings
+from rbtools.records import dumps
 
 if TYPE_CHECKING:
-    from rbtools.jobs.card import CardRequest
+    from rbtools.jobs.model_card import CardRequest
+    from rbtools.scoring.table import Table
 
+Record = dict[str, Any]
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _ENDINGS = ("html", "htm", "md", "tex")
 
@@ -110,10 +113,10 @@ def main(
     \b
     Examples:
       rb-card --time 20s trained.jsonl
-      rb-card --for l-inf --time 10m --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
-      rb-card --for corruptions --time 20s -o card.md trained.jsonl
+      rb-card --for corruptions --time 5s --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
+      rb-card --for pr --time 5s -o card.md trained.jsonl
     """
-    from rbtools.jobs.card import CardJob, CardRequest
+    from rbtools.jobs.model_card import CardJob, CardRequest
 
     distances = parse_units.distances(eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
@@ -122,7 +125,9 @@ def main(
     request = CardRequest(_weights(purpose), distances[0], _seconds(limit), precision)
     models = [path for path in source.files if _is_checkpoint(path)]
     if len(models) == 2 and len(source.files) == 2:
-        return lambda: _compare(models, request, source, work)
+        if output is not None and Path(output).suffix.startswith(".htm"):
+            raise UsageError(f"{output}: a report is of one model. Write -o card.md or card.tex.")
+        return lambda: _compare(models, request, output, source, work)
     if models and len(source.files) > 1:
         raise UsageError("Expected one checkpoint, two to compare, or files of records.")
     if models:
@@ -143,20 +148,20 @@ def _check_output(output: str | None) -> None:
 
 
 def _is_checkpoint(path: str) -> bool:
-    """Whether a file begins as no file of records does."""
+    """Whether a file is none of text, as records are."""
     if path == "-" or not Path(path).is_file():
         return False
     with opened(path) as stream:
-        return stream.read(64).lstrip()[:1] not in (b"{", b"")
+        return b"\0" in stream.read(512)
 
 
 def _watched(
     status: shared.Status, request: CardRequest, output: str | None, work: shared.CommandContext
 ) -> int:
     """Do the work with the live table, and write the page."""
-    made: list[dict[str, Any]] = []
+    made: list[Record] = []
 
-    def hear(event: dict[str, Any], record: dict[str, Any] | None) -> None:
+    def hear(event: dict[str, Any], record: Record | None) -> None:
         if event["event"] == "record" and record is not None and "card" in record:
             made.append(record)
 
@@ -183,7 +188,7 @@ def _table(request: CardRequest, work: shared.CommandContext) -> Iterator[None]:
         yield
 
 
-def _write_page(records: list[dict[str, Any]], output: str) -> None:
+def _write_page(records: list[Record], output: str) -> None:
     """Write the report, or the table, of the finished cards."""
     from rbtools.cli import keywords
     from rbtools.scoring import render, table
@@ -192,16 +197,79 @@ def _write_page(records: list[dict[str, Any]], output: str) -> None:
     if Path(output).suffix.startswith(".htm"):
         keywords.call("plot", ["report", "-o", output], {}, streams.MemoryStreams(records))
         return
-    shown = [name for name in records[0]["metrics"] if not re.fullmatch(r"corrupt\..*\.\d|train\..*", name)]
-    rows = table.pivot(records, ["arch.name"], shown)
-    text = render.to_latex(rows) if output.endswith(".tex") else render.to_markdown(rows)
+    if output.endswith(".tex"):
+        shown = [part["metrics"][0] for part in records[0]["card"]["parts"].values() if part["metrics"]]
+        text = render.to_latex(table.pivot(records, ["arch.name"], list(dict.fromkeys(shown))))
+    else:
+        text = "\n".join(render.to_markdown(_rows_of(record)) for record in records)
     write_whole(Path(output), text.encode())
 
 
+def _rows_of(record: Record) -> Table:
+    """A row for each headline of each part."""
+    from rbtools.records import results
+    from rbtools.scoring import table
+
+    spreads = table.spreads_of(record)
+    rows = []
+    for name, part in record["card"]["parts"].items():
+        for metric in part["metrics"]:
+            entry = results.last_entry(record, metric)
+            n, n_cell = entry.get("n"), table.TableCell(None)
+            if n is not None:
+                n_cell = table.TableCell(" + ".join(map(str, n)) if isinstance(n, list) else n)
+            value = table.TableCell(entry.get("value"), *spreads.get(metric, table.NO_SPREAD))
+            rows.append([table.TableCell(name), table.TableCell(metric), value, n_cell])
+        if "reason" in part:
+            rows.append(
+                [table.TableCell(cell) for cell in (name, f"not measured: {part['reason']}", None, None)]
+            )
+    headings = [
+        table.Heading(name, name in ("value", "images")) for name in ("part", "metric", "value", "images")
+    ]
+    return table.Table(headings, rows, [])
+
+
 def _compare(
-    paths: list[str], request: CardRequest, source: RecordSource, work: shared.CommandContext
+    paths: list[str],
+    request: CardRequest,
+    output: str | None,
+    source: RecordSource,
+    work: shared.CommandContext,
 ) -> int:
-    raise NotImplementedError
+    """Compare two checkpoints; write the record of each, and say which is better at what."""
+    from rbtools.execution.executor import Unfinished
+    from rbtools.inputs import checkpoints
+    from rbtools.jobs.card_pair import CardPair
+
+    hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
+    shared.checked(hints, work.run)
+    names = (paths[0], paths[1])
+    with shared.opened_output(source, work.screen) as stream:
+        run = work.run.changed(check_cancelled=stream.poll, warn=work.screen.warn)
+        stopped: BaseException | None = None
+        try:
+            first, second = (checkpoints.record_of(file_path(path), hints, run) for path in paths)
+            pair = CardPair((first, second), request, run)
+            with _table(request, work):
+                records = pair.made()
+        except Unfinished as stop:
+            records, stopped = stop.result, stop.__cause__
+        except UsageError:
+            raise
+        except RbError as wrong:
+            work.screen.error(str(wrong))
+            return shared.FAILED
+        for record in records:
+            stream.line(dumps(record))
+        if output is not None:
+            _write_page(records, output)
+            work.screen.say(f"{output} has the cards.")
+        for line in pair.answers(names):
+            work.screen.say(line)
+        if stopped is not None:
+            raise stopped
+        return shared.DONE
 
 
 if __name__ == "__main__":

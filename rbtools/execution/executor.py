@@ -43,13 +43,13 @@ class JobFunction:
         return ()
 
     def preload(self) -> None:
-        """Import the modules that the work needs, once for all workers. No device may be used."""
+        """Import the modules that the work needs, in a thread or once for all workers. Use no device."""
 
 
 class Unfinished(BaseException):
     """A job was interrupted that has a result as it stands; `__cause__` is the interruption."""
 
-    def __init__(self, result: dict[str, Any]) -> None:
+    def __init__(self, result: Any) -> None:
         super().__init__()
         self.result = result
 

@@ -7,7 +7,7 @@ tool, under the same keys: a later look, another run, or the tool itself goes on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rbtools import units
@@ -47,7 +47,7 @@ _CERTIFIED = 1 / 255
 _QUARTERS = 4
 
 
-class Look(NamedTuple):
+class PlannedLook(NamedTuple):
     """One planned look: the number of images, and of those of them that an expensive attack runs on, None
     for all that its screen leaves, 0 for the screen alone."""
 
@@ -60,18 +60,19 @@ class Look(NamedTuple):
         return self.n / 2 if self.attacked is None else self.attacked
 
 
-Jobs = Callable[[Run, Look, float], JobFunction]
+Jobs = Callable[[Run, PlannedLook, float], JobFunction]
 
 
 @dataclass(frozen=True)
-class Part:
+class CardPart:
     """One part of a card.
 
     headlines: the metrics whose intervals decide how much time the part gets. job: for a run, a look and the
     confidence of this look. first: the images of the first look. on_all: of an attack that `job` runs on a
     sample, the job that attacks every image; bounded_by: the metric of its screen, which the accuracy under
     the attack does not exceed. paired: the metrics with a value for each image by which two models are
-    compared, where they are not the headlines. union: the expression of the part's own metric.
+    compared, where they are not the headlines. union: the expression of the part's own metric. every_image:
+    no sample is attacked.
     """
 
     name: str
@@ -83,30 +84,41 @@ class Part:
     bounded_by: str | None = None
     paired: tuple[str, ...] = ()
     union: str | None = None
+    every_image: bool = False
 
-    def work(self, look: Look) -> float:
+    def work(self, look: PlannedLook) -> float:
         """What a look takes, in passes of an image."""
         return look.n if self.on_all is None else 2 * _SCREEN_STEPS * look.n + _PASSES * look.sampled
 
-    def looks(self, n: int) -> list[Look]:
+    def looks(self, n: int) -> list[PlannedLook]:
         """The planned looks at a data set of n images."""
+        first = min(self.first, n)
         if self.on_all is None:
-            return self.plain_looks(n)
+            return [PlannedLook(size) for size in looks.sizes(first, n)]
+        if self.every_image:
+            return [PlannedLook(first, 0), *(PlannedLook(size) for size in looks.sizes(first, n))]
         few = min(_ALL_ATTACKED, n)
-        small = [Look(min(self.first, n), 0), *(Look(size) for size in looks.sizes(min(self.first, n), few))]
+        small = [PlannedLook(first, 0), *(PlannedLook(size) for size in looks.sizes(first, few))]
         if n == few:
             return small
         wide = looks.sizes(few, n, _WIDER)[1:-1]
         last = looks.sizes(max(_SAMPLE, n // _SHARE), n, _MORE)[:-1]
-        sampled = [Look(size, max(_SAMPLE, size // _SHARE)) for size in wide]
-        return [*small, *sampled, *(Look(n, size) for size in last), Look(n)]
+        sampled = [PlannedLook(size, max(_SAMPLE, size // _SHARE)) for size in wide]
+        return [*small, *sampled, *(PlannedLook(n, size) for size in last), PlannedLook(n)]
 
-    def plain_looks(self, n: int) -> list[Look]:
-        """Planned looks without samples."""
-        return [Look(size) for size in looks.sizes(min(self.first, n), n)]
+    def of_pairs(self) -> CardPart:
+        """The part for two models: every image has a value, which an attack on a sample does not give."""
+        if self.on_all is None:
+            return replace(self, headlines=self.paired or self.headlines)
+        screen, on_all = self.job, self.on_all
+
+        def job(run: Run, look: PlannedLook, sure: float) -> JobFunction:
+            return (screen if look.attacked == 0 else on_all)(run, look, sure)
+
+        return replace(self, job=job, every_image=True)
 
 
-def parts(eps: float) -> dict[str, Part]:
+def parts(eps: float) -> dict[str, CardPart]:
     """All parts by name. eps: of the attacks in L-infinity, on [0, 1]."""
     aa, pgd = ATTACKS.build("aa"), ATTACKS.build("pgd", steps=_STEPS)
     norms = tuple(
@@ -123,14 +135,14 @@ def parts(eps: float) -> dict[str, Part]:
     (of_aa,), (of_pgd,) = _metrics(AttackTask(aa, (eps,))), _metrics(AttackTask(pgd, (eps,)))
     cheap = screen_of(aa, _SCREEN_STEPS)
 
-    def two_phase(run: Run, look: Look, sure: float) -> JobFunction:
+    def two_phase(run: Run, look: PlannedLook, sure: float) -> JobFunction:
         if look.attacked == 0:
             return EvaluateAllJob(tuple(AttackTask(method, (eps,)) for method in cheap), run)
         return TwoPhaseJob(TwoPhaseRequest(aa, (eps,), cheap, look.attacked), run)
 
     known = (
-        Part("clean", "clean accuracy", ("acc",), _evaluate(AccuracyTask())),
-        Part(
+        CardPart("clean", "clean accuracy", ("acc",), _evaluate(AccuracyTask())),
+        CardPart(
             "attack",
             "AutoAttack",
             (of_aa,),
@@ -138,35 +150,35 @@ def parts(eps: float) -> dict[str, Part]:
             bounded_by=_metrics(AttackTask(cheap[-1], (eps,)))[0],
             on_all=_evaluate(AttackTask(aa, (eps,))),
         ),
-        Part(
+        CardPart(
             "norms",
             "worst case over norms",
             (worst,),
             lambda run, look, sure: EvaluateAllJob(norms, run),
             union=worst,
         ),
-        Part("curve", "curve over eps", (_metrics(curve)[_QUARTERS],), _evaluate(curve)),
-        Part("corruptions", "15 corruptions", ("corrupt.mean",), _evaluate(corruptions)),
-        Part(
+        CardPart("curve", "curve over eps", (_metrics(curve)[_QUARTERS],), _evaluate(curve)),
+        CardPart("corruptions", "15 corruptions", ("corrupt.mean",), _evaluate(corruptions)),
+        CardPart(
             "pr",
             "probabilistic robustness",
             tuple(name for name in of_noise if not name.startswith("pr-all.")),
             lambda run, look, sure: EvaluateJob(_noise(sure), run),
             paired=tuple(name for name in of_noise if name.startswith("pr-all.")),
         ),
-        Part(
+        CardPart(
             "gap",
             "generalisation gap",
             ("ge.acc", f"ge.{of_pgd}"),
             lambda run, look, sure: TrainTestGapJob(AccuracyTask(), None, run, (AttackTask(pgd, (eps,)),)),
         ),
-        Part(
+        CardPart(
             "masking",
             "masked gradients",
             tuple(_metrics(AttackTask(square, (eps,)))),
             lambda run, look, sure: GradientMaskingJob(masking, run),
         ),
-        Part(
+        CardPart(
             "certificate",
             "certificate",
             tuple(_metrics(certificate)),

@@ -179,6 +179,13 @@ def ge_name(metric: str) -> str:
     return f"ge.{metric}"
 
 
+def sides_of_ge(metric: str) -> tuple[str, str]:
+    """The metrics on train and on test whose difference is `ge.NAME`."""
+    parts = parse(metric)
+    name = parts._replace(prefixes=tuple(word for word in parts.prefixes if word != "ge")).build()
+    return split_name(name, "train"), split_name(name, "test")
+
+
 def gap_name(metric: str) -> str:
     """`test_minus_train.loss.pgd20.8`: for quantities that grow with overfitting; the name has the
     direction."""

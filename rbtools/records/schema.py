@@ -104,6 +104,14 @@ RECORD = (
         "of rb-rank --per-class: the metric, its worst class, and of each class its value, ci95 and n",
     ),
     Field("pareto", "label", "of rb-rank --pareto: whether no other record is better in all named metrics"),
+    Field(
+        "card",
+        "label",
+        "of rb-card: why it ended, its precision and seconds, the number of all images, and of each part its"
+        " metrics, weight, seconds, images, half_width (of the interval for all images), the reason where it"
+        " was not measured, and next_seconds, what one more look takes. Of two models against: the other"
+        " and by part and metric the difference, this minus other, with its interval, and which is better",
+    ),
     Field("stored", "label", "of rb-store ls: kind, key, bytes and time of a result's file"),
 )
 
@@ -293,6 +301,13 @@ EVALS = (
         "the interval of 95 % for the value; with --confidence 0.9 it is ci90. For PR_D and pfail it is the"
         " interval of the mean over the source of the images. For ProbAcc it is the interval of the share of"
         " images whose true PR passes; the value is a biased estimate of that share",
+    ),
+    Field(
+        "anytime",
+        "result",
+        "of rb-card: ci95 holds for all its planned looks together, and so wherever the run stopped: their"
+        " number, the confidence of each, and the interval of the value that all `images` would give",
+        page="own",
     ),
     Field(
         "interval_of",

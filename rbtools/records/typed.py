@@ -101,6 +101,7 @@ class Entry(TypedDict, total=False):
     environment: Any
     reason: str
     ci95: Sequence[float]
+    anytime: Mapping[str, Any]
     interval_of: str
     abstained: int
     mean_radius: float
@@ -197,4 +198,5 @@ class Record(TypedDict, total=False):
     paired: Mapping[str, Any]
     per_class: Mapping[str, Any]
     pareto: bool
+    card: dict[str, Any]
     stored: dict[str, Any]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rbtools.cli import filter_loop, read_ahead, window
+from rbtools.cli import filter_loop, preload, read_ahead, window
 from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
@@ -157,3 +162,45 @@ def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.
             numbers.append(line.number)
             assert len(read) - line.number <= 6
     assert numbers == list(range(1, 50)) and ahead.ended and ahead.count == 100
+
+
+@dataclass(frozen=True)
+class Preloaded(Same):
+    """Notes that it was preloaded, and what a job found of that."""
+
+    begun: threading.Event
+    notes: list[str]
+
+    def preload(self) -> None:
+        self.begun.set()
+        self.notes.append("preloaded")
+        raise ImportError("the job reports it")
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        self.notes.append("job")
+        return record
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_stage_imports_what_its_jobs_need_once_while_its_first_record_is_late(
+    late: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preload, "BEGUN", time.perf_counter() - (0 if late else 3600))
+    job = Preloaded(threading.Event(), [])
+    os.mkfifo("pipe")
+
+    def upstream() -> None:
+        with open("pipe", "w") as stream:
+            assert not late or job.begun.wait(60)
+            stream.write('{"schema":1,"arch":{"name":"a"}}\n' * 2)
+
+    with ThreadPoolExecutor() as pool:
+        wrote = pool.submit(upstream)
+        filter_loop.filter_records(
+            RecordSource(files=("pipe",)), [job], Terminal("test"), run=Run.of(tool="test")
+        )
+        wrote.result()
+    assert job.notes == ["preloaded"] * late + ["job", "job"]
+    printed = capsys.readouterr()
+    assert printed.out.count("\n") == 2 and "Error" not in printed.err
+    assert not preload.running()

@@ -37,7 +37,7 @@ REPOSITORIES = {
     "Huang et al.'s Wide ResNets (stem_conv, blocks, fc)": "huang",
     "Wide ResNets with a learned activation (Dai et al.)": "dai",
     "AugMix's ResNeXt (conv_1_3x3, stage_1 to stage_3, classifier)": "augmix",
-    "CARD's ResNets (Diffenderfer et al.)": "card",
+    "CARD's ResNets (Diffenderfer et al.)": "card_deck",
     "XCiT (patch_embed, blocks with attn.temperature), built by timm": "xcit",
     "ConvNeXt and ViT behind convolutional stems (Singh et al.), built by timm": "convstem",
     "Swin transformers (patch_embed, layers with relative_position_bias_table), built by timm": "swin",

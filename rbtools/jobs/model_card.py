@@ -21,7 +21,7 @@ from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import _SplitJob
-from rbtools.jobs.card_parts import Look, Part, parts
+from rbtools.jobs.card_parts import CardPart, PlannedLook, parts
 from rbtools.lazy import np, special, torch
 from rbtools.probabilistic import looks
 from rbtools.probabilistic.estimate import interval_name
@@ -33,6 +33,7 @@ from rbtools.store import Store
 Entry = dict[str, Any]
 Record = dict[str, Any]
 _RESULTS = ("metrics", "evals", "checksums", answers.LABELS, "card")
+_CLEAN = ": clean accuracy "
 _SECONDS_OF_LOOK = 0.2  # what a look takes at least, whatever it evaluates
 
 
@@ -53,7 +54,7 @@ class CardRequest:
     seconds: float | None
     precision: float
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[CardPart]:
         known = parts(self.eps)
         return [known[name] for name in self.weights]
 
@@ -87,18 +88,19 @@ def run_card(record: Record, request: CardRequest, run: Run) -> Record:
 class PartState:
     """What is known of one part.
 
-    done: its finished looks. took: the work and the seconds of each. half: half the mean length of the
-    intervals of its headlines, half_all: half that of the longest one for all images. half_sampled: the part
-    of `half` that is due to the sample of an expensive attack. reason: why it cannot run. remarks: those of
-    its last look.
+    done: its finished looks. entries: of the last one, by metric. took: the work and the seconds of each look.
+    half: half the mean length of the intervals of its headlines, half_all: half that of the longest one for
+    all images. half_sampled: the part of `half` that is due to the sample of an expensive attack. reason: why
+    it cannot run. remarks: those of its last look.
     """
 
-    part: Part
+    part: CardPart
     weight: float
-    looks: list[Look]
+    looks: list[PlannedLook]
     done: int = 0
     seconds: float = 0.0
     took: list[tuple[float, float]] = field(default_factory=list)
+    entries: dict[str, Entry] = field(default_factory=dict)
     half: float = math.nan
     half_sampled: float = 0.0
     half_all: float = math.nan
@@ -106,11 +108,17 @@ class PartState:
     remarks: dict[str, None] = field(default_factory=dict)
 
     @property
+    def headlines(self) -> tuple[str, ...]:
+        """The metrics that stand for the part: of an attack whose screen alone ran, that of the screen."""
+        bound = self.part.bounded_by
+        return (bound,) if bound is not None and self.done == 1 else self.part.headlines
+
+    @property
     def sure(self) -> float:
         return looks.confidence(len(self.looks))
 
     @property
-    def next(self) -> Look | None:
+    def next(self) -> PlannedLook | None:
         """The next look, None where there is none."""
         return self.looks[self.done] if self.reason is None and self.done < len(self.looks) else None
 
@@ -120,10 +128,8 @@ class PartState:
         return self.looks[self.done - 1].n if self.done else 0
 
     def spend(self, seconds: float) -> None:
-        """Note what a look took."""
-        self.seconds += seconds
-        if self.done:
-            self.took.append((self._new(self.done - 1), seconds))
+        """Note what the last look takes to compute."""
+        self.took.append((self._new(self.done - 1), seconds))
 
     def expected_seconds(self) -> float:
         """What the next look takes: the last two looks tell what is the same for any work, as the passes of a
@@ -140,7 +146,7 @@ class PartState:
     def _new(self, place: int) -> float:
         """The work of a look beyond what the one before leaves to it: that attacked another sample, unless it
         was of the same images, or of few."""
-        look, before = self.looks[place], self.looks[place - 1] if place else Look(0, 0)
+        look, before = self.looks[place], self.looks[place - 1] if place else PlannedLook(0, 0)
         goes_on = look.n == before.n or look.attacked is None
         return self.part.work(look) - (self.part.work(before) if goes_on else 0)
 
@@ -159,8 +165,15 @@ class PartState:
 class Card:
     """The card of one record while it is made."""
 
-    def __init__(self, record: Record, request: CardRequest, run: Run) -> None:
+    def __init__(
+        self,
+        record: Record,
+        request: CardRequest,
+        run: Run,
+        tell: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
         self.record, self.request = record, request
+        self._tell = tell or run.report.event
         self.begin = time.monotonic()
         self.bare = {name: value for name, value in record.items() if name not in _RESULTS}
         self.inputs = resolve_inputs(self.bare, run)
@@ -210,6 +223,12 @@ class Card:
             raise RbError(str(self.states[0].reason))
         return self.result(ended)
 
+    def use_pairs(self) -> None:
+        """Evaluate every image of every look, as a comparison with another model needs it."""
+        for state in self.states:
+            state.part = state.part.of_pairs()
+            state.looks = state.part.looks(self.n)
+
     def preload(self) -> None:
         """Import what every look needs, so that the first one does not count it."""
         torch.nn, special.ndtri  # noqa: B018
@@ -227,8 +246,12 @@ class Card:
         fitting = [state for state in open_ if state.expected_seconds() <= left]
         return max(fitting, key=PartState.gain, default=None)
 
-    def _job(self, state: PartState, look: Look) -> Any:
-        run = self.run.changed(n=look.n, notify=lambda text: state.remarks.setdefault(text))
+    def _job(self, state: PartState, look: PlannedLook) -> Any:
+        def notify(text: str) -> None:
+            if _CLEAN not in text:  # every part says so of its own number of images
+                state.remarks[text] = None
+
+        run = self.run.changed(n=look.n, notify=notify)
         return state.part.job(run, look, state.sure)
 
     def look(self, state: PartState) -> None:
@@ -237,7 +260,7 @@ class Card:
         self.now = state
         self.tell()
         state.remarks.clear()
-        start = time.perf_counter()
+        start, computed = time.perf_counter(), self.run.store.computed
         try:
             result = self._job(state, look)(self.bare)
         except RbError as wrong:
@@ -248,16 +271,25 @@ class Card:
                 raise
         else:
             self.take(state, look, result)
-        state.spend(time.perf_counter() - start)
+            state.spend(max(time.perf_counter() - start, self._stored_seconds(result, computed)))
+        state.seconds += time.perf_counter() - start
         self.now = None
         self.tell()
 
-    def take(self, state: PartState, look: Look, result: Record) -> None:
+    def _stored_seconds(self, result: Record, computed: int) -> float:
+        """What a look took whose results came from the store; 0 for one that was computed. The entries of one
+        output all have its seconds."""
+        if self.run.store.computed > computed:
+            return 0.0
+        return sum({float(entry.get("seconds", 0.0)) for entry in result.get("evals") or ()})
+
+    def take(self, state: PartState, look: PlannedLook, result: Record) -> None:
         """Take the entries of a look, with intervals that hold for all looks together."""
         expressions = union.among([state.part.union] if state.part.union else [])
         result = union.with_entries(result, expressions, lambda record, names: record)
         seen = look.n / self.n
-        for entry in Intervals(result, state, seen, self.n).entries():
+        state.entries = {entry["metric"]: entry for entry in Intervals(result, state, seen, self.n).entries()}
+        for entry in state.entries.values():
             old = self.entries.get(entry["metric"])
             if old is None or _images(entry) >= _images(old):
                 self.entries[entry["metric"]] = entry
@@ -270,18 +302,20 @@ class Card:
             entry for name in state.part.headlines if "anytime" in (entry := self.entries.get(name, {}))
         ]
         sampled = [entry["two_phase"]["interval"] for entry in measured if "two_phase" in entry]
+        if not measured and look.attacked != 0:
+            (name, why), *_ = ((name, self.entries.get(name, {}).get("reason")) for name in state.headlines)
+            state.reason = f"{name} has no value{'' if why is None else f': {why}'}."
         state.half = _mean_half(entry["ci95"] for entry in measured)
         state.half_all = max((looks.half(entry["anytime"]["interval"]) for entry in measured), default=0.0)
         state.half_sampled = _mean_half(sampled)
-        if look.attacked == 0 and (bound := self.entries.get(state.part.bounded_by or "")) is not None:
+        if look.attacked == 0 and (bound := state.entries.get(state.part.bounded_by or "")) is not None:
             state.half = state.half_all = bound["ci95"][1] / 2  # anything from 0 to what the screen leaves
             state.half_sampled = bound["value"] / 2
 
     def tell(self) -> None:
         """Tell how the card stands: an event for the live table and for --log."""
-        open_ = {state.part.name: state.next for state in self.states if not self.finished(state)}
         then = self.choose() if self.now is None else self.now
-        self.run.report.event(
+        self._tell(
             {
                 "event": "card",
                 "running": None if self.now is None else self.now.part.name,
@@ -289,15 +323,15 @@ class Card:
                 "next_n": None if then is None or then.next is None else then.next.n,
                 "next_seconds": None if then is None else round(then.expected_seconds(), 1),
                 "parts": [self._row(state) for state in self.states],
-                "open": list(open_),
             }
         )
 
     def _row(self, state: PartState) -> dict[str, Any]:
-        entry = self.entries.get(state.part.headlines[0], {})
+        metric = state.headlines[0]
+        entry = state.entries.get(metric, {})
         return {
             "part": state.part.title,
-            "metric": state.part.headlines[0],
+            "metric": metric,
             "value": entry.get("value"),
             "ci95": entry.get("ci95"),
             "n": state.n,
@@ -333,6 +367,7 @@ class Card:
             "images": self.n,
             "parts": {
                 state.part.name: {
+                    "metrics": [name for name in state.headlines if name in self.entries],
                     "weight": state.weight,
                     "seconds": round(state.seconds, 2),
                     **({"n": state.n} if state.done else {}),
@@ -380,7 +415,7 @@ class Intervals:
 
     def of(self, entry: Entry) -> AnytimeInterval | None:
         """The intervals of an entry; None where it is no mean of values in [0, 1]."""
-        value, n, sure = entry.get("value"), entry.get("n"), self.state.sure
+        value, n, sure = entry.get("value"), entry.get("n", 0), self.state.sure
         own = entry.get(interval_name(sure))
         if value is None:
             return None
@@ -399,11 +434,7 @@ class Intervals:
         return looks.of_share(value, n, self.seen, sure) if 0 <= value <= 1 else None
 
     def _difference(self, entry: Entry) -> AnytimeInterval | None:
-        name = metric_name.parse(entry["metric"])
-        bare = name._replace(prefixes=tuple(word for word in name.prefixes if word != "ge")).build()
-        train, test = (
-            self.by_name.get(metric_name.split_name(bare, split), {}) for split in ("train", "test")
-        )
+        train, test = (self.by_name.get(name, {}) for name in metric_name.sides_of_ge(entry["metric"]))
         of_train, of_test = self.of(train), self.of(test)
         if of_train is None or of_test is None:
             return None
