@@ -88,7 +88,7 @@ def run_card(record: Record, request: CardRequest, run: Run) -> Record:
 class PartState:
     """What is known of one part.
 
-    done: its finished looks. entries: of the last one, by metric. took: the work and the seconds of each look.
+    done: its finished looks. entries: of the last one, by metric. took: the work and the seconds of each.
     half: half the mean length of the intervals of its headlines, half_all: half that of the longest one for
     all images. half_sampled: the part of `half` that is due to the sample of an expensive attack. reason: why
     it cannot run. remarks: those of its last look.
