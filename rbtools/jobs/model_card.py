@@ -36,7 +36,7 @@ Entry = dict[str, Any]
 Record = dict[str, Any]
 _RESULTS = ("metrics", "evals", "checksums", answers.LABELS, "card")
 _CLEAN = ": clean accuracy "
-_SECONDS_OF_LOOK = 0.2  # what a look takes at least beyond its evaluation
+_SECONDS_OF_LOOK = 0.2  # what a look takes at least, whatever it evaluates
 
 
 class TimeUp(BaseException):
@@ -90,11 +90,10 @@ def run_card(record: Record, request: CardRequest, run: Run) -> Record:
 class PartState:
     """What is known of one part.
 
-    done: its finished looks; seconds: of all of them. last: what the evaluation of all images of the last
-    one took, in this run or one before; beyond: what else it took. entries: of the last one, by metric. half:
-    half the mean length of the intervals of its headlines, half_all: half that of the longest for all images.
-    half_sampled: the part of `half` that is due to the sample of an expensive attack. left: the share of the
-    images that its screen leaves. reason: why it cannot run. remarks: those of its last look.
+    done: its finished looks. entries: of the last one, by metric. took: the work and the seconds of each.
+    half: half the mean length of the intervals of its headlines, half_all: half that of the longest one for
+    all images. half_sampled: the part of `half` that is due to the sample of an expensive attack. left: the
+    share of the images that its screen leaves. reason: why it cannot run. remarks: those of its last look.
     """
 
     part: CardPart
@@ -102,8 +101,7 @@ class PartState:
     looks: list[PlannedLook]
     done: int = 0
     seconds: float = 0.0
-    last: float = 0.0
-    beyond: float = _SECONDS_OF_LOOK
+    took: list[tuple[float, float]] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
     half: float = math.nan
     half_sampled: float = 0.0
@@ -132,20 +130,33 @@ class PartState:
         """The images of the last look."""
         return self.looks[self.done - 1].n if self.done else 0
 
-    def expected_seconds(self) -> float:
-        """What the next look takes: its evaluation by the rate of the last one, and as much beyond it, for
-        the network and the intervals."""
-        if not self.done:
-            return 0.0
-        return self.beyond + self.last / self.part.work(self.looks[self.done - 1], self.left) * self._new()
+    def spend(self, seconds: float) -> None:
+        """Note what the last look takes to compute."""
+        self.took.append((self._new(self.done - 1), seconds))
 
-    def _new(self) -> float:
-        """The work of the next look beyond what the last one leaves to it: that attacked another sample,
-        unless it was of the same images, or of few."""
-        look, before = self.looks[self.done], self.looks[self.done - 1]
+    def expected_seconds(self) -> float:
+        """What the next look takes: the last two looks tell what is the same for any work, as the passes of a
+        batch are, and what grows with it."""
+        if not self.took:
+            return 0.0
+        work, seconds = self.took[-1]
+        rate = max(seconds - _SECONDS_OF_LOOK, 0.0) / work
+        less, before = self.took[-2] if len(self.took) > 1 else (work, seconds)
+        if less < work:
+            rate = min(rate, max(seconds - before, 0.0) / (work - less))
+        return max(seconds + rate * (self._new(self.done) - work), _SECONDS_OF_LOOK)
+
+    def share_of_new(self) -> float:
+        """The share of the work of the last look that the one before did not leave to it."""
+        return self._new(self.done - 1) / self.part.work(self.looks[self.done - 1], self.left)
+
+    def _new(self, place: int) -> float:
+        """The work of a look beyond what the one before leaves to it: that attacked another sample, unless it
+        was of the same images, or of few."""
+        look, before = self.looks[place], self.looks[place - 1] if place else PlannedLook(0, 0)
         goes_on = look.n == before.n or look.attacked is None
         work = self.part.work(look, self.left)
-        return work - self.part.work(before, self.left) if goes_on else work
+        return max(work - self.part.work(before, self.left), 1.0) if goes_on else work
 
     def expected_half(self) -> float:
         """Half the length of the intervals after the next look."""
@@ -278,9 +289,10 @@ class Card:
                 raise
         else:
             self.take(state, look, result)
-            state.last = _evaluation_seconds(result)
-            took = state.last if self.run.store.computed > computed else 0.0
-            state.beyond = max(time.perf_counter() - start - took, _SECONDS_OF_LOOK)
+            seconds = time.perf_counter() - start
+            if self.run.store.computed == computed:  # the results came from the store
+                seconds = max(seconds, state.share_of_new() * _evaluation_seconds(result))
+            state.spend(seconds)
         state.seconds += time.perf_counter() - start
         self.now = None
         self.tell()
@@ -433,7 +445,9 @@ class Intervals:
         if value is None:
             return None
         if own is not None and "gamma" in entry:  # made at this confidence
-            return looks.of_interval(value, tuple(own), self.seen)
+            if "rho" in entry:
+                return looks.of_interval(value, tuple(own), self.seen)
+            return looks.of_copies(value, tuple(own), n, entry["samples"], self.seen, sure)
         if "ci95" not in entry:
             return None
         if isinstance(n, list):

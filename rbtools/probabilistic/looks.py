@@ -74,6 +74,19 @@ def of_interval(value: float, of_source: Interval, seen: float) -> AnytimeInterv
     return AnytimeInterval(of_source, (low, high))
 
 
+def of_copies(
+    value: float, of_source: Interval, n: int, copies: int, seen: float, sure: float
+) -> AnytimeInterval:
+    """The same of a mean over n images of the shares of random copies that are right.
+
+    Other copies of the same images give another value, also where all images were evaluated. The number of
+    right copies is less variable than a binomial one of the same mean (Hoeffding, Ann. Math. Stat. 27, 1956).
+    """
+    of_all = of_interval(value, of_source, seen).of_all
+    drawn = intervals.clopper_pearson(value * n * copies, n * copies, sure)
+    return AnytimeInterval(of_source, _wider(value, of_all, drawn))
+
+
 def of_sample(
     strata: Sequence[Sequence[int]], value: float, n: int, seen: float, sure: float
 ) -> AnytimeInterval:
@@ -83,13 +96,17 @@ def of_sample(
     """
     parts = [two_phase.Stratum(*stratum) for stratum in strata]
     low, high = (end / n for end in two_phase.estimate(parts, sure).interval)
-
-    def wider(ends: Interval) -> Interval:
-        least = value - math.hypot(value - ends[0], value - low)
-        return max(least, 0.0), min(value + math.hypot(ends[1] - value, high - value), 1.0)
-
     both = of_share(value, n, seen, sure)
-    return AnytimeInterval(wider(both.of_source), wider(both.of_all))
+    return AnytimeInterval(*(_wider(value, ends, (low, high)) for ends in both))
+
+
+def _wider(value: float, first: Interval, second: Interval) -> Interval:
+    """The interval of a value with two independent errors, from the interval that each alone would leave.
+
+    Distances are squared and added (Zou and Donner, Stat. Med. 27, 2008).
+    """
+    low = value - math.hypot(value - first[0], value - second[0])
+    return max(low, 0.0), min(value + math.hypot(first[1] - value, second[1] - value), 1.0)
 
 
 def difference(

@@ -19,7 +19,7 @@ from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
 from rbtools.jobs import card_parts, model_card
 from rbtools.jobs.card_pair import CardPair
-from rbtools.probabilistic import looks
+from rbtools.probabilistic import intervals, looks
 from rbtools.records import consistency
 from rbtools.store import Store
 from tests.runner import Record, entry, invoke, one, records
@@ -121,9 +121,9 @@ def test_the_next_look_is_the_one_with_the_largest_gain(trained: dict[str, Recor
     clean, corrupt = made.states
     for state in made.states:
         state.half = 0.2
-    clean.last, corrupt.last = 0.5, 50.0
+    clean.took, corrupt.took = [(16, 0.5)], [(16, 50.0)]
     assert made.choose() is clean
-    clean.last, corrupt.last = 50.0, 0.5
+    clean.took, corrupt.took = [(16, 50.0)], [(16, 0.5)]
     assert made.choose() is corrupt
     clean.half_all = 0.001  # finished: known to the wanted precision
     corrupt.reason = "it cannot run"
@@ -135,9 +135,9 @@ def test_a_look_whose_results_are_stored_tells_what_the_next_one_takes(trained: 
     for made in (first, again):
         made.look(made.states[0])
     (before,), (found,) = first.states, again.states
-    assert found.last == before.last > 0 and again.run.store.computed == 0
-    evaluated = before.last / 16 * 24  # of 16 images, and 40 come next
-    assert before.expected_seconds() == pytest.approx(before.beyond + evaluated)
+    assert again.run.store.computed == 0
+    (seconds,) = {one["seconds"] for one in found.entries.values() if one["metric"] == "corrupt.mean"}
+    assert before.took[0][0] == found.took[0][0] == 16 and found.took[0][1] >= seconds
 
 
 def test_an_attack_is_expected_to_take_what_its_screen_leaves(trained: dict[str, Record]) -> None:
@@ -152,13 +152,28 @@ def test_an_attack_is_expected_to_take_what_its_screen_leaves(trained: dict[str,
     )
 
 
+def test_what_is_the_same_for_any_work_is_not_expected_twice() -> None:
+    part = card_parts.parts(8 / 255)["clean"]
+    state = model_card.PartState(part, 1.0, part.looks(1000), done=3)  # 16, 32 and 64 images
+    state.took = [(16, 45.0), (16, 50.0), (32, 60.0)]
+    assert state.expected_seconds() == pytest.approx(60 + (128 - 64 - 32) * 10 / 16)
+
+
+def test_all_images_leave_the_noise_of_their_copies() -> None:
+    of_source = (0.6, 0.8)
+    low, high = looks.of_copies(0.7, of_source, 100, 100, 1.0, 0.99).of_all
+    assert (low, high) == pytest.approx(intervals.clopper_pearson(7000, 10_000, 0.99))
+    nearly = looks.of_copies(0.7, of_source, 100, 100, 0.99, 0.99).of_all
+    assert nearly[0] < low and high < nearly[1] < 0.72
+
+
 def test_a_look_that_takes_longer_than_what_is_left_is_not_begun(trained: dict[str, Record]) -> None:
     made = model_card.Card(trained["pgd"], request(seconds=1000, clean=1), the_run())
     (state,) = made.states
     made.look(state)
-    state.last = 600.0  # of 16 images, and 24 more come next
+    state.took = [(16, 600.0)]  # 24 more images come next
     assert made.choose() is state
-    state.last = 800.0
+    state.took = [(16, 800.0)]
     assert made.choose() is None
 
 
