@@ -244,7 +244,7 @@ def with_costs(rows: dict[str, list[Row]], of: dict[str, list[Row]]) -> dict[str
             part, dear = PARTS[name], of[name][-1]
             spent = sum(row["seconds"] for row in of[name])
             state = PartState(part, 1.0, [row["look"] for row in looked])
-            rate = spent / part.work(dear["look"])
+            rate = spent / part.work(dear["look"], state.left)
             made[name] = [{**row, "seconds": max(0.2, rate * state._new(i))} for i, row in enumerate(looked)]
     return made
 
