@@ -172,11 +172,24 @@ def _watched(
     work.screen.listeners.append(hear)
     try:
         with _table(request, work):
-            return shared.done(status)
-    finally:
-        if output is not None and made:
-            _write_page(made, output)
-            work.screen.say(f"{output} has the card.")
+            ended = shared.done(status)
+    except BaseException:  # an interruption, which has written the record
+        _pages(made, output, work)
+        raise
+    return ended if _pages(made, output, work) else shared.FAILED
+
+
+def _pages(made: list[Record], output: str | None, work: shared.CommandContext) -> bool:
+    """Write the page of the finished cards, if one is wanted; whether that succeeded."""
+    if output is None or not made:
+        return True
+    try:
+        _write_page(made, output)
+    except RbError as wrong:
+        work.screen.error(f"{wrong} {output} was not written.")
+        return False
+    work.screen.say(f"{output} has the card{'s' * (len(made) > 1)}.")
+    return True
 
 
 @contextlib.contextmanager
@@ -274,9 +287,7 @@ def _compare(
             return shared.FAILED
         for record in records:
             stream.line(dumps(record))
-        if output is not None:
-            _write_page(records, output)
-            work.screen.say(f"{output} has the cards.")
+        _pages(records, output, work)
         for line in pair.answers(names):
             work.screen.say(line)
         if stopped is not None:

@@ -364,9 +364,12 @@ class Card:
             if not keeps_answers:
                 entry = {name: value for name, value in entry.items() if name != answers.FIELD}
             old = results.last_entry(record, metric)
-            if old and old.get("tool") != self.run.tool and not replace and results.difference(old, entry):
-                self.inputs.run.report.notify(f"{metric} of the record is not the card's, and stays.")
-                continue
+            if old and not replace and results.difference(old, entry):
+                of_tool = old.get("tool") != self.run.tool
+                if of_tool or _images(old) > _images(entry):
+                    why = "is not the card's" if of_tool else "is of more images"
+                    self.inputs.run.report.notify(f"{metric} of the record {why}, and stays.")
+                    continue
             record = results.add(record, entry, replace=True)
         for state in self.states:
             if state.reason is not None:
@@ -374,7 +377,11 @@ class Card:
                 self.inputs.run.report.warn(f"{state.part.title}: not measured{more}: {state.reason}")
             for remark in state.remarks:
                 self.inputs.run.report.notify(remark)
-        return {**record, "card": self._about(ended)}
+        about = self._about(ended)
+        former = self.record.get("card")
+        if isinstance(former, dict) and isinstance(former.get("parts"), dict) and not replace:
+            about["parts"] = {**former["parts"], **about["parts"]}  # those of a card of other parts stay
+        return {**record, "card": about}
 
     def _about(self, ended: str) -> dict[str, Any]:
         """The field `card` of the record."""

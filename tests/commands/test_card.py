@@ -273,6 +273,24 @@ def test_results_of_other_tools_stay(trained: dict[str, Record], cheap: str) -> 
     assert "acc of the record is not the card's, and stays" in result.stderr
 
 
+def test_a_smaller_card_replaces_no_larger_one(trained: dict[str, Record], cheap: str) -> None:
+    Path("clean.yaml").write_text("clean: 1\n")
+    large = one(run(["--for", cheap, "--time", "none", "--n", "40"], trained["pgd"]))
+    words = ["--for", "clean.yaml", "--time", "none", "--n", "20"]
+    small = run(words, large)
+    assert entry(one(small), "acc")["n"] == 40 and "acc of the record is of more images" in small.stderr
+    assert one(small)["card"]["parts"].keys() == {"clean", "corruptions"}
+    assert entry(one(run([*words, "--force"], large)), "acc")["n"] == 20
+
+
+def test_a_report_of_two_models_is_an_error_after_their_cards(trained: dict[str, Record], cheap: str) -> None:
+    result = run(
+        ["--for", cheap, "--time", "none", "--n", "16", "-o", "two.html"], trained["pgd"], trained["erm"]
+    )
+    assert result.exit_code == 1 and len(records(result)) == 2
+    assert "A report is of one model" in result.stderr and "two.html was not written" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
