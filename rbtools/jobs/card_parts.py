@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 FIRST = 16  # images of the first look
 _FIRST_CERTIFIED = 2
-# Up to so many images AutoAttack runs on all, so that each look goes on from the one before; beyond, on at least
-# _SAMPLE of those that its screen leaves, or on one of _SHARE images, if that is more.
+# Up to so many images AutoAttack runs on all, so that each look goes on from the one before. Beyond, it runs
+# on at least _SAMPLE of those that its screen leaves, or on one of _SHARE images, if that is more.
 _ALL_ATTACKED, _SAMPLE, _SHARE = 64, 48, 6
 _WIDER, _MORE = 4.0, 1.5  # factors of the numbers of images, and of the sample of all images
 _SCREEN_STEPS, _STEPS, _QUERIES, _CURVE_QUERIES, _SAMPLES, _NORM_STEPS = 20, 20, 200, 200, 100, 30
