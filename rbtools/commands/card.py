@@ -112,7 +112,7 @@ def main(
 
     \b
     Examples:
-      rb-card --time 20s trained.jsonl
+      rb-card --time 5s trained.jsonl
       rb-card --for corruptions --time 5s --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
       rb-card --for pr --time 5s -o card.md trained.jsonl
     """
