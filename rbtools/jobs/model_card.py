@@ -255,12 +255,19 @@ class Card:
         return state.next is None or state.half_all <= self.request.precision
 
     def choose(self) -> PartState | None:
-        """The part that gets the next look; None where none is left, or none fits into the time."""
+        """The part that gets the next look; None where none is left, or none fits into the time.
+
+        After the first looks it is AutoAttack, if that takes at most half of the time that is left: only its
+        screen ran.
+        """
         open_ = [state for state in self.states if not self.finished(state)]
         new = [state for state in open_ if not state.done]
         if new:
             return new[0]
         left = self.left()
+        screened = [state for state in open_ if state.headlines != state.part.headlines]
+        if screened and screened[0].expected_seconds() <= left / 2:
+            return screened[0]  # the headline has no value yet
         fitting = [state for state in open_ if state.expected_seconds() <= left]
         return max(fitting, key=PartState.gain, default=None)
 

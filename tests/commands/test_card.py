@@ -167,6 +167,18 @@ def test_all_images_leave_the_noise_of_their_copies() -> None:
     assert nearly[0] < low and high < nearly[1] < 0.72
 
 
+def test_autoattack_goes_on_from_its_screen_first_if_there_is_time(trained: dict[str, Record]) -> None:
+    made = model_card.Card(trained["pgd"], request(seconds=1000, clean=1, attack=1), the_run())
+    for state in made.states:
+        made.look(state)
+    clean, attacked = made.states
+    clean.half, clean.half_all = 0.5, 0.5
+    attacked.took[-1] = (attacked.took[-1][0], 0.01)
+    assert made.choose() is attacked
+    attacked.took[-1] = (attacked.took[-1][0], 900.0)
+    assert made.choose() is clean
+
+
 def test_a_look_that_takes_longer_than_what_is_left_is_not_begun(trained: dict[str, Record]) -> None:
     made = model_card.Card(trained["pgd"], request(seconds=1000, clean=1), the_run())
     (state,) = made.states
