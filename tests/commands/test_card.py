@@ -94,7 +94,6 @@ def test_autoattack_begins_with_its_screen_and_ends_as_the_attack_on_all(trained
     result = made.result("precision")
     alone = rbtools.attack(trained["pgd"], "aa", eps=32, n=24, device="cpu", store="rb-store")
     assert result["metrics"]["aa.32"] == alone["metrics"]["aa.32"]
-    assert result["metrics"]["aa.32"] <= result["metrics"]["cw20.32"]
 
 
 def test_wide_data_sets_have_samples_that_grow() -> None:
