@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rbtools.errors import Pending, RbError, of_network, of_own_code
+from rbtools.errors import RbError, of_network, of_own_code
 from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -221,7 +221,8 @@ class Card:
             self.run.plan.each(
                 [partial(self._job(state, state.looks[-1]), self.bare) for state in self.states]
             )
-            raise Pending
+            for state in self.states:  # nothing is missing
+                state.done = len(state.looks) - 1
         self.preload()
         try:
             while (state := self.choose()) is not None:

@@ -276,6 +276,16 @@ def test_a_model_that_is_not_there_is_an_error(cheap: str) -> None:
     assert result.exit_code == 1 and "is not in the store" in records(result)[0]["error"]["message"]
 
 
+def test_a_dry_run_says_what_is_missing(trained: dict[str, Record], cheap: str) -> None:
+    words = ["--for", cheap, "--time", "none", "--n", "20"]
+    planned = run([*words, "--dry-run"], trained["pgd"])
+    assert planned.exit_code == 0 and "1 to compute" in planned.stderr
+    made = one(run(words, trained["pgd"]))
+    again = run([*words, "--dry-run"], trained["pgd"])
+    assert "of 1 record 1 found in the store" in again.stderr
+    assert one(again)["metrics"] == made["metrics"]
+
+
 def test_results_of_other_tools_stay(trained: dict[str, Record], cheap: str) -> None:
     measured = one(invoke(attack, ["none", "--n", "30", "--device", "cpu"], trained["pgd"]))
     result = run(["--for", cheap, "--time", "none", "--n", "20"], measured)
