@@ -221,12 +221,12 @@ class Card:
             self.run.plan.each(
                 [partial(self._job(state, state.looks[-1]), self.bare) for state in self.states]
             )
-            for state in self.states:  # nothing is missing
-                state.done = len(state.looks) - 1
+            for planned in self.states:  # nothing is missing
+                planned.done = len(planned.looks) - 1
         self.preload()
         try:
-            while (state := self.choose()) is not None:
-                self.look(state)
+            while (chosen := self.choose()) is not None:
+                self.look(chosen)
             ended = "precision" if all(map(self.finished, self.states)) else "time"
         except TimeUp:
             ended = "time"
