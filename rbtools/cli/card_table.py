@@ -72,14 +72,14 @@ def table(event: Event) -> Table:
     ):
         drawn.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
     drawn.add_column("metric", no_wrap=True, ratio=1)  # it is cut off where the terminal is narrow
-    whole = sum(row["seconds"] for row in event["parts"]) or 1.0
+    total = sum(row["seconds"] for row in event["parts"]) or 1.0
     for row in event["parts"]:
-        drawn.add_row(*_cells(row, whole))
+        drawn.add_row(*_cells(row, total))
     return drawn
 
 
-def _cells(row: dict[str, Any], whole: float) -> list[str]:
-    name, metric, share = str(row["part"]), str(row["metric"]), f"{row['seconds'] / whole:.0%}"
+def _cells(row: dict[str, Any], total: float) -> list[str]:
+    name, metric, share = str(row["part"]), str(row["metric"]), f"{row['seconds'] / total:.0%}"
     if "reason" in row:
         return [name, "", "not measured", "", share, str(row["reason"])]
     if row["value"] is None:

@@ -45,6 +45,13 @@ adapts_part = click.option(
     help="of a model that adapts to its test images: every batch of N starts from the checkpoint, or its"
     " state goes on from batch to batch; results depend on N then",
 )
+prepare_option = click.option(
+    "--prepare",
+    default="fold",
+    type=click.Choice(("none", "fold", "compile")),
+    help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile:"
+    " compile that copy with torch.compile, and use that where its passes are faster.",
+)
 of_searches = (
     click.option(
         "--precision",
@@ -53,13 +60,7 @@ of_searches = (
         help="Precision of attack searches; success is decided in float32. auto: bf16 where the machine has"
         " it.",
     ),
-    click.option(
-        "--prepare",
-        default="fold",
-        type=click.Choice(("none", "fold", "compile")),
-        help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile:"
-        " compile that copy with torch.compile, and use that where its passes are faster.",
-    ),
+    prepare_option,
     old_flag("--no-prepare", "prepare", "none"),
     old_flag("--compile", "prepare", "compile"),
 )

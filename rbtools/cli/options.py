@@ -459,7 +459,7 @@ card_options = _work(
     *_verdict_options,
     evaluation_options.adapts_part,
     evaluation_options.per_image_option,
-    evaluation_options.of_searches[1],
+    evaluation_options.prepare_option,
     *(option for option in _evaluation_options if option is not _as_option),
 )
 

@@ -20,6 +20,7 @@ from rbtools.plain_files import opened, read_settings
 from rbtools.records import dumps
 
 if TYPE_CHECKING:
+    from rbtools.cli.output import RecordWriter
     from rbtools.jobs.model_card import CardRequest
     from rbtools.scoring.table import Table
 
@@ -32,10 +33,10 @@ def _seconds(text: str) -> float | None:
     """A length of time, such as 90, 90s, 10m or 2h; none is no limit. Raises UsageError."""
     if text == "none":
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if found is None or not 0 < float(found[1]) * _UNITS[found[2]] < 1e9:
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if parts is None or not 0 < float(parts[1]) * _UNITS[parts[2]] < 1e9:
         raise UsageError(f"--time is '{text}'. Expected a length of time, such as 90s, 10m, 2h, or none.")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(parts[1]) * _UNITS[parts[2]]
 
 
 def _weights(text: str) -> dict[str, float]:
@@ -60,7 +61,8 @@ def _weights(text: str) -> dict[str, float]:
     "limit",
     default="10m",
     metavar="LENGTH",
-    help="End after this time: 90s, 10m, 2h; none: no limit. Each part has at least its first look.",
+    help="End each model's card after this time: 90s, 10m, 2h; none: no limit. Each part has at least its"
+    " first look.",
 )
 @click.option(
     "--precision",
@@ -255,7 +257,6 @@ def _compare(
     work: shared.CommandContext,
 ) -> int:
     """Compare two checkpoints; write the record of each, and say which is better at what."""
-    from rbtools.errors import Pending
     from rbtools.execution.executor import Unfinished
     from rbtools.inputs import checkpoints
     from rbtools.jobs.card_pair import CardPair
@@ -269,17 +270,12 @@ def _compare(
         try:
             first, second = (checkpoints.record_of(file_path(path), hints, run) for path in paths)
             pair = CardPair((first, second), request, run)
+            if run.plan is not None:
+                return _planned((first, second), pair.missing(), stream, work)
             with _table(request, work):
                 records = pair.made()
         except Unfinished as stop:
             records, stopped = stop.result, stop.__cause__
-        except Pending:
-            for record in (first, second):
-                stream.line(dumps(record))
-            work.screen.tell(run.plan.event())
-            for words in run.plan.words(2, 0, 2):
-                work.screen.say(words)
-            return shared.DONE
         except UsageError:
             raise
         except RbError as wrong:
@@ -293,6 +289,18 @@ def _compare(
         if stopped is not None:
             raise stopped
         return shared.DONE
+
+
+def _planned(
+    records: tuple[Record, Record], missing: int, stream: RecordWriter, work: shared.CommandContext
+) -> int:
+    """Report a dry run of two cards, of which `missing` are not in the store."""
+    for record in records:
+        stream.line(dumps(record))
+    work.screen.tell(work.run.plan.event())
+    for line in work.run.plan.words(2, 2 - missing, missing):
+        work.screen.say(line)
+    return shared.DONE
 
 
 if __name__ == "__main__":

@@ -7,17 +7,16 @@ together, excludes 0.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rbtools.errors import Pending, RbError
 from rbtools.evaluation.probabilistic import NoisyCopiesOutput
-from rbtools.execution.executor import Unfinished
 from rbtools.execution.run import Run
 from rbtools.jobs import EvaluateJob, evaluate_record
-from rbtools.jobs.model_card import Card, CardRequest, PartState, TimeUp, values_of
+from rbtools.jobs.card_intervals import values_of
+from rbtools.jobs.model_card import Card, CardRequest, PartState, event, refined
 from rbtools.lazy import np
 from rbtools.probabilistic import looks
 from rbtools.probabilistic.looks import AnytimeInterval
@@ -103,28 +102,22 @@ class CardPair:
             Compared(one, other, {}) for one, other in zip(*(card.states for card in self.cards), strict=True)
         ]
 
+    def missing(self) -> int:
+        """In a dry run: notes what is missing, and returns of how many of the two cards something is."""
+        pending = 0
+        for card in self.cards:
+            try:
+                card.made()
+            except Pending:
+                pending += 1
+        return pending
+
     def made(self) -> list[Record]:
-        """Both records. Raises Unfinished, with both as they stand, where it is interrupted, and Pending in a
-        dry run."""
-        if self.cards[0].run.plan is not None:
-            for card in self.cards:
-                with contextlib.suppress(Pending):
-                    card.made()
-            raise Pending
-        self.cards[0].preload()
-        try:
-            while (part := self.choose()) is not None:
-                self.look(part)
-            ended = "time" if any(part.open for part in self.parts) else "decided"
-        except TimeUp:
-            ended = "time"
-        except Exception:
-            raise
-        except BaseException as stop:
-            raise Unfinished(self.result("interrupted")) from stop
+        """Both records. Raises Unfinished, with both as they stand, where it is interrupted."""
+        in_time = refined(self)
         for card in self.cards:
             card.check_measured()
-        return self.result(ended)
+        return self.result("decided" if in_time and not any(part.open for part in self.parts) else "time")
 
     def choose(self) -> Compared | None:
         """The part that gets the next look; None where none is left, or none fits into the time."""
@@ -154,18 +147,11 @@ class CardPair:
         self.tell()
 
     def tell(self) -> None:
-        """Tell how the comparison stands, as `Card.tell` does: values are differences, first - second."""
+        """Tell how the comparison stands: values are differences, first - second."""
         then = self.now or self.choose()
-        self._tell(
-            {
-                "event": "card",
-                "running": None if self.now is None else self.now.first.part.name,
-                "next": None if then is None else then.first.part.name,
-                "next_n": None if then is None or then.first.next is None else then.first.next.n,
-                "next_seconds": None if then is None else round(then.expected_seconds, 1),
-                "parts": [part.row() for part in self.parts],
-            }
-        )
+        running, coming = (None if part is None else part.first for part in (self.now, then))
+        seconds = 0.0 if then is None else then.expected_seconds
+        self._tell(event(running, coming, seconds, [part.row() for part in self.parts]))
 
     def difference(self, part: Compared, metric: str) -> dict[str, Any] | None:
         """The difference in one metric; None where a model has no value for each image."""

@@ -12,10 +12,10 @@ import copy
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from rbtools.errors import RbError, of_network, of_own_code
 from rbtools.execution.executor import Unfinished
@@ -23,12 +23,11 @@ from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import InMemory
 from rbtools.jobs import _SplitJob
+from rbtools.jobs.card_intervals import LookIntervals
 from rbtools.jobs.card_parts import CardPart, PlannedLook, parts
-from rbtools.lazy import np, special, torch
+from rbtools.lazy import special, torch
 from rbtools.probabilistic import looks
-from rbtools.probabilistic.estimate import interval_name
-from rbtools.probabilistic.looks import AnytimeInterval
-from rbtools.records import answers, metric_name, results
+from rbtools.records import answers, results
 from rbtools.scoring import union
 from rbtools.store import Store
 
@@ -171,6 +170,46 @@ class PartState:
         return self.weight * (self.half - self.expected_half()) / self.expected_seconds()
 
 
+class Refining(Protocol):
+    """What is refined look by look: the card of one model, or those of two."""
+
+    def choose(self) -> Any: ...
+
+    def look(self, chosen: Any, /) -> None: ...
+
+    def result(self, ended: str) -> Any: ...
+
+
+def refined(card: Refining) -> bool:
+    """Run the looks that a card chooses, until it chooses none; whether the time did not end within one.
+
+    Raises Unfinished, with the result as it stands, where that is interrupted.
+    """
+    torch.nn, special.ndtri  # noqa: B018  (imported here, so that the first look does not count it)
+    try:
+        while (chosen := card.choose()) is not None:
+            card.look(chosen)
+    except TimeUp:
+        return False
+    except Exception:
+        raise
+    except BaseException as stop:
+        raise Unfinished(card.result("interrupted")) from stop
+    return True
+
+
+def event(running: PartState | None, then: PartState | None, seconds: float, rows: list[Record]) -> Record:
+    """How a card stands, for the live table and --log. then: what runs or comes next, and takes `seconds`."""
+    return {
+        "event": "card",
+        "running": None if running is None else running.part.name,
+        "next": None if then is None else then.part.name,
+        "next_n": None if then is None or then.next is None else then.next.n,
+        "next_seconds": None if then is None else round(seconds, 1),
+        "parts": rows,
+    }
+
+
 class Card:
     """The card of one record while it is made."""
 
@@ -223,19 +262,9 @@ class Card:
             )
             for planned in self.states:  # nothing is missing
                 planned.done = len(planned.looks) - 1
-        self.preload()
-        try:
-            while (chosen := self.choose()) is not None:
-                self.look(chosen)
-            ended = "precision" if all(map(self.finished, self.states)) else "time"
-        except TimeUp:
-            ended = "time"
-        except Exception:
-            raise
-        except BaseException as stop:
-            raise Unfinished(self.result("interrupted")) from stop
+        in_time = refined(self)
         self.check_measured()
-        return self.result(ended)
+        return self.result("precision" if in_time and all(map(self.finished, self.states)) else "time")
 
     def check_measured(self) -> None:
         """Raise RbError where no part has an entry."""
@@ -247,10 +276,6 @@ class Card:
         for state in self.states:
             state.part = state.part.of_pairs()
             state.looks = state.part.looks(self.n)
-
-    def preload(self) -> None:
-        """Import what every look needs, so that the first one does not count it."""
-        torch.nn, special.ndtri  # noqa: B018
 
     def finished(self, state: PartState) -> bool:
         return state.next is None or state.half_all <= self.request.precision
@@ -309,8 +334,8 @@ class Card:
         """Take the entries of a look, with intervals that hold for all looks together."""
         expressions = union.among([state.part.union] if state.part.union else [])
         result = union.with_entries(result, expressions, lambda record, names: record)
-        seen = look.n / self.n
-        state.entries = {entry["metric"]: entry for entry in Intervals(result, state, seen, self.n).entries()}
+        entries = LookIntervals(result, len(state.looks), look.n, self.n).entries()
+        state.entries = {entry["metric"]: entry for entry in entries}
         for entry in state.entries.values():
             old = self.entries.get(entry["metric"])
             if old is None or _images(entry) >= _images(old):
@@ -338,18 +363,10 @@ class Card:
             state.half_sampled, state.left = bound["value"] / 2, bound["value"]
 
     def tell(self) -> None:
-        """Tell how the card stands: an event for the live table and for --log."""
-        then = self.choose() if self.now is None else self.now
-        self._tell(
-            {
-                "event": "card",
-                "running": None if self.now is None else self.now.part.name,
-                "next": None if then is None else then.part.name,
-                "next_n": None if then is None or then.next is None else then.next.n,
-                "next_seconds": None if then is None else round(then.expected_seconds(), 1),
-                "parts": [self._row(state) for state in self.states],
-            }
-        )
+        """Tell how the card stands."""
+        then = self.now or self.choose()
+        seconds = 0.0 if then is None else then.expected_seconds()
+        self._tell(event(self.now, then, seconds, [self._row(state) for state in self.states]))
 
     def _row(self, state: PartState) -> dict[str, Any]:
         metric = state.headlines[0]
@@ -428,77 +445,3 @@ def _images(entry: Mapping[str, Any]) -> int:
 def _mean_half(ends: Any) -> float:
     halves = [looks.half(interval) for interval in ends]
     return sum(halves) / len(halves) if halves else 0.0
-
-
-class Intervals:
-    """The entries of one look, whose intervals hold for all looks of the part together."""
-
-    def __init__(self, result: Record, state: PartState, seen: float, total: int) -> None:
-        self.evals: list[Entry] = list(result.get("evals") or ())
-        self.by_name = {entry["metric"]: entry for entry in self.evals}
-        self.state, self.seen, self.total = state, seen, total
-
-    def entries(self) -> Iterator[Entry]:
-        for entry in self.evals:
-            bare = {name: value for name, value in entry.items() if not _is_interval(name, self.state.sure)}
-            both = self.of(entry)
-            if both is None:
-                yield bare
-                continue
-            of_source, of_all = ([float(end) for end in ends] for ends in both)
-            about = {"looks": len(self.state.looks), "confidence": round(self.state.sure, 6)}
-            yield {
-                **bare,
-                "ci95": of_source,
-                "anytime": {**about, "images": self.total, "interval": of_all},
-            }
-
-    def of(self, entry: Entry) -> AnytimeInterval | None:
-        """The intervals of an entry; None where it is no mean of values in [0, 1]."""
-        value, n, sure = entry.get("value"), entry.get("n", 0), self.state.sure
-        own = entry.get(interval_name(sure))
-        if value is None:
-            return None
-        if own is not None and "gamma" in entry:  # made at this confidence
-            if "rho" in entry:
-                return looks.of_interval(value, tuple(own), self.seen)
-            return looks.of_copies(value, tuple(own), n, entry["samples"], self.seen, sure)
-        if "ci95" not in entry:
-            return None
-        if isinstance(n, list):
-            return self._difference(entry)
-        if "two_phase" in entry:
-            return looks.of_sample(entry["two_phase"]["strata"], value, n, self.seen, sure)
-        if (found := values_of(entry, self.by_name)) is not None:
-            return looks.of_mean(found, self.seen, sure)
-        return looks.of_share(value, n, self.seen, sure) if 0 <= value <= 1 else None
-
-    def _difference(self, entry: Entry) -> AnytimeInterval | None:
-        train, test = (self.by_name.get(name, {}) for name in metric_name.sides_of_ge(entry["metric"]))
-        of_train, of_test = self.of(train), self.of(test)
-        if of_train is None or of_test is None:
-            return None
-        return looks.difference(train["value"], of_train, test["value"], of_test)
-
-
-def _is_interval(name: str, sure: float) -> bool:
-    return name in ("ci95", interval_name(sure))
-
-
-def values_of(entry: Mapping[str, Any], entries: Mapping[str, Entry]) -> np.ndarray | None:
-    """The value of each image (n,), in [0, 1]: of a mean of corruptions the share of them under which it is
-    correct. None where the entries have none."""
-    found = answers.of(entry)
-    if found is not None:
-        return found.right.astype(float)
-    of_mean = [
-        answers.of(other)
-        for other in entries.values()
-        if "severity" in other
-        and other.get("corruption") in entry.get("corruptions", [entry.get("corruption")])
-        and other["severity"] in entry.get("severities", ())
-    ]
-    if not of_mean or None in of_mean or "severities" not in entry:
-        return None
-    rows: np.ndarray = np.mean([one.right for one in of_mean if one is not None], axis=0)
-    return rows if abs(float(rows.mean()) - entry["value"]) < 1e-6 else None

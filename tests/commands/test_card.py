@@ -286,6 +286,14 @@ def test_a_dry_run_says_what_is_missing(trained: dict[str, Record], cheap: str) 
     assert one(again)["metrics"] == made["metrics"]
 
 
+def test_a_dry_run_of_two_counts_those_that_lack_something(weights: Callable[[str], str], cheap: str) -> None:
+    paths = [weights("erm"), weights("pgd")]
+    words = ["--for", cheap, "--time", "none", "--n", "20"]
+    assert run([*words, paths[0]]).exit_code == 0
+    result = run([*words, *paths, "--dry-run"])
+    assert "of 2 records 1 found in the store" in result.stderr and len(records(result)) == 2
+
+
 def test_results_of_other_tools_stay(trained: dict[str, Record], cheap: str) -> None:
     measured = one(invoke(attack, ["none", "--n", "30", "--device", "cpu"], trained["pgd"]))
     result = run(["--for", cheap, "--time", "none", "--n", "20"], measured)
