@@ -141,7 +141,7 @@ $(VENV)/venv.stamp:
 # would be taken for whole.
 $(VENV)/run.stamp: $(VENV)/venv.stamp $(PINS) rbtools/__init__.py
 	@find $(VENV)/lib -name '*.dist-info' -type d ! -exec test -e '{}/INSTALLER' ';' -prune -exec rm -rf {} +
-	@echo "Installing rbtools and what it needs (once; several hundred MB) ..."
+	@echo "Installing rbtools and what it needs (once; on Linux up to 5 GB, most of it CUDA for torch) ..."
 	@$(PIP) "`sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt`" setuptools
 	@$(PIP) --quiet --no-build-isolation --editable .
 	@touch $@
