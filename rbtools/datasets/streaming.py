@@ -21,7 +21,7 @@ from rbtools.lazy import np, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    # fetch(ids, out): write the images of these examples, int64 (n,), into uint8 (n, C, H, W).
+    # fetch(ids, out): write the images of these examples, int64 (n,), into an array (n, C, H, W).
     Fetch = Callable[[np.ndarray, np.ndarray], None]
 
 
@@ -34,11 +34,17 @@ class Streamed:
     """Images (N, C, H, W) that are read when they are indexed.
 
     Index with anything that a tensor's first dimension takes: a number, a slice, numbers, or truth values.
-    Equal to the tensor of all images at that index.
+    Equal to the tensor of all images at that index. dtype: by default uint8.
     """
 
-    def __init__(self, shape: tuple[int, ...], fetch: Fetch, device: torch.device | None = None) -> None:
-        self.dtype = torch.uint8
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        fetch: Fetch,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.dtype = dtype or torch.uint8
         self.shape = torch.Size(shape)
         self.device = device or torch.device("cpu")
         self._fetch = fetch
@@ -75,7 +81,7 @@ class Streamed:
         """The images (n, C, H, W) on the device, and the event at the end of their copy, if it may be
         unfinished."""
         on_gpu = self.device.type == "cuda"
-        out = _empty((ids.numel(), *self.shape[1:]), pinned=on_gpu)
+        out = _empty((ids.numel(), *self.shape[1:]), self.dtype, pinned=on_gpu)
         self._fetch(ids.reshape(-1).numpy(), out.numpy())
         if not on_gpu:
             return out.to(self.device), None
@@ -83,7 +89,7 @@ class Streamed:
 
     def to(self, device: torch.device | str) -> Streamed:
         """The same images, returned on that device."""
-        return Streamed(tuple(self.shape), self._fetch, torch.device(device))
+        return Streamed(tuple(self.shape), self._fetch, torch.device(device), self.dtype)
 
 
 def images(shape: tuple[int, int, int, int], fetch: Fetch) -> Tensor | Streamed:
@@ -105,9 +111,10 @@ def placed(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed
 def batchwise(pixels: Tensor | Streamed, device: torch.device) -> Tensor | Streamed:
     """Images of an evaluation, each of which is used once: they are copied to a GPU batch by batch, during
     the work on the batch before, to save its memory."""
-    if isinstance(pixels, Streamed) or device.type != "cuda":
+    if isinstance(pixels, Streamed) or device.type != "cuda" or pixels.device.type != "cpu":
         return pixels.to(device)
-    return Streamed(tuple(pixels.shape), lambda ids, out: _gather(pixels, ids, out), device)
+    kept = pixels if pixels.dtype == torch.uint8 else pixels.float()
+    return Streamed(tuple(kept.shape), lambda ids, out: _gather(kept, ids, out), device, kept.dtype)
 
 
 def prefetch(pixels: Tensor | Streamed, ids: Tensor) -> None:
@@ -116,9 +123,9 @@ def prefetch(pixels: Tensor | Streamed, ids: Tensor) -> None:
         pixels.prefetch(ids)
 
 
-def _empty(shape: Sequence[int], *, pinned: bool) -> Tensor:
+def _empty(shape: Sequence[int], dtype: torch.dtype, *, pinned: bool) -> Tensor:
     # From pinned memory a GPU copies without making Python wait; on a stream of its own, beside kernels.
-    return torch.empty(tuple(shape), dtype=torch.uint8, pin_memory=pinned)
+    return torch.empty(tuple(shape), dtype=dtype, pin_memory=pinned)
 
 
 def _copy(pinned: Tensor, device: torch.device) -> tuple[Tensor, torch.cuda.Event]:

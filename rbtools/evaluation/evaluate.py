@@ -26,7 +26,7 @@ from rbtools.evaluation.base import (
     default_chunk_size,
 )
 from rbtools.execution import precision as precisions
-from rbtools.execution.device import environment, out_of_memory
+from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.lazy import nn, np, torch
 from rbtools.report import SILENT, Pace, Report
 from rbtools.settings import Settings
@@ -140,44 +140,45 @@ def evaluate(
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws, eot_max=eot_max, adapts=adapts)
     cache = in_memory.Cache(store, model, given) if store is not None else None
-    look = in_memory.Look(network, given, place, settings, cache)
-    network = in_memory.randomised.controlled(network, look.randomness)
-    results: list[in_memory.Result] = []
-    for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
-        if adapts is not None:
-            todo = adapting(todo, adapts, batch)
-        elif look.randomness.randomised and draws > 1:
-            todo = by_draws(todo, draws, look.pilot)
-            if isinstance(todo, TaskByDraws):
-                report.notify(f"The model {look.randomness.sentence(draws, todo.eot)}")
-        outputs = todo.outputs()
-        outcomes = [
-            Outcomes(Store(None), "")
-            if cache is None
-            else Outcomes(
-                cache.store,
-                cache.key(output, settings, len(order)),
-                anew=keep_images,
-                least=len(order) if output.in_one_run else 0,
-            )
-            for output in outputs
-        ]
-        images = in_memory.KeptImages() if keep_images else None
-        if any(len(known) < len(order) for known in outcomes):
-            compute_outcomes(
-                network,
-                Examples(given.images, given.labels, order),
-                todo,
-                outputs,
-                outcomes,
-                settings=settings,
-                device=place,
-                report=report,
-                save=images,
-            )
-        for output, known in zip(outputs, outcomes, strict=True):
-            if not output.implicit:
-                results.append(in_memory.result_of(output, known, order, settings, images))
+    with float32(place):
+        look = in_memory.Look(network, given, place, settings, cache)
+        network = in_memory.randomised.controlled(network, look.randomness)
+        results: list[in_memory.Result] = []
+        for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
+            if adapts is not None:
+                todo = adapting(todo, adapts, batch)
+            elif look.randomness.randomised and draws > 1:
+                todo = by_draws(todo, draws, look.pilot)
+                if isinstance(todo, TaskByDraws):
+                    report.notify(f"The model {look.randomness.sentence(draws, todo.eot)}")
+            outputs = todo.outputs()
+            outcomes = [
+                Outcomes(Store(None), "")
+                if cache is None
+                else Outcomes(
+                    cache.store,
+                    cache.key(output, settings, len(order)),
+                    anew=keep_images,
+                    least=len(order) if output.in_one_run else 0,
+                )
+                for output in outputs
+            ]
+            images = in_memory.KeptImages() if keep_images else None
+            if any(len(known) < len(order) for known in outcomes):
+                compute_outcomes(
+                    network,
+                    Examples(given.images, given.labels, order),
+                    todo,
+                    outputs,
+                    outcomes,
+                    settings=settings,
+                    device=place,
+                    report=report,
+                    save=images,
+                )
+            for output, known in zip(outputs, outcomes, strict=True):
+                if not output.implicit:
+                    results.append(in_memory.result_of(output, known, order, settings, images))
     return results if isinstance(task, list) or len(results) > 1 else results[0]
 
 

@@ -29,12 +29,30 @@ def taken(run: Run, threads: int) -> Iterator[torch.device]:
     """
     device = choose(run)
     if device.type != "cpu":
-        yield device
+        with float32(device):
+            yield device
         return
     with cores.held(run.store.folder, threads, run.report.check_cancelled):
         torch.set_num_threads(threads)
         _keep_memory()
         yield device
+
+
+@contextlib.contextmanager
+def float32(device: torch.device) -> Iterator[None]:
+    """Compute in float32 where tensors are float32: by default torch's convolutions on a GPU round their
+    inputs to TF32, which has 10 bits. Verdicts of two devices would differ. Settings are restored."""
+    if device.type != "cuda":
+        yield
+        return
+    cudnn, products = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    kept = {"enabled": cudnn.enabled, "benchmark": cudnn.benchmark, "deterministic": cudnn.deterministic}
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with cudnn.flags(**kept, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(products)
 
 
 @cache

@@ -161,9 +161,7 @@ class Measuring:
         """A measure of one batch; each time memory runs out, with fewer images at once."""
         while True:
             try:
-                # In TF32 rounding errors would dominate the curvature.
-                with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-                    result: BatchResult = job.measure(model, attacked.batch(job, self.chunk))
+                result: BatchResult = job.measure(model, attacked.batch(job, self.chunk))
                 return result
             except RuntimeError as error:
                 if not out_of_memory(error):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -61,17 +62,21 @@ class _Recording:
         self.images = images.detach().clone().requires_grad_(images.requires_grad)
         self.backward_graph: torch.cuda.CUDAGraph | None = None
         before = torch.cuda.current_stream()
+        chosen = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = True  # the fastest of cuDNN's algorithms, which is then replayed
         try:
             with torch.cuda.device(images.device):
                 self._capture(pool.stream)
         finally:
+            torch.backends.cudnn.benchmark = chosen
             torch.cuda.set_stream(before)  # a failed capture changes the current stream
 
     def _capture(self, stream: torch.cuda.Stream) -> None:
         current, waits = torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode()
         stream.wait_stream(current)
         try:
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(stream), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch calls this mode a prototype
                 for mode in (waits, waits, "error"):  # cuDNN chooses its algorithms in the first pass
                     torch.cuda.set_sync_debug_mode(mode)  # waiting for the device is not allowed in a capture
                     logits = self.network(self.images)
@@ -242,4 +247,4 @@ def frozen(network: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> 
 
 def usable(device: torch.device) -> bool:
     """Whether passes on a device are captured."""
-    return device.type == "cuda" and os.environ.get("RB_CUDA_GRAPHS") == "1"
+    return device.type == "cuda" and os.environ.get("RB_CUDA_GRAPHS") != "0"

@@ -203,7 +203,8 @@ def _borrowed(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
     """Move the model to the device inside the block; then restore its device, modes and the random state."""
     home = next(model.parameters()).device
     cards = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cards), torch.enable_grad(), mode(model, train=True):
+    random = torch.random.fork_rng(devices=cards)
+    with random, torch.enable_grad(), mode(model, train=True), devices.float32(device):
         try:
             model.to(device)
             yield device

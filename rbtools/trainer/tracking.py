@@ -140,7 +140,7 @@ class Tracker:
     def measure(self, model: nn.Module) -> dict[str, float | None]:
         """The current numbers by name; None for those that are not finite."""
         start = time.perf_counter()
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), mode(model, train=False):
+        with mode(model, train=False):
             attacked = {}
             for split in self.splits:
                 parts = []
