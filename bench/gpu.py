@@ -1,6 +1,6 @@
 """What one machine with one GPU does: measured, checked against plain loops, beside the arithmetic floor.
 
-    python bench/gpu.py --data npz:FILE          all parts but the last, on the GPU
+    python bench/gpu.py --data npz:FILE          all parts but robust, on the GPU
     python bench/gpu.py --small --device cpu    the same code with small numbers
     python bench/gpu.py --parts floor,attack    some of it: floor, verdicts, resume, train, attack, aa, pr,
                                                 networks, profile
@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from common import published_resnet18
 from gpu_plain import plain_loss
 
-PARTS = ("floor", "verdicts", "resume", "train", "attack", "aa", "pr", "networks", "profile", "robust")
+PARTS = ("floor", "verdicts", "resume", "train", "robust", "attack", "aa", "pr", "networks", "profile")
 ROBUST_SECONDS = 300.0  # for a network right on half of the images under AutoAttack
 # Seconds an epoch that an H200 should need (50,000 images, ResNet-18).
 GOALS = {"pgd": 6.0, "trades": 6.0, "cvar": 12.0, "at-pr": 40.0}
@@ -61,8 +61,8 @@ class Sizes(NamedTuple):
     arch: str = "resnet18"
     reference_batches: int = 6
     attacked: int = 1000
-    aa: int = 250
-    pr: int = 500
+    aa: int = 128
+    pr: int = 1000
     samples: int = 100
     networks: int = NETWORKS
     network_cells: int = 5
@@ -151,8 +151,11 @@ class Bench:
         self.sizes, self.device, self.dataset, self.folder, self.small = sizes, device, dataset, folder, small
         self.failed: list[str] = []
         self.methods = tuple(GOALS)
+        self.checkpoint: str | None = None
+        self.profiles = ""  # words of the names of those that are made
+        self.epochs: int | None = None  # of the part robust; by default those of the recipe
+        self.robust: nn.Module | None = None  # what that part trained, for the parts after it
         self.rate = 0.0  # multiply-adds a second
-        self.macs = 0.0  # of the network that is attacked
         self._memory: float | None = None  # GiB, for the next line
 
     def say(self, figure: str, ours: float, **more: Any) -> None:
@@ -192,20 +195,10 @@ class Bench:
         """Seconds for so many passes of images, if nothing but their multiply-adds took time."""
         return passes * images * macs / self.rate if self.rate else None
 
-    def most_a_second(self, entry: Any, copies: int = 1) -> float | None:
-        """Images (or copies of them) a second, if nothing but the multiply-adds of an entry's passes took
-        time."""
-        passes = entry.get("passes")
-        if not passes:
-            return None
-        macs = self.macs or macs_of(self.network(), self.device)
-        self.macs = macs
-        # A backward pass to the images costs one forward.
-        least = self.floor(passes["forward"] + passes["backward"], 1, macs)
-        return copies / least if least else None
-
     def network(self) -> nn.Module:
         """The network that is attacked, frozen, in eval mode on the device."""
+        if self.robust is not None:
+            return self.robust
         if not self.small:
             return published_resnet18(str(self.device))
         from rbtools import models
@@ -220,15 +213,6 @@ def record_of(name: str, **more: Any) -> dict[str, Any]:
     from rbtools.inputs.checkpoints import named_arch
 
     return {"schema": 1, "arch": {**named_arch(name), **more}}
-
-
-def macs_of(network: nn.Module, device: torch.device) -> float:
-    """Multiply-adds of a forward pass of one image of 32x32."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        network(torch.zeros(1, 3, 32, 32, device=device))
-    return counter.get_total_flops() / 2
 
 
 # --- plain loops, in float32, as one would write them ------------------------------------------------
@@ -292,7 +276,7 @@ def train(bench: Bench) -> None:
         with bench.memory():
             done = rbtools.train(bench.record(), method, **bench.options(**how, **options))
         history, macs = done["train"]["history"], done["arch"].get("macs")
-        scale = 50_000 / bench.sizes.train
+        scale = 50_000 / len(tensors(bench, "train")[1])
         ours, passes = scale * history["seconds"][-1], done["train"]["passes"]
         most = KNOWN.build(method, **options).passes
         # A backward pass to the images costs one forward, one to the weights as well.
@@ -312,46 +296,54 @@ def train(bench: Bench) -> None:
 
 
 def verdicts(bench: Bench) -> None:
-    """The same attack on GPU and CPU, and what each says of the other's images: in float32 as --precision
-    fp32 and bf16 decide."""
+    """What GPU and CPU say of the same images in float32, clean and attacked; and of the network of
+    --checkpoint, a small one, whether the same attack on both leaves the same images."""
     from rbtools.attacks.pgd import PGD
 
-    torch.manual_seed(0)
     images, labels = tensors(bench, "test", bench.sizes.attacked)
     on_cpu = (images.cpu(), labels.cpu())
-    for name, network, steps in (("", bench.network(), 5), (", a cell network", cell_network(bench), 20)):
-        found: dict[str, Any] = {}
-        clean: dict[str, Any] = {}
-        apart: dict[str, float] = {}
-        for place in (bench.device, torch.device("cpu")):
-            network = network.to(place)
-            how = {"device": str(place), "precision": "fp32"}
-            clean[place.type] = rb().evaluate(network, on_cpu, "acc", **how)
-            done = rb().evaluate(network, on_cpu, PGD(eps=8 / 255, steps=steps), keep_images=True, **how)
-            found[place.type] = done
+    places = (bench.device, torch.device("cpu"))
+    for name, network in (("the attacked network", bench.network()), ("--checkpoint", small_network(bench))):
+        found, clean, apart = {}, {}, {}
+        for place in places if name == "--checkpoint" else places[:1]:
+            how = {"device": str(place), "precision": "fp32", "keep_images": True}
+            found[place.type] = rb().evaluate(network.to(place), on_cpu, PGD(eps=8 / 255, steps=20), **how)
+        for place in places:
+            clean[place.type] = rb().evaluate(network.to(place), on_cpu, "acc", device=str(place))
+        points = found[bench.device.type].images
         with torch.no_grad():
-            points = found[bench.device.type].images
-            here = network(points).float()  # on the CPU
-            there = torch.cat([network.to(bench.device)(x.to(bench.device)).cpu() for x in points.split(250)])
+            here = torch.cat([network(x) for x in points.split(250)])
+            network.to(bench.device)
+            there = torch.cat([network(x.to(bench.device)).cpu() for x in points.split(250)])
         same = int((here.argmax(1) == there.argmax(1)).sum())
-        apart["logits"] = float((here - there).abs().max())
+        apart["logits"] = float((here - there).abs().max() / here.abs().max())
         apart["clean"] = int((clean["cpu"].correct != clean[bench.device.type].correct).sum())
-        attacked = int((found["cpu"].correct != found[bench.device.type].correct).sum())
+        if len(found) == 2:
+            apart["attacks"] = int((found["cpu"].correct != found[bench.device.type].correct).sum())
         bench.say(
-            f"verdicts of GPU and CPU{name}", same, unit="images", of=len(labels), attacks_differ=attacked,
-            robust=[found["cpu"].value, found[bench.device.type].value], **apart,
+            f"verdicts of GPU and CPU, {name}", same, unit="images", of=len(labels), apart=apart,
+            clean=clean["cpu"].value, robust=[one.value for one in found.values()],
             check="the same verdict on every image", good=same == len(labels) and not apart["clean"],
         )  # fmt: skip
 
 
-def cell_network(bench: Bench) -> nn.Module:
-    """A small network of NAS-Bench-201 with the weights that it starts with."""
+def small_network(bench: Bench) -> nn.Module:
+    """The network of --checkpoint, or a new one of NAS-Bench-201 with the weights that it starts with."""
     from rbtools import models
+    from rbtools.execution.run import Run
+    from rbtools.inputs import checkpoints, data, resolve
+    from rbtools.store import Store
 
     torch.manual_seed(0)
-    record = record_of("nb201-13714", cells=1, channels=16)
-    network = models.build(record["arch"], classes=10, shape=(3, 32, 32)).eval().requires_grad_(False)
-    return network.to(bench.device)
+    if bench.checkpoint is None:
+        arch = record_of("nb201-13714", cells=1, channels=16)["arch"]
+        network = models.build(arch, classes=10, shape=(3, 32, 32))
+    else:
+        run = Run.of(tool="bench", store=Store(None), dataset=bench.dataset, device="cpu")
+        record = checkpoints.record_of(bench.checkpoint, checkpoints.CheckpointHints(None, None), run)
+        record = checkpoints.prepared(record, run)
+        network = resolve.load_model(record, data.data_of(record, run), run, torch.device("cpu"))
+    return network.eval().requires_grad_(False).to(bench.device)
 
 
 def resume(bench: Bench) -> None:
@@ -372,13 +364,8 @@ def resume(bench: Bench) -> None:
             "--log",
             str(log),
         ]
-        pipe: Any = {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-            "text": True,
-        }
-        started = subprocess.Popen([*command, "--device", first], **pipe)
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "text": True}
+        started = subprocess.Popen([*command, "--device", first], stdin=subprocess.PIPE, **quiet)
         assert started.stdin is not None
         started.stdin.write(record)
         started.stdin.close()
@@ -426,14 +413,14 @@ def attack(bench: Bench) -> None:
         return right / count
 
     plain = theirs()
-    reference = min(seconds(theirs, bench.device) for _ in range(2))
+    reference = seconds(theirs, bench.device)
     for words, iterate in (("the last iterate", "last"), ("any iterate", "any")):
         task = PGD(eps=8 / 255, steps=20, iterate=iterate)
         done, entry = ours(bench, network, (images, labels), task)
         points = round(100 * (entry["value"] - plain), 3)
         good = abs(points) <= 1 if iterate == "last" else points <= 1
         told = {"unit": "images/s", "reference": count / reference, "goal": 5 * count / reference}
-        told |= {"floor": bench.most_a_second(entry), "points": points, "robust": entry["value"]}
+        told |= {"points": points, "robust": entry["value"]}
         told["seconds"] = [done, entry["seconds"]]
         check = f"robust accuracy within a point of {plain:.4f}, that of torchattacks"
         bench.say(f"PGD-20, {words}", count / done, **told, check=check, good=good)
@@ -483,7 +470,7 @@ def aa(bench: Bench) -> None:
     points = round(100 * (done.value - robust[0]), 3)
     bench.say(
         "AutoAttack", n / took, unit="images/s", reference=n / reference, goal=5 * n / reference,
-        floor=bench.most_a_second(done.entry), points=points, robust=done.value, seconds=[took, reference],
+        points=points, robust=done.value, seconds=[took, reference],
         check="at most .3 points (or one image) above pyautoattack", good=points <= max(0.3, 100 / n),
     )  # fmt: skip
 
@@ -499,16 +486,14 @@ def pr(bench: Bench) -> None:
     task = NoiseTask(NOISES.build("uniform"), (0.1,), Estimator(), samples=sizes.samples)
     took, entry = ours(bench, network, (images, labels), task)
     share = plain_pr(network, images, labels, sizes.samples)
-    reference = min(
-        seconds(lambda: plain_pr(network, images, labels, sizes.samples), bench.device) for _ in range(2)
-    )
+    reference = seconds(lambda: plain_pr(network, images, labels, sizes.samples), bench.device)
     copies, value = len(labels) * sizes.samples, entry["value"]
     apart = None if value is None or share is None else round(100 * (value - share), 3)
     half = 100 * (entry["ci95"][1] - entry["ci95"][0]) / 2 if value is not None else 0.0
     bench.say(
         "PR, 100 copies" if sizes.samples == 100 else f"PR, {sizes.samples} copies", copies / took,
         unit="copies/s", reference=copies / reference, goal=8 * copies / reference,
-        floor=bench.most_a_second(entry, sizes.samples), points=apart, confirmed=entry.get("confirmed"),
+        points=apart, confirmed=entry.get("confirmed"),
         check="within the interval of it", good=apart is None or abs(apart) <= max(half, 0.3),
     )  # fmt: skip
 
@@ -590,20 +575,23 @@ def profile(bench: Bench) -> None:
     ):
         tasks[name] = ATTACKS.build(name, eps=8 / 255, **own)
     for name, task in tasks.items():
+        if bench.profiles not in name:
+            continue
         rb().evaluate(network, data, task)
         profiled(bench, name, lambda: rb().evaluate(network, data, task))  # noqa: B023
     rows = tensors(bench, "train", 20 * bench.sizes.batch)
-    small = cell_network(bench).train().requires_grad_(True)
+    small = small_network(bench).train().requires_grad_(True)
     large = rb_model(bench)
-    most = min(256, len(rows[1]))
+    most = min(256, len(rows[1]) // 2)
     for words, model, steps, batch in (
         ("PGD-7, a cell network", small, 7, most),
         ("PGD-10, ResNet-18", large, 10, bench.sizes.batch),
     ):
         how = {"attack_steps": steps, "batch_size": batch, "val": 0.0, "augment": "none"}
         run = lambda: rb().fit(model, rows, "pgd", epochs=1, **how)  # noqa: B023, E731
-        run()
-        profiled(bench, f"training, {words}", run)
+        if bench.profiles in f"training, {words}":
+            run()
+            profiled(bench, f"training, {words}", run)
 
 
 def rb_model(bench: Bench) -> nn.Module:
@@ -658,34 +646,37 @@ def kind_of(kernel: str) -> str:
 
 
 def robust(bench: Bench) -> None:
-    """Training by the recipe of FGSM-PGI to its end, and the accuracy under AutoAttack, which --data cifar10
-    gives a meaning.
-    """
-    import rbtools
-
-    small = {"epochs": 2, "schedule": "step:milestones=1", "batch_size": 32} if bench.small else {}
+    """Training by the recipe of FGSM-PGI to its end (--epochs: shorter), to which --data cifar10 gives a
+    meaning; the parts attack, aa and pr are then of this network."""
+    epochs = 2 if bench.small else bench.epochs
+    short: dict[str, Any] = {}
+    if epochs is not None:
+        short = {"epochs": epochs, "schedule": f"step:milestones={max(epochs * 4 // 5, 1)}"}
+    if bench.small:
+        short["batch_size"] = 32
     with bench.memory():
-        done = rbtools.train(bench.record(), "fgsm-pgi", preset="fgsm-pgi", **bench.options(**small))
-    ours = sum(done["train"]["history"]["seconds"])
-    short = {"attacks": "apgd-ce"} if bench.small else {}
-    found = rbtools.attack(done, "aa", eps=8, **bench.options(n=bench.sizes.aa, **short))
-    entry = next(one for one in found["evals"] if one["metric"].startswith(("aa", "ensemble")))
-    real = bench.dataset == "cifar10"
-    told = {"unit": "s", "goal": ROBUST_SECONDS, "robust": entry["value"], "epochs": done["train"]["epochs"]}
-    check = "half of the images right under AutoAttack" if real else "finite loss"
-    good = entry["value"] >= 0.5 if real else bool(np.isfinite(done["train"]["history"]["loss"]).all())
-    bench.say("fgsm-pgi, whole", ours, **told, check=check, good=good)
+        done = rb().train(bench.record(), "fgsm-pgi", preset="fgsm-pgi", **bench.options(**short))
+    history, passes = done["train"]["history"], done["train"]["passes"]
+    images = len(tensors(bench, "train")[1])
+    bench.say(
+        "fgsm-pgi, whole" if epochs is None else f"fgsm-pgi, {epochs} epochs", sum(history["seconds"]),
+        unit="s", goal=ROBUST_SECONDS, epochs=len(history["loss"]), prepared=done["train"].get("prepared"),
+        floor=len(history["loss"]) * (bench.floor(sum(passes.values()), images, done["arch"]["macs"]) or 0),
+        validation=history.get("val_robust_acc", [None])[-1],
+        check="finite loss", good=bool(np.isfinite(history["loss"]).all()),
+    )  # fmt: skip
+    loaded: nn.Module = rb().load(done, **bench.options()).to(bench.device)
+    bench.robust = loaded.eval().requires_grad_(False)
 
 
 def parts(text: str) -> Iterator[Callable[[Bench], None]]:
-    """The functions of these names; the matrix rate comes first, as the others need it."""
+    """The functions of these names, in the order given; most need the matrix rate (floor) before them."""
     chosen = text.split(",")
     unknown = [name for name in chosen if name not in PARTS]
     if unknown:
         raise SystemExit(f"--parts has {unknown[0]}. Known parts: {', '.join(PARTS)}.")
-    for name in PARTS:
-        if name in chosen:
-            yield globals()[name]
+    for name in chosen:
+        yield globals()[name]
 
 
 def main() -> None:
@@ -694,8 +685,15 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu [cuda]")
     parser.add_argument("--small", action="store_true", help="small numbers, to see that it runs")
-    parser.add_argument("--parts", default=",".join(PARTS[:-1]), help="some of: " + ", ".join(PARTS))
+    parser.add_argument(
+        "--parts",
+        default=",".join(part for part in PARTS if part != "robust"),
+        help="some of: " + ", ".join(PARTS),
+    )
     parser.add_argument("--methods", default=",".join(GOALS), help="trainings of the part train")
+    parser.add_argument("--checkpoint", help="a small network, for the parts verdicts and profile")
+    parser.add_argument("--epochs", type=int, help="epochs of the part robust [those of its recipe]")
+    parser.add_argument("--of", help="some profiles of the part profile, by words of their names")
     parser.add_argument("--data", default=None, help="a data set of 32x32 images, such as cifar10")
     chosen = parser.parse_args()
     if chosen.device.startswith("cuda") and not torch.cuda.is_available():
@@ -709,7 +707,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         dataset = chosen.data or made(Path(folder), sizes)
         bench = Bench(sizes, device, dataset, Path(folder), small=chosen.small)
-        bench.methods = tuple(chosen.methods.split(","))
+        bench.methods, bench.epochs = tuple(chosen.methods.split(",")), chosen.epochs
+        bench.profiles, bench.checkpoint = chosen.of or "", chosen.checkpoint
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         print(json.dumps({"machine": name, "torch": torch.__version__, "small": chosen.small}), flush=True)
         for part in parts(chosen.parts):

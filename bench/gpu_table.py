@@ -4,8 +4,8 @@
     python bench/gpu_table.py --lines FILE       of lines that bench/gpu.py has printed before
 
 Times come from bench/gpu.py, launches and waits of a step from bench/waits.py, which counts on a pretend GPU,
-on a small cell and without CUDA graphs. Without a GPU every time is "unmeasured". It is planned to take under
-10 minutes on an H200, which is unmeasured. The last row is not among what it measures: its line comes from
+on a small cell and without CUDA graphs. Without a GPU there are no times.
+The last row is not among what it measures: its line comes from
 `bench/gpu.py --parts robust --data cifar10`. Ends with the status of bench/gpu.py, 1 where a check fails.
 """
 
@@ -25,7 +25,6 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 PARTS = "floor,train,attack,aa,pr,networks"
-UNMEASURED = "unmeasured"
 
 
 class Row(NamedTuple):
@@ -74,7 +73,7 @@ def table(figures: Mapping[str, Mapping[str, Any]], counts: Mapping[str, Mapping
         lines.append(
             (
                 row.work,
-                f"{line['ours']:.4g}{unit}" if line else UNMEASURED,
+                f"{line['ours']:.4g}{unit}" if line else "",
                 f"{line['floor']:.3g}{unit}" if line.get("floor") else "",
                 f"{line['reference']:.4g}{unit}" if "reference" in line else "",
                 f"{line['times']:.3g}" if "times" in line else "",

@@ -353,8 +353,6 @@ def _outcome(result: Tensor | Outcome) -> Outcome:
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     """The batch in half as large chunks. Raises the error unless it says that memory ran out, and RbError
     where a chunk is one image, or the batch must not be divided."""
-    from rbtools.models import cuda_graphs  # imports torch
-
     if not out_of_memory(error):
         raise error
     if batch.undivided:
@@ -366,8 +364,6 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
         raise RbError(
             "Memory ran out with one image at a time. Use a larger device, or --device cpu."
         ) from error
-    if isinstance(batch.fast_model, cuda_graphs.GraphedNetwork):
-        batch.fast_model.release()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return batch.in_chunks(max(batch.chunk_size // 2, 1))

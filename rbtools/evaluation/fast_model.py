@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rbtools.attacks.target import Network
 from rbtools.defences.defended import Defended
-from rbtools.models import cuda_graphs, folding
+from rbtools.models import folding
 from rbtools.models.compiled import compile_network, seconds_of_a_pass, undo, undone
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
@@ -50,9 +50,9 @@ def make_fast_model(
     takes the same images and gives float32 logits; with "bf16" the network computes in bfloat16, but the
     normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
     traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs and
-    networks whose copy fails are attacked unchanged; `refusal` is the reason. On a GPU its passes are
-    captured as CUDA graphs. `compiled`: it is compiled instead, in its repeated blocks if it has any
-    (models/compiled.py), where that is faster; `notify` is called with the reason where either is not done.
+    networks whose copy fails are attacked unchanged; `refusal` is the reason. `compiled`: it is compiled, in
+    its repeated blocks if it has any (models/compiled.py), where that is faster; `notify` is called with the
+    reason where it is not done.
     The copy of a defended network is behind the same stages, which compute in float32.
     """
     if isinstance(model, Defended):
@@ -81,9 +81,7 @@ def make_fast_model(
         return FastModel(model, (), f"a copy of it fails ({folding.reason(wrong)})")
     if compiled and _compiled(fast, probe, notify):
         return FastModel(fast, (*steps, "compiled"), remark=remark)
-    graphed = cuda_graphs.frozen(fast, probe, notify)
-    steps += ["cuda-graphs"] if graphed is not fast else []
-    return FastModel(graphed, tuple(steps), remark=remark)
+    return FastModel(fast, tuple(steps), remark=remark)
 
 
 def _compiled(fast: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> bool:
@@ -93,7 +91,7 @@ def _compiled(fast: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> 
     pixels = _TIMED.get(probe.device.type, _TIMED_ON_GPU)
     sample = probe.repeat(max(pixels // probe[:, 0].numel(), 1), 1, 1, 1)
     with undone(fast):
-        before = seconds_of_a_pass(cuda_graphs.frozen(fast, sample, lambda message: None), sample)
+        before = seconds_of_a_pass(fast, sample)
     after = seconds_of_a_pass(fast, sample)
     if after > before:
         undo(fast)

@@ -120,7 +120,7 @@ class StepNetworks:
             return []
         names = [*(["folded"] if self.copy.folds else []), "channels-last"]
         names += ["bf16"] if self.half else []
-        recorded = isinstance(self.inner, cuda_graphs.GraphedNetwork) and self.inner.recordings
+        recorded = isinstance(self.inner, cuda_graphs.GraphedNetwork) and self.inner.used
         return [*names, *(["cuda-graphs"] if recorded else [])]
 
 
@@ -143,8 +143,9 @@ def of(
     if copy is None:
         return StepNetworks(device, model, model, None, passes, half)
     inner: nn.Module = copy
-    if not task.recipe.deterministic:  # a CUDA graph sums in another order than deterministic kernels
-        probe = torch.rand(2, *task.data.about.shape, generator=torch.Generator().manual_seed(0))
-        inner = cuda_graphs.frozen(copy, probe.to(device), report.notify)
+    # A CUDA graph sums in another order than deterministic kernels.
+    if cuda_graphs.usable(device) and not task.recipe.deterministic:
+        count = task.recipe.micro_batch or task.recipe.batch_size
+        inner = cuda_graphs.GraphedNetwork(copy, count, report.notify)
     passes.watch(inner)
     return StepNetworks(device, model, inner, copy, passes, half)

@@ -123,7 +123,9 @@ def test_a_device_that_is_too_small_gets_images_as_they_are_asked_for(monkeypatc
     assert streaming.placed(whole, torch.device("cpu")) is whole
     monkeypatch.setattr(streaming, "_free_on", lambda device: 2 * ALL.nbytes - 1)
     moved, empty = [], streaming._empty
-    monkeypatch.setattr(streaming, "_empty", lambda shape, dtype, pinned: empty(shape, dtype, pinned=not pinned))
+    monkeypatch.setattr(
+        streaming, "_empty", lambda shape, dtype, pinned: empty(shape, dtype, pinned=not pinned)
+    )
     monkeypatch.setattr(streaming, "_copy", lambda pixels, device: (moved.append(device) or pixels, None))
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     found = streaming.placed(whole, torch.device("cuda"))
