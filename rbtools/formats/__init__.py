@@ -16,7 +16,7 @@ FORMATS = Registry(
     {
         "hub": "rbtools.formats.hub:Hub",
         "mlflow": "rbtools.formats.mlflow:MLflow",
-        "parquet": "rbtools.formats.parquet:ParquetTable",
+        "parquet": "rbtools.formats.parquet_table:ParquetTable",
         "csv": "rbtools.formats.csv:CSV",
     },
     group="formats",

@@ -78,7 +78,8 @@ class Hub(WrittenOnly):
         dataset = self.hub_dataset or DATASETS.get(card.dataset, card.dataset)
         if not _ID.fullmatch(dataset):
             report.note(
-                "the data set has no known id on the Hub, and .eval_results is not written: name it by --hub-dataset",
+                "the data set has no known id on the Hub, so .eval_results is not written; name it by"
+                " --hub-dataset",
                 unit.where,
             )
             return

@@ -211,7 +211,7 @@ def test_a_claim_about_corruptions_has_no_eps_and_one_without_a_robust_metric_is
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "csv --scale percent"])
 def test_n_and_intervals_are_columns_beside_a_metric_and_come_back(name: str) -> None:
-    odd = {"metric": "acc.n", "value": 3.0}  # a metric that is called like such a column
+    odd = {"metric": "acc.n", "value": 0.25}  # a metric that is called like such a column
     given = [
         runner.model("x", ACC, AA, odd, dataset="cifar10"),
         runner.model("y", {"metric": "acc", "value": 0.5}),
