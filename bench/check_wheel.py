@@ -4,11 +4,12 @@
         [--folder FOLDER]
 
 For each Python, and each version of torch (by default that of constraints.txt): an environment of its own
-with torch, the wheel and what it needs, in the versions of constraints.txt (the network is needed, and about 2 GB a Python; an environment in FOLDER that is there is
-used as it is). Then, in an empty folder with an empty home: are the type marker, the manual pages and the
-completions there; does every tool start; does every command of the README work as typed (--pages: also
-those of docs/), and how long the first ranked table takes. Each extra is installed alone, in an environment
-that sees the first one and nothing else: what it is for works with it, and is refused by its name without.
+with torch, the wheel and what it needs, in the versions of constraints.txt (the network is needed, and about
+2 GB a Python; an environment in FOLDER that is there is used as it is). Then, in an empty folder with an
+empty home: are the type marker, the manual pages and the completions there; does every tool start; does every
+command of the README work as typed (--pages: also those of docs/), and how long the first ranked table takes.
+Each extra is installed alone, in an environment that sees the first one and nothing else: what it is for
+works with it, and is refused by its name without.
 One JSON line a finding; status 1 if something is wrong.
 """
 
@@ -75,6 +76,9 @@ EXTRAS = {
         ("huggingface_hub", "timm"),
         "rb-attack none --checkpoint hf:timm/resnet18.a1_in1k --dataset imagefolder:photos",
         says="--download",
+    ),
+    "pandas": Probe(
+        ("pandas",), "python -c 'import rbtools; print(rbtools.frame(rbtools.read(\"trained.jsonl\")))'"
     ),
     "parquet": Probe(
         ("pyarrow",),
