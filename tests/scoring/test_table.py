@@ -188,7 +188,7 @@ def set_by_latex(source: str) -> str:
 
 def test_a_data_set_that_is_a_path_is_shown_by_its_last_part() -> None:
     at = {
-        "imagefolder:/home/me/photos/": "photos",
+        "imagefolder:data/photos/": "photos",
         "npz:a.npz": "a.npz",
         "cifar10:classes=A/B": "cifar10:classes=A/B",
     }
