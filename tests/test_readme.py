@@ -40,7 +40,7 @@ from rbtools.training import METHODS
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 # In the order of the site: a page may use what the README's commands have written.
-PAGES = re.findall(r"^  - .*: ([a-z]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+PAGES = re.findall(r"^ +- .*: ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
 TEXT = "\n".join([README, *((ROOT / "docs" / page).read_text("utf-8") for page in PAGES[1:])])
 pytestmark = pytest.mark.slow
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
