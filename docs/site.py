@@ -62,8 +62,9 @@ def _metrics() -> str:
         for name, function in inspect.getmembers(metric_name, inspect.isfunction)
         if name.endswith("_name")
     ]
-    lower = ", ".join(f"`{name}`" for name in sorted(metric_name._LOWER_FAMILIES))
-    lines = ["# The names of metrics", inspect.getdoc(metric_name) or "", "## Forms"]
+    lower = ", ".join(f"`{name}`" for name in sorted(metric_name.LOWER_FAMILIES))
+    about = (inspect.getdoc(metric_name) or "").partition("\n\n")[2]
+    lines = ["# The names of metrics", about, "## Forms"]
     lines += ["\n".join(f"- {' '.join((inspect.getdoc(one) or '').split())}" for one in made)]
     lines += ["## Direction", f"Lower is better for names that begin with one of these: {lower}; and for"]
     lines[-1] += " seconds, losses, errors, gaps and mCE. Higher is better for all others."

@@ -1,7 +1,8 @@
-"""Metric names: building, parsing, direction, and the metric that a record was evaluated for last.
+"""Metric names: building, parsing, direction, and the metric that a record was evaluated for last. No other
+module parses names.
 
 Names go from the general to the specific: `pgd20.8`, `corrupt.fog.3`, `pr.uniform.0.08`; numbers in them are
-written `%g`. A split other than test is the first word: `train.pgd20.8`. No other module parses names.
+written `%g`. A split other than test is the first word: `train.pgd20.8`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SPLITS = ("train", "valid", "val")
 DIFFERENCES = ("test_minus_train", "loss_gap", "error_gap")  # the last two are prefixes of former names
 
 # Lower is better for a name that begins with one of these, or has one of these as a part.
-_LOWER_FAMILIES = frozenset(
+LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
@@ -220,7 +221,7 @@ def higher_is_better(metric: str) -> bool:
     parts = without_split(metric.strip()).removeprefix("arch.").split(".")
     if parts[:2] == ["bound", "robbench2"]:  # a lower bound, by the smallest eigenvalue
         return True
-    return parts[0] not in _LOWER_FAMILIES and not any(re.match(_LOWER_PART, part) for part in parts)
+    return parts[0] not in LOWER_FAMILIES and not any(re.match(_LOWER_PART, part) for part in parts)
 
 
 def is_share(metric: str) -> bool:
