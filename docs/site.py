@@ -21,6 +21,7 @@ from rbtools.records import metric_name
 
 METRICS = "metric-names"
 _SIGNS = {"e": "\\", "-": "-", "(aq": "'", "(ga": "`", "(ha": "^", "(ti": "~", "&": ""}
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _MAN_PAGE = re.compile(r"\*\*((?:rb-|rbtools)[a-z-]*)\*\*\([157]\)|\b((?:rb-|rbtools)[a-z-]*)\([157]\)")
 
 
@@ -102,11 +103,10 @@ def _code(lines: Iterator[str]) -> list[str]:
 
 
 def _set(line: str) -> str:
-    """A line of text: bold as in the man page."""
-    parts = re.split(r"\\fB(.*?)\\fR", line)
+    """A line of text: bold as in the man page, options as code."""
+    parts = [_escaped(_plain(part)) for part in re.split(r"\\fB(.*?)\\fR", line)]
     return "".join(
-        f"**{_escaped(_plain(part))}**" if place % 2 else _escaped(_plain(part))
-        for place, part in enumerate(parts)
+        f"**{part}**" if place % 2 else _OPTION.sub(r"`\g<0>`", part) for place, part in enumerate(parts)
     )
 
 
