@@ -58,15 +58,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
 
 def _metrics() -> str:
     """How names of metrics are built, and which of them are better when lower."""
-    made = [
-        function
+    docs_of_names = [
+        " ".join((inspect.getdoc(function) or "").split())
         for name, function in inspect.getmembers(metric_name, inspect.isfunction)
         if name.endswith("_name")
     ]
+    forms = [f"- {text}" for text in docs_of_names if text.startswith("`")]
     lower = ", ".join(f"`{name}`" for name in sorted(metric_name.LOWER_FAMILIES))
     about = (inspect.getdoc(metric_name) or "").partition("\n\n")[2]
     lines = ["# The names of metrics", about, "## Forms"]
-    lines += ["\n".join(f"- {' '.join((inspect.getdoc(one) or '').split())}" for one in made)]
+    lines += ["\n".join(forms)]
     lines += ["## Direction", f"Lower is better for names that begin with one of these: {lower}; and for"]
     lines[-1] += " seconds, losses, errors, gaps and mCE. Higher is better for all others."
     return "\n\n".join(lines) + "\n"

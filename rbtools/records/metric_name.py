@@ -139,28 +139,31 @@ def eps_name(eps: float, norm: str = "linf") -> str:
 
 
 def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
-    """`pgd20.8` for eps 8/255; the stem of an attack in another norm includes the norm (`pgd20.l2`)."""
+    """`pgd20.8`: the accuracy under an attack (here with 20 steps) at eps 8/255; the stem of an attack in
+    another norm includes the norm (`pgd20.l2.0.5`)."""
     return f"{stem}.{eps_name(eps, norm)}"
 
 
 def cert_name(eps: float, norm: str) -> str:
-    """`cert.linf.8` for eps 8/255, `cert.l2.0.5`: the accuracy that is certified up to eps."""
+    """`cert.linf.8` (eps 8/255), `cert.l2.0.5`: the accuracy that is certified up to eps."""
     return f"cert.{norm}.{eps_name(eps, norm)}"
 
 
 def corrupt_name(corruption: str, severity: int | str) -> str:
-    """`corrupt.fog.3`, or with "mean" for the severity `corrupt.fog.mean`."""
+    """`corrupt.fog.3`: the accuracy under a corruption of that severity; `corrupt.fog.mean`: its mean over
+    all severities."""
     return f"corrupt.{corruption}.{severity}"
 
 
 def pr_name(noise: str, gamma: float, denominator: str = "correct") -> str:
-    """`pr.uniform.0.08`, over the images classified correctly without noise; over all,
-    `pr-all.uniform.0.08`."""
+    """`pr.uniform.0.08`: the share of noisy copies that are classified correctly, over the images that are so
+    without noise; over all, `pr-all.uniform.0.08`."""
     return f"pr{_OVER[denominator]}.{noise}.{gamma:g}"
 
 
 def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "correct") -> str:
-    """`probacc.uniform.0.0313725.0.05`: the radius, then the tolerated failure rate; see `pr_name`."""
+    """`probacc.uniform.0.0313725.0.05`: the radius, then the tolerated failure rate; over all
+    images, `probacc-all`."""
     return f"probacc{_OVER[denominator]}.{noise}.{gamma:g}.{rho:g}"
 
 
@@ -194,7 +197,7 @@ def gap_name(metric: str) -> str:
 
 
 def split_name(metric: str, split: str) -> str:
-    """The metric as measured on that split; a name without a split is of `test`."""
+    """`train.pgd20.8`: the metric as measured on that split; a name without a split is of `test`."""
     return metric if split == "test" else f"{split}.{metric}"
 
 
