@@ -3,11 +3,13 @@ user's files."""
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -33,6 +36,7 @@ from rbtools.inputs import data
 from rbtools.models import build
 from rbtools.plots import PLOTS
 from rbtools.probabilistic import NOISES
+from rbtools.records import schema
 from rbtools.registry import Registry
 from rbtools.search import SEARCHES
 from rbtools.training import METHODS
@@ -40,7 +44,7 @@ from rbtools.training import METHODS
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 # In the order of the site: a page may use what the README's commands have written.
-PAGES = re.findall(r"^  - .*: ([a-z]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+PAGES = re.findall(r"^ +- .*: ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
 TEXT = "\n".join([README, *((ROOT / "docs" / page).read_text("utf-8") for page in PAGES[1:])])
 pytestmark = pytest.mark.slow
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
@@ -97,7 +101,7 @@ def interpolate(head: Any, features: torch.Tensor, labels: torch.Tensor) -> None
 
 
 def weights_of_own_code(photos: Path) -> None:
-    """`my.pt` for the network of docs/checkpoints.md, whose file is in the current folder."""
+    """`my.pt` for the network of docs/own-code.md, whose file is in the current folder."""
     torch.manual_seed(0)
     images, labels = drawings(photos)
     network = importlib.import_module("mynet").MyNet(len(CLASSES))
@@ -213,13 +217,17 @@ def check(command: str, shown: str) -> None:
     elif "--format junit" in command:
         assert shown.startswith("<?xml") and 'failures="0"' in shown
     elif "--format latex" in command:
-        assert shown.startswith("\\begin{tabular}")
+        assert "\n\\begin{tabular}" in shown
+    elif "--format csv" in command:
+        assert shown.startswith("rank,")
     elif "--format table" in command:
         assert re.search("^(rank|spearman|runs) ", shown, re.M)
     elif "--format md" in command:
         assert shown.startswith("| method " if "--pivot" in command else "| rank ")
     elif "wc -l" in command:
         assert int(shown) > 0
+    elif "| jq " in command:
+        assert all(json.loads(line) for line in shown.splitlines()) and shown
     elif "json.tool" in command:
         assert "arch" in json.loads(shown)
     else:
@@ -241,6 +249,8 @@ def test_every_command_of_the_readme_and_of_docs_works_as_typed(monkeypatch: pyt
     weights_of_own_code(Path("photos"))
     of_readme = [command for block in blocks("sh", README) for command in commands(block)]
     typed = [command for block in blocks("sh") for command in commands(block)]
+    if shutil.which("jq") is None:
+        typed = [command for command in typed if "| jq " not in command]
     assert len(of_readme) >= 5 and len(typed) >= 40
     subprocess.run(["bash", "-n"], input="\n".join(of_readme), text=True, check=True)
     headings = []
@@ -293,11 +303,20 @@ def test_the_table_has_every_tool(path: str) -> None:
     assert {f"rb-{name}" for name in tools.TOOLS} == set(re.findall(r"^\| `(rb-[a-z]+)` \|", text, re.M))
 
 
-def test_the_readme_is_short_and_links_every_page() -> None:
+def test_the_readme_is_short_and_every_page_is_in_the_navigation() -> None:
     assert len(README.encode()) <= 10_000
     found = {path.name for path in (ROOT / "docs").glob("*.md")}
-    assert found == set(PAGES)
-    assert found - {"index.md"} == set(re.findall(r"^- \[.*\]\(docs/(.*?)\): ", README, re.M))
+    assert found == set(PAGES) and len(PAGES) == len(found)
+    named = set(re.findall(r"\(docs/([a-z-]+\.md)", README))
+    assert named and named <= found
+
+
+def test_a_page_that_answers_a_question_is_one_screen() -> None:
+    pages = [page for page in PAGES if page.startswith("how-")]
+    assert len(pages) >= 25
+    for page in pages:
+        text = (ROOT / "docs" / page).read_text("utf-8")
+        assert re.match(r"# .*\?\n", text) and blocks("sh", text) and len(text.splitlines()) <= 35, page
 
 
 def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
@@ -309,6 +328,14 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
     for text in pages.values():
         assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=\"(?:https?:)?//", text)
     assert "rb-arch --unique | rb-train" in pages["index.html"]
+    for name in tools.TOOLS:
+        text = html.unescape(pages[f"rb-{name}.html"] + pages["rbtools-options.html"])
+        options = [one for one in tools.tool(name).command.params if isinstance(one, click.Option)]
+        lacking = [one.opts[-1] for one in options if not one.hidden and one.opts[-1] not in text]
+        assert not lacking, f"rb-{name}.html lacks {', '.join(lacking)}"
+    for page, fields in (("record", schema.RECORD), ("record", schema.TRAIN), ("entry", schema.EVALS)):
+        assert all(f"<code>{field.name}</code>" in pages[f"rb-{page}.html"] for field in fields)
+    assert "<code>cert.linf.8</code>" in pages["metric-names.html"] and "141" in pages["rbtools.html"]
 
 
 # --- the examples of help texts and man pages -----------------------------------------------------
