@@ -26,6 +26,8 @@ class Bars(weightings.Composed):
 
     With --group the means of the groups, and lines for the standard deviations of their records. A metric as
     it is, in groups, is drawn by rb-plot box --metric NAME --group FIELD.
+
+    Needs the metrics of a score: those of rb-score, of --metric or of --preset.
     """
 
     name: ClassVar[str] = "bars"
