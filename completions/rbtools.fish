@@ -847,6 +847,7 @@ complete -c rb-plot -n '__rbtools_at "rb-plot"' -a leaderboard -d 'A page in one
 complete -c rb-plot -n '__rbtools_at "rb-plot"' -a report -d 'Write a report on one model, for a paper\'s appendix or a review: HTML in one file.'
 complete -c rb-plot -n '__rbtools_at "rb-plot"' -a corruptions -d 'Draw one image of a data set under corruptions, one, several with commas, or all.'
 complete -c rb-plot -n '__rbtools_at $__rbtools_73' -l version -d 'Show the version and exit; with -v those of Python, torch and the packages in use.'
+complete -c rb-plot -n '__rbtools_at "rb-plot"' -l list -d 'Print a line for each plot, what it shows and what it needs, and exit.'
 complete -c rb-plot -n '__rbtools_at $__rbtools_74' -s h -l help -d 'Show this message and exit.'
 complete -c rb-plot -n '__rbtools_at $__rbtools_74' -l help-all -d 'Explain the options too that --help only names, and exit.'
 complete -c rb-plot -n '__rbtools_at $__rbtools_75' -l width -x -d 'Width of the figure in inches; the column of a paper has some 3.3. [default: 6.5]'
