@@ -297,8 +297,11 @@ def test_outputs_agree_in_their_words_and_within_their_intervals(printed: str, s
 
 @pytest.mark.usefixtures("_files_of_a_user")
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown for _, shown in OUTPUTS[page])])
-def test_the_output_that_a_page_shows_is_what_its_commands_print(page: str) -> None:
+def test_the_output_that_a_page_shows_is_what_its_commands_print(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every line that is shown is printed, on all digits. A page that is no tutorial has `results.jsonl`."""
+    monkeypatch.setenv("COLUMNS", "200")
     if not page.startswith(("start-", "index.")):
         in_a_shell(commands(blocks("sh", README)[0])[0])
     for block, shown in OUTPUTS[page]:
