@@ -836,7 +836,7 @@ complete -c rb-plot -n '__rbtools_at "rb-plot"' -a scatter -d 'Two metrics again
 complete -c rb-plot -n '__rbtools_at "rb-plot"' -a curves -d 'A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and so on.'
 complete -c rb-plot -n '__rbtools_at "rb-plot"' -a ranks -d 'Metrics over records in order.'
 complete -c rb-plot -n '__rbtools_at "rb-plot"' -a heatmap -d 'Rank correlations between metrics, from records or from the output of rb-corr.'
-complete -c rb-plot -n '__rbtools_at "rb-plot"' -a bars -d 'Composite scores (see rb-score) of the best records, one bar for each weighting of the metrics.'
+complete -c rb-plot -n '__rbtools_at "rb-plot"' -a bars -d 'Values of --metric for the best records by the first one, with their 95 % intervals. With --weightings, --preset, --within or a weight in --metric, and without --metric: composite scores (see rb-score), one bar for each weighting of the metrics.'
 complete -c rb-plot -n '__rbtools_at "rb-plot"' -a radar -d 'Records around a circle: a spoke for each metric, scaled to [0, 1] over all records (1, outside, is the best), or for each weighting of the composite score where three or more are given.'
 complete -c rb-plot -n '__rbtools_at "rb-plot"' -a confidence -d 'Confidences of evaluations that were made with --detail: medians over records, and their middle 80 %.'
 complete -c rb-plot -n '__rbtools_at "rb-plot"' -a confusion -d 'Confusion matrices of evaluations that were made with --detail, summed over the records.'
