@@ -221,7 +221,7 @@ def check(command: str, shown: str) -> None:
     elif "--format junit" in command:
         assert shown.startswith("<?xml") and 'failures="0"' in shown
     elif "--format latex" in command:
-        assert shown.startswith("\\begin{tabular}")
+        assert "\n\\begin{tabular}" in shown
     elif "--format table" in command:
         assert re.search("^(rank|spearman|runs) ", shown, re.M)
     elif "--format md" in command:
