@@ -1,6 +1,6 @@
 """Lets a user's own scripts `import torchvision` where its operators cannot be loaded.
 
-`make setup` writes a line that imports this when Python starts, where torchvision would not be imported without it.
+`make setup` writes a line that imports this when Python starts, where torchvision needs it.
 """
 
 from __future__ import annotations
