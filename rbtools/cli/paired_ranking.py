@@ -75,6 +75,7 @@ def compared(
     """The field `paired` of each ranked line that has answers; the reference's only names itself."""
     chosen = ranking.reference
     assert chosen is not None
+    option = "--baseline" if choice.paired is None else "--paired"
     draws = bootstrap.BootstrapDraws(choice.bootstrap, choice.seed, per_image.shares)
     keys = [key.text for key in ranking.keys if key.text in (chosen.record.get("metrics") or {})]
     lines = [entry.record.text for group in ranking.groups for entry in group]
@@ -83,13 +84,13 @@ def compared(
     try:
         comparison = paired_records.PairedComparison(chosen.members, per_image.counted, draws, keys)
     except RbError as wrong:
-        raise UsageError(f"--paired: {wrong}") from None
+        raise UsageError(f"{option}: {wrong}") from None
     for line in others:
         members = ranking.members_of(line)
         try:
             lacking += not comparison.add(name_of(members[0]), members)
         except RbError as wrong:
-            screen.warn(f"--paired: {wrong} It is not compared.")
+            screen.warn(f"{option}: {wrong} It is not compared.")
     if lacking:
         screen.warn(
             f"{counted(lacking, 'record')} without answers of single images, not compared with the reference."

@@ -363,7 +363,7 @@ def _mark_bands(
             bootstrap.own_interval(record, key.text) or interval.value
             for record, interval in zip(entries[number], intervals, strict=True)
         ]
-        if choice.paired is None:
+        if choice.paired is None and not result.paired:
             bands = ranking.marked_bands(group, ends, key.higher)
         else:  # two models may differ for certain although their intervals overlap
             ranks = [

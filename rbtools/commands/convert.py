@@ -17,9 +17,10 @@ from rbtools.cli.per_image import AnswersReader
 from rbtools.cli.sink import RecordReader, counted
 from rbtools.cli.source import name_of, stop_if_strict, where
 from rbtools.errors import RbError, UsageError
-from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Format, Published, Unit
+from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Document, Format, Published, Unit
 from rbtools.formats.base import as_text
 from rbtools.formats.conversion_report import losses
+from rbtools.formats.written import Sender, WrittenOnly
 from rbtools.records import SCHEMA, dumps
 from rbtools.store.files import check_folder_of, user_output, write_all
 
@@ -65,6 +66,7 @@ def main(
       rb-convert prbench board.json | rb-rank --by acc
       rb-convert csv --write table.csv results.jsonl
       rb-convert csv --map 'pgd20.8=robust' table.csv
+      rb-convert hub --hub-license mit --write card results.jsonl
     """
     chosen: Format = shared.build(FORMATS, format, params)
     report = ConversionReport()
@@ -172,6 +174,14 @@ def _same(name: str, target: str) -> bool:
     return os.path.isfile(name) and os.path.isfile(target) and os.path.samefile(name, target)
 
 
+def _not_there(documents: list[Document], target: Path) -> list[Document]:
+    """The documents. Raises RbError if one is there: a README.md may be somebody's text."""
+    for document in documents:
+        if (target / document.path).exists():
+            raise RbError(f"{target / document.path} is there already. Name another folder with --write.")
+    return documents
+
+
 class _Writing:
     """Converts records to published files."""
 
@@ -201,7 +211,11 @@ class _Writing:
             elif target == "-":
                 for document in documents:
                     output.line(b"".join(document.content).rstrip(b"\n"))
+            elif isinstance(self.format, Sender):
+                self.format.send(units, target)
             else:
+                if isinstance(self.format, WrittenOnly) and not self.format.one_file:
+                    documents = _not_there(list(documents), Path(target))
                 write_all(Path(target), documents, hint="Name another place with --write.")
         finally:
             self.screen.clear()

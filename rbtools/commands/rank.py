@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from rbtools.cli import against, options, paired_ranking, shared
+from rbtools.cli.baseline import Baseline
 from rbtools.cli.option_parts import Part
 from rbtools.cli.rank_output import Ranking, RankOptions, image_answers, write
 from rbtools.cli.sink import (
@@ -46,9 +47,9 @@ _form_option = click.option(
     "--format",
     "form",
     default=None,
-    type=click.Choice((*FORMATS, "junit")),
-    help="How to write; junit: the assertions, for continuous integration.  [default: table on a terminal,"
-    " else jsonl]",
+    type=click.Choice((*FORMATS, *assertions.REPORTS)),
+    help="How to write; junit and sarif: the assertions, for continuous integration.  [default: table on a"
+    " terminal, else jsonl]",
 )
 
 _point_option = click.option(
@@ -147,6 +148,13 @@ class RankingOptions:
         flags=("--assert",),
     )
     assert_points: tuple[str, ...]
+    baseline: str | None = param(
+        None,
+        "The reference of --assert is the last accepted record, in this file or in the store (for each data"
+        " set, and LABEL). If all conditions hold, the first record takes its place; if there is none yet,"
+        " those with 'reference' hold.",
+        metavar="FILE|store[:LABEL]",
+    )
     against: str | None = param(
         None,
         "Put the published values of robustbench, prbench, jung2023 or nasrobbench201 beside ours; FILE as"
@@ -200,8 +208,13 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by acc --against robustbench --format table results.jsonl
       rb-rank --by acc --top 1 --assert 'point:acc > 0' --format junit results.jsonl
       rb-rank --by pgd20.8 --paired 1 --assert 'pgd20.8 >= reference - 1' results.jsonl
+      rb-rank --by acc --top 1 --baseline last.jsonl --assert 'point:acc >= reference - .1' results.jsonl
     """
-    choice, conditions = _choice(options), _conditions(options)
+    conditions = _conditions(options)
+    # A condition on the values themselves needs no answers of single images.
+    compares = options.paired is not None or any(one.relative and not one.point for one in conditions)
+    choice = _choice(options, compares)
+    baseline = None if options.baseline is None else Baseline(options.baseline, store)
     if conditions:  # without records the assertions fail, and the report says so
         source = dataclasses.replace(source, allow_empty=True)
     with shared.opened_output(source, screen) as output:
@@ -209,17 +222,23 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         ranking = _ranking(sink, choice, conditions, store)
         per_image = None
         if ranking is not None:
+            if baseline is not None:
+                ranking.reference = _last_accepted(baseline, ranking, screen)
             if choice.ci:
                 per_image = image_answers(ranking, store, screen)
-            if ranking.reference is not None and per_image is not None:
+            if ranking.reference is not None and per_image is not None and compares:
                 ranking.paired = paired_ranking.compared(
                     ranking, choice, per_image, raw=options.paired_raw, screen=screen
                 )
             if options.against is not None:
                 ranking.published = against.load(options.against, ranking.records(), screen)
-        passed = not conditions or _passes(ranking, conditions, choice.top, sink, options.form)
-        if ranking is not None and options.form != "junit":
+        passed = not conditions or _passes(
+            ranking, conditions, choice.top, sink, options.form, first=baseline is not None
+        )
+        if ranking is not None and options.form not in assertions.REPORTS:
             write(ranking, choice, options.shown, options.form, output, screen, per_image)
+        if baseline is not None and ranking is not None and passed and not sink.bad:
+            baseline.accept(_first_of(ranking), screen)
         sink.tell()
         if ranking is not None and ranking.missing:
             screen.say(f"{counted(ranking.missing, 'record')} without {ranking.keys[0].text}, ranked last.")
@@ -231,11 +250,36 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
     conditions = [
         assertions.assertion(text.removeprefix("point:"), point=text.startswith("point:")) for text in texts
     ]
-    if options.form == "junit" and not conditions:
-        raise UsageError("--format junit reports assertions, but none is given. Add --assert 'aa.8 >= .4'.")
-    if options.paired is None and any(one.relative for one in conditions):
-        raise UsageError("--assert: 'reference' is the record of --paired. Add --paired REFERENCE.")
+    if options.form in assertions.REPORTS and not conditions:
+        raise UsageError(
+            f"--format {options.form} reports assertions, but none is given. Add --assert 'aa.8 >= .4'."
+        )
+    if options.baseline is not None:
+        if not conditions:
+            raise UsageError("--baseline keeps what meets --assert. Add --assert 'aa.8 >= reference - .01'.")
+        if options.paired is not None or options.within is not None:
+            other = "--paired" if options.paired is not None else "--within"
+            raise UsageError(f"--baseline is the reference of one ranking. Leave out {other}.")
+    elif options.paired is None and any(one.relative for one in conditions):
+        raise UsageError(
+            "--assert: 'reference' is the record of --paired. Add --paired REFERENCE, or --baseline FILE."
+        )
     return conditions
+
+
+def _first_of(ranking: Ranking) -> dict[str, Any]:
+    """The best record. The baseline refuses --within, so that there is one group."""
+    return parse_again(ranking.groups[0][0].record.text)
+
+
+def _last_accepted(
+    baseline: Baseline, ranking: Ranking, screen: shared.Terminal
+) -> paired_ranking.PairedReference | None:
+    record = baseline.accepted(_first_of(ranking))
+    if record is None:
+        screen.say(f"there is no baseline in {baseline.place} yet: conditions with 'reference' hold.")
+        return None
+    return paired_ranking.PairedReference(record, None, [record])
 
 
 def _passes(
@@ -244,14 +288,18 @@ def _passes(
     top: int | None,
     sink: Sink,
     form: str | None,
+    *,
+    first: bool,
 ) -> bool:
-    """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML."""
+    """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML or as
+    SARIF. first: where there is no reference, each record is its own."""
     entries = [] if ranking is None else [entry for group in ranking.groups for entry in group[:top]]
     paired = {} if ranking is None else ranking.paired
     reference = ranking.reference.record if ranking is not None and ranking.reference is not None else None
+    own = {"reference": "none yet"} if first and reference is None else None
     named = []
     for text in (entry.record.text for entry in entries):
-        record = {**parse_again(text), "paired": paired.get(text)}
+        record = {**parse_again(text), "paired": paired.get(text, own)}
         named.append((name_of(record), record))
     results = assertions.verdicts(named, conditions, reference)
     if not named:
@@ -259,15 +307,15 @@ def _passes(
     if sink.failed:
         why = f"{counted(sink.failed, 'record')} failed before and cannot be judged."
         results += [assertions.Verdict("failed records", one.text, why) for one in conditions]
-    if form == "junit":
-        sink.output.line(assertions.to_junit(results).rstrip("\n").encode())
+    if form in assertions.REPORTS:
+        sink.output.line(assertions.REPORTS[form](results).rstrip("\n").encode())
     failures = [result for result in results if result.problem is not None]
     for failure in failures:
         sink.screen.error(f"{failure.record}: {failure.problem}")
     return not failures
 
 
-def _choice(options: RankingOptions) -> RankOptions:
+def _choice(options: RankingOptions, compares: bool) -> RankOptions:
     items = names(",".join(options.by), "--by") if options.by else []
     higher = None if options.lower is None else not options.lower
     if higher is not None and len(items) > 1:
@@ -291,13 +339,14 @@ def _choice(options: RankingOptions) -> RankOptions:
             raise UsageError(
                 "--against compares models, but --pivot and --aggregate by: merge them. Leave them out."
             )
-    if options.paired is not None and (lists["pivot"] or lists["group"]):
-        raise UsageError(
-            "--paired compares models, but --pivot and --aggregate by: merge them. Leave them out."
-        )
+    for option, given in (("--paired", options.paired), ("--baseline", options.baseline)):
+        if given is not None and (lists["pivot"] or lists["group"]):
+            raise UsageError(
+                f"{option} compares models, but --pivot and --aggregate by: merge them. Leave them out."
+            )
     if lists["pivot"] and lists["group"]:
         raise UsageError("--pivot and --aggregate by: both say what the rows are. Give one of them.")
-    ci = options.ci or options.paired is not None
+    ci = options.ci or compares
     if ci and any("class.min" in compiled(key.text, "--by").functions for key in keys):
         raise UsageError(
             "--ci and --paired: class.min has no rank intervals. Rank by another metric, or without."

@@ -11,6 +11,17 @@ from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.stream import Broken
 from rbtools.registry import Registry
 
-FORMATS = Registry("format", {"csv": "rbtools.formats.csv:CSV"}, group="formats", last=("csv",), closed=True)
+FORMATS = Registry(
+    "format",
+    {
+        "hub": "rbtools.formats.hub:Hub",
+        "mlflow": "rbtools.formats.mlflow:MLflow",
+        "parquet": "rbtools.formats.parquet_table:ParquetTable",
+        "csv": "rbtools.formats.csv:CSV",
+    },
+    group="formats",
+    last=("hub", "mlflow", "parquet", "csv"),
+    closed=True,
+)
 
 __all__ = ["FORMATS", "Bad", "Broken", "ConversionReport", "Document", "Format", "Published", "Unit"]

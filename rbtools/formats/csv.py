@@ -8,7 +8,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,6 +27,7 @@ FIELDS = ("dataset", "checkpoint")
 PREFIXES = ("arch.", "train.", "record.", "metrics.")
 TEXTS = ("dataset", "checkpoint", "arch.name", "arch.space", "arch.str", "train.method")
 IGNORED = "-"
+BESIDE = ("n", "low", "high")  # last words of columns beside a metric: its images, and its 95 % interval
 # Metrics that are shares of images, by their first word, unless the last word is another quantity.
 _ACCURACIES = frozenset("acc fgsm aa square fab fab-t corrupt pr probacc reported external".split())
 _OTHER = ("loss", "lip", "mce", "relative_mce")
@@ -58,7 +59,8 @@ class CSV:
 
     A column named dataset, checkpoint, arch.NAME, train.NAME or record.PATH is that field, any other one with
     numbers is a metric of that name; --map overrides that, --map '-' leaves a column out. Numbers may have a
-    percent sign, or be fractions such as 8/255. Texts that are neither are kept under "csv". An architecture
+    percent sign, or be fractions such as 8/255. METRIC.n, METRIC.low and METRIC.high beside METRIC are its
+    number of images and its 95 % interval. Texts that are neither are kept under "csv". An architecture
     is arch.index or arch.str of NAS-Bench-201, or arch.name. Reads row by row.
     """
 
@@ -114,13 +116,15 @@ class CSV:
         mapped = self._mapped()
         for header, cell in unit.items():
             column = mapped.get(header, CsvColumn(header))
+            if header not in mapped and _is_read_beside(header, unit, mapped):
+                continue  # `_metric` of the column before the last dot reads it
             if column.name == IGNORED or (column.field is None and not cell.strip()):
                 continue
             if column.field is not None:
                 if cell != "":
                     _put(record, column.field, _typed(cell, column.name))
             elif column.given or _is_number(cell):
-                self._metric(row, column, cell)
+                self._metric(row, column, cell, _measured(unit, header))
             else:
                 texts[header] = cell
         arch = record.pop("arch", None)
@@ -131,15 +135,17 @@ class CSV:
         ours = dataset_name(dataset) if known else dataset
         return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": texts})
 
-    def _metric(self, row: PublishedRow, column: CsvColumn, cell: str) -> None:
-        percent = True if column.percent else row.percent
-        if _in_scale(column.metric):
+    def _metric(self, row: PublishedRow, column: CsvColumn, cell: str, texts: Mapping[str, str]) -> None:
+        in_scale = _in_scale(column.metric)
+        percent = column.percent or (in_scale and row.percent)
+        measured = _numbers(texts, percent)
+        if in_scale:
             difference = metric_name.parse(metric_name.without_split(column.metric)).is_ge
-            (row.difference if difference else row.accuracy)(column.metric, cell, percent=percent)
+            (row.difference if difference else row.accuracy)(column.metric, cell, percent, **measured)
         elif column.percent:
-            row.ratio(column.metric, cell, percent=True)
+            row.ratio(column.metric, cell, True, **measured)
         else:
-            row.plain(column.metric, cell)
+            row.plain(column.metric, cell, **measured)
 
     def unit(self, record: Record) -> Any:
         back = {one.name: (header, one) for header, one in self._mapped().items()}
@@ -153,22 +159,22 @@ class CSV:
             if _got(constants, path) != value:
                 cells[back[name][0] if name in back else name] = _written(value, name)
         for metric in values.metrics:
-            plain = CsvColumn(metric).field is None and not metric.startswith("metrics.")
+            plain = not (is_field(metric) or metric.startswith("metrics.") or beside(metric, values.metrics))
             name = metric if plain else f"metrics.{metric}"
             header, column = back.get(name, (name, CsvColumn(name)))
             percent = column.percent or (self.scale == "percent" and _in_scale(metric))
             number = MetricValues(record, percent=percent).scaled(metric)
             if number is not None:
                 cells[header] = str(number)
+                for word, beside_it in _beside_of(values.entries.get(metric) or {}, percent):
+                    cells[f"{header}.{word}"] = beside_it
         return cells | {key: str(value) for key, value in own_part(record.get("csv")).items()}
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         rows = [unit.content for unit in units]
-        met = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
-        groups = ("dataset", "arch.", "train.", "checkpoint", "record.")
-        header = [name for start in groups for name in met if name.startswith(start)]
-        header += [name for name in met if not name.startswith(groups)]
-        yield Document("", _lines(header, rows, self._delimiter(), str if self.raw else sheet_cells.cell))
+        yield Document(
+            "", _lines(header_of(rows), rows, self._delimiter(), str if self.raw else sheet_cells.cell)
+        )
 
     def _text(self, cell: str) -> str:
         return cell if self.raw else sheet_cells.of_cell(cell)
@@ -199,6 +205,70 @@ class CSV:
                 )
             _put(record, path, _typed(value, name))
         return record
+
+
+def is_field(header: str) -> bool:
+    """Whether a column is a field of the record by its name."""
+    return CsvColumn(header).field is not None
+
+
+def beside(header: str, headers: Collection[str]) -> str | None:
+    """ "n", "low" or "high", if the column is that of a metric that has a column as well."""
+    metric, _, word = header.rpartition(".")
+    fits = word in BESIDE and metric in headers and not header.startswith("metrics.") and not is_field(metric)
+    return word if fits else None
+
+
+def _is_read_beside(header: str, unit: Mapping[str, str], mapped: Mapping[str, CsvColumn]) -> bool:
+    """Whether a cell is a number, or none, beside a metric that is read."""
+    if beside(header, unit) is None or not _is_number(unit[header] or "0"):
+        return False
+    metric = header.rpartition(".")[0]
+    column = mapped.get(metric, CsvColumn(metric))
+    read = column.field is None and column.name != IGNORED
+    return read and (column.given or not unit[metric].strip() or _is_number(unit[metric]))
+
+
+def header_of(rows: Iterable[Mapping[str, str]]) -> list[str]:
+    """The columns of rows: fields, then each metric with what is beside it."""
+    met = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+    groups = ("dataset", "arch.", "train.", "checkpoint", "record.")
+    header = [name for start in groups for name in met if name.startswith(start)]
+    there = set(met)
+    for name in met:
+        if not name.startswith(groups) and beside(name, there) is None:
+            header.append(name)
+            extra = [f"{name}.{word}" for word in BESIDE]
+            header += [one for one in extra if one in there and beside(one, there)]
+    return header
+
+
+def _measured(unit: Mapping[str, str], header: str) -> dict[str, str]:
+    """The cells beside a metric's."""
+    found = {word: unit.get(f"{header}.{word}", "") for word in BESIDE}
+    return {word: cell for word, cell in found.items() if cell.strip() and _is_number(cell)}
+
+
+def _numbers(texts: Mapping[str, str], percent: bool) -> dict[str, Any]:
+    """n and ci95 of an entry, from the cells beside its metric."""
+    read: dict[str, Any] = {}
+    with contextlib.suppress(numbers.NoNumber):
+        n = numbers.number(texts.get("n", ""))
+        read |= {} if n is None or n.value != int(n.value) else {"n": int(n.value)}
+        ends = [numbers.number(texts.get(word, ""), percent=percent) for word in ("low", "high")]
+        found = [end.value for end in ends if end is not None]
+        read |= {"ci95": found} if len(found) == 2 else {}
+    return read
+
+
+def _beside_of(entry: Mapping[str, Any], percent: bool) -> Iterator[tuple[str, str]]:
+    """The cells beside a metric's: (n, low or high, cell)."""
+    if type(n := entry.get("n")) is int:
+        yield "n", str(n)
+    ends = entry.get("ci95")
+    if isinstance(ends, list) and len(ends) == 2 and all(type(end) in (int, float) for end in ends):
+        for word, end in zip(("low", "high"), ends, strict=True):
+            yield word, str(numbers.printed(end, percent=percent))
 
 
 def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:

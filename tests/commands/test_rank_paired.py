@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from rbtools.proportions import wilson
-from rbtools.records import answers
+from rbtools.records import answers, dumps
 from rbtools.scoring import paired
 from tests import runner
 from tests.runner import Record, one, records
@@ -320,3 +321,54 @@ def test_without_classes_or_answers_a_sentence_says_what_gives_them() -> None:
     assert "warning: a pgd seed 0: The record lacks the classes of its images." in result.stderr
     result = run("--per-class pgd20.8", bare("bare"))
     assert result.exit_code == 2 and "no answers of single images for pgd20.8. --per-image" in result.stderr
+
+
+GATE = "--assert 'pgd20.8 >= reference - .02' --format jsonl"
+
+
+@pytest.mark.parametrize("place", ["last.jsonl", "store", "store:nightly"])
+def test_the_baseline_is_the_last_accepted_record(place: str) -> None:
+    gate = f"{GATE} --baseline {place} --store kept"
+    first = run(gate, model("base", BASE))
+    assert first.exit_code == 0 and "no baseline" in first.stderr, first.stderr
+    assert "is now base pgd seed 0" in first.stderr and "paired" not in one(first)
+    worse = run(gate, model("worse", changed(0, 60)))
+    assert worse.exit_code == 1 and "does not hold" in worse.stderr and "is now" not in worse.stderr
+    better = run(gate, model("better", changed(15, 1)), model("close", changed(3, 1)))
+    assert better.exit_code == 0 and "is now better" in better.stderr, better.stderr
+    assert [found["paired"]["reference"] for found in records(better)] == ["base pgd seed 0"] * 2
+    # The better one is the reference of the next.
+    assert (
+        "base pgd seed 0: pgd20.8 >= reference - .02 does not hold" in run(gate, model("base", BASE)).stderr
+    )
+    if place == "last.jsonl":
+        assert json.loads(Path(place).read_text())["arch"]["name"] == "better"
+    if place == "store:nightly":  # another label has its own, another data set as well
+        assert "no baseline" in run(f"{GATE} --baseline store:weekly --store kept", THREE[0]).stderr
+        assert "no baseline" in run(gate, {**THREE[0], "dataset": "other"}).stderr
+
+
+def test_a_failed_condition_leaves_no_first_baseline() -> None:
+    failed = run("--baseline last.jsonl --assert 'pgd20.8 >= .9'", model("base", BASE))
+    assert failed.exit_code == 1 and not Path("last.jsonl").exists()
+
+
+def test_a_baseline_without_answers_serves_conditions_on_values() -> None:
+    gate = "--baseline last.jsonl --assert 'point:pgd20.8 >= reference - .01'"
+    assert run(gate, bare("first")).exit_code == run(gate, bare("second")).exit_code == 0
+    paired = run(gate.replace("point:", ""), bare("third"))
+    assert paired.exit_code == 2 and "--baseline: " in paired.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["", "--paired 1 --assert 'acc >= 0'", "--within dataset --assert 'acc >= 0'"]
+)
+def test_a_baseline_is_the_reference_of_one_gate(words: str) -> None:
+    result = run(f"--baseline last.jsonl {words}", model("base", BASE))
+    assert result.exit_code == 2 and "--baseline" in result.stderr
+
+
+def test_a_baseline_of_two_records_or_in_no_folder_is_refused() -> None:
+    Path("two.jsonl").write_bytes(b"\n".join(map(dumps, THREE[:2])))
+    assert "holds 2 records" in run(f"{GATE} --baseline two.jsonl", THREE[0]).stderr
+    assert run(f"{GATE} --baseline nowhere/last.jsonl", THREE[0]).exit_code == 2

@@ -186,6 +186,17 @@ def set_by_latex(source: str) -> str:
     return printed
 
 
+def test_a_data_set_that_is_a_path_is_shown_by_its_last_part() -> None:
+    at = {
+        "imagefolder:/home/me/photos/": "photos",
+        "npz:a.npz": "a.npz",
+        "cifar10:classes=A/B": "cifar10:classes=A/B",
+    }
+    for name, shown in at.items():
+        (row,) = table_of({**record("c_1", acc=0.5), "dataset": name}).rows
+        assert shown in [cell.value for cell in row]
+
+
 @given(words)
 def test_latex_reads_back(found: str) -> None:
     escaped = render.latex(found)

@@ -107,17 +107,17 @@ class RobustBench:
             row.accuracy("reported", fields.get("reported"), split="test")
             taken |= {**CORRUPTIONS, **MCE, "reported": "reported"}
         else:
-            eps = _distance(fields.get("eps"), norm)
+            eps = distance(fields.get("eps"), norm)
             if norm == "linf" and eps == ROUNDED:
                 report.note(
                     "a model was attacked at 0.031; its metric is aa.8, and evals has the distance", where
                 )
             at: Record = {"norm": norm, "eps": eps, "split": "test"}
-            row.accuracy(_name("aa", eps, norm), fields.get("autoattack_acc"), attack="aa", **at)
+            row.accuracy(attack_metric("aa", eps, norm), fields.get("autoattack_acc"), attack="aa", **at)
             for key in ("reported", "external"):
-                row.accuracy(_name(key, eps, norm), fields.get(key), **at)
-            taken |= {key: _name(key, eps, norm) for key in ("reported", "external")}
-            taken["autoattack_acc"] = _name("aa", eps, norm)
+                row.accuracy(attack_metric(key, eps, norm), fields.get(key), **at)
+            taken |= {key: attack_metric(key, eps, norm) for key in ("reported", "external")}
+            taken["autoattack_acc"] = attack_metric("aa", eps, norm)
         arch = _arch(fields.get("architecture"), ours)
         # Fields that the record already has are left out; an empty text is no number, and is kept.
         said = {"dataset": ours, "architecture": _published(arch)}
@@ -155,9 +155,9 @@ class RobustBench:
         else:
             eps = over.pop("eps", None) or _eps_of(values, threat)
             fields["eps"] = eps
-            place = _distance(eps, norm)
-            metrics = {"autoattack_acc": _name("aa", place, norm)}
-            metrics |= {key: _name(key, place, norm) for key in ("reported", "external")}
+            place = distance(eps, norm)
+            metrics = {"autoattack_acc": attack_metric("aa", place, norm)}
+            metrics |= {key: attack_metric(key, place, norm) for key in ("reported", "external")}
         fields |= {key: text for key, metric in metrics.items() if (text := _text(values.scaled(metric)))}
         fields = {**over, **{key: value for key, value in fields.items() if value is not None}}
         known = {key: fields.pop(key) for key in ORDER if key in fields}
@@ -183,7 +183,7 @@ def _threat(path: PurePath, fields: Record) -> str:
     if any(key in fields for key in (*CORRUPTIONS, *MCE)):
         return "corruptions"
     if "autoattack_acc" in fields:
-        return "Linf" if _distance(fields.get("eps"), "linf") < 0.2 else "L2"
+        return "Linf" if distance(fields.get("eps"), "linf") < 0.2 else "L2"
     listed = ", ".join(map(str, list(fields)[:8])) or "nothing"
     raise RbError(
         f"It has neither autoattack_acc nor corruptions_acc (it has: {listed}). Expected a file of"
@@ -203,7 +203,7 @@ def _threat_of(values: MetricValues) -> str:
     )
 
 
-def _distance(raw: object, norm: str) -> float:
+def distance(raw: object, norm: str) -> float:
     """A distance as RobustBench writes it. Raises RbError."""
     try:
         return numbers.distance(raw, norm)
@@ -213,7 +213,7 @@ def _distance(raw: object, norm: str) -> float:
         ) from None
 
 
-def _name(stem: str, eps: float, norm: str) -> str:
+def attack_metric(stem: str, eps: float, norm: str) -> str:
     eps = 8 / 255 if norm == "linf" and eps == ROUNDED else eps
     return metric_name.attack_name(stem if norm == "linf" else f"{stem}.l2", eps, norm)
 

@@ -1,0 +1,58 @@
+"""The last accepted record of `rb-rank --baseline`, in a file or in the store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rbtools.cli import streams
+from rbtools.cli.source import name_of
+from rbtools.cli.terminal import Terminal
+from rbtools.errors import RbError, UsageError
+from rbtools.records import dumps
+from rbtools.store import Store, digest
+from rbtools.store.files import check_folder_of, user_output
+
+Record = dict[str, Any]
+STORE = "store"
+_OF_A_RANKING = ("rank", "band", "rank_ci95", "ranking", "pareto", "paired", "published", "per_class")
+
+
+class Baseline:
+    """Where the last accepted record is: a file, or `store`, where each data set and label has its own."""
+
+    def __init__(self, place: str, store: str) -> None:
+        name, _, self.label = place.partition(":")
+        self.store = Store(store) if name == STORE else None
+        self.place = place
+        if self.store is None:
+            check_folder_of(Path(place))
+
+    def accepted(self, ranked: Record) -> Record | None:
+        """The accepted record, of the data set of the ranked one; None if there is none yet."""
+        if self.store is not None:
+            found = self.store.result(digest(self._key(ranked)))
+            return found if isinstance(found, dict) else None
+        if not os.path.exists(self.place):
+            return None
+        try:
+            return streams.of_command().one_record(self.place, "compare with")
+        except RbError as wrong:
+            raise UsageError(f"--baseline: {wrong}") from None
+
+    def accept(self, ranked: Record, screen: Terminal) -> None:
+        """Keep the record in place of the last one. Raises RbError if it cannot be written."""
+        record = {name: value for name, value in ranked.items() if name not in _OF_A_RANKING}
+        if self.store is not None:
+            key, about = self._key(ranked), {"arch": record["arch"]}
+            self.store.keep_result(digest(key), key, record, about)
+            if self.store.trouble:
+                raise RbError(f"--baseline: {self.store.trouble}")
+        else:
+            with user_output(Path(self.place).absolute(), hint="Name another file.") as stream:
+                stream.write(dumps(record) + b"\n")
+        screen.say(f"the baseline in {self.place} is now {name_of(record)}.")
+
+    def _key(self, ranked: Record) -> Record:
+        return {"kind": "baseline", "dataset": ranked.get("dataset"), "label": self.label}

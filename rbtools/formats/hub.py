@@ -1,0 +1,156 @@
+"""A model card of the Hugging Face Hub, and its file of evaluation results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import yaml
+
+from rbtools.errors import RbError
+from rbtools.formats.base import Document, Record, Unit
+from rbtools.formats.conversion_report import ConversionReport
+from rbtools.formats.written import WrittenOnly, model_name, numbers_of, settings_of, text_of
+from rbtools.registry import param
+
+# Ids of data sets on the Hub.
+DATASETS = {
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+    "svhn": "ufldl-stanford/svhn",
+    "mnist": "ylecun/mnist",
+    "tinyimagenet": "zh-plus/tiny-imagenet",
+    "imagenet": "ILSVRC/imagenet-1k",
+}
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_TASK = {"type": "image-classification", "name": "Image classification"}
+
+
+class HubPage(NamedTuple):
+    """A record's part of a card: the model's name, the data set, and the record as far as it is there."""
+
+    model: str
+    dataset: str
+    expressed: Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub(WrittenOnly):
+    """A model's page on the Hugging Face Hub: a folder with README.md and .eval_results/MODEL.yaml.
+
+    README.md is a model card: its front matter has each metric under "model-index" with n, interval and
+    settings in "args", its text is a table. The other file has the metrics once more, as the Hub's
+    leaderboards of data sets read them: each metric is a task of the data set. The Hub shows those of tasks
+    that the data set's own eval.yaml lists. One record, of one model. Files that are there are not replaced.
+    """
+
+    name: ClassVar[str] = "hub"
+    version: ClassVar[int] = 1
+    one_file: ClassVar[bool] = False
+
+    hub_dataset: str = param(
+        "", "Id of the data set on the Hub, such as uoft-cs/cifar10; known for published ones.", metavar="ID"
+    )
+    hub_license: str = param("", "License of the model, such as mit.", metavar="NAME")
+
+    def unit(self, record: Record) -> Any:
+        metrics, name = numbers_of(record), model_name(record)
+        evals = [
+            {"metric": metric, "value": value, **settings_of(record, metric)}
+            for metric, value in metrics.items()
+        ]
+        dataset, method = text_of(record, "dataset"), text_of(record, "train", "method")
+        kept: Record = {"arch": {"name": text_of(record, "arch", "name")}, "dataset": dataset}
+        kept |= {"train": {"method": method}} if method else {}
+        return HubPage(name, dataset, {**kept, "metrics": metrics, "evals": evals})
+
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
+        unit, *others = units
+        if others:
+            raise RbError(
+                f"A page of the Hub is of one model, and {1 + len(others)} records came in. Choose one:"
+                " rb-rank --top 1."
+            )
+        card: HubPage = unit.content
+        yield Document("README.md", [self._card(card).encode()])
+        dataset = self.hub_dataset or DATASETS.get(card.dataset, card.dataset)
+        if not _ID.fullmatch(dataset):
+            report.note(
+                "the data set has no known id on the Hub, so .eval_results is not written; name it by"
+                " --hub-dataset",
+                unit.where,
+            )
+            return
+        name = re.sub(r"[^\w.-]", "_", card.model)
+        yield Document(f".eval_results/{name}.yaml", [_yaml(_results(card, dataset)).encode()])
+
+    def _card(self, card: HubPage) -> str:
+        of_data = {
+            "type": self.hub_dataset or DATASETS.get(card.dataset, card.dataset or "unknown"),
+            "name": card.dataset or "unknown",
+        }
+        results = [
+            {
+                "task": _TASK,
+                "dataset": of_data | {"split": str(entry.get("split", "test"))},
+                "metrics": [
+                    {
+                        "type": "accuracy" if entry["metric"] == "acc" else entry["metric"],
+                        "value": entry["value"],
+                        "name": entry["metric"],
+                        "args": {
+                            key: value
+                            for key, value in entry.items()
+                            if key not in ("metric", "value", "split")
+                        },
+                    }
+                ],
+            }
+            for entry in card.expressed["evals"]
+        ]
+        front = {
+            **({"license": self.hub_license} if self.hub_license else {}),
+            "pipeline_tag": "image-classification",
+            "tags": ["adversarial-robustness"],
+            "model-index": [{"name": card.model, "results": results}],
+        }
+        return f"---\n{_yaml(front)}---\n\n# {_cell(card.model)}\n\n{_table(card)}"
+
+
+def _table(card: HubPage) -> str:
+    """The metrics as a table in Markdown."""
+    lines = [f"Robustness on {_cell(card.dataset or 'an unnamed data set')}, as shares of its test images.\n"]
+    lines += ["| metric | value | 95 % interval | images |", "|---|---:|---:|---:|"]
+    for entry in card.expressed["evals"]:
+        ends, n = entry.get("ci95"), entry.get("n")
+        interval = (
+            "to".join(f" {end:.4g} " for end in ends) if isinstance(ends, list) and len(ends) == 2 else " "
+        )
+        lines.append(f"| {_cell(entry['metric'])} | {entry['value']:.4g} |{interval}| {_cell(n or '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    """A text in Markdown: no mark of a table, of HTML or of a link counts."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(str(value).split()))
+
+
+def _results(card: HubPage, dataset: str) -> list[Record]:
+    """A result for each metric."""
+    results = []
+    for entry in card.expressed["evals"]:
+        notes = []
+        if type(entry.get("n")) is int:
+            notes.append(f"{entry['n']} images")
+        if isinstance(ends := entry.get("ci95"), list) and len(ends) == 2:
+            notes.append(f"95 % interval {ends[0]:.4g} to {ends[1]:.4g}")
+        result: Record = {"dataset": {"id": dataset, "task_id": entry["metric"]}, "value": entry["value"]}
+        results.append(result | ({"notes": ", ".join(notes)} if notes else {}))
+    return results
+
+
+def _yaml(value: object) -> str:
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000)
+    return text

@@ -1,0 +1,125 @@
+"""Runs of MLflow, in a folder or on a tracking server, through MLflow's own client."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError
+from rbtools.formats.base import Document, Record, Unit
+from rbtools.formats.conversion_report import ConversionReport
+from rbtools.formats.written import WrittenOnly, model_name, numbers_of, settings_of, text_of
+from rbtools.registry import param
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_LONGEST = 6000  # characters of a parameter's value
+_NO_NAME = re.compile(r"[^\w\-. :/]")
+_RESULTS = ("metrics", "evals", "checksums", "schema")
+
+
+class MLflowRun(NamedTuple):
+    """A run: its name, and the whole record."""
+
+    name: str
+    expressed: Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLflow(WrittenOnly):
+    """Runs of MLflow, one for each record: PATH is a folder (mlruns), or http(s)://... of a tracking server.
+
+    A run has the metrics of its record, with n and the ends of the interval as METRIC.n, METRIC.low and
+    METRIC.high, its other fields as parameters (arch.name, train.method ...), data set and checkpoint as
+    tags, and the whole record as the artifact record.json. Needs the extra "mlflow".
+    """
+
+    name: ClassVar[str] = "mlflow"
+    version: ClassVar[int] = 1
+    one_file: ClassVar[bool] = False
+
+    experiment: str = param("rbtools", "Experiment of the runs.", metavar="NAME")
+
+    def unit(self, record: Record) -> Any:
+        numbers_of(record)
+        return MLflowRun(model_name(record), record)
+
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
+        return iter(())  # `send` keeps them
+
+    def send(self, units: Iterable[Unit], target: str) -> None:
+        client = _client(target)
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = client.get_experiment_by_name(self.experiment)
+            experiment = client.create_experiment(self.experiment) if found is None else found.experiment_id
+            for unit in units:
+                _keep(client, experiment, unit.content)
+        except (MlflowException, OSError) as wrong:
+            reason = " ".join(str(wrong).split())[:300]
+            raise RbError(f"MLflow cannot keep the runs in {target}: {reason}") from None
+
+
+def _client(target: str) -> MlflowClient:
+    # Its folders are no longer extended, and have to be asked for. It reports its use unless told not to.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    try:
+        from mlflow import MlflowClient
+    except ImportError:
+        raise RbError(
+            "mlflow needs the package mlflow-skinny. MLflowRun pip install 'rbtools[mlflow]'."
+        ) from None
+    is_server = target.startswith(("http://", "https://"))
+    return MlflowClient(tracking_uri=target if is_server else Path(target).absolute().as_uri())
+
+
+def _keep(client: MlflowClient, experiment: str, run: MLflowRun) -> None:
+    from mlflow.entities import Metric, Param, RunTag
+
+    record = run.expressed
+    tags = {"dataset": text_of(record, "dataset"), "checkpoint": text_of(record, "checkpoint")}
+    made = client.create_run(experiment, run_name=run.name, tags={k: v for k, v in tags.items() if v})
+    key = made.info.run_id
+    numbers = [
+        Metric(_NO_NAME.sub("_", name), value, made.info.start_time, 0)
+        for name, value in _metrics(record).items()
+    ]
+    params = [
+        Param(_NO_NAME.sub("_", name), str(value)[:_LONGEST])
+        for name, value in _fields({name: part for name, part in record.items() if name not in _RESULTS})
+    ]
+    # The most that a server takes at once.
+    for at in range(0, len(numbers), 1000):
+        client.log_batch(key, metrics=numbers[at : at + 1000])
+    for at in range(0, len(params), 100):
+        client.log_batch(key, params=params[at : at + 100])
+    client.log_batch(key, tags=[RunTag("rbtools.schema", str(record.get("schema")))])
+    client.log_dict(key, record, "record.json")
+    client.set_terminated(key)
+
+
+def _metrics(record: Record) -> dict[str, float]:
+    """The metrics, and what is beside them; a metric of such a name comes first."""
+    metrics, extra = numbers_of(record), {}
+    for name in metrics:
+        settings = settings_of(record, name)
+        if type(n := settings.get("n")) is int:
+            extra[f"{name}.n"] = float(n)
+        if isinstance(ends := settings.get("ci95"), list) and len(ends) == 2:
+            extra |= {f"{name}.low": float(ends[0]), f"{name}.high": float(ends[1])}
+    return {name: float(value) for name, value in (extra | metrics).items()}
+
+
+def _fields(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, dict):
+            yield from _fields(item, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", item

@@ -1,0 +1,257 @@
+"""Formats that are only written: a page of the Hub, runs of MLflow, a claim for RobustBench."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
+
+from rbtools.errors import RbError
+from rbtools.formats import FORMATS, Published
+from rbtools.formats.conversion_report import ConversionReport
+from tests import runner
+from tests.formats import reading
+
+Record = dict[str, Any]
+ACC = {"metric": "acc", "value": 0.85, "n": 100, "ci95": [0.77, 0.91], "split": "test"}
+AA = {"metric": "aa.8", "value": 0.5, "n": 100, "ci95": [0.4, 0.6], "attack": "aa", "norm": "linf"}
+AA |= {"eps": 8 / 255, "version": "standard", "answers": {"right": "AA=="}}
+
+
+def model(name: str = "resnet18", **more: Any) -> Record:
+    return runner.model(
+        name, ACC, AA, **{"dataset": "cifar10", "train": {"method": "pgd", "seed": 1}, **more}
+    )
+
+
+def convert(name: str, words: str, *given: Record) -> Any:
+    return runner.run("convert", f"{name} {words}", given)
+
+
+# --- hub ------------------------------------------------------------------------------------------
+
+
+def test_a_card_is_what_the_hubs_own_client_reads() -> None:
+    result = convert("hub", "--hub-license mit --write page", model())
+    assert result.exit_code == 0, result.stderr
+    card = ModelCard.load("page/README.md")
+    assert card.data.license == "mit" and card.data.model_name == "resnet18-pgd-s1"
+    acc, robust = card.data.eval_results
+    assert (acc.dataset_type, acc.metric_type, acc.metric_value) == ("uoft-cs/cifar10", "accuracy", 0.85)
+    assert (robust.metric_name, robust.metric_value, robust.dataset_split) == ("aa.8", 0.5, "test")
+    assert robust.metric_args == {
+        "n": 100, "ci95": [0.4, 0.6], "attack": "aa", "norm": "linf", "eps": 8 / 255, "version": "standard"
+    }  # fmt: skip
+    assert "| aa.8 | 0.5 | 0.4 to 0.6 | 100 |" in card.text
+    entries = parse_eval_result_entries(
+        yaml.safe_load(Path("page/.eval_results/resnet18-pgd-s1.yaml").read_text())
+    )
+    assert [(one.dataset_id, one.task_id, one.value) for one in entries] == [
+        ("uoft-cs/cifar10", "acc", 0.85), ("uoft-cs/cifar10", "aa.8", 0.5)
+    ]  # fmt: skip
+    assert entries[1].notes == "100 images, 95 % interval 0.4 to 0.6"
+    # What is not on the page is named.
+    assert "not expressed in hub, details of evals (and how often): answers.right (1)." in result.stderr
+
+
+def test_a_data_set_without_an_id_has_only_the_card() -> None:
+    result = convert("hub", "--write page", model(dataset="npz:mine.npz"))
+    assert result.exit_code == 0 and "by --hub-dataset" in result.stderr
+    assert [path.name for path in Path("page").iterdir()] == ["README.md"]
+    assert convert("hub", "--hub-dataset me/mine --write other", model(dataset="npz:mine.npz")).exit_code == 0
+    (found,) = Path("other/.eval_results").iterdir()
+    assert yaml.safe_load(found.read_text())[0]["dataset"] == {"id": "me/mine", "task_id": "acc"}
+
+
+def test_names_are_texts_in_yaml_and_markdown_whatever_they_are() -> None:
+    name = "a: [b]\n---\n| <script> `x` {y}"
+    assert convert("hub", "--write page", model(name)).exit_code == 0
+    card = ModelCard.load("page/README.md")
+    assert card.data.model_name == f"{name}-pgd-s1"
+    assert "<script>" not in card.text.replace(r"\<script", "") and "\n| \\<" not in card.text
+    assert len(list(Path("page/.eval_results").iterdir())) == 1
+
+
+def test_a_page_is_of_one_model_and_replaces_nothing() -> None:
+    result = convert("hub", "--write page", model(), model("vgg16"))
+    assert result.exit_code == 2 and "rb-rank --top 1" in result.stderr and not Path("page").exists()
+    Path("page").mkdir()
+    Path("page/README.md").write_text("mine")
+    result = convert("hub", "--write page", model())
+    assert result.exit_code == 2 and "is there already" in result.stderr
+    assert Path("page/README.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["hub", "mlflow", "robustbench-claim"])
+def test_what_is_only_written_says_so_and_needs_metrics(name: str) -> None:
+    chosen = FORMATS.build(name)
+    with pytest.raises(RbError, match="is written, not read"):
+        chosen.units(Published(None, "-"), ConversionReport())
+    result = convert(name, "--write out", {"schema": 1, "arch": {"name": "x"}, "dataset": "d"})
+    assert result.exit_code == 1 and result.stderr.count("record") >= 1 and not Path("out").exists()
+
+
+# --- MLflow ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    from mlflow import MlflowClient
+
+    return lambda: MlflowClient(tracking_uri=Path("mlruns").absolute().as_uri())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_mlflows_client_reads_the_runs_back(client: Any, tmp_path: Path) -> None:
+    given = [model(), model("vgg16", checkpoint="sha256:ab")]
+    result = convert("mlflow", "--experiment robust --write mlruns", *given)
+    assert result.exit_code == 0 and result.stderr == "", result.stderr
+    assert (
+        convert("mlflow", "--experiment robust --write mlruns", model("vit-s")).exit_code == 0
+    )  # one more run
+    kept = client()
+    experiment = kept.get_experiment_by_name("robust").experiment_id
+    runs = {run.info.run_name: run for run in kept.search_runs([experiment])}
+    assert set(runs) == {"resnet18-pgd-s1", "vgg16-pgd-s1", "vit-s-pgd-s1"}
+    run = runs["vgg16-pgd-s1"]
+    assert run.info.status == "FINISHED" and run.data.tags["checkpoint"] == "sha256:ab"
+    assert run.data.metrics == {
+        "acc": 0.85, "acc.n": 100, "acc.low": 0.77, "acc.high": 0.91,
+        "aa.8": 0.5, "aa.8.n": 100, "aa.8.low": 0.4, "aa.8.high": 0.6,
+    }  # fmt: skip
+    assert run.data.params["train.seed"] == "1" and run.data.params["arch.name"] == "vgg16"
+    record = kept.download_artifacts(run.info.run_id, "record.json", str(tmp_path))
+    assert json.loads(Path(record).read_text())["metrics"] == given[1]["metrics"]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_server_that_refuses_is_an_error_with_its_reason(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = json.dumps({"error_code": "PERMISSION_DENIED", "message": "not for you"}).encode()
+            self.send_response(403)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Server)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        result = convert("mlflow", f"--write http://127.0.0.1:{server.server_port}", model())
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert result.exit_code == 2 and "not for you" in result.stderr and result.stderr.count("\n") == 1
+    assert "/api/2.0/mlflow/experiments/get-by-name" in asked[0]
+
+
+def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    result = convert("mlflow", "--write mlruns", model())
+    assert result.exit_code == 2 and "rbtools[mlflow]" in result.stderr and not Path("mlruns").exists()
+
+
+# --- RobustBench ----------------------------------------------------------------------------------
+
+
+def test_a_claim_has_what_the_maintainers_ask_for() -> None:
+    words = "--title T --url https://x --authors A --code https://y --extra-data false --write claim.md"
+    result = convert(
+        "robustbench-claim", words, model(), model("wrn-28-10", arch={"space": "zoo", "name": "wrn-28-10"})
+    )
+    assert result.exit_code == 0, result.stderr
+    lines = Path("claim.md").read_text().splitlines()
+    assert "- **Paper Title**: T" in lines and "## Model 2" in lines
+    for line in (
+        "- **Dataset**: cifar10",
+        "- **Threat Model**: Linf",
+        "- **eps**: 8/255",
+        "- **Clean accuracy**: 85 (100 images, 95 % interval 77.00 to 91.00)",
+        "- **Robust accuracy**: 50 (100 images, 95 % interval 40.00 to 60.00)",
+        "- **Additional data**: false",
+        "- **Evaluation method**: AutoAttack, standard (rbtools, aa.8)",
+        "- **Checkpoint and code**: https://y",
+    ):
+        assert lines.count(line) == 2, line
+    assert "- **Architecture**: WideResNet-28-10" in lines
+
+
+def test_a_claim_about_corruptions_has_no_eps_and_one_without_a_robust_metric_is_none() -> None:
+    mean = {"metric": "corrupt.mean", "value": 0.7}
+    told = reading.texts("robustbench-claim", [runner.model("x", ACC, mean, dataset="cifar10")])[""]
+    assert (
+        "**Threat Model**: Common Corruptions\n- **eps**: N/A" in told and "**Robust accuracy**: 70\n" in told
+    )
+    result = convert("robustbench-claim", "--write claim.md", runner.model("x", ACC, dataset="cifar10"))
+    assert result.exit_code == 1 and "rb-attack aa" in result.stderr and not Path("claim.md").exists()
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "csv --scale percent"])
+def test_n_and_intervals_are_columns_beside_a_metric_and_come_back(name: str) -> None:
+    odd = {"metric": "acc.n", "value": 0.25}  # a metric that is called like such a column
+    given = [
+        runner.model("x", ACC, AA, odd, dataset="cifar10"),
+        runner.model("y", {"metric": "acc", "value": 0.5}),
+    ]
+    result = convert(name, "--write table", *given)
+    assert result.exit_code == 0, result.stderr
+    assert "ci95" not in result.stderr
+    first, second = runner.records(runner.run("convert", f"{name} table"))
+    assert first["metrics"] == given[0]["metrics"] and second["metrics"] == given[1]["metrics"]
+    for wanted in (ACC, AA):
+        entry = runner.entry(first, str(wanted["metric"]))
+        assert (entry["n"], entry["ci95"]) == (wanted["n"], wanted["ci95"])
+    assert "n" not in runner.entry(second, "acc") and first.get("csv", {}) == {}
+
+
+def test_the_columns_of_parquet_have_types() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert (
+        convert(
+            "parquet", "--write t.parquet", model(), runner.model("y", {"metric": "acc", "value": 0.5})
+        ).exit_code
+        == 0
+    )
+    schema = {field.name: str(field.type) for field in parquet.read_schema("t.parquet")}
+    assert list(schema)[-8:] == [f"{m}{end}" for m in ("acc", "aa.8") for end in ("", ".n", ".low", ".high")]
+    assert (schema["acc"], schema["acc.n"], schema["aa.8.low"], schema["train.method"]) == (
+        "double", "int64", "double", "string"
+    )  # fmt: skip
+    assert parquet.read_table("t.parquet").column("acc.n").to_pylist() == [100, None]
+
+
+def test_columns_beside_what_is_no_metric_are_metrics_or_texts() -> None:
+    reading.put("table.csv", "arch.name,acc,Notes,Notes.n,acc.low,acc.n\nx,0.5,fine,3,0.4,many\n")
+    (record,) = reading.read("csv", "table.csv")
+    assert record["metrics"] == {"acc": 0.5, "Notes.n": 3.0}
+    assert record["csv"] == {"Notes": "fine", "acc.n": "many"} and "ci95" not in record["evals"][0]
+
+
+def test_what_is_no_parquet_is_an_error_of_one_line() -> None:
+    pytest.importorskip("pyarrow")
+    reading.put("table", b"PAR1 and more")
+    result = runner.run("convert", "parquet table")
+    assert result.exit_code == 1 and "is no Parquet file" in result.stderr and result.stderr.count("\n") == 1
