@@ -193,7 +193,7 @@ def _between_rooms(room: str, other: str) -> str | None:
     return None
 
 
-# Modules beside the rooms that may use them all: the public Python functions, and what starts with Python itself.
+# Modules beside the rooms that may use them all: the public functions, and what starts with Python itself.
 TOP_LEVEL = {"", "api", "torchvision_hook"}
 
 
