@@ -30,6 +30,8 @@ class Bars(weightings.Composed):
     for each weighting of the metrics.
 
     With --group the means of the groups, and lines for the standard deviations of their records.
+
+    Needs the metrics of --metric, or those of a score: of rb-score or of --preset.
     """
 
     name: ClassVar[str] = "bars"
