@@ -203,7 +203,10 @@ def frame(records: Iterable[Mapping[str, Any]]) -> Any:
     try:
         import pandas
     except ImportError:
-        raise RbError("rbtools.frame needs pandas, which is not installed. Install it with pip install 'rbtools[pandas]'.") from None
+        raise RbError(
+            "rbtools.frame needs pandas, which is not installed. Install it with pip install"
+            " 'rbtools[pandas]'."
+        ) from None
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "records.csv")
         options = {"target": path, "raw": True}
