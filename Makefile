@@ -144,6 +144,9 @@ $(VENV)/run.stamp: $(VENV)/venv.stamp $(PINS) rbtools/__init__.py
 	@echo "Installing rbtools and what it needs (once; on Linux up to 5 GB, most of it CUDA for torch) ..."
 	@$(PIP) "`sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt`" setuptools
 	@$(PIP) --quiet --no-build-isolation --editable .
+	@# A torchvision for CUDA beside a torch for the CPU: let scripts of the user import it, too.
+	@$(BIN)/python -c 'import torchvision' 2>/dev/null || \
+	    echo 'import rbtools.torchvision_hook' >"`$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'`/rbtools.pth"
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp

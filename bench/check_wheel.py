@@ -1,13 +1,15 @@
 """The wheel as a stranger has it: installed by pip in an empty environment, run outside of every checkout.
 
-    python bench/check_wheel.py [--python python3.12]... [--pages] [--extras NAME,...|none] [--folder FOLDER]
+    python bench/check_wheel.py [--python python3.12]... [--torch 2.9.1]... [--pages] [--extras NAME,...|none]
+        [--folder FOLDER]
 
-For each Python: an environment of its own with torch, the wheel and what it needs, in the versions of
-constraints.txt (the network is needed, and about 2 GB a Python; an environment in FOLDER that is there is
-used as it is). Then, in an empty folder with an empty home: are the type marker, the manual pages and the
-completions there; does every tool start; does every command of the README work as typed (--pages: also
-those of docs/), and how long the first ranked table takes. Each extra is installed alone, in an environment
-that sees the first one and nothing else: what it is for works with it, and is refused by its name without.
+For each Python, and each version of torch (by default that of constraints.txt): an environment of its own
+with torch, the wheel and what it needs, in the versions of constraints.txt (the network is needed, and about
+2 GB a Python; an environment in FOLDER that is there is used as it is). Then, in an empty folder with an
+empty home: are the type marker, the manual pages and the completions there; does every tool start; does every
+command of the README work as typed (--pages: also those of docs/), and how long the first ranked table takes.
+Each extra is installed alone, in an environment that sees the first one and nothing else: what it is for
+works with it, and is refused by its name without.
 One JSON line a finding; status 1 if something is wrong.
 """
 
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,6 +77,9 @@ EXTRAS = {
         "rb-attack none --checkpoint hf:timm/resnet18.a1_in1k --dataset imagefolder:photos",
         says="--download",
     ),
+    "pandas": Probe(
+        ("pandas",), "python -c 'import rbtools; print(rbtools.frame(rbtools.read(\"trained.jsonl\")))'"
+    ),
     "parquet": Probe(
         ("pyarrow",),
         "rb-arch --index 13714 --cells 1 --channels 4 --dataset parquet:table"
@@ -107,6 +113,7 @@ class Environment:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.python = folder, folder / "bin" / "python"
+        self.pins = ROOT / "constraints.txt"
 
     def make(self, python: str) -> None:
         if not self.python.exists():
@@ -115,7 +122,7 @@ class Environment:
     def install(self, *arguments: str) -> None:
         """pip install, in the versions of constraints.txt."""
         command = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        command += ["--constraint", str(ROOT / "constraints.txt"), *arguments]
+        command += ["--constraint", str(self.pins), *arguments]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         subprocess.run(command, check=True, env=environment)
 
@@ -163,18 +170,24 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def base(python: str, folder: Path, wheel: Path) -> Environment:
-    """The environment of one Python: torch, the wheel, and what it needs."""
-    environment = Environment(folder / Path(python).name)
+def base(python: str, torch: str | None, folder: Path, wheel: Path) -> Environment:
+    """The environment of one Python: torch (a version, or the pinned one), the wheel, and what it needs."""
+    name = Path(python).name
+    environment = Environment(folder / (name if torch is None else f"{name}-torch-{torch}"))
+    if torch is not None:
+        pins = (ROOT / "constraints.txt").read_text().splitlines()
+        others = [line for line in pins if not line.startswith(("torch", "triton", "nvidia-", "cuda-"))]
+        environment.pins = folder / f"constraints-{torch}.txt"
+        environment.pins.write_text("\n".join([*others, f"torch=={torch}"]))
     environment.make(python)
     begun = time.perf_counter()
     if not environment.has("torch"):
-        pins = (ROOT / "constraints.txt").read_text().splitlines()
+        pins = environment.pins.read_text().splitlines()
         environment.install(next(line for line in pins if line.startswith("torch==")))
     environment.install("--force-reinstall", "--no-deps", str(wheel))
     environment.install(str(wheel))
     version = environment.run([str(environment.python), "--version"], folder).stdout.strip()
-    tell(python=version, installed_seconds=round(time.perf_counter() - begun, 1))
+    tell(python=version, torch=torch or "pinned", installed_seconds=round(time.perf_counter() - begun, 1))
     return environment
 
 
@@ -266,6 +279,7 @@ def main() -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", action="append", metavar="PYTHON")
+    parser.add_argument("--torch", action="append", metavar="VERSION", help="instead of the pinned one")
     parser.add_argument("--pages", action="store_true", help="also the commands of docs/")
     parser.add_argument("--extras", default=",".join(EXTRAS), metavar="NAME,...")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "check-wheel"))
@@ -273,8 +287,8 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     wheel = build_wheel(options.folder)
     tell(wheel=wheel.name, kilobytes=wheel.stat().st_size // 1000)
-    for python in options.python or [sys.executable]:
-        environment = base(python, options.folder, wheel)
+    for python, torch in product(options.python or [sys.executable], options.torch or [None]):
+        environment = base(python, torch, options.folder, wheel)
         folder = work_folder()
         check_files(environment, folder)
         check_commands(environment, folder, options.pages)

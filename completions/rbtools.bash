@@ -79,7 +79,7 @@ _rbtools_after() {
     "rb-convert mlflow") dashed="--experiment --write --errors --allow-empty --quiet -q --verbose -v --log --config -h --help --help-all" files=1 ;;
     "rb-convert csv") dashed="--map --set --scale --delimiter --raw --no-raw --write --errors --allow-empty --quiet -q --verbose -v --log --config -h --help --help-all" files=1 ;;
     "rb-convert per-image") dashed="--write --errors --allow-empty --dataset --data-dir --download --allow-code --store --quiet -q --verbose -v --log --config --version -h --help --help-all" files=1 ;;
-    "rb-plot") choices="box hist scatter curves ranks heatmap bars radar confidence confusion upset cells search leaderboard report corruptions" dashed="--version -h --help --help-all" ;;
+    "rb-plot") choices="box hist scatter curves ranks heatmap bars radar confidence confusion upset cells search leaderboard report corruptions" dashed="--version --list -h --help --help-all" ;;
     "rb-plot box") dashed="--width --title --metric --preset --weightings --group --within --missing --facet --classes --output -o --where --store --errors --allow-empty --merge --no-merge --quiet -q --verbose -v --log --config -h --help --help-all" files=1 ;;
     "rb-plot hist") dashed="--width --title --metric --bins --output -o --where --store --errors --allow-empty --merge --no-merge --quiet -q --verbose -v --log --config -h --help --help-all" files=1 ;;
     "rb-plot scatter") dashed="--width --title --x --y --colour --highlight --pareto --no-pareto --neighbours --log-x --no-log-x --output -o --where --store --errors --allow-empty --merge --no-merge --quiet -q --verbose -v --log --config -h --help --help-all" files=1 ;;

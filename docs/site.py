@@ -1,10 +1,50 @@
-"""Makes the README the first page of the site, and names files outside it instead of linking them."""
+"""What mkdocs calls to build the site: the README is its first page, and the reference is made from the code.
+
+Files outside the site are named instead of linked. The pages of reference are the man pages, in Markdown, and
+one of metric names; nothing in `docs/` repeats them.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from mkdocs.structure.files import File
+
+from rbtools.cli import docs
+from rbtools.records import metric_name
+
+METRICS = "metric-names"
+_SIGNS = {"e": "\\", "-": "-", "(aq": "'", "(ga": "`", "(ha": "^", "(ti": "~", "&": ""}
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_MAN_PAGE = re.compile(r"\*\*((?:rb-|rbtools)[a-z-]*)\*\*\([157]\)|\b((?:rb-|rbtools)[a-z-]*)\([157]\)")
+
+
+@cache
+def reference() -> dict[str, str]:
+    """The pages of reference: name -> Markdown."""
+    texts = {Path(path).stem: text for path, text in docs.files().items() if path.startswith("man/")}
+    pages = {name: _linked(_markdown(text), set(texts)) for name, text in texts.items()}
+    return {**pages, METRICS: _metrics()}
+
+
+def on_config(config: Any, **_: object) -> Any:
+    """Add the pages of reference to their group of the navigation."""
+    (group,) = (group["Reference"] for group in config["nav"] if "Reference" in group)
+    group += [{name.replace("-", " ") if name == METRICS else name: f"{name}.md"} for name in reference()]
+    return config
+
+
+def on_files(files: Any, config: Any, **_: object) -> Any:
+    """Add the pages of reference to the files of the site."""
+    for name, text in reference().items():
+        files.append(File.generated(config, f"{name}.md", content=text))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
@@ -14,3 +54,81 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
         markdown = (folder.parent / "README.md").read_text("utf-8").replace("](docs/", "](")
         markdown = re.sub(r"\[([A-Z]+\.md)\]\(\1\)", r"`\1`", markdown)
     return re.sub(r"\[([^]]*)\]\(\.\./([^)]*)\)", r"\1 (`\2`)", markdown)
+
+
+def _metrics() -> str:
+    """How names of metrics are built, and which of them are better when lower."""
+    docs_of_names = [
+        " ".join((inspect.getdoc(function) or "").split())
+        for name, function in inspect.getmembers(metric_name, inspect.isfunction)
+        if name.endswith("_name")
+    ]
+    forms = [f"- {text}" for text in docs_of_names if text.startswith("`")]
+    lower = ", ".join(f"`{name}`" for name in sorted(metric_name.LOWER_FAMILIES))
+    about = (inspect.getdoc(metric_name) or "").partition("\n\n")[2]
+    lines = ["# The names of metrics", about, "## Forms"]
+    lines += ["\n".join(forms)]
+    lines += ["## Direction", f"Lower is better for names that begin with one of these: {lower}; and for"]
+    lines[-1] += " seconds, losses, errors, gaps and mCE. Higher is better for all others."
+    return "\n\n".join(lines) + "\n"
+
+
+def _markdown(roff: str) -> str:
+    """A man page of `rbtools.cli.docs` in Markdown."""
+    lines = iter(roff.splitlines())
+    found: list[str] = []
+    for line in lines:
+        request, _, words = line.partition(" ")
+        if request == ".SH" and words == "NAME":
+            name, _, summary = _plain(next(lines)).partition(" - ")
+            found += [f"# {name}", "", f"{_escaped(summary[0].upper() + summary[1:])}."]
+        elif request in (".SH", ".SS"):
+            title = _plain(words)
+            found += ["", f"## {title.capitalize()}" if request == ".SH" else f"### {_escaped(title)}", ""]
+        elif request == ".nf":
+            found += ["", "```", *_code(lines), "```", ""]
+        elif request == ".TP":
+            found += ["", f"- `{_plain(next(lines)).strip()}`:"]
+        elif request == ".PP":
+            found.append("")
+        elif request == ".br":
+            found[-1] += "  "
+        elif request != ".TH":
+            found.append(_set(line))
+    return "\n".join(found) + "\n"
+
+
+def _code(lines: Iterator[str]) -> list[str]:
+    """The lines of an example, to its end."""
+    return [_plain(line) for line in takewhile(lambda line: line != ".fi", lines) if line[:3] != ".RS"][:-1]
+
+
+def _set(line: str) -> str:
+    """A line of text: bold as in the man page, options as code."""
+    parts = [_escaped(_plain(part)) for part in re.split(r"\\fB(.*?)\\fR", line)]
+    return "".join(
+        f"**{part}**" if place % 2 else _OPTION.sub(r"`\g<0>`", part) for place, part in enumerate(parts)
+    )
+
+
+def _plain(text: str) -> str:
+    """A text without what roff needs."""
+    text = re.sub(r"\\f[BR]", "", text)
+    text = re.sub(r"\\\[u([0-9A-F]{4,5})\]", lambda found: chr(int(found[1], 16)), text)
+    return re.sub(r"\\(e|-|\((?:aq|ga|ha|ti)|&)", lambda found: _SIGNS[found[1]], text)
+
+
+def _escaped(text: str) -> str:
+    """A text that Markdown sets as it is."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"^(\d+)\.", r"\1\\.", re.sub(r"([\\`*_\[\]#])", r"\\\1", text))
+
+
+def _linked(text: str, pages: set[str]) -> str:
+    """The text with links to the pages of reference that it names."""
+
+    def link(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        return f"[{name}]({name}.md)" if name in pages else name
+
+    return _MAN_PAGE.sub(link, text)

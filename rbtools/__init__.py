@@ -2,8 +2,9 @@
 
 From Python: one function per tool (`arch`, `attack`, `card`, `certify`, `convert`, `corr`, `corrupt`, `ge`,
 `measure`, `plot`, `pr`, `rank`, `score`, `train`, `verify`, and `rbtools.api.search`; see `rbtools.api`),
-`check` and `transfer` of rb-attack, `load` for a record's model, `fit`, which trains a module in memory, and
-the rooms `rbtools.records`, `rbtools.datasets`, `rbtools.models`.
+`check` and `transfer` of rb-attack, `read` for files of records, `frame` for pandas, `load` for a record's
+model, `evaluate` and `fit` for a module in memory, and the rooms `rbtools.records`, `rbtools.datasets`,
+`rbtools.models`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ _API = (
     "convert",
     "corr",
     "corrupt",
+    "frame",
     "ge",
     "load",
     "measure",
     "plot",
     "pr",
     "rank",
+    "read",
     "score",
     "train",
     "transfer",
@@ -58,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_API, *_LIBRARY, *_ROOMS})
+    return sorted({*_API, *_LIBRARY, *_ROOMS, "__version__"})

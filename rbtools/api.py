@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,7 @@ from rbtools.cli.streams import MemoryStreams
 from rbtools.cli.tools import params_of
 from rbtools.errors import RbError, UsageError
 from rbtools.records.lines import check_shape
+from rbtools.report import progress_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +55,7 @@ def _tool(name: str, *words: str) -> Callable[[F], F]:
         others = [param for key, param in options.items() if key not in own.parameters]
         parameters = [*sorted([*first, *others], key=lambda param: param.kind), rest]
         function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        function.__doc__ = f"{inspect.getdoc(function)}\n\nOptions:\n{keywords.explained(name, words)}"
         return function
 
     return decorate
@@ -173,14 +176,39 @@ def ge(record: Given, evaluation: str, chosen: str = "", **options: object) -> R
 
 
 @_tool("plot")
-def plot(records: Iterable[Mapping[str, Any]], kind: str, **options: object) -> Any:
+def plot(records: Any, kind: Any, **options: object) -> Any:
     """A matplotlib Figure of records, or the text of a page; see rb-plot. Options are those of the figure.
 
-    `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
+    Both orders are accepted: plot(records, "box") and plot("box", records). With `output` the file is written
+    as well. `rbtools.plots.base.encode(figure, "svg")` makes the bytes that rb-plot writes.
     """
+    if isinstance(records, str):
+        records, kind = kind, records
     memory = MemoryStreams(records)
     keywords.call("plot", [kind], {"output": "", **options}, memory)
     return memory.result
+
+
+def read(path: str | os.PathLike[str]) -> list[Record]:
+    """The records of a file of JSON Lines. Raises RbError for a line that is no record."""
+    from rbtools.records import read as records_of
+
+    return list(records_of(os.fspath(path)))  # type: ignore[arg-type]
+
+
+def frame(records: Iterable[Mapping[str, Any]]) -> Any:
+    """A pandas DataFrame with a row for each record, and the columns of `rb-convert csv --write`: metrics and
+    fields by their names. Raises RbError where pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise RbError("rbtools.frame needs pandas, which is not installed. Install it with pip install 'rbtools[pandas]'.") from None
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "records.csv")
+        options = {"target": path, "raw": True}
+        keywords.call("convert", ["csv"], options, MemoryStreams(list(records)))
+        return pandas.read_csv(path)
 
 
 @_tool("pr")
@@ -314,7 +342,8 @@ def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], reco
     """The one record that a tool makes from one record, or from a module and its images (`data=`)."""
     record, options = _in_memory(record, options)
     _check_record(record)
-    written = keywords.call(tool, words, options, MemoryStreams([record]))
+    with progress_of(options.pop("progress", None)) as progress:
+        written = keywords.call(tool, words, options, MemoryStreams([record], progress=progress))
     if len(written) != 1:
         raise RbError(f"rb-{tool} makes {len(written)} records of it. Call the function once for each.")
     return written[0]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rbtools.errors import RbError
+
 
 def discard(*ignored: object) -> None:
     """Take a message, an event or a count, and do nothing."""
@@ -82,3 +84,25 @@ class Report:
 
 
 SILENT = Report()
+
+
+@contextlib.contextmanager
+def progress_of(progress: bool | Callable[[str], None] | None) -> Iterator[Callable[[str], None] | None]:
+    """The call-back of a `progress=` in Python: a function as it is; for True a line of tqdm, which is a
+    widget in a notebook; None for False and None. Raises RbError where tqdm is not installed.
+    """
+    if not isinstance(progress, bool):
+        yield progress
+        return
+    if not progress:
+        yield None
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        raise RbError(
+            "progress=True needs tqdm, which is not installed: pip install tqdm. A function that takes a line"
+            " of text works without it, such as progress=print."
+        ) from None
+    with tqdm(bar_format="{desc} [{elapsed}]", leave=False) as bar:
+        yield bar.set_description_str

@@ -352,3 +352,39 @@ def test_what_is_no_record_is_told_what_one_is(name: str, given: Any, words: str
     method = {"attack": ["fgsm"], "corrupt": ["fog"], "ge": ["acc"], "measure": ["params"]}.get(name, [])
     with pytest.raises(RbError, match=re.escape(words)):
         getattr(rbtools, name)(given, *method)
+
+
+def test_records_become_figures_tables_and_lists_from_python() -> None:
+    some = [{"schema": 1, "arch": {"name": f"m{i}"}, "metrics": {"acc": i / 4}} for i in range(3)]
+    Path("some.jsonl").write_bytes(b"\n".join([*map(rbtools.records.dumps, some), b""]))
+    kept = rbtools.read("some.jsonl")
+    assert [one["arch"]["name"] for one in kept] == ["m0", "m1", "m2"]
+    drawn = rbtools.plot("box", kept, output="box.svg")
+    assert type(drawn) is type(rbtools.plot(kept, "box")) and Path("box.svg").read_text("utf-8").startswith(
+        "<?xml"
+    )
+    frame = rbtools.frame(kept)
+    assert list(frame["arch.name"]) == ["m0", "m1", "m2"] and list(frame["acc"]) == [0, 0.25, 0.5]
+
+
+def test_a_function_explains_its_options_and_dir_has_public_names_alone() -> None:
+    said = inspect.getdoc(rbtools.attack) or ""
+    assert "seed: Seed of all random numbers" in said
+    assert not [name for name in dir(rbtools) if name.startswith("_") and name != "__version__"]
+    assert {"read", "frame", "evaluate"} <= set(dir(rbtools)) and all(
+        hasattr(rbtools, one) for one in dir(rbtools)
+    )
+
+
+def test_progress_is_shown_as_text_by_a_function_or_by_tqdm(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    record = rbtools.train({"arch": ARCH}, "erm", epochs=1, batch_size=256, store="one", progress=said.append)
+    assert any("epoch 1/1" in line for line in said)
+    said.clear()
+    rbtools.attack(record, "aa", eps=1, n=40, attacks="fgsm,pgd", store="one", progress=said.append)
+    assert re.search(
+        r"ensemble-fgsm-pgd seed 0 · image 0/40 · pgd, 2 of 2 · \d+ of \d+ stand · [\d,]+ passes",
+        "\n".join(said),
+    ), said
+    rbtools.evaluate(torch.nn.Flatten(), "digits", "acc", n=20, progress=True)
+    assert "image 0/20" in capsys.readouterr().err

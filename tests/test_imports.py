@@ -193,8 +193,8 @@ def _between_rooms(room: str, other: str) -> str | None:
     return None
 
 
-# Modules beside the rooms that may use them all: the public Python functions.
-TOP_LEVEL = {"", "api"}
+# Modules beside the rooms that may use them all: the public functions, and what starts with Python itself.
+TOP_LEVEL = {"", "api", "torchvision_hook"}
 
 
 def _third_party(room: str, top: str, module: str) -> str | None:

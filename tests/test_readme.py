@@ -3,11 +3,13 @@ user's files."""
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -33,6 +36,7 @@ from rbtools.inputs import data
 from rbtools.models import build
 from rbtools.plots import PLOTS
 from rbtools.probabilistic import NOISES
+from rbtools.records import schema
 from rbtools.registry import Registry
 from rbtools.search import SEARCHES
 from rbtools.training import METHODS
@@ -40,8 +44,16 @@ from rbtools.training import METHODS
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 # In the order of the site: a page may use what the README's commands have written.
-PAGES = re.findall(r"^  - .*: ([a-z]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
-TEXT = "\n".join([README, *((ROOT / "docs" / page).read_text("utf-8") for page in PAGES[1:])])
+PAGES = re.findall(r"^ +- .*: ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.M)
+TEXT_OF = {page: (ROOT / "docs" / page).read_text("utf-8") for page in PAGES[1:]} | {"index.md": README}
+TEXT = "\n".join(TEXT_OF[page] for page in PAGES)
+# A tutorial begins in an empty folder; the commands of all other pages are run in one.
+TOGETHER = "\n".join(TEXT_OF[page] for page in PAGES if not page.startswith("start-"))
+# The commands of a block, and the output that the page shows below them.
+OUTPUTS = {
+    page: re.findall(r"^```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", text, re.M | re.S)
+    for page, text in TEXT_OF.items()
+}
 pytestmark = pytest.mark.slow
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 
@@ -97,7 +109,7 @@ def interpolate(head: Any, features: torch.Tensor, labels: torch.Tensor) -> None
 
 
 def weights_of_own_code(photos: Path) -> None:
-    """`my.pt` for the network of docs/checkpoints.md, whose file is in the current folder."""
+    """`my.pt` for the network of docs/own-code.md, whose file is in the current folder."""
     torch.manual_seed(0)
     images, labels = drawings(photos)
     network = importlib.import_module("mynet").MyNet(len(CLASSES))
@@ -166,14 +178,14 @@ def refuse_complaints(command: str, stderr: str) -> None:
     )
 
 
-def shown_by(command: str) -> str:
-    """What a command writes to standard output; it must end with status 0, and without a complaint."""
+def in_a_shell(command: str) -> subprocess.CompletedProcess[str]:
+    """A command that must end with status 0, and without a complaint."""
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     refuse_complaints(command, done.stderr)
-    return done.stdout
+    return done
 
 
 @pytest.mark.parametrize(
@@ -213,13 +225,17 @@ def check(command: str, shown: str) -> None:
     elif "--format junit" in command:
         assert shown.startswith("<?xml") and 'failures="0"' in shown
     elif "--format latex" in command:
-        assert shown.startswith("\\begin{tabular}")
+        assert "\n\\begin{tabular}" in shown
+    elif "--format csv" in command:
+        assert shown.startswith("rank,")
     elif "--format table" in command:
         assert re.search("^(rank|spearman|runs) ", shown, re.M)
     elif "--format md" in command:
         assert shown.startswith("| method " if "--pivot" in command else "| rank ")
     elif "wc -l" in command:
         assert int(shown) > 0
+    elif "| jq " in command:
+        assert all(json.loads(line) for line in shown.splitlines()) and shown
     elif "json.tool" in command:
         assert "arch" in json.loads(shown)
     else:
@@ -240,19 +256,74 @@ def test_every_command_of_the_readme_and_of_docs_works_as_typed(monkeypatch: pyt
     monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
     weights_of_own_code(Path("photos"))
     of_readme = [command for block in blocks("sh", README) for command in commands(block)]
-    typed = [command for block in blocks("sh") for command in commands(block)]
+    typed = [command for block in blocks("sh", TOGETHER) for command in commands(block)]
+    if shutil.which("jq") is None:
+        typed = [command for command in typed if "| jq " not in command]
     assert len(of_readme) >= 5 and len(typed) >= 40
     subprocess.run(["bash", "-n"], input="\n".join(of_readme), text=True, check=True)
-    headings = []
     for command in typed:
-        shown = shown_by(command) if SHELL.search(command) else in_this_process(command)
+        shown = in_a_shell(command).stdout if SHELL.search(command) else in_this_process(command)
         check(command, shown)
-        headings.append(shown.partition("\n")[0].split())
-    assert all(block.partition("\n")[0].split() in headings for block in blocks("text", README))
     trained = [record["train"]["method"] for record in records(Path("results.jsonl").read_text("utf-8"))]
     assert trained == ["erm", "trades"]
     for name in modules():
         sys.modules.pop(name.removesuffix(".py"), None)
+
+
+# 0.3700 [0.2773, 0.4729], or a number without an interval; those in names (nb201-126, pgd20.32) are words.
+NUMBER = re.compile(r"(?<![\w.-])(\d+\.\d+(?:e-?\d+)?)(?: \[(\d\.\d+), (\d\.\d+)\])?(?![\w.])")
+
+
+def words_of(line: str) -> str:
+    """A line without its numbers, the widths of its columns, and the folder of a data set."""
+    return " ".join(re.sub(r"imagefolder:\S*/|(?<=─)─+", "", NUMBER.sub("#", line)).split())
+
+
+def agree(shown: str, printed: str) -> bool:
+    """Whether two lines have the same words, and each number is in the interval that is shown, or near."""
+    if words_of(shown) != words_of(printed):
+        return False
+    for (value, low, high), (ours, *_) in zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True):
+        near = max(0.1, float(value) / 5)
+        lowest, highest = (low, high) if low else (float(value) - near, float(value) + near)
+        if not float(lowest) <= float(ours) <= float(highest):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        ("1  nb201-126   0.3000 [0.2000, 0.4000]  0.9500", True),
+        ("1  nb201-126   0.4800 [0.3800, 0.5800]  0.9500", False),
+        ("1  nb201-126   0.3000 [0.2000, 0.4000]  0.7000", False),
+        ("2  nb201-126   0.3000 [0.2000, 0.4000]  0.9500", False),
+        ("1  nb201-127   0.3000 [0.2000, 0.4000]  0.9500", False),
+    ],
+)
+def test_outputs_agree_in_their_words_and_within_their_intervals(printed: str, same: bool) -> None:
+    assert agree("1 nb201-126 0.3700 [0.2773, 0.4729] 0.9400", printed) == same
+
+
+@pytest.mark.usefixtures("_files_of_a_user")
+@pytest.mark.parametrize("page", [page for page in PAGES if any(shown for _, shown in OUTPUTS[page])])
+def test_the_output_that_a_page_shows_is_what_its_commands_print(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every line that is shown is printed, on all digits. A page that is no tutorial has `results.jsonl`."""
+    monkeypatch.setenv("COLUMNS", "200")
+    if not page.startswith(("start-", "index.")):
+        in_a_shell(commands(blocks("sh", README)[0])[0])
+    for block, shown in OUTPUTS[page]:
+        printed: list[str] = []
+        for command in commands(block):
+            done = in_a_shell(command)
+            check(command, done.stdout)
+            printed += [*done.stderr.splitlines(), *done.stdout.splitlines()]
+        for line in shown.splitlines():
+            assert any(agree(line, other) for other in printed), "\n".join(
+                [block, line, "is not in", *printed]
+            )
 
 
 @pytest.mark.usefixtures("_files_of_a_user")
@@ -274,7 +345,7 @@ def test_the_line_that_the_readme_opens_with_works_on_a_sample() -> None:
     assert f"\n    {line}\n" in README
     short = line.replace("--unique", "--unique --sample 2 --cells 1 --channels 4")
     short = short.replace("trades", "trades --epochs 1")
-    ranked = records(shown_by(short))
+    ranked = records(in_a_shell(short).stdout)
     assert [record["rank"] for record in ranked] in ([1, 2], [1, 1])
     assert all(record["evals"][-1]["metric"] == "pgd20.8" for record in ranked)
 
@@ -287,17 +358,25 @@ def test_the_make_targets_of_the_readme_exist() -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/tools.md"])
-def test_the_table_has_every_tool(path: str) -> None:
-    text = (ROOT / path).read_text("utf-8")
+def test_the_table_has_every_tool() -> None:
+    text = TEXT_OF["tools.md"]
     assert {f"rb-{name}" for name in tools.TOOLS} == set(re.findall(r"^\| `(rb-[a-z]+)` \|", text, re.M))
 
 
-def test_the_readme_is_short_and_links_every_page() -> None:
-    assert len(README.encode()) <= 10_000
+def test_the_readme_is_short_and_every_page_is_in_the_navigation() -> None:
+    assert len(README.encode()) <= 6_144
     found = {path.name for path in (ROOT / "docs").glob("*.md")}
-    assert found == set(PAGES)
-    assert found - {"index.md"} == set(re.findall(r"^- \[.*\]\(docs/(.*?)\): ", README, re.M))
+    assert found == set(PAGES) and len(PAGES) == len(found)
+    named = set(re.findall(r"\(docs/([a-z-]+\.md)", README))
+    assert named and named <= found
+
+
+def test_a_page_that_answers_a_question_is_one_screen() -> None:
+    pages = [page for page in PAGES if page.startswith("how-")]
+    assert len(pages) >= 25
+    for page in pages:
+        text = (ROOT / "docs" / page).read_text("utf-8")
+        assert re.match(r"# .*\?\n", text) and blocks("sh", text) and len(text.splitlines()) <= 35, page
 
 
 def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
@@ -309,6 +388,14 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network() -> None:
     for text in pages.values():
         assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=\"(?:https?:)?//", text)
     assert "rb-arch --unique | rb-train" in pages["index.html"]
+    for name in tools.TOOLS:
+        text = html.unescape(pages[f"rb-{name}.html"] + pages["rbtools-options.html"])
+        options = [one for one in tools.tool(name).command.params if isinstance(one, click.Option)]
+        lacking = [one.opts[-1] for one in options if not one.hidden and one.opts[-1] not in text]
+        assert not lacking, f"rb-{name}.html lacks {', '.join(lacking)}"
+    for page, fields in (("record", schema.RECORD), ("record", schema.TRAIN), ("entry", schema.EVALS)):
+        assert all(f"<code>{field.name}</code>" in pages[f"rb-{page}.html"] for field in fields)
+    assert "<code>cert.linf.8</code>" in pages["metric-names.html"] and "141" in pages["rbtools.html"]
 
 
 # --- the examples of help texts and man pages -----------------------------------------------------

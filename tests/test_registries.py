@@ -339,7 +339,7 @@ def test_a_ranking_knows_which_way_a_measure_is_better(name: str) -> None:
     assert metric_name.higher_is_better(name) is not lower, (
         f"{name}.less_is_better is {lower}: "
         + (f"add '{name}' to" if lower else f"take '{name}' out of")
-        + " _LOWER_FAMILIES in rbtools/records/metric_name.py"
+        + " LOWER_FAMILIES in rbtools/records/metric_name.py"
     )
 
 

@@ -140,6 +140,9 @@ class AutoAttack(ReferenceBackend):
             for run in part.stages(classes)
         ]
 
+    def stage_names(self, classes: int) -> list[str]:
+        return [part.name for part in self.parts for _ in part.stages(classes)]
+
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """`broken_by`: the number in `parts` of the attack that broke the example, -1 if none did, -2 if it
         was misclassified without an attack."""

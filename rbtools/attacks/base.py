@@ -191,6 +191,10 @@ class SequentialAttack(Attack):
         """The stages for a model of that many classes (0 without a clean pass)."""
         raise NotImplementedError
 
+    def stage_names(self, classes: int) -> list[str]:
+        """What the status line calls each stage."""
+        return [self.name for _ in self.stages(classes)]
+
     def __call__(
         self,
         model: Network,
@@ -226,7 +230,7 @@ class SequentialAttack(Attack):
             STILL_CORRECT,
             AttackBatch,
         )  # --help does not need it
-        from rbtools.attacks.target import as_target
+        from rbtools.attacks.target import Network, as_target
 
         target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
         perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
@@ -242,6 +246,10 @@ class SequentialAttack(Attack):
             for number, stage in enumerate(stages):
                 if not len(batch):
                     break
+                if isinstance(target, Network):
+                    name = self.stage_names(classes)[number]
+                    left_in_words = f"{len(batch)} of {len(images)} stand"
+                    target.stage(f"{name}, {number + 1} of {len(stages)} · {left_in_words}")
                 more = number + 1 < len(stages)
                 some = target.take(left)
                 alone = None if batch.schedule.each_step else some.undecided()

@@ -79,6 +79,9 @@ class Network:
         """Whether the model is known to be randomised: then attacks keep points by their failure rates."""
         return bool(getattr(self.model, "randomised", False))
 
+    def stage(self, words: str) -> None:
+        """Take in words which stage of an attack begins, for the status line."""
+
     def logits(self, images: Tensor) -> Tensor:
         """See `Target`. Raises RbError for a model that does not accept images that require a gradient."""
         try:

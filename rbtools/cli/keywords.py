@@ -73,6 +73,17 @@ def parameters(tool: str, words: Sequence[str] = ()) -> list[Parameter]:
     ]
 
 
+def explained(tool: str, words: Sequence[str] = ()) -> str:
+    """A line for each option of `parameters`: its Python name, and its sentence in the command's help."""
+    page = tools.find(tools.tool(tool), words)
+    options = _python_options(tools.own_params(page), page)
+    return "\n".join(
+        f"    {name}: {' '.join((option.help or '').split())}"
+        for name, option in options.items()
+        if not option.hidden
+    )
+
+
 def default_of(option: click.Option, context: click.Context) -> Any:
     """An option's default in Python."""
     value = option.get_default(context)

@@ -174,6 +174,10 @@ def _weights(text: str) -> dict[str, Any]:
     path, _, member = (
         (text, "", "") if os.path.exists(text) else text.rpartition("#") if "#" in text else (text, "", "")
     )
+    # A folder as downloads from the Hub have it, with its configuration beside the weights.
+    of_hub = [os.path.join(path, name) for name in ("model.safetensors", "pytorch_model.bin")]
+    if os.path.isfile(os.path.join(path, "config.json")):
+        path = next(filter(os.path.isfile, of_hub), path)
     values = {"weights" if os.path.isdir(path) else "checkpoint": path} if path else {}
     return values | ({"member": member} if member else {})
 

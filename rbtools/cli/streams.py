@@ -65,11 +65,19 @@ class MemoryStreams(Streams):
     """A program's records, files by name and messages.
 
     `lines`: the records that the command writes, as text; `result`: a result that is no record, such as a
-    figure. An error of the command is raised, a warning is Python's, and other messages are left out.
+    figure; `progress` takes the status line. An error of the command is raised, a warning is Python's, and
+    other messages are left out.
     """
 
-    def __init__(self, records: Iterable[Any] = (), *, files: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        records: Iterable[Any] = (),
+        *,
+        files: Mapping[str, Any] | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
         self.records = records
+        self.progress = progress
         self.files = dict(files or {})
         self.result: Any = None
         self.lines: list[bytes] = []
@@ -82,7 +90,9 @@ class MemoryStreams(Streams):
         return _GivenRecords(**{**options, "allow_empty": True}, given=self)  # type: ignore[arg-type]
 
     def terminal(self, tool: str, quiet: bool, verbose: bool, log: Log | None) -> Terminal:
-        return _Warnings(tool, quiet=True)
+        warnings = _Warnings(tool, quiet=True)
+        warnings.progress = self.progress
+        return warnings
 
     def file(self, name: str) -> Any:
         return self.files.get(name)
@@ -132,7 +142,13 @@ class _MemoryWriter(RecordWriter):
 
 
 class _Warnings(Terminal):
-    """Raises errors and warns."""
+    """Raises errors and warns; the status line goes to `progress`, if there is one."""
+
+    progress: Callable[[str], None] | None = None
+
+    def status(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress(text)
 
     def _line(self, text: str) -> None:
         kind, _, rest = text.partition(": ")

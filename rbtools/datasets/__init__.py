@@ -58,6 +58,7 @@ DATASETS = Registry(
 # Data sets whose name is followed by a path.
 WITH_PATH = ("imagefolder", "npz", "parquet")
 
+
 PathLike = str | os.PathLike[str]
 
 

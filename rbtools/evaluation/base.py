@@ -68,11 +68,13 @@ class Batch:
     their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
     possibly faster and less exactly. `precomputed`: outcomes (N,) of outputs that need not be measured.
     `draw`: of a randomised model, the number of the pass that decides; None for any other model. `undivided`:
-    the model adapts to the batch, so that it has to get all of it at once.
+    the model adapts to the batch, so that it has to get all of it at once. `watch` takes in words how far an
+    attack on the batch is.
     """
 
     draw: int | Tensor | None = None
     undivided: bool = False
+    watch: Callable[[str], None] | None = None
 
     def __init__(
         self,
@@ -183,7 +185,7 @@ class Batch:
             fast_model=self.fast_model,
         )
         batch.draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
-        batch.undivided = self.undivided
+        batch.undivided, batch.watch = self.undivided, self.watch
         return batch
 
 

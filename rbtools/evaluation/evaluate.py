@@ -28,7 +28,7 @@ from rbtools.evaluation.base import (
 from rbtools.execution import precision as precisions
 from rbtools.execution.device import environment, float32, out_of_memory
 from rbtools.lazy import nn, np, torch
-from rbtools.report import SILENT, Pace, Report
+from rbtools.report import SILENT, Pace, Report, progress_of
 from rbtools.settings import Settings
 from rbtools.store import Store
 
@@ -104,7 +104,7 @@ def evaluate(
     keep_images: bool = False,
     draws: int = 20,
     eot_max: int = 32,
-    progress: Callable[[str], None] | None = None,
+    progress: bool | Callable[[str], None] | None = None,
 ) -> Any:
     """Measure a model in memory; see `Result`. A list of tasks gives a list of results.
 
@@ -122,7 +122,7 @@ def evaluate(
     found again by weights and class of the model; without it nothing is written. keep_images: results have
     the images that the attack left. draws: of a model that is found to be randomised, for each verdict (1:
     judge it as any other); eot_max: the most draws of a gradient that a pilot chooses. progress: takes a line
-    of text.
+    of text; True shows it by tqdm.
 
     Raises RbError for input in another form, with what was found and what to do.
     """
@@ -133,14 +133,14 @@ def evaluate(
     for name, count, least in (("draws", draws, 1), ("eot_max", eot_max, 2)):
         if count < least:
             raise RbError(f"{name} is {count}. It must be {least} or more.")
-    report = SILENT if progress is None else Report(progress=progress)
     given = in_memory.data_of(data, kept=store is not None)
     network, place = in_memory.model_of(model, given, device, adapts)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws, eot_max=eot_max, adapts=adapts)
     cache = in_memory.Cache(store, model, given) if store is not None else None
-    with float32(place):
+    with progress_of(progress) as line, float32(place):
+        report = SILENT if line is None else Report(progress=line)
         look = in_memory.Look(network, given, place, settings, cache)
         network = in_memory.randomised.controlled(network, look.randomness)
         results: list[in_memory.Result] = []
@@ -240,6 +240,7 @@ def compute_outcomes(
                 if randomised:
                     batch.draw = 0
                 batch.undivided = isinstance(model, AdaptingModel)
+                batch.watch = progress.inside
                 while True:
                     try:
                         results = [_outcome(result) for result in task.run(batch, wanted)]
@@ -402,9 +403,15 @@ class _StatusLine:
     ) -> None:
         self.title, self.n, self.outputs, self.outcomes, self.report = title, n, outputs, outcomes, report
         self.pace = Pace(n, min(map(len, outcomes)))
+        self.done = ""
+
+    def inside(self, words: str) -> None:
+        """How far the work on a batch is."""
+        self.report.progress(f"{self.done} · {words}")
 
     def __call__(self, done: int) -> None:
         self.report.check_cancelled()
+        self.done = f"{self.title} · image {done}/{self.n}"
         parts = [self.title, f"image {done}/{self.n}", self.pace.words(done)]
         for output, known in zip(self.outputs, self.outcomes, strict=True):
             if done and not output.implicit and output.metric is not None and len(known) >= done:

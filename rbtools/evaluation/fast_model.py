@@ -175,6 +175,8 @@ class CountingModel(nn.Module, Network):
         super().__init__()
         self.model, self.chunk_size, self.decides = model, chunk_size, decides
         self.forwards = self.backwards = 0
+        self.watch: Callable[[str], None] | None = None  # takes in words how far the attack is
+        self._stage = ""
         self._left = 0
         self._zeros: list[Tensor] = []  # on the device, because reading them makes the host wait
 
@@ -182,8 +184,13 @@ class CountingModel(nn.Module, Network):
         """Start counting a new batch of `count` examples, each as often as it is drawn."""
         self._left = count
 
+    def stage(self, words: str) -> None:
+        self._stage = f"{words} · "
+
     def forward(self, images: Tensor) -> Tensor:
         self.forwards += len(images)
+        if self.watch is not None:
+            self.watch(f"{self._stage}{self.forwards:,} passes")
         if not (images.requires_grad and torch.is_grad_enabled()):
             pieces = images.split(self.chunk_size or max(len(images), 1))
             return torch.cat([self.model(piece) for piece in pieces])

@@ -200,6 +200,7 @@ def _attempt(
 
     counting = CountingModel(model, None if whole else batch.chunk_size, decides)
     counting.begin(len(batch.ids) * method.draws_each)
+    counting.watch = batch.watch
     draws = batch.draws(f"attack.{method.name}")
     together = WholeBatch(counting, method, batch.images, batch.labels) if batch.undivided else None
     perturbed, findings = lattice.run(method, together or counting, batch.images, batch.labels, draws)

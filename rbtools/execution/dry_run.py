@@ -88,13 +88,22 @@ class DryRun:
         return f"sha256:{digest({'untrained': self.job})}"
 
     def training(
-        self, key: str, what: Mapping[str, Any], arch: Mapping[str, Any], epochs: int, files: tuple[str, ...]
+        self,
+        key: str,
+        what: Mapping[str, Any],
+        arch: Mapping[str, Any],
+        epochs: int,
+        files: tuple[str, ...],
+        done: int = 0,
     ) -> None:
-        """Note a training that is missing, and the kinds of the files that it leaves."""
+        """Note a training that is missing, of which the store has `done` epochs, and the kinds of the files
+        that it leaves."""
         macs = _macs(arch)
+        title, epochs = str(what["method"]["name"]), epochs - done
+        title += f" after epoch {done}" if done else ""
         pace = self.speeds.of("training", _training_signature(what, macs))
         seconds = None if pace is None else pace * (macs or 1) * epochs
-        self._add(key, PendingWork(str(what["method"]["name"]), "epochs", epochs, seconds, files))
+        self._add(key, PendingWork(title, "epochs", epochs, seconds, files))
 
     def _add(self, key: str, todo: PendingWork) -> None:
         if key not in self.todo:

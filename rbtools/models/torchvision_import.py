@@ -1,53 +1,13 @@
 """Import torchvision safely: `from rbtools.models.torchvision_import import torchvision`.
 
-A torchvision wheel built for CUDA cannot load its compiled operators into a CPU-only torch, and its
-import then fails with "operator torchvision::nms does not exist". Data sets, transforms and models
-need none of those operators: where they are missing, declaring their schemas is enough.
+Its operators are declared first where they cannot be loaded: see `torchvision_operators`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+from rbtools.models.torchvision_operators import prepare
 
-import torch
-
-# torchvision registers shape rules for these two whether its operators were loaded or not.
-_SCHEMAS = {
-    "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-}
-_declared: list[torch.library.Library] = []  # a declaration lasts as long as its Library object
-
-
-def _load_operators() -> None:
-    """Load torchvision's compiled operators as its own import does, a second load does nothing.
-
-    It has to happen first: a schema declared here would clash with the operator loaded later.
-    """
-    spec = importlib.util.find_spec("torchvision")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        for library in sorted(Path(folder).glob("_C*")):
-            if library.suffix in (".so", ".pyd"):
-                try:
-                    torch.ops.load_library(str(library))
-                except OSError:  # linked against missing CUDA libraries
-                    continue
-
-
-def declare_missing_operators() -> list[str]:
-    """Declare the operators that torchvision's import needs and lacks; return their names."""
-    missing = [name for name in _SCHEMAS if not hasattr(torch.ops.torchvision, name)]
-    if missing:
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in missing:
-            library.define(name + _SCHEMAS[name])
-        _declared.append(library)
-    return missing
-
-
-_load_operators()
-declare_missing_operators()
+prepare()
 
 import torchvision  # noqa: E402
 

@@ -18,13 +18,17 @@ from rbtools.plain_files import opened, plain
 WANTED = "Expected a PyTorch checkpoint (.pt, .pth, .pth.tar, .ckpt) or a .safetensors file"
 METADATA_KEY = "rbtools"
 
+_ELSEWHERE = (
+    "these tools attack networks of PyTorch. From Python rbtools.evaluate(FUNCTION, data, ...) attacks any"
+    " function from images to logits, by Square where it has no gradient"
+)
 _OTHER_FORMATS = (
     (b"\x1f\x8b", "a gzip archive"),
     (b"\xfd7zXZ\x00", "an xz archive"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
     (b"Rar!", "a rar archive"),
     (b"\x28\xb5\x2f\xfd", "a zstd archive"),
-    (b"\x89HDF", "an HDF5 file"),
+    (b"\x89HDF", f"an HDF5 file, as Keras and others write it: {_ELSEWHERE}"),
     (b"\x93NUMPY", "a NumPy array"),
     (b"\x89PNG", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
@@ -57,7 +61,7 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
     if head.startswith(b"PK\x03\x04"):
         _refuse_other_zips(path, size)
     elif not re.match(rb"\x80[\x02-\x05]", head):
-        raise RbError(f"The checkpoint {path} is {_description(head)}. {WANTED}.")
+        raise RbError(f"The checkpoint {path} is {_description(path, head)}. {WANTED}.")
     return _read_torch(path, size), {}, "torch"
 
 
@@ -97,6 +101,8 @@ def _refuse_other_zips(path: Path, size: int) -> None:
     if program is not None:
         raise programs.refusal(path, program)
     if not any(name.endswith("data.pkl") for name in names):
+        if "model.weights.h5" in names:
+            raise RbError(f"The checkpoint {path} is a Keras model: {_ELSEWHERE}.")
         inside = ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")
         raise RbError(f"The checkpoint {path} is a zip archive of other files ({inside}). {WANTED}.")
 
@@ -130,10 +136,17 @@ def _brief(error: Exception) -> str:
     return (shown(first, 100) or type(error).__name__).rstrip(".")
 
 
-def _description(head: bytes) -> str:
+def _description(path: Path, head: bytes) -> str:
     for magic, name in _OTHER_FORMATS:
         if head.startswith(magic):
             return f"{name}, which may contain the weights: unpack it first" if "archive" in name else name
+    if head[4:8] == b"TFL3":
+        return f"a TFLite model: {_ELSEWHERE}"
+    if head[:1] == b"\x08" and path.suffix == ".onnx":
+        return (
+            "an ONNX model, which has no gradients. Save the network that it was exported from:"
+            f" torch.save(model.state_dict(), FILE). Without that, {_ELSEWHERE}"
+        )
     if head[257:262] == b"ustar":
         return "a tar archive, which may contain the weights: unpack it first"
     text = head.decode("utf-8", "replace").strip()

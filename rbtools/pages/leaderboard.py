@@ -32,6 +32,8 @@ class Leaderboard:
     row.
 
     The score is that of rb-score if the records have one, with its metrics and weights initially.
+
+    Needs records with any metric.
     """
 
     name: ClassVar[str] = "leaderboard"

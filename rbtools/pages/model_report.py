@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -17,7 +18,7 @@ from rbtools.pages.page_content import CONTROL, commands_of, policy
 from rbtools.plots.base import Scoring, encode
 from rbtools.plots.curves import CurvesPlot
 from rbtools.records import metric_name
-from rbtools.records.results import is_number
+from rbtools.records.results import is_number, short_dataset
 
 Record = Mapping[str, Any]
 CHECK = "obfuscation.failed"
@@ -93,7 +94,8 @@ class ReportParts:
 def page(record: Record, parts: ReportParts, scoring: Scoring, title: str | None = None) -> str:
     """The report as HTML that loads nothing and runs nothing. Every text of the record is escaped."""
     arch = record.get("arch") or {}
-    name = title or ", ".join(str(part) for part in (arch.get("name"), record.get("dataset")) if part)
+    data = short_dataset(str(record.get("dataset") or ""))
+    name = title or ", ".join(str(part) for part in (arch.get("name"), data) if part)
     sections = [
         _about(record),
         _results(record),
@@ -204,7 +206,14 @@ def _curves(record: Record, scoring: Scoring) -> list[tuple[str, str]]:
     names = [(name, metric_name.parse(name).over) for name in record.get("metrics") or ()]
     for title, over, metric, what in _CURVES:
         content = f'<p class="hint">Not drawn: the record has no result under {text(what)}.</p>'
-        if any(its == over and fnmatchcase(name, metric) for name, its in names):
+        points = Counter(
+            metric_name.parse(name)._replace(number="")
+            for name, its in names
+            if its == over and fnmatchcase(name, metric)
+        )
+        if points and max(points.values()) == 1:
+            content = '<p class="hint">Not drawn: each curve has one point, which the table has.</p>'
+        elif points:
             try:
                 drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)], scoring)
                 content = _picture(encode(drawn, "svg"), "svg+xml", title, "curve")

@@ -155,6 +155,8 @@ def report(
     whether the network's verdicts repeat: five of each image, and their majority), the row of a LaTeX table,
     the command lines that remake the results, and BibTeX of the methods.
 
+    Needs one record with any metric; with --images its network and the data set.
+
     \b
     Examples:
       rb-plot report -o report.html results.jsonl

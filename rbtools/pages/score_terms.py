@@ -62,8 +62,8 @@ class Score:
 def score(records: Sequence[Record], preset_metrics: Callable[[str], Sequence[str]]) -> Score:
     """The score that rb-score gave to all of these records; else its default for them.
 
-    That is every metric that all of them have, with equal weights. `preset_metrics` gives the metrics of a
-    preset under their usual names.
+    That is every headline metric that all of them have, with equal weights. `preset_metrics` gives the
+    metrics of a preset under their usual names.
     """
     return _agreed(records, preset_metrics) or Score(_common(records))
 
@@ -118,12 +118,29 @@ def _terms(entry: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
 
 
 def _common(records: Sequence[Record]) -> list[PageTerm]:
-    names = [name for name in metric_name.names(records) if name != "score"]
+    names = _headlines([name for name in metric_name.names(records) if name != "score"])
     return [
         PageTerm(name, 1.0, metric_name.higher_is_better(name))
         for name in names
         if all(board.value(record, name) is not None for record in records)
     ]
+
+
+def _headlines(names: Sequence[str]) -> list[str]:
+    """The names without further points of a curve: of an attack, a noise or a corruption at several distances
+    the one at 8/255, else the middle one; corruptions give way to their mean."""
+    families: dict[object, list[str]] = {}
+    for name in names:
+        parts = metric_name.parse(name)
+        if parts.stem == "corrupt" and "corrupt.mean" in names and name != "corrupt.mean":
+            continue
+        families.setdefault(parts._replace(number="") if parts.over else name, []).append(name)
+    chosen = []
+    for some in families.values():
+        ordered = sorted(some, key=lambda name: float(metric_name.parse(name).number or 0))
+        usual = [name for name in some if metric_name.parse(name).number == "8"]
+        chosen.append(usual[0] if usual else ordered[len(ordered) // 2])
+    return chosen
 
 
 def _value(record: Record, name: str) -> float | None:

@@ -25,6 +25,8 @@ class SearchPlot(Drawing):
     """The best value so far over the queries of searches (rb-search), a line for each algorithm.
 
     Lines are means over the runs, bands their 95 % intervals. The optimum of the table is dotted.
+
+    Needs search, which rb-search writes, with one objective.
     """
 
     name: ClassVar[str] = "search"

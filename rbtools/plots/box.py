@@ -48,6 +48,8 @@ class Box(weightings.Composed):
     With --group the boxes of a panel are groups of records, and each metric has a panel. With --weightings
     each weighting of the composite score (see rb-score) has one: PRBench's figure 6 is --preset prbench
     --weightings prbench --within dataset,arch.name.
+
+    Needs one metric or more: the accuracies under attacks and corruptions, or those of --metric.
     """
 
     name: ClassVar[str] = "box"

@@ -47,6 +47,8 @@ class CellsPlot(Drawing):
     One record is drawn as a graph, several as a count of operations. Edges of a graph that lie on no path
     from input to output are pale. With several expressions in --by the best of each is a graph, with its edit
     distances (edges that differ) to the others below it.
+
+    Needs architectures of NAS-Bench-201; with --top or several --by their metrics, too.
     """
 
     name: ClassVar[str] = "cells"

@@ -35,6 +35,8 @@ class Confidence(Drawing):
     (label), that of the predicted class over the images predicted as it (argmax), and the largest one of
     correct and of wrong predictions (prediction). By label, over the distance: the mean probability of every
     class over the images of one class (--class).
+
+    Needs evaluations of rb-attack --detail.
     """
 
     name: ClassVar[str] = "confidence"

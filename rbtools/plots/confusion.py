@@ -27,6 +27,8 @@ class Confusion(Drawing):
 
     Rows are true classes. Colours and numbers are shares of a row, so that the diagonal is the accuracy
     within a class.
+
+    Needs evaluations of rb-attack --detail.
     """
 
     name: ClassVar[str] = "confusion"

@@ -73,6 +73,9 @@ class CurvesPlot(Drawing):
     Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). Of more
     than 16 records in a panel the median and the middle 80 % are shown. With --over eps a record that has
     attacked and certified accuracy in one norm gets the band between them, which has its robust accuracy.
+
+    Needs a metric at two places or more: pr.*, probacc.*, an attack at several eps, a corruption at
+    several severities, or train.history.
     """
 
     name: ClassVar[str] = "curves"

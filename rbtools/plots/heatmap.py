@@ -39,6 +39,8 @@ class Heatmap(Drawing):
     """Rank correlations between metrics, from records or from the output of rb-corr.
 
     Grey cells have none: one of the metrics has the same value in all records.
+
+    Needs two metrics or more in three records or more, or what rb-corr writes.
     """
 
     name: ClassVar[str] = "heatmap"

@@ -23,7 +23,10 @@ _BINS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(Drawing):
-    """Histograms of metrics over records; several metrics share the bins."""
+    """Histograms of metrics over records; several metrics share the bins.
+
+    Needs one metric or more.
+    """
 
     name: ClassVar[str] = "hist"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,8 @@ def corruptions(
 
     The image is the first that rb-corrupt evaluates, and is corrupted in the same way. No records are read.
 
+    Needs no record and no metric: only a data set.
+
     \b
     Examples:
       rb-plot corruptions fog,contrast --dataset digits -o corruptions.png
@@ -119,9 +123,34 @@ def corruptions(
     return shared.DONE
 
 
+def _listed(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Print a line for each plot: the first sentence of its help, and the one that says what it needs."""
+    if not value or ctx.resilient_parsing:
+        return
+    group = typing.cast(click.Group, ctx.command)
+    names = group.list_commands(ctx)
+    for name in names:
+        command = group.get_command(ctx, name)
+        first, *others = inspect.cleandoc(command.help or "" if command else "").split("\n\n")
+        needs = [paragraph for paragraph in others if paragraph.startswith("Needs ")]
+        shows = " ".join(first.split()).partition(". ")[0].removesuffix(".")
+        click.echo(" ".join([f"{name:{max(map(len, names))}}  {shows}.", *needs]).replace("\n", " "))
+    ctx.exit()
+
+
 for _name, _command in Registry("command of rb-plot", {}, group="plot-commands", closed=True).loaded():
     main.add_command(_command, _name)  # type: ignore[attr-defined]
 main.add_command(corruptions, "corruptions")  # type: ignore[attr-defined]
+main.params.append(
+    click.Option(
+        ["--list"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_listed,
+        help="Print a line for each plot, what it shows and what it needs, and exit.",
+    )
+)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ LEAST_SPOKES, MOST_SPOKES, MOST_LINES = 3, 24, 14
 class Radar(weightings.Composed):
     """Records around a circle: a spoke for each metric, scaled to [0, 1] over all records (1, outside, is
     the best), or for each weighting of the composite score where three or more are given.
+
+    Needs three metrics or more of a score, or three weightings.
     """
 
     name: ClassVar[str] = "radar"

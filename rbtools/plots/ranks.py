@@ -34,6 +34,8 @@ class Ranks(Drawing):
 
     With --join the sets of records are compared in one metric, such as the same architectures on several data
     sets: the rank of each in a set is drawn over its rank in the first.
+
+    Needs one metric or more, and several records; with --join two sets of them.
     """
 
     name: ClassVar[str] = "ranks"

@@ -46,6 +46,8 @@ class Scatter(Drawing):
     `neighbours=13714` marks one architecture of NAS-Bench-201 and those that differ from it in one edge:
     colour and shape show the operation that the edge has instead, the number beside it the edge (1: 0→1, 2:
     0→2, 3: 1→2, 4: 0→3, 5: 1→3, 6: 2→3).
+
+    Needs two metrics or fields: --x and --y.
     """
 
     name: ClassVar[str] = "scatter"

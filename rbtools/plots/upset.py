@@ -46,6 +46,8 @@ class Upset(Drawing):
     Each column is a set: the dots below name its parts. Images that are misclassified as they are have a grey
     column of their own, if acc has its answers. The bars at the left count all images that a part breaks.
     Every record needs the answers of --per-image; they are looked up in the store, too.
+
+    Needs each image's answers to one attack or corruption or more: --per-image, or those in the store.
     """
 
     name: ClassVar[str] = "upset"

@@ -222,14 +222,14 @@ def grouped(records: Sequence[Record], columns: Sequence[Sequence[float | None]]
     return Rows(list(at), numbers, [len(places) for places in at.values()], deviations)
 
 
-def best(rows: Rows, top: int) -> Rows:
-    """The `top` rows that are highest in their first column; those that lack a number are last, since a score
-    over one metric of four is not comparable to one over all of them.
+def best(rows: Rows, top: int, *, higher: bool = True) -> Rows:
+    """The `top` rows that are highest (or lowest) in their first column; those that lack a number are last,
+    since a score over one metric of four is not comparable to one over all of them.
     """
 
     def place(row: int) -> tuple[int, float]:
         first, *_ = numbers = rows.numbers[row]
-        return -numbers.count(None), -1.0 if first is None else first
+        return -numbers.count(None), -1.0 if first is None else first if higher else -first
 
     order = sorted(range(len(rows.names)), key=place, reverse=True)[:top]
     return Rows._make([part[row] for row in order] for part in rows)

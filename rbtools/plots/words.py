@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rbtools.records import metric_name
+from rbtools.records.results import short_dataset
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
@@ -156,6 +157,8 @@ def _parts(record: Record) -> list[str | None]:
         if path[-1] == "regularize" and isinstance(record.get("train"), dict):
             value = "+".join(map(str, value)) if isinstance(value, list) else value
             value = value or "none"
+        if path == ("dataset",) and value is not None:
+            value = short_dataset(str(value))
         parts.append(None if value is None else tidy(value))
     return parts
 

@@ -1,7 +1,8 @@
-"""Metric names: building, parsing, direction, and the metric that a record was evaluated for last.
+"""Metric names: building, parsing, direction, and the metric that a record was evaluated for last. No other
+module parses names.
 
 Names go from the general to the specific: `pgd20.8`, `corrupt.fog.3`, `pr.uniform.0.08`; numbers in them are
-written `%g`. A split other than test is the first word: `train.pgd20.8`. No other module parses names.
+written `%g`. A split other than test is the first word: `train.pgd20.8`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SPLITS = ("train", "valid", "val")
 DIFFERENCES = ("test_minus_train", "loss_gap", "error_gap")  # the last two are prefixes of former names
 
 # Lower is better for a name that begins with one of these, or has one of these as a part.
-_LOWER_FAMILIES = frozenset(
+LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
@@ -138,28 +139,31 @@ def eps_name(eps: float, norm: str = "linf") -> str:
 
 
 def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
-    """`pgd20.8` for eps 8/255; the stem of an attack in another norm includes the norm (`pgd20.l2`)."""
+    """`pgd20.8`: the accuracy under an attack (here with 20 steps) at eps 8/255; the stem of an attack in
+    another norm includes the norm (`pgd20.l2.0.5`)."""
     return f"{stem}.{eps_name(eps, norm)}"
 
 
 def cert_name(eps: float, norm: str) -> str:
-    """`cert.linf.8` for eps 8/255, `cert.l2.0.5`: the accuracy that is certified up to eps."""
+    """`cert.linf.8` (eps 8/255), `cert.l2.0.5`: the accuracy that is certified up to eps."""
     return f"cert.{norm}.{eps_name(eps, norm)}"
 
 
 def corrupt_name(corruption: str, severity: int | str) -> str:
-    """`corrupt.fog.3`, or with "mean" for the severity `corrupt.fog.mean`."""
+    """`corrupt.fog.3`: the accuracy under a corruption of that severity; `corrupt.fog.mean`: its mean over
+    all severities."""
     return f"corrupt.{corruption}.{severity}"
 
 
 def pr_name(noise: str, gamma: float, denominator: str = "correct") -> str:
-    """`pr.uniform.0.08`, over the images classified correctly without noise; over all,
-    `pr-all.uniform.0.08`."""
+    """`pr.uniform.0.08`: the share of noisy copies that are classified correctly, over the images that are so
+    without noise; over all, `pr-all.uniform.0.08`."""
     return f"pr{_OVER[denominator]}.{noise}.{gamma:g}"
 
 
 def prob_acc_name(noise: str, gamma: float, rho: float, denominator: str = "correct") -> str:
-    """`probacc.uniform.0.0313725.0.05`: the radius, then the tolerated failure rate; see `pr_name`."""
+    """`probacc.uniform.0.0313725.0.05`: the radius, then the tolerated failure rate; over all
+    images, `probacc-all`."""
     return f"probacc{_OVER[denominator]}.{noise}.{gamma:g}.{rho:g}"
 
 
@@ -193,7 +197,7 @@ def gap_name(metric: str) -> str:
 
 
 def split_name(metric: str, split: str) -> str:
-    """The metric as measured on that split; a name without a split is of `test`."""
+    """`train.pgd20.8`: the metric as measured on that split; a name without a split is of `test`."""
     return metric if split == "test" else f"{split}.{metric}"
 
 
@@ -220,7 +224,7 @@ def higher_is_better(metric: str) -> bool:
     parts = without_split(metric.strip()).removeprefix("arch.").split(".")
     if parts[:2] == ["bound", "robbench2"]:  # a lower bound, by the smallest eigenvalue
         return True
-    return parts[0] not in _LOWER_FAMILIES and not any(re.match(_LOWER_PART, part) for part in parts)
+    return parts[0] not in LOWER_FAMILIES and not any(re.match(_LOWER_PART, part) for part in parts)
 
 
 def is_share(metric: str) -> bool:

@@ -13,6 +13,15 @@ LATER: Any = object()
 """Placeholder in an entry for a value that is known only after the work."""
 
 
+_WITH_PATH = ("imagefolder", "npz", "parquet")
+
+
+def short_dataset(name: str) -> str:
+    """A data set's name for tables and figures: of one that is a path the last part of it."""
+    kind, _, path = name.partition(":")
+    return path.rstrip("/").rpartition("/")[2] or name if kind in _WITH_PATH else name
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a number, and not true or false."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -63,7 +63,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    r"""A `tabular` for the booktabs package (`\usepackage{booktabs}`)."""
+    r"""A `tabular`, below a comment with the package that it needs."""
 
     def shown(cell: TableCell) -> str:
         words = latex(text(cell)).replace("±", r"$\pm$")
@@ -76,7 +76,7 @@ def to_latex(table: Table) -> str:
     layout = "".join("r" if heading.numeric else "l" for heading in table.headings)
     head = line(latex(heading.title) for heading in table.headings)
     body = "".join(line(map(shown, row)) for row in table.rows)
-    return (
+    return "% \\usepackage{booktabs}\n" + (
         f"\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
     )
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rbtools.errors import RbError
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
-from rbtools.records.results import is_number
+from rbtools.records.results import is_number, short_dataset
 from rbtools.scoring.merge import images
 from rbtools.scoring.rank_order import Ranked, Record
 
@@ -180,7 +180,12 @@ _IDENTITY = {
 
 
 def _path_column(title: str, path: tuple[str, ...], numeric: bool) -> _TableColumn:
-    return _TableColumn(Heading(title, numeric), lambda entry, _: TableCell(_shown(_at(entry.record, path))))
+    def cell(entry: Ranked, _: Spreads) -> TableCell:
+        value = _at(entry.record, path)
+        named = title == "dataset" and isinstance(value, str)
+        return TableCell(short_dataset(str(value)) if named else _shown(value))
+
+    return _TableColumn(Heading(title, numeric), cell)
 
 
 def field_column(name: str) -> _TableColumn:

@@ -183,6 +183,9 @@ def start(
         return setup, state
     try:
         state.load(stored)
+        run.report.notify(
+            f"{task.name}: its training goes on after epoch {state.epoch} of {setup.recipe.epochs}."
+        )
     except Exception as wrong:  # torch raises many kinds for damaged files; starting again is correct
         why = f"what was kept of it does not fit ({folding.reason(wrong)})"
         run.report.notify(f"{task.name}: its training starts again; {why}.")

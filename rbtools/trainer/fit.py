@@ -15,7 +15,7 @@ from rbtools.execution import device as devices
 from rbtools.execution import precision as precisions
 from rbtools.execution.run import Run
 from rbtools.lazy import nn, torch
-from rbtools.report import discard
+from rbtools.report import discard, progress_of
 from rbtools.trainer import begin, distributed, loop, presets
 from rbtools.trainer.augment import pixels
 from rbtools.trainer.recipe import VALIDATED, Recipe, check, check_method
@@ -79,7 +79,7 @@ def fit(
     device: str | torch.device = "auto",
     precision: str = "auto",
     val: float | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: bool | Callable[[str], None] | None = None,
     **options: Any,
 ) -> Fit:
     """Train a module in memory, in place, and return it with its history; nothing is written anywhere.
@@ -91,7 +91,7 @@ def fit(
     `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a method named (`eps=8/255`,
     in pixel units of [0, 1]). Defaults are those of rb-train: without `val`, 2 % of the images are held out.
     device: "auto" is that of a model on a GPU, else the first GPU, else the CPU. progress: takes a line of
-    text after each step.
+    text after each step; True shows it by tqdm.
 
     From the same weights, images, recipe, seed, and number of threads the weights are those of rb-train, bit
     for bit. The model returns to its device; each module's mode, `requires_grad` and torch's random numbers
@@ -112,8 +112,8 @@ def fit(
     check_method(recipe, built)
     notices: list[str] = []
     run = Run.of("rbtools.fit", device=_device(model, device), seed=seed, precision=precision)
-    run = run.changed(notify=notices.append, progress=progress or discard)
-    with _borrowed(model, devices.choose(run)) as chosen:
+    with progress_of(progress) as line, _borrowed(model, devices.choose(run)) as chosen:
+        run = run.changed(notify=notices.append, progress=line or discard)
         about = dataclasses.replace(split.about, classes=check_model(model, split, chosen))
         split, recipe = settled(dataclasses.replace(split, about=about), built, recipe)
         arch = {"arch": {"name": type(model).__name__}}

@@ -105,8 +105,17 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def threads(data: bytes | None) -> int | None:
     """The CPU threads (of each process) that a training had; None without a state that says so."""
+    return _number(data, "threads")
+
+
+def epochs(data: bytes | None) -> int:
+    """After how many epochs a training was interrupted; 0 without a state."""
+    return _number(data, "epoch") or 0
+
+
+def _number(data: bytes | None, name: str) -> int | None:
     try:
-        number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get("threads")
+        number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get(name)
     except Exception:  # torch raises many kinds for damaged files; loading the state reports them
         return None
     return number if type(number) is int and number > 0 else None

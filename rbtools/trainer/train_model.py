@@ -98,7 +98,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
         run,
         [kept.own],
         lambda: [kept.look()],
-        plan=lambda _: run.plan.training(kept.own, what, record["arch"], recipe.epochs, kept.files()),
+        plan=lambda _: _planned(kept, what, record["arch"], run),
     ) as (results, ours):
         if ours:
             run.store.check_writable()
@@ -243,6 +243,15 @@ def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] |
         )
     fields = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
     return {"checkpoint": resolve.checkpoint_name(record, run), **fields}
+
+
+def _planned(kept: _TrainingCache, what: dict[str, Any], arch: dict[str, Any], run: Run) -> None:
+    """Note a training in a dry run, from the epoch on that the store has no state of."""
+    from rbtools.trainer.state import epochs  # torch
+
+    stored = run.store.state(kept.own)
+    done = 0 if stored is None else epochs(stored)
+    run.plan.training(kept.own, what, arch, kept.recipe.epochs, kept.files(), done)
 
 
 def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:

@@ -530,7 +530,7 @@ def test_methods_as_rows_and_the_best_in_bold() -> None:
         "\n± is the standard deviation over the 2 to 3 records that a row averages.\n"
     )
     assert out([*PIVOT, "--format", "latex", "--where", "train.seed == 0 and arch.name == 'a'"], SEEDS) == (
-        "\\begin{tabular}{lrr}\n\\toprule\nmethod & acc & pgd \\\\\n\\midrule\n"
+        "% \\usepackage{booktabs}\n\\begin{tabular}{lrr}\n\\toprule\nmethod & acc & pgd \\\\\n\\midrule\n"
         "pgd & 0.5000 & \\textbf{0.2500} \\\\\n"
         "erm & \\textbf{0.8750} & 0.0000 \\\\\n"
         "\\bottomrule\n\\end{tabular}\n"

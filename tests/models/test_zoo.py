@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import checkpoint, disambiguate, torchvision_import
+from rbtools.models import checkpoint, disambiguate, torchvision_import, torchvision_operators
 from rbtools.models.load_weights import meta_init
 from rbtools.models.normalize import Normalized
 from rbtools.models.resnet import ResNet
@@ -272,8 +272,14 @@ def test_numbers_that_cannot_normalise_are_refused(mean, std):
 
 def test_torchvision_imports_and_what_is_declared_is_what_was_missing():
     has_operators = torchvision_import.torchvision.extension._has_ops()
-    assert bool(torchvision_import._declared) == (not has_operators)
-    assert torchvision_import.declare_missing_operators() == []
+    assert bool(torchvision_operators.declared) == (not has_operators)
+    assert torchvision_operators.declare_missing_operators() == []
     flip = torchvision_import.torchvision.transforms.RandomHorizontalFlip(p=1.0)
     image = torch.arange(6).view(1, 2, 3)
     assert torch.equal(flip(image), image.flip(-1))
+
+
+def test_a_script_of_the_users_imports_torchvision_after_the_hook() -> None:
+    script = "import rbtools.torchvision_hook, torchvision; torchvision.models.resnet18()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -56,7 +56,8 @@ def evaluated(**more: Any) -> Record:
 def test_a_curve_without_results_is_said_in_plain_words() -> None:
     text = page([], record(entry("acc", 0.9), entry("fgsm.8", 0.5, attack="fgsm", eps=8 / 255, norm="linf")))
     assert "Not drawn: the record has no result under noise (rb-pr)." in text
-    assert text.count("Not drawn") == 2 and "--metric" not in text.split("Command lines")[0]
+    assert "Not drawn: each curve has one point, which the table has." in text
+    assert text.count("Not drawn") == 3 and "--metric" not in text.split("Command lines")[0]
 
 
 def test_a_report_has_results_curves_commands_and_references() -> None:

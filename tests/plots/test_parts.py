@@ -237,7 +237,7 @@ def test_records_that_lack_a_spoke_are_not_the_best(fifteen: Records) -> None:
 def test_records_with_different_metrics_are_refused_as_by_rb_score(fifteen: Records) -> None:
     lacking = {**fifteen[0], "metrics": {"acc": 1.0, "fgsm.8": 0.5}}
     with pytest.raises(RbError, match=r"1 of 16 records have no 'pgd20\.8' .*--missing renormalise"):
-        drawn("bars", [*fifteen, lacking], metric="acc,fgsm.8,pgd20.8")
+        drawn("bars", [*fifteen, lacking], metric="acc:1,fgsm.8,pgd20.8")
 
 
 def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> None:
@@ -251,6 +251,20 @@ def test_bars_are_the_scores_of_a_preset_with_its_names_on_each_data_set() -> No
     assert axes.get_xlabel() == "composite score of 7 metrics (1 is best)"
     lengths = sorted(bar.get_width() for bar in axes.containers[0])
     assert lengths == pytest.approx([3 / 7, 3 / 7, 4 / 7, 4 / 7])
+
+
+def test_bars_of_a_metric_are_its_values_with_their_intervals() -> None:
+    some = []
+    for name, value, steps in (("a", 0.5, 3.0), ("b", 0.75, 1.0)):
+        entry = {"metric": "acc", "value": value, "n": 100, "ci95": [value - 0.125, value + 0.25]}
+        some.append(named(name, metrics={"acc": value, "seconds_per_epoch": steps}, evals=[entry]))
+    axes = drawn("bars", some, metric="acc").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]  # the better one first
+    (lines,) = [one for one in axes.containers if hasattr(one, "lines")]
+    ends = [segment[:, 0].tolist() for segment in lines.lines[2][0].get_segments()]
+    assert ends == [[0.625, 1.0], [0.375, 0.75]]
+    axes = drawn("bars", some, metric="seconds_per_epoch,acc").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"] and len(axes.patches) == 4
 
 
 def test_the_score_that_records_bring_along_is_drawn() -> None:
@@ -269,7 +283,7 @@ def test_the_score_that_records_bring_along_is_drawn() -> None:
     bars = drawn("bars", some).axes[0].containers[0]
     assert [bar.get_width() for bar in bars] == pytest.approx([0.875, 0.625])
     # What is asked for otherwise, or was scored otherwise, is computed over the records.
-    assert drawn("bars", some, metric="a").axes[0].get_xlabel() == "composite score of a (1 is best)"
+    assert drawn("bars", some, metric="a:1").axes[0].get_xlabel() == "composite score of a (1 is best)"
     some[0]["evals"][0] = {**some[0]["evals"][0], "terms": terms[:1]}
     assert weightings.Own.of(some) is None
 

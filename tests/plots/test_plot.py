@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from click.testing import Result
 
 import rbtools
 from rbtools.errors import RbError
+from rbtools.plots import PLOTS
 from rbtools.plots.base import encode
 from tests import runner
 from tests.runner import lines, model
@@ -155,3 +157,10 @@ def test_the_function_for_notebooks_draws_the_same() -> None:
     assert Path("x.svg").read_bytes() == encode(figure, "svg")
     with pytest.raises(RbError, match="No such option '--bin'"):
         rbtools.plot(SOME, "hist", bin=4)
+
+
+def test_the_list_says_in_a_line_what_each_plot_shows_and_needs() -> None:
+    listed = dict(line.split(maxsplit=1) for line in run("--list").stdout.splitlines())
+    assert {*PLOTS, "report", "corruptions"} == set(listed)
+    assert all(re.match("[A-Z].*[.] Needs .*[.]$", words) for words in listed.values())
+    assert listed["scatter"].endswith("Needs two metrics or fields: --x and --y.")
