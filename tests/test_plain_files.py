@@ -212,6 +212,7 @@ MAY: dict[str, dict[str, int]] = {
         "corruptions/jpeg_compression.py": 1,
         "datasets/decode.py": 1,
         "datasets/npy.py": 1,
+        "formats/parquet_table.py": 1,
         "jobs/png_images.py": 1,
         "store/archive.py": 2,
         "unpickle/torch_files.py": 1,

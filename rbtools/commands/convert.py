@@ -66,7 +66,7 @@ def main(
       rb-convert prbench board.json | rb-rank --by acc
       rb-convert csv --write table.csv results.jsonl
       rb-convert csv --map 'pgd20.8=robust' table.csv
-      rb-convert hub --hub-license mit --write card results.jsonl
+      rb-rank --by acc --top 1 results.jsonl | rb-convert hub --write card
     """
     chosen: Format = shared.build(FORMATS, format, params)
     report = ConversionReport()
@@ -215,7 +215,7 @@ class _Writing:
                 self.format.send(units, target)
             else:
                 if isinstance(self.format, WrittenOnly) and not self.format.one_file:
-                    documents = _not_there(list(documents), Path(target))
+                    documents = iter(_not_there(list(documents), Path(target)))
                 write_all(Path(target), documents, hint="Name another place with --write.")
         finally:
             self.screen.clear()

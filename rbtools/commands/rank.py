@@ -339,8 +339,8 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
             raise UsageError(
                 "--against compares models, but --pivot and --aggregate by: merge them. Leave them out."
             )
-    for option, given in (("--paired", options.paired), ("--baseline", options.baseline)):
-        if given is not None and (lists["pivot"] or lists["group"]):
+    for option, reference in (("--paired", options.paired), ("--baseline", options.baseline)):
+        if reference is not None and (lists["pivot"] or lists["group"]):
             raise UsageError(
                 f"{option} compares models, but --pivot and --aggregate by: merge them. Leave them out."
             )
