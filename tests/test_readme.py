@@ -314,6 +314,8 @@ def test_the_output_that_a_page_shows_is_what_its_commands_print(
     monkeypatch.setenv("COLUMNS", "200")
     if not page.startswith(("start-", "index.")):
         in_a_shell(commands(blocks("sh", README)[0])[0])
+        for name, text in modules().items():
+            Path(name).write_text(text)
     for block, shown in OUTPUTS[page]:
         printed: list[str] = []
         for command in commands(block):
