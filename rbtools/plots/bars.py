@@ -108,9 +108,9 @@ class Bars(weightings.Composed):
             bars = axes.barh(places, lengths, thick * 0.9, color=style.COLOURS[number])
             entries.append((bars, title))
             spread = [
-                (place, length, *end[number])
+                (place, length, *bar)
                 for place, length, end in zip(places, lengths, ends, strict=True)
-                if end[number] is not None
+                if (bar := end[number]) is not None
             ]
             if spread:
                 ys, xs, lower, upper = zip(*spread, strict=True)
