@@ -821,6 +821,7 @@ complete -c rb-convert -n '__rbtools_at $__rbtools_71' -l verbose -s v -d 'Print
 complete -c rb-convert -n '__rbtools_at $__rbtools_71' -l log -r -F -d 'Append events to FILE, one JSON object per line.'
 complete -c rb-convert -n '__rbtools_at $__rbtools_71' -l config -r -F -d 'Defaults for options, as YAML; none for no file. [default: rbtools.yaml here, over rbtools/config.yaml in XDG_CONFIG_HOME]'
 complete -c rb-convert -n '__rbtools_at "rb-convert robustbench"' -l threat -x -a 'Linf L2 corruptions' -d 'Which results to write, if a record has several.'
+complete -c rb-convert -n '__rbtools_at "rb-convert robustbench"' -l published -x -d 'The published values that rbtools has, in place of FILE: DATASET/THREAT, such as cifar10/Linf.'
 complete -c rb-convert -n '__rbtools_at "rb-convert robustbench-claim"' -l threat -x -a 'Linf L2 corruptions' -d 'Which results to claim, if a record has several.'
 complete -c rb-convert -n '__rbtools_at "rb-convert robustbench-claim"' -l title -x -d 'Title of the paper.'
 complete -c rb-convert -n '__rbtools_at "rb-convert robustbench-claim"' -l url -x -d 'Address of the paper.'

@@ -147,6 +147,11 @@ def _failed(message: str, text: str | None = None) -> dict[str, Any]:
 
 def _sources(files: tuple[str, ...], chosen: Format, output: RecordWriter) -> Iterator[Published]:
     """The named files, or standard input if there are none."""
+    if getattr(chosen, "needs_no_file", False):
+        if files:
+            raise UsageError(f"--published reads no file. Leave out {files[0]}.")
+        yield Published(None, chosen.name)
+        return
     if not files:
         if not chosen.one_file:
             raise UsageError(f"{chosen.name} is a folder of files. Name it: rb-convert {chosen.name} FOLDER.")

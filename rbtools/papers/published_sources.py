@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from rbtools.cli.against import Key, PublishedSource
@@ -42,11 +40,9 @@ def _cell_key(record: Record) -> Key | None:
 
 def _shipped(wanted: set[Key]) -> Iterator[Unit]:
     """The values of RobustBench's entries that rbtools can load, as units of its format."""
-    text = Path(robustbench.__file__).with_name("robustbench.json").read_text("utf-8")
-    for row, fields in json.loads(text).items():
-        dataset, threat, model = row.split("/")
-        if (dataset, model) in wanted:
-            yield Unit(row, robustbench.Info(dataset, threat, model, {"dataset": dataset, **fields}))
+    for unit in robustbench.shipped():
+        if (unit.content.dataset, unit.content.model) in wanted:
+            yield unit
 
 
 ROBUSTBENCH = PublishedSource(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, unknown
@@ -71,8 +72,21 @@ class RobustBench:
     threat: str | None = param(
         None, "Which results to write, if a record has several.", choices=tuple(THREATS)
     )
+    published: str = param(
+        "",
+        "The published values that rbtools has, in place of FILE: DATASET/THREAT, such as cifar10/Linf.",
+        metavar="DATASET/THREAT",
+    )
+
+    @property
+    def needs_no_file(self) -> bool:
+        """Whether the rows are those that come with rbtools."""
+        return bool(self.published)
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
+        if self.published:
+            yield from self._published()
+            return
         files = files_below(source.path, ".json") if source.path and source.folder else [source.path]
         if not files:
             raise RbError(
@@ -90,6 +104,13 @@ class RobustBench:
             except RbError as wrong:
                 problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
                 yield Bad(where, problem, text.decode("utf-8", "replace"))
+
+    def _published(self) -> Iterator[Unit]:
+        rows = [unit for unit in shipped() if unit.where.startswith(f"{self.published.rstrip('/')}/")]
+        if not rows:
+            groups = sorted({unit.where.rpartition("/")[0] for unit in shipped()})
+            raise unknown("group of RobustBench's entries", self.published, groups)
+        yield from rows
 
     def record(self, unit: Info, report: ConversionReport, where: str) -> Record:
         fields, norm = unit.fields, THREATS[unit.threat]
@@ -250,3 +271,11 @@ def _published(arch: Record) -> str:
     name = str(arch.get("name"))
     match = re.fullmatch(r"(wrn-|resnet|preactresnet)([\d-]+)", name)
     return f"{_FAMILIES[match[1].rstrip('-')]}-{match[2]}" if match and arch.get("space") == "zoo" else name
+
+
+def shipped() -> Iterator[Unit]:
+    """The published values of the entries that rbtools can load, as units of the format."""
+    text = Path(__file__).with_name("robustbench.json").read_text("utf-8")
+    for row, fields in json.loads(text).items():
+        dataset, threat, model = row.split("/")
+        yield Unit(row, Info(dataset, threat, model, {"dataset": dataset, **fields}))
