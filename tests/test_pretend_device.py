@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad
 
+import rbtools
 from rbtools import datasets, evaluation
 from rbtools.attacks import ATTACKS, active_examples, steps
 from rbtools.certification import CERTIFIERS
@@ -763,3 +764,15 @@ def test_an_attack_in_another_norm_waits_at_most_once_in_8_steps(name: str, norm
         counts.append(device.waits)
     fewer, more = counts
     assert more.total() - fewer.total() <= 1, more - fewer
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_images_in_memory_of_any_type_are_evaluated(place: str) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).requires_grad_(False)
+    images, labels = torch.rand(6, 1, 8, 8, dtype=torch.float64), torch.arange(6) % 3
+    task = ATTACKS.build("pgd", eps=0.1, steps=2)
+    wanted = rbtools.evaluate(model, (images, labels), task, precision="fp32")
+    with PretendDevice():
+        data = images.to(place), labels.to(place)
+        found = rbtools.evaluate(model.to("cuda"), data, task, precision="fp32")
+    assert torch.equal(found.correct, wanted.correct)
