@@ -305,15 +305,29 @@ def test_outputs_agree_in_their_words_and_within_their_intervals(printed: str, s
     assert agree("1 nb201-126 0.3700 [0.2773, 0.4729] 0.9400", printed) == same
 
 
+@pytest.fixture(scope="module")
+def _first_pipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `results.jsonl` of the README's first pipe, and its store, for all pages."""
+    folder, here = tmp_path_factory.mktemp("first"), Path.cwd()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RB_STORE", str(folder / "rb-store"))
+        os.chdir(folder)
+        in_a_shell(commands(blocks("sh", README)[0])[0])
+        os.chdir(here)
+    return folder
+
+
+@pytest.mark.xdist_group("pages")
 @pytest.mark.usefixtures("_files_of_a_user")
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown for _, shown in OUTPUTS[page])])
 def test_the_output_that_a_page_shows_is_what_its_commands_print(
-    page: str, monkeypatch: pytest.MonkeyPatch
+    page: str, _first_pipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every line that is shown is printed, on all digits. A page that is no tutorial has `results.jsonl`."""
     monkeypatch.setenv("COLUMNS", "200")
     if not page.startswith(("start-", "index.")):
-        in_a_shell(commands(blocks("sh", README)[0])[0])
+        shutil.copy(_first_pipe / "results.jsonl", "results.jsonl")
+        monkeypatch.setenv("RB_STORE", str(_first_pipe / "rb-store"))
         for name, text in modules().items():
             Path(name).write_text(text)
     for block, shown in OUTPUTS[page]:
