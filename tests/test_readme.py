@@ -349,6 +349,7 @@ def test_images_and_checkpoints_in_python_work_as_written() -> None:
     _, block, *library = blocks("python", (ROOT / "docs" / "python.md").read_text("utf-8"))
     exec(block, names)
     assert names["correct"].shape == (20,) and "fgsm.8" in names["mine"]["metrics"]
+    Path("trained.jsonl").write_bytes(rbtools.records.dumps(names["mine"]) + b"\n")
     for block in library:
         exec(block, names)
     assert names["attacked"].correct.shape == (40,)
