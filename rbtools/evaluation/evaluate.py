@@ -403,21 +403,21 @@ class _StatusLine:
     ) -> None:
         self.title, self.n, self.outputs, self.outcomes, self.report = title, n, outputs, outcomes, report
         self.pace = Pace(n, min(map(len, outcomes)))
-        self.done = ""
+        self.said = ""
 
     def inside(self, words: str) -> None:
         """How far the work on a batch is."""
-        self.report.progress(f"{self.done} · {words}")
+        self.report.progress(f"{self.said} · {words}")
 
     def __call__(self, done: int) -> None:
         self.report.check_cancelled()
-        self.done = f"{self.title} · image {done}/{self.n}"
         parts = [self.title, f"image {done}/{self.n}", self.pace.words(done)]
         for output, known in zip(self.outputs, self.outcomes, strict=True):
             if done and not output.implicit and output.metric is not None and len(known) >= done:
                 entry = output.entries(known.values(done), known.totals)[0]
                 parts.append(f"{entry['metric']} {entry['value']:.3f}")
-        self.report.progress(" · ".join(filter(None, parts)))
+        self.said = " · ".join(filter(None, parts))
+        self.report.progress(self.said)
 
 
 @contextmanager
