@@ -215,7 +215,7 @@ def is_field(header: str) -> bool:
 def beside(header: str, headers: Collection[str]) -> str | None:
     """ "n", "low" or "high", if the column is that of a metric that has a column as well."""
     metric, _, word = header.rpartition(".")
-    fits = word in BESIDE and metric in headers and not header.startswith("metrics.") and not is_field(metric)
+    fits = word in BESIDE and metric in headers and not is_field(metric)
     return word if fits else None
 
 

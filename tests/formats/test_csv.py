@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rbtools import api
 from rbtools.errors import RbError
 from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Published
 from tests.formats import reading
@@ -199,3 +200,17 @@ def test_a_table_can_be_read_by_others() -> None:
     text = written([{"arch": {"name": "a,b"}, "metrics": {"acc": 0.1 + 0.2}}])
     assert text == 'arch.name,acc\n"a,b",0.30000000000000004\n'
     assert math.isclose(json.loads(text.splitlines()[1].rpartition(",")[2]), 0.3)
+
+
+def test_n_and_interval_of_a_metric_on_the_train_split_are_read_back() -> None:
+    entry = {"metric": "train.acc", "value": 0.75, "n": 158, "ci95": [0.5, 0.875], "split": "train"}
+    own = {"metric": "acc.n", "value": 0.25}
+    record = {
+        "arch": {"name": "m"},
+        "metrics": {"train.acc": 0.75, "acc": 0.5, "acc.n": 0.25},
+        "evals": [entry, own],
+    }
+    (made,) = api.convert("csv", "table.csv", [record])
+    assert made["metrics"] == {"train.acc": 0.75, "acc": 0.5, "acc.n": 0.25}
+    (read,) = [one for one in made["evals"] if one["metric"] == "train.acc"]
+    assert read["n"] == 158 and read["ci95"] == [0.5, 0.875]
