@@ -187,7 +187,7 @@ MAY: dict[str, dict[str, int]] = {
         "datasets/imagenet.py": 1,
         "pages/leaderboard.py": 1,
         "papers/printed.py": 1,
-        "papers/published_sources.py": 1,
+        "papers/formats/robustbench.py": 1,
         "registry.py": 1,
         "zoo/external.py": 2,
         "zoo/leaderboard_names.py": 1,
