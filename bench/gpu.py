@@ -62,7 +62,7 @@ class Sizes(NamedTuple):
     reference_batches: int = 6
     attacked: int = 1000
     aa: int = 128
-    pr: int = 1000
+    pr: int = 500
     samples: int = 100
     networks: int = NETWORKS
     network_cells: int = 5
