@@ -295,11 +295,12 @@ def test_leaving_stops_what_runs(ray: FakeRay) -> None:
     gate.set()
 
 
-def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay) -> None:
+def test_no_reference_is_dropped_while_ray_shuts_down(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "_SECONDS_WHEN_DONE", 0.1)  # Ray shuts down for longer than we wait
     ray.may_shut_down.clear()
     (report,) = reports(run_with(), [Echo()], (0, {"a": 1}))
-    gc.collect()
     assert report.result == {"a": 1, "seen": True} and ray.shutting_down.wait(PATIENCE)
+    gc.collect()
     assert not ray.dropped  # Ray would end the process
     ray.may_shut_down.set()
 
