@@ -252,42 +252,51 @@ def modules() -> dict[str, str]:
 def test_every_block_of_commands_is_run_by_the_test_of_its_page() -> None:
     found = [block for page in (*SHOWN, *SILENT) for block, _ in OUTPUTS[page]]
     assert sorted(found) == sorted(block for page in PAGES for block in blocks("sh", TEXT_OF[page]))
-    assert len(blocks("sh", README)) >= 4 and sum(len(commands(block)) for block in found) >= 100
+    typed = [command for block in found for command in commands(block)]
+    assert len(blocks("sh", README)) >= 4 and len(typed) >= 100
+    subprocess.run(["bash", "-n"], input="\n".join(typed), text=True, check=True)
+
+
+@pytest.fixture
+def _own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The files of Python that pages show, where a command in this process finds them, too."""
+    for name, text in modules().items():
+        Path(name).write_text(text)
+    monkeypatch.syspath_prepend(Path.cwd())
+    yield
+    for name in modules():
+        sys.modules.pop(name.removesuffix(".py"), None)
 
 
 @pytest.fixture(scope="module")
-def _first_pipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `results.jsonl` of the README's first pipe, and its store, for all pages."""
-    folder, here = tmp_path_factory.mktemp("first"), Path.cwd()
+def _first_pipe(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, str, subprocess.CompletedProcess[str]]:
+    """The README's first pipe, and what it printed; the folder has its `results.jsonl` and store."""
+    folder, here, command = tmp_path_factory.mktemp("first"), Path.cwd(), commands(blocks("sh", README)[0])[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RB_STORE", str(folder / "rb-store"))
         os.chdir(folder)
-        in_a_shell(commands(blocks("sh", README)[0])[0])
+        done = in_a_shell(command)
         os.chdir(here)
     trained = records((folder / "results.jsonl").read_text("utf-8"))
     assert [record["train"]["method"] for record in trained] == ["erm", "trades"]
-    return folder
+    return folder, command, done
 
 
-@pytest.mark.xdist_group("silent pages")
-@pytest.mark.usefixtures("_files_of_a_user", "_few_digits")
+@pytest.mark.xdist_group("pages")
+@pytest.mark.usefixtures("_files_of_a_user", "_own_modules", "_few_digits")
 @pytest.mark.parametrize("page", SILENT)
 def test_every_command_of_a_page_works_as_typed(
-    page: str, _first_pipe: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, _first_pipe: tuple[Path, str, subprocess.CompletedProcess[str]]
 ) -> None:
-    """Those that need a shell are run in one. The store is a copy: these trainings see few digits."""
-    shutil.copytree(_first_pipe, Path(), dirs_exist_ok=True)
-    for name, text in modules().items():
-        Path(name).write_text(text)
-    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
+    """The store is a copy: these trainings see few digits."""
+    shutil.copytree(_first_pipe[0], Path(), dirs_exist_ok=True)
     weights_of_own_code(Path("photos"))
     for command in (command for block, _ in OUTPUTS[page] for command in commands(block)):
         if "| jq " in command and shutil.which("jq") is None:
             continue
-        shown = in_a_shell(command).stdout if SHELL.search(command) else in_this_process(command)
-        check(command, shown)
-    for name in modules():
-        sys.modules.pop(name.removesuffix(".py"), None)
+        check(command, done_as_typed(command).stdout)
 
 
 # 0.3700 [0.2773, 0.4729], or a number without an interval; those in names (nb201-126, pgd20.32) are words.
@@ -326,24 +335,25 @@ def test_outputs_agree_in_their_words_and_within_their_intervals(printed: str, s
 
 
 @pytest.mark.xdist_group("pages")
-@pytest.mark.usefixtures("_files_of_a_user")
+@pytest.mark.usefixtures("_files_of_a_user", "_own_modules")
 @pytest.mark.parametrize("page", SHOWN)
 def test_the_output_that_a_page_shows_is_what_its_commands_print(
-    page: str, _first_pipe: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    _first_pipe: tuple[Path, str, subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every line that is shown is printed, on all digits. A page that is no tutorial has `results.jsonl`."""
+    folder, first, of_first = _first_pipe
     monkeypatch.setenv("COLUMNS", "200")
-    if not page.startswith(("start-", "index.")):
-        shutil.copy(_first_pipe / "results.jsonl", "results.jsonl")
-        monkeypatch.setenv("RB_STORE", str(_first_pipe / "rb-store"))
-        for name, text in modules().items():
-            Path(name).write_text(text)
+    if not page.startswith("start-"):
+        shutil.copy(folder / "results.jsonl", "results.jsonl")
+        monkeypatch.setenv("RB_STORE", str(folder / "rb-store"))
     if "| jq " in "".join(block for block, _ in OUTPUTS[page]) and shutil.which("jq") is None:
         pytest.skip("jq is not installed")
     for block, shown in OUTPUTS[page]:
         printed: list[str] = []
         for command in commands(block):
-            done = in_a_shell(command)
+            done = of_first if command == first else done_as_typed(command)
             check(command, done.stdout)
             printed += [*done.stderr.splitlines(), *done.stdout.splitlines()]
         for line in shown.splitlines():
@@ -450,9 +460,14 @@ def worked_pipelines() -> list[str]:
 SHELL = re.compile(r"^head|\| python3|--jobs")
 
 
-def in_this_process(command: str) -> str:
+def done_as_typed(command: str) -> subprocess.CompletedProcess[str]:
+    """A command that ended well, and its output; those that need a shell are run in one."""
+    return in_a_shell(command) if SHELL.search(command) else in_this_process(command)
+
+
+def in_this_process(command: str) -> subprocess.CompletedProcess[str]:
     """Run a pipe stage by stage without a shell: torch, which takes seconds to load, is loaded once."""
-    text = ""
+    text = said = ""
     line, _, into = command.partition(" > ")
     for stage in re.split(r" \|\s+(?=rb-|wc)", line if " " not in into else command):
         tool, *arguments = shlex.split(stage, comments=True)
@@ -464,10 +479,11 @@ def in_this_process(command: str) -> str:
         assert done.exit_code == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         refuse_complaints(command, done.stderr)
         text = done.stdout
+        said += done.stderr
     if into and " " not in into:
         Path(into).write_text(text)
-        return ""
-    return text
+        text = ""
+    return subprocess.CompletedProcess(command, 0, text, said)
 
 
 @pytest.fixture
@@ -488,17 +504,17 @@ def _published_results() -> None:
 
 @pytest.mark.usefixtures("_files_of_a_user", "_few_digits", "_published_results")
 def test_every_example_of_a_help_text_works_as_typed() -> None:
-    Path("models.jsonl").write_text(in_this_process("rb-arch --index 13714 --cells 1 --channels 4"))
-    Path("trained.jsonl").write_text(in_this_process("rb-train --epochs 20 models.jsonl"))
+    Path("models.jsonl").write_text(in_this_process("rb-arch --index 13714 --cells 1 --channels 4").stdout)
+    Path("trained.jsonl").write_text(in_this_process("rb-train --epochs 20 models.jsonl").stdout)
     for seed, name in enumerate(("first", "second"), 1):
-        other = in_this_process(f"rb-train --epochs 1 --seed {seed} models.jsonl")
+        other = in_this_process(f"rb-train --epochs 1 --seed {seed} models.jsonl").stdout
         Path(f"{name}.jsonl").write_text(other)
     attacked = "rb-attack pgd --eps 8 --n 100 trained.jsonl | rb-attack fgsm --eps 8 --n 100 | rb-ge acc"
-    Path("results.jsonl").write_text(in_this_process(attacked))
+    Path("results.jsonl").write_text(in_this_process(attacked).stdout)
     typed = examples()
     assert len(typed) >= 16
     for command in typed:
-        shown = in_this_process(command)
+        shown = in_this_process(command).stdout
         if not command.startswith("rb-store"):
             check(command, shown)
 
@@ -508,7 +524,7 @@ def test_every_worked_pipeline_of_the_manual_works_as_typed() -> None:
     typed = worked_pipelines()
     assert len(typed) >= 10
     for command in typed:
-        text = in_this_process(command)
+        text = in_this_process(command).stdout
         if "rb-store" not in command:
             check(command, text)
 
