@@ -259,7 +259,7 @@ def _threads() -> Iterator[None]:
         torch.set_num_threads(int(THREADS))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests begin first; those marked `gpu` are skipped where there is none; others say what they use.
 
     A long test that starts last delays the end of the whole run. Torch is asked for a GPU only if there are
@@ -267,6 +267,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     _prolong(items)
+    if config.getoption("loadgroup", False):
+        _name_groups(items)
     for item in items:
         if "_trained" in getattr(item, "fixturenames", ()) or _matches(_TRAINING, item.path):
             item.add_marker("trains")
@@ -282,6 +284,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _name_groups(items: list[pytest.Item]) -> None:
+    """Append the group of a test to its name, from which pytest-xdist reads it.
+
+    pytest-xdist 3.8 does so in an attribute that pytest 9.2 no longer reads (its issue 1386): without this,
+    every process starts a cluster of Ray, and waits until that of the other has ended.
+    """
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group is not None and hasattr(item, "_id"):
+            item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
 
 
 # What a file of tests imports where it trains networks of its own, and where it computes with torch.
