@@ -652,8 +652,8 @@ def kind_of(kernel: str) -> str:
 
 
 def robust(bench: Bench) -> None:
-    """Training by FGSM-PGI in large batches, to which --data cifar10 gives a meaning; the parts attack, aa and
-    pr are then of this network."""
+    """Training by FGSM-PGI in large batches, to which --data cifar10 gives a meaning; the parts attack, aa
+    and pr are then of this network."""
     recipe = dict(QUICK) | ({"epochs": 2, "batch_size": 32} if bench.small else {})
     if bench.epochs is not None:
         recipe["epochs"] = bench.epochs
