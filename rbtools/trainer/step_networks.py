@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from rbtools.models import cuda_graphs, folding
-from rbtools.models import fused as fusing
 from rbtools.models.normalize import Preprocessed
 from rbtools.trainer.metrics import Passes
 
@@ -46,11 +45,9 @@ class EvalCopy(nn.Module):
         return logits.float()
 
     @property
-    def steps(self) -> list[str]:
-        """How it was made fast, for the record."""
-        fused = any(isinstance(module, fusing.ActivatedConvolution) for module in self.network.modules())
-        steps = {"folded": self._folded, "channels-last": True, "bf16": self.dtype, "fused": fused}
-        return [name for name, done in steps.items() if done]
+    def folds(self) -> bool:
+        """Whether any BatchNorm is folded."""
+        return bool(self._folded)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -96,10 +93,7 @@ def eval_copy(model: nn.Module, shape: tuple[int, int, int], *, bf16: bool) -> E
         for module, training in before:
             module.training = training
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if bf16:
-        network = network.bfloat16().requires_grad_(False)
-        network = fusing.fused(network, probe.bfloat16()) or network
-    return EvalCopy(model, network, folded, bf16=bf16)
+    return EvalCopy(model, network.bfloat16() if bf16 else network, folded, bf16=bf16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +118,10 @@ class StepNetworks:
         """How the inner attack's network was made fast, for the record."""
         if self.copy is None:
             return []
+        names = [*(["folded"] if self.copy.folds else []), "channels-last"]
+        names += ["bf16"] if self.half else []
         recorded = isinstance(self.inner, cuda_graphs.GraphedNetwork) and self.inner.used
-        return [*self.copy.steps, *(["cuda-graphs"] if recorded else [])]
+        return [*names, *(["cuda-graphs"] if recorded else [])]
 
 
 def of(

@@ -41,7 +41,7 @@ def moved(model: nn.Module) -> None:
 def test_the_shadow_follows_the_network(name: str) -> None:
     model = network(name)
     made = eval_copy(model, SHAPE, bf16=False)
-    assert made is not None and "folded" in made.steps and not any(p.requires_grad for p in made.parameters())
+    assert made is not None and made.folds and not any(p.requires_grad for p in made.parameters())
     before = [module.training for module in model.modules()]
     images = torch.rand(5, *SHAPE)
     for _ in range(2):
