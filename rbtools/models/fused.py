@@ -101,7 +101,7 @@ def replace(traced: fx.GraphModule) -> int:
             summands = tuple(part for part in before.args if part is not convolution)
         else:
             convolution = before
-        if not _is_convolution(convolution, modules) or len(summands) > 1:
+        if not _is_convolution(convolution, modules):
             continue
         modules[convolution.target].__class__ = ActivatedConvolution
         with traced.graph.inserting_before(node):
@@ -115,6 +115,8 @@ def replace(traced: fx.GraphModule) -> int:
 
 
 def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if not node.args:
+        return False
     if node.op == "call_module":
         return isinstance(modules[str(node.target)], nn.ReLU)
     return node.op == "call_function" and node.target in (F.relu, torch.relu)
@@ -125,7 +127,7 @@ def _is_sum(node: Any) -> bool:
     found = isinstance(node, fx.Node) and node.op == "call_function" and node.target in sums
     if not found or len(node.users) > 1 or node.kwargs:
         return False
-    return all(isinstance(part, fx.Node) for part in node.args)
+    return all(isinstance(part, fx.Node) for part in node.args) and len(set(node.args)) == 2
 
 
 def _is_convolution(node: Any, modules: dict[str, nn.Module]) -> bool:

@@ -33,7 +33,8 @@ class Blocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b, self.c = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
-        self.twice, self.bare = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1, bias=False)
+        self.twice, self.summed = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.bare = nn.Conv2d(3, 3, 1, bias=False)
         self.around = nn.Conv2d(3, 3, 3, padding=1, padding_mode="circular")
         self.same, self.relu = nn.Conv2d(3, 3, 3, padding="same"), nn.ReLU()
 
@@ -41,8 +42,9 @@ class Blocks(nn.Module):
         x = self.relu(self.a(x))  # replaced
         x = torch.relu(self.b(x) + self.c(x))  # one of the two takes the sum
         x = torch.relu(self.bare(x)) + torch.relu(self.around(x)) + torch.relu(self.same(x))
-        y = self.twice(x)
-        return torch.relu(y) + torch.relu(y + 1) + y
+        x, y = torch.relu(x + torch.relu(x) + 1), self.twice(x)
+        x = self.summed(x)
+        return torch.relu(x + x) + torch.relu(y) + torch.relu(y + 1) + y
 
 
 @pytest.mark.parametrize("name", ["blocks", "resnet18", "preactresnet18", "nb201"])
