@@ -85,6 +85,8 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
         self._stack.enter_context(mock.patch.object(ThreadPoolExecutor, "submit", self._submit))
         for module in (lazy.torch, torch):  # the former caches values of the latter
             self._stack.enter_context(mock.patch.object(module, "autocast", _autocast))
+        for name, kernel in self._kernels().items():
+            self._stack.enter_context(mock.patch.object(torch, name, kernel))
         recorded = mock.patch.object(Tensor, "record_stream", lambda tensor, stream: None, create=True)
         self._stack.enter_context(recorded)
         self._stack.enter_context(self._modes())
@@ -131,6 +133,28 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
             "current_stream": _Stream,
             **dict.fromkeys(("max_memory_allocated", "memory_allocated"), lambda device=None: 0),
             **dict.fromkeys(("max_memory_reserved", "memory_reserved"), lambda device=None: 0),
+        }
+
+    def _kernels(self) -> dict[str, Callable[..., Any]]:
+        """Convolutions of cuDNN that do the work of other layers, too: one kernel each."""
+
+        def convolution_relu(x: Tensor, weight: Tensor, bias: Tensor, *how: Any) -> Tensor:
+            with self.during("copying", True):
+                made = torch.nn.functional.conv2d(x, weight, bias, *how).relu()
+            self.launches["cudnn_convolution_relu"] += 1
+            return _mark(made, True)
+
+        def convolution_add_relu(
+            x: Tensor, weight: Tensor, z: Tensor, alpha: float, bias: Tensor, *how: Any
+        ) -> Tensor:
+            with self.during("copying", True):
+                made = (torch.nn.functional.conv2d(x, weight, bias, *how) + alpha * z).relu()
+            self.launches["cudnn_convolution_add_relu"] += 1
+            return _mark(made, True)
+
+        return {
+            "cudnn_convolution_relu": convolution_relu,
+            "cudnn_convolution_add_relu": convolution_add_relu,
         }
 
     def wait(self, kind: str) -> None:

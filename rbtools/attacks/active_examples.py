@@ -60,15 +60,13 @@ class AttackBatch:
     """Examples under attack.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: of the
-    unchanged images (N, K), if there was a clean pass; checks: when a loop checks which of them are broken,
-    by default as their device suggests.
+    unchanged images (N, K), if there was a clean pass.
     """
 
     images: Tensor
     labels: Tensor
     draws: Draws
     logits: Tensor | None = None
-    checks: CheckSchedule | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,13 +74,13 @@ class AttackBatch:
     @property
     def schedule(self) -> CheckSchedule:
         """When a loop on these examples checks which of them are broken."""
-        return self.checks or check_schedule(self.images.device)
+        return check_schedule(self.images.device)
 
     def take(self, index: Tensor) -> AttackBatch:
         """Some of the examples, by positions or by a mask."""
         logits = None if self.logits is None else self.logits[index]
         images, labels, draws = self.images[index], self.labels[index], self.draws.take(index)
-        return AttackBatch(images, labels, draws, logits, self.checks)
+        return AttackBatch(images, labels, draws, logits)
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         """The loss for these examples."""

@@ -18,7 +18,7 @@ from rbtools.registry import Registered, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_examples import AttackBatch, Stage
+    from rbtools.attacks.active_examples import Stage
     from rbtools.attacks.pyauto import TameModel
     from rbtools.attacks.target import Network
     from rbtools.rng.draws import Draws
@@ -229,12 +229,14 @@ class SequentialAttack(Attack):
             CLEAN,
             STILL_CORRECT,
             AttackBatch,
+            wide,
         )  # --help does not need it
         from rbtools.attacks.target import Network, as_target
 
         target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
         perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
         left = torch.arange(len(batch), device=labels.device)
+        doubted = torch.zeros_like(labels, dtype=torch.bool)  # broken on the fast copy alone
         with torch.no_grad():
             if self.clean_pass:
                 logits = target.logits(images)
@@ -255,30 +257,19 @@ class SequentialAttack(Attack):
                 alone = None if batch.schedule.each_step else some.undecided()
                 points, broken = stage(alone or some, batch, more)
                 if alone is not None:
-                    self._confirm(points, broken, stage, some, batch, more)
+                    # The exact model decides. Where it disagrees the next stage goes on, and the point stays
+                    # unless that stage breaks the example: it tells that the search was cut short.
+                    fooled, rows = broken.clone(), broken.nonzero()[:, 0]
+                    if len(rows):
+                        broken[rows] = ~some.take(rows).verdict(points[rows], batch.labels[rows])
+                    points = torch.where(wide(doubted[left] & ~broken, points), perturbed[left], points)
+                    doubted[left] |= fooled & ~broken
                 perturbed[left] = points
                 by[left] = torch.where(broken, number, STILL_CORRECT)
                 on = (~broken).nonzero()[:, 0]
                 if len(on) < len(left):
                     left, batch = left[on], batch.take(on)
         return perturbed, self.findings(by, classes)
-
-    def _confirm(
-        self, points: Tensor, broken: Tensor, stage: Stage, target: Network, batch: AttackBatch, more: bool
-    ) -> None:
-        """Confirm on the model the examples that a stage broke on the fast copy alone, without a check at
-        each step. Where the model disagrees, attack the example again with a check at each step.
-        """
-        from dataclasses import replace
-
-        from rbtools.attacks.active_examples import CheckSchedule
-
-        rows = broken.nonzero()[:, 0]
-        if len(rows):
-            doubtful = rows[target.take(rows).verdict(points[rows], batch.labels[rows])]
-            if len(doubtful):
-                again = replace(batch.take(doubtful), checks=CheckSchedule(1))
-                points[doubtful], broken[doubtful] = stage(target.take(doubtful), again, more)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """The further results of `run`, from the number of the stage that broke each example (N,)."""

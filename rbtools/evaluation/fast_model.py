@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rbtools.attacks.target import Network
 from rbtools.defences.defended import Defended
 from rbtools.models import folding
+from rbtools.models import fused as fusing
 from rbtools.models.compiled import compile_network, seconds_of_a_pass, undo, undone
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
@@ -44,7 +45,8 @@ def make_fast_model(
     compiled: bool = False,
     notify: Callable[[str], None] = lambda message: None,
 ) -> FastModel:
-    """A copy with BatchNorm folded into the convolutions before it, channels last, in that precision.
+    """A copy with BatchNorm folded into the convolutions before it, channels last, in that precision; on a
+    GPU in bfloat16 the kernels of convolutions take ReLU, too (models/fused.py).
 
     model: eval mode, images float32 (N, C, H, W) in [0, 1] -> logits (N, K); it is not changed. The copy
     takes the same images and gives float32 logits; with "bf16" the network computes in bfloat16, but the
@@ -74,7 +76,11 @@ def make_fast_model(
     try:
         copied = _frozen(copy.deepcopy(network) if folded is None else folded)
         copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        fast: nn.Module = _Fast(normalization, copied.bfloat16() if bf16 else copied, bf16)
+        copied = copied.bfloat16() if bf16 else copied
+        whole = fusing.fused(copied, probe.to(torch.bfloat16 if bf16 else probe.dtype))
+        if whole is not None:
+            copied, steps = whole, [*steps, "fused"]
+        fast: nn.Module = _Fast(normalization, copied, bf16)
         with torch.no_grad():
             fast(probe)
     except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32

@@ -139,8 +139,9 @@ def run_attack(
     A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
     projected onto the budget, the box and the attack's lattice first, so that a wrong attack cannot report a
     false success. The fast model decides nothing: an example that it misclassifies stays in the attack until
-    the model itself agrees; if they still disagree at the end, the example is attacked again on the model
-    itself (not with `iterate` "last", which only evaluates the last iterate). `previous`: the result at a
+    the model itself agrees (on a GPU the model is asked after each stage of the attack); if they still
+    disagree at the end, the example is attacked again on the model itself (not with `iterate` "last", which
+    only evaluates the last iterate). `previous`: the result at a
     smaller eps, whose images are kept for examples that are not attacked here. `on`: another model to attack;
     its adversarial examples are evaluated on this one.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -156,3 +157,29 @@ def test_a_state_that_does_not_fit_is_told_and_not_used(
     again = trained("again")
     assert begun == [0] and again["checkpoint"] == whole["checkpoint"]
     assert len(said) == 1 and "its training starts again; what was kept of it does not fit" in said[0]
+
+
+def test_a_state_that_takes_long_to_write_is_written_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, written = [0.0], []
+    recipe = SimpleNamespace(epochs=40, batch_size=2, deterministic=False, patience=None)
+    report = SimpleNamespace(check_cancelled=lambda: None)
+    setup = SimpleNamespace(recipe=recipe, batches=1, report=report)
+    state = SimpleNamespace(epoch=0, stopped=False, best=None)
+
+    def epoch(setup: Any, state: Any, pace: Any) -> None:
+        state.epoch += 1
+        now[0] += 1.0
+
+    def keep(state: Any) -> None:
+        written.append(state.epoch)
+        now[0] += seconds
+
+    monkeypatch.setattr(loop, "train_epoch", epoch)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    seconds = 0.01
+    loop.train(setup, state, keep)  # type: ignore[arg-type]
+    assert written == list(range(1, 40))
+    seconds, state.epoch = 1.5, 0
+    written.clear()
+    loop.train(setup, state, keep)  # type: ignore[arg-type]
+    assert written == [1, 16, 31]

@@ -1,0 +1,110 @@
+"""Convolutions that take ReLU and sums: the same function and gradient, and no network that does not fit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from rbtools import models
+from rbtools.evaluation.fast_model import make_fast_model
+from rbtools.models import folding
+from rbtools.models.fused import ActivatedConvolution, fused, replace
+from rbtools.spaces import sized
+from tests.pretend_device import PretendDevice
+
+SHAPE = (3, 16, 16)
+FUSED = {"resnet18": 17, "preactresnet18": 8, "nb201": 5}
+
+
+def network(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name == "nb201":
+        return models.build(sized("nasbench201", channels=4, cells=1).arch(13714), classes=10, shape=SHAPE)
+    return models.build({"space": "zoo", "name": name}, classes=10, shape=SHAPE).eval()
+
+
+class Blocks(nn.Module):
+    """Every form that is replaced, and those that are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
+        self.twice, self.summed = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.bare = nn.Conv2d(3, 3, 1, bias=False)
+        self.around = nn.Conv2d(3, 3, 3, padding=1, padding_mode="circular")
+        self.same, self.relu = nn.Conv2d(3, 3, 3, padding="same"), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.a(x))  # replaced
+        x = torch.relu(self.b(x) + self.c(x))  # one of the two takes the sum
+        x = torch.relu(self.bare(x)) + torch.relu(self.around(x)) + torch.relu(self.same(x))
+        x, y = torch.relu(x + torch.relu(x) + 1), self.twice(x)
+        x = self.summed(x)
+        return torch.relu(x + x) + torch.relu(y) + torch.relu(y + 1) + y
+
+
+@pytest.mark.parametrize("name", ["blocks", "resnet18", "preactresnet18", "nb201"])
+def test_logits_and_gradients_are_those_of_single_layers(name: str) -> None:
+    made = Blocks() if name == "blocks" else network(name)
+
+    def traced() -> Any:
+        whole = fx.symbolic_trace(copy.deepcopy(made)) if name == "blocks" else folding.fold(made)[0]
+        return whole.requires_grad_(False)
+
+    plain, other = traced(), traced()
+    count = replace(other)
+    assert count == (2 if name == "blocks" else FUSED[name])
+    assert sum(isinstance(module, ActivatedConvolution) for module in other.modules()) == count
+    images = torch.rand(4, *SHAPE)
+    results = []
+    for one in (plain, other):
+        inputs = images.clone().requires_grad_(True)
+        logits = one(inputs)
+        results.append((logits, *torch.autograd.grad(logits.square().sum(), inputs)))
+    for got, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_on_a_gpu_in_bfloat16_attacks_use_them() -> None:
+    model = network("resnet18").requires_grad_(False)
+    launches = []
+    with PretendDevice() as device:
+        there = model.to("cuda")
+        for precision in ("fp32", "bf16"):
+            ready = make_fast_model(there, precision, SHAPE)
+            assert ("fused" in ready.steps) is (precision == "bf16")
+            images = torch.rand(8, *SHAPE, device="cuda")
+            device.reset()
+            logits = ready.model(images)
+            launches.append(device.launches.total())
+            assert (logits - there(images)).abs().max() < 0.05 * there(images).abs().max()
+        assert logits.dtype == torch.float32
+        assert device.launches["cudnn_convolution_relu"] == 9
+        assert device.launches["cudnn_convolution_add_relu"] == 8
+        empty = ready.model(images[:0])
+    assert empty.shape == (0, 10)
+    assert launches[0] - launches[1] > 20  # of 17 ReLUs and 8 sums, less the cast
+
+
+def test_a_kernel_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*values: Any) -> Tensor:
+        raise RuntimeError("no engine for this configuration")
+
+    def wrong(x: Tensor, weight: Tensor, bias: Tensor, *how: Any) -> Tensor:
+        return nn.functional.conv2d(x, weight, bias, *how)  # without ReLU
+
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
+    for kernel in (missing, wrong):
+        with PretendDevice():
+            traced = fx.symbolic_trace(layers.to("cuda").bfloat16().eval().requires_grad_(False))
+            inputs = torch.rand(2, *SHAPE, device="cuda").bfloat16()
+            assert fused(traced, inputs) is not None
+            assert fused(traced, inputs.float()) is None
+            with monkeypatch.context() as patch:
+                patch.setattr(torch, "cudnn_convolution_relu", kernel)
+                assert fused(traced, inputs) is None
+    assert fused(traced, torch.rand(2, *SHAPE).bfloat16()) is None
