@@ -4,7 +4,7 @@
     python bench/gpu.py --small --device cpu    the same code with small numbers
     python bench/gpu.py --parts floor,attack    some of it: floor, verdicts, resume, train, attack, aa, pr,
                                                 networks, profile
-    python bench/gpu.py --parts robust --data cifar10   --preset fgsm-pgi to its end, and AutoAttack
+    python bench/gpu.py --parts floor,robust,aa --data cifar10   FGSM-PGI in large batches, and AutoAttack
 
 Needs the repository and what `make test` installs. --data names a data set of 32x32 images, such as cifar10;
 without it images are made (class patterns and noise), which the published network that is attacked

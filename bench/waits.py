@@ -107,7 +107,7 @@ def pr(count: int) -> None:
     """So many batches of noisy copies."""
     model, x = network().eval().requires_grad_(False), images()
     ids = torch.arange(IMAGES, device="cuda")
-    batch = Batch(model, x, model(x).argmax(1), ids, seed=0, chunk_size=512)
+    batch = Batch(model, x, model(x).argmax(1), ids, seed=0, chunk_size=1024)
     block = probabilistic.batch_size(ids.device, (3, 8, 8)) // IMAGES
     probabilistic.batch_size = lambda device, shape: IMAGES  # a draw of each image is a batch
     try:

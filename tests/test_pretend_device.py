@@ -252,21 +252,45 @@ class Coarse(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("name", ["pgd", "apgd-ce", "apgd-t", "noise"])
+CONFIRMED: dict[str, tuple[str, float, dict[str, Any]]] = {
+    "steps": ("pgd", 0.05, {"steps": 10}),
+    "several stages": ("aa", 0.02, {"attacks": "apgd-ce,fab-t"}),
+    "an 8-bit image inside": ("pgd", 0.1, {"steps": 10, "norm": "l2", "grid": "8bit"}),
+    "samples": ("noise", 0.05, {}),
+}
+
+
+@pytest.mark.parametrize("case", CONFIRMED)
 def test_what_a_coarse_model_breaks_alone_is_attacked_again_on_the_model(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the schedule of a GPU, on which the model itself decides after each stage only."""
-    monkeypatch.setattr(active_examples, "EACH_STEP", active_examples.CheckSchedule(3))
-    model, images, ids = network(), images_of(16), torch.arange(16)
-    labels, attack = model(images).argmax(1), built(name, 0.05, **LONGER.get(name, {}))
-    exact, coarse = (
-        run_attack(Batch(model, images, labels, ids, seed=0, chunk_size=16, fast_model=fast), attack)
-        for fast in (None, Coarse(model))
-    )
-    assert coarse.totals["unconfirmed"] > 0 and not exact.totals.get("unconfirmed")
-    assert torch.equal(coarse.survived, model(coarse.images).argmax(1) == labels)
-    assert not (coarse.survived & ~exact.survived).any()
+    name, eps, more = CONFIRMED[case]
+    attack, model, ids = built(name, eps, **more), network(), torch.arange(96)
+    images = images_of(96).mul(255).round().div(255)
+    labels, found = model(images).argmax(1), {}
+    for every in (1, 3):
+        monkeypatch.setattr(active_examples, "EACH_STEP", active_examples.CheckSchedule(every))
+        batch = Batch(model, images, labels, ids, seed=0, chunk_size=96, fast_model=Coarse(model))
+        found[every] = run_attack(batch, attack)
+    late = found[3]
+    assert late.totals["unconfirmed"] > 0
+    assert torch.equal(late.survived, model(late.images).argmax(1) == labels)
+    assert 0 < late.survived.sum() <= found[1].survived.sum()
+
+
+def test_a_restart_follows_a_last_iterate_that_fools_a_coarse_model_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attack = built("pgd", 0.03, steps=1, step_size=0.005, restarts=4, iterate="last")
+    model, images, ids = network(), images_of(96), torch.arange(96)
+    labels, counts = model(images).argmax(1), []
+    for every, fast in ((1, None), (3, Coarse(model))):
+        monkeypatch.setattr(active_examples, "EACH_STEP", active_examples.CheckSchedule(every))
+        batch = Batch(model, images, labels, ids, seed=0, chunk_size=96, fast_model=fast)
+        counts.append(int(run_attack(batch, attack).survived.sum()))
+    exact, coarse = counts
+    assert 0 < exact < 96 and coarse <= exact + 4
 
 
 # The option with the number of steps, and what makes an attack one loop.

@@ -222,21 +222,24 @@ class SequentialAttack(Attack):
     def run(
         self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run the stages one after another on the examples that are still classified correctly."""
+        """Run the stages one after another on the examples that are still classified correctly.
+
+        On a GPU a stage searches on the fast copy alone. The findings have "doubted" (N,): the examples that
+        it broke there, and not on the model itself, so that their search ended early.
+        """
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         from rbtools.attacks.active_examples import (
             CLEAN,
             STILL_CORRECT,
             AttackBatch,
-            wide,
         )  # --help does not need it
         from rbtools.attacks.target import Network, as_target
 
         target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
         perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
         left = torch.arange(len(batch), device=labels.device)
-        doubted = torch.zeros_like(labels, dtype=torch.bool)  # broken on the fast copy alone
+        doubted = torch.zeros_like(labels, dtype=torch.bool)
         with torch.no_grad():
             if self.clean_pass:
                 logits = target.logits(images)
@@ -256,20 +259,17 @@ class SequentialAttack(Attack):
                 some = target.take(left)
                 alone = None if batch.schedule.each_step else some.undecided()
                 points, broken = stage(alone or some, batch, more)
-                if alone is not None:
-                    # The exact model decides. Where it disagrees the next stage goes on, and the point stays
-                    # unless that stage breaks the example: it tells that the search was cut short.
-                    fooled, rows = broken.clone(), broken.nonzero()[:, 0]
-                    if len(rows):
-                        broken[rows] = ~some.take(rows).verdict(points[rows], batch.labels[rows])
-                    points = torch.where(wide(doubted[left] & ~broken, points), perturbed[left], points)
-                    doubted[left] |= fooled & ~broken
+                if alone is not None and broken.any():  # the exact model decides
+                    rows = broken.nonzero()[:, 0]
+                    correct = some.take(rows).verdict(points[rows], batch.labels[rows])
+                    broken[rows] = ~correct
+                    doubted[left[rows]] |= correct
                 perturbed[left] = points
                 by[left] = torch.where(broken, number, STILL_CORRECT)
                 on = (~broken).nonzero()[:, 0]
                 if len(on) < len(left):
                     left, batch = left[on], batch.take(on)
-        return perturbed, self.findings(by, classes)
+        return perturbed, {**self.findings(by, classes), "doubted": doubted}
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """The further results of `run`, from the number of the stage that broke each example (N,)."""

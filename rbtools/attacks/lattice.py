@@ -120,7 +120,9 @@ def _run(
         if not len(rows):
             break
         smaller = _with_eps(search, attack.eps * share)
-        points[rows], _ = smaller.run(target.take(rows), images[rows], labels[rows], draws.take(rows))
+        points[rows], more = smaller.run(target.take(rows), images[rows], labels[rows], draws.take(rows))
+        if "doubted" in more:
+            findings["doubted"][rows] |= more["doubted"]
         inside[rows] = project(points[rows], images[rows], attack)
     return inside, findings
 

@@ -64,7 +64,7 @@ def main(
     """Train each record's architecture and add its checkpoint to the record.
 
     Several methods or seeds give one record for each. Finished trainings are taken from the store; an
-    interrupted one continues after its last epoch. Options of a method: rb-train --method NAME --help.
+    interrupted one continues after its last stored epoch. Options of a method: rb-train --method NAME --help.
 
     \b
     Examples:

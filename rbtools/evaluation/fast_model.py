@@ -14,21 +14,20 @@ from torch import Tensor, nn
 
 from rbtools.attacks.target import Network
 from rbtools.defences.defended import Defended
-from rbtools.models import folding
-from rbtools.models import fused as fusing
+from rbtools.models import folding, fused
 from rbtools.models.compiled import compile_network, seconds_of_a_pass, undo, undone
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
 
 _PROBES = 2
 _TIMED = {"cpu": 64 * 32 * 32}  # pixels of the images whose passes are timed
-_TIMED_ON_GPU = 512 * 32 * 32
+_TIMED_ON_GPU = 1024 * 32 * 32
 
 
 class FastModel(NamedTuple):
     """The model for attacks, the steps of its preparation as records name them, and why some are missing.
 
-    refusal: why there is no fast copy; remark: a sentence that says why BatchNorm is not folded.
+    refusal: why there is no fast copy; remark: a sentence that says why a step is missing.
     """
 
     model: nn.Module
@@ -77,9 +76,15 @@ def make_fast_model(
         copied = _frozen(copy.deepcopy(network) if folded is None else folded)
         copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         copied = copied.bfloat16() if bf16 else copied
-        whole = fusing.fused(copied, probe.to(torch.bfloat16 if bf16 else probe.dtype))
-        if whole is not None:
-            copied, steps = whole, [*steps, "fused"]
+        try:
+            quicker = fused.fuse(copied, probe.to(torch.bfloat16 if bf16 else probe.dtype))
+        except (RuntimeError, ValueError) as wrong:
+            quicker, remark = (
+                None,
+                f"ReLU has kernels of its own: passes take longer ({folding.reason(wrong)}).",
+            )
+        if quicker is not None:
+            copied, steps = quicker, [*steps, "fused"]
         fast: nn.Module = _Fast(normalization, copied, bf16)
         with torch.no_grad():
             fast(probe)

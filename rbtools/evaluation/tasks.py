@@ -155,12 +155,13 @@ def run_attack(
     if survived.any() and method.eps > 0:
         left = batch.take(survived)
         exact = on is not None or batch.fast_model is batch.model or method.batch_dependent
-        points, outputs = _attempt(left, method, on or (batch.model if exact else batch.fast_model), totals)
+        network = on or (batch.model if exact else batch.fast_model)
+        points, outputs, doubted = _attempt(left, method, network, totals)
         # A single step follows no decision of the fast model; in float32 both decide alike, and a pass to
         # find where they do not would cost as much as the step.
         confirmed = method.iterate == "last" or (method.single_step and is_float32(batch.fast_model))
         if not exact and not confirmed:
-            _repeat_unconfirmed(left, method, points, outputs, totals)
+            _repeat_unconfirmed(left, method, points, outputs, doubted, totals)
         rows = survived.nonzero()[:, 0]
         images[rows], logits[rows] = points, outputs
         survived[rows] = outputs.argmax(1) == left.labels
@@ -169,30 +170,37 @@ def run_attack(
 
 
 def _repeat_unconfirmed(
-    batch: Batch, method: Attack, images: Tensor, logits: Tensor, totals: dict[str, float]
+    batch: Batch,
+    method: Attack,
+    images: Tensor,
+    logits: Tensor,
+    doubted: Tensor,
+    totals: dict[str, float],
 ) -> None:
-    """Attack the examples again, on the model itself, that only the fast model misclassifies at the end.
+    """Attack the examples again, on the model itself, that only the fast model misclassifies at the end, or
+    did when their search ended.
 
     images: (N, C, H, W), the perturbed ones; logits: (N, K), the model's on them. Both are changed in place.
+    doubted: bool (N,), whether a search ended early on the fast model.
     """
     still_correct = logits.argmax(1) == batch.labels
-    unconfirmed = torch.zeros_like(still_correct)
+    unconfirmed = doubted & still_correct
     if still_correct.any():
-        unconfirmed[still_correct.clone()] = ~batch.take(still_correct).judged(
+        unconfirmed[still_correct.clone()] |= ~batch.take(still_correct).judged(
             batch.fast_model, images[still_correct]
         )
         totals["forward"] += float(still_correct.sum())
     totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(unconfirmed.sum())
     if unconfirmed.any():
-        images[unconfirmed], logits[unconfirmed] = _attempt(
-            batch.take(unconfirmed), method, batch.model, totals, True
-        )
+        again = _attempt(batch.take(unconfirmed), method, batch.model, totals, True)
+        images[unconfirmed], logits[unconfirmed], _ = again
 
 
 def _attempt(
     batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the attack on a model: images inside the budget, the logits of the model that decides, and which
+    searches ended early, because the fast model alone was fooled."""
     # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
     whole = method.batch_dependent or batch.undivided
     decides = batch.model if model is batch.fast_model is not batch.model else None
@@ -217,6 +225,7 @@ def _attempt(
             " that the gradient of the model is finite there."
         )
     perturbed = lattice.project(perturbed, batch.images, method)
+    doubted = findings.get("doubted", torch.zeros_like(batch.labels, dtype=torch.bool))
     if together is not None:
         findings = {}  # they are of searches that follow one example
         if method.iterate != "last":
@@ -237,7 +246,7 @@ def _attempt(
             sums[f"broken_by.{number}"] = int((broken == number).sum())
     for name, value in sums.items():
         totals[name] = totals.get(name, 0.0) + float(value)
-    return perturbed, logits
+    return perturbed, logits, doubted
 
 
 def attempted(batch: Batch, method: Attack, model: nn.Module) -> tuple[Tensor, dict[str, float]]:

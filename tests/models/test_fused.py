@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from rbtools import models
 from rbtools.evaluation.fast_model import make_fast_model
 from rbtools.models import folding
-from rbtools.models.fused import ActivatedConvolution, fused, replace
+from rbtools.models.fused import ActivatedConvolution, fuse, fuse_in_place
 from rbtools.spaces import sized
 from tests.pretend_device import PretendDevice
 
@@ -34,6 +34,7 @@ class Blocks(nn.Module):
         super().__init__()
         self.a, self.b, self.c = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
         self.twice, self.summed = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+        self.again, self.plus = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
         self.bare = nn.Conv2d(3, 3, 1, bias=False)
         self.around = nn.Conv2d(3, 3, 3, padding=1, padding_mode="circular")
         self.same, self.relu = nn.Conv2d(3, 3, 3, padding="same"), nn.ReLU()
@@ -41,10 +42,13 @@ class Blocks(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.relu(self.a(x))  # replaced
         x = torch.relu(self.b(x) + self.c(x))  # one of the two takes the sum
+        old, x = x, torch.relu(x + self.plus(x))
         x = torch.relu(self.bare(x)) + torch.relu(self.around(x)) + torch.relu(self.same(x))
         x, y = torch.relu(x + torch.relu(x) + 1), self.twice(x)
         x = self.summed(x)
-        return torch.relu(x + x) + torch.relu(y) + torch.relu(y + 1) + y
+        x = torch.relu(x + x) + torch.relu(y) + torch.relu(y + 1) + y
+        x = torch.relu(self.again(self.again(x)))
+        return x + old
 
 
 @pytest.mark.parametrize("name", ["blocks", "resnet18", "preactresnet18", "nb201"])
@@ -56,8 +60,8 @@ def test_logits_and_gradients_are_those_of_single_layers(name: str) -> None:
         return whole.requires_grad_(False)
 
     plain, other = traced(), traced()
-    count = replace(other)
-    assert count == (2 if name == "blocks" else FUSED[name])
+    count = fuse_in_place(other)
+    assert count == (3 if name == "blocks" else FUSED[name])
     assert sum(isinstance(module, ActivatedConvolution) for module in other.modules()) == count
     images = torch.rand(4, *SHAPE)
     results = []
@@ -82,7 +86,15 @@ def test_on_a_gpu_in_bfloat16_attacks_use_them() -> None:
             logits = ready.model(images)
             launches.append(device.launches.total())
             assert (logits - there(images)).abs().max() < 0.05 * there(images).abs().max()
+            slopes = []
+            for one in (there, ready.model):
+                inputs = images.clone().requires_grad_(True)
+                slopes.append(torch.autograd.grad(one(inputs).square().sum(), inputs)[0])
+            wanted, got = slopes
+            assert (got - wanted).norm() < (0.3 if precision == "bf16" else 1e-3) * wanted.norm()
         assert logits.dtype == torch.float32
+        device.reset()
+        ready.model(images)
         assert device.launches["cudnn_convolution_relu"] == 9
         assert device.launches["cudnn_convolution_add_relu"] == 8
         empty = ready.model(images[:0])
@@ -90,7 +102,9 @@ def test_on_a_gpu_in_bfloat16_attacks_use_them() -> None:
     assert launches[0] - launches[1] > 20  # of 17 ReLUs and 8 sums, less the cast
 
 
-def test_a_kernel_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_missing_or_wrong_is_not_used_and_the_record_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def missing(*values: Any) -> Tensor:
         raise RuntimeError("no engine for this configuration")
 
@@ -98,13 +112,18 @@ def test_a_kernel_that_is_missing_or_wrong_is_not_used(monkeypatch: pytest.Monke
         return nn.functional.conv2d(x, weight, bias, *how)  # without ReLU
 
     layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
-    for kernel in (missing, wrong):
-        with PretendDevice():
-            traced = fx.symbolic_trace(layers.to("cuda").bfloat16().eval().requires_grad_(False))
-            inputs = torch.rand(2, *SHAPE, device="cuda").bfloat16()
-            assert fused(traced, inputs) is not None
-            assert fused(traced, inputs.float()) is None
+    with PretendDevice():
+        there = layers.to("cuda").eval().requires_grad_(False)
+        traced = fx.symbolic_trace(there.bfloat16())
+        inputs = torch.rand(2, *SHAPE, device="cuda").bfloat16()
+        assert fuse(traced, inputs) is not None and fuse(there, inputs) is None
+        assert fuse(traced, inputs.float()) is None
+        for kernel, words in ((missing, "no engine"), (wrong, "other logits")):
             with monkeypatch.context() as patch:
                 patch.setattr(torch, "cudnn_convolution_relu", kernel)
-                assert fused(traced, inputs) is None
-    assert fused(traced, torch.rand(2, *SHAPE).bfloat16()) is None
+                with pytest.raises((RuntimeError, ValueError), match=words):
+                    fuse(traced, inputs)
+                model = network("resnet18").requires_grad_(False).to("cuda")
+                ready = make_fast_model(model, "bf16", SHAPE)
+                assert "fused" not in ready.steps and words in (ready.remark or "")
+    assert fuse(traced, torch.rand(2, *SHAPE).bfloat16()) is None
