@@ -355,10 +355,9 @@ def resume(bench: Bench) -> None:
     for first, second in (("cpu", bench.device.type), (bench.device.type, "cpu")):
         store, log = bench.folder / f"from-{first}", bench.folder / f"from-{first}.log"
         record = json.dumps(record_of("nb201-11472", cells=1, channels=4))
-        options = (
-            f"--method pgd --epochs 40 --precision fp32 --attack-steps 10 --dataset digits --store {store}"
-        )
-        command = [sys.executable, "-m", "rbtools.commands.train", *options.split(), "--log", str(log)]
+        how = "--epochs 6 --attack-steps 1" if bench.small else "--epochs 40 --attack-steps 10"
+        options = f"--method pgd --precision fp32 --dataset digits {how} --store {store} --log {log}"
+        command = [sys.executable, "-m", "rbtools.commands.train", *options.split()]
         quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "text": True}
         started = subprocess.Popen([*command, "--device", first], stdin=subprocess.PIPE, **quiet)
         assert started.stdin is not None
