@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # each kind of device and size of image.
 BATCH = {"cpu": 128, "cuda": 2048}
 # Images that go through the model at once: fewer than a batch, so that chunks stay full as examples drop out.
-# On an H200 PR of 2,000 images took 1.27 s, and 1.35 with 512 at once.
+# On an H200 PR of 2,000 images took 1.27 s, and 1.35 with batch=512.
 CHUNK = {"cpu": 64, "cuda": 1024}
 # If an attack draws for the whole batch (AutoAttack's own code), batches have the same size everywhere.
 REFERENCE_BATCH = 128

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 READ_EVERY = 32
 """Steps on a GPU between reading the loss and reporting progress."""
-_SOON, _WORTH_WRITING = 1.0, 10  # seconds of a writing of the state; times these before the next one
+_SHORT = 1.0
+"""Seconds of a writing of the state, after which the next epoch may write it again."""
+_TIMES_AS_LONG = 10
+"""The least time from one longer writing to the next, as a multiple of its seconds."""
 
 
 def fit(task: TrainingTask, run: Run, key: str, device: torch.device, stored: bytes | None) -> dict[str, Any]:
@@ -67,7 +70,7 @@ def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], Non
     recipe = setup.recipe
     size = setup.batches * recipe.batch_size
     pace = Pace(recipe.epochs * size, state.epoch * size)
-    written, took = time.perf_counter(), 0.0
+    last_end, writing_seconds = time.perf_counter(), 0.0
     with deterministic(recipe.deterministic):
         while goes_on(setup, state):
             setup.report.check_cancelled()
@@ -82,11 +85,11 @@ def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], Non
                     " with --batch-size N:micro=M, or use a smaller --batch-size."
                 ) from error
             start = time.perf_counter()
-            due = took <= _SOON or start - written >= _WORTH_WRITING * took
+            due = writing_seconds <= _SHORT or start - last_end >= _TIMES_AS_LONG * writing_seconds
             if keep is not None and due and goes_on(setup, state) and distributed.rank() == 0:
                 keep(state)
-                written = time.perf_counter()
-                took = written - start
+                last_end = time.perf_counter()
+                writing_seconds = last_end - start
 
 
 def goes_on(setup: TrainSetup, state: TrainState) -> bool:

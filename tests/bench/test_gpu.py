@@ -32,7 +32,7 @@ def test_every_part_in_this_process_runs_and_checks_what_it_measures(
         "--device",
         "cpu",
         "--parts",
-        "floor,verdicts,resume,train,robust,attack,aa,pr,profile",
+        "floor,verdicts,resume,train,robust,attack,aa,pr,profile,passes",
     ]
     monkeypatch.setattr(sys, "argv", ["gpu.py", *words])
     module().main()
@@ -42,7 +42,8 @@ def test_every_part_in_this_process_runs_and_checks_what_it_measures(
     assert {"pgd, an epoch", "trades, an epoch", "cvar, an epoch", "at-pr, an epoch"} <= figures.keys()
     assert {"PGD-20, the last iterate", "PGD-20, any iterate", "AutoAttack"} <= figures.keys()
     measured = [one for one in found if "reference" in one]
-    assert len(measured) == 8 and all(one["good"] and one["times"] > 0 for one in measured)
+    assert len(measured) == 10 and all(one.get("good", True) and one["times"] > 0 for one in measured)
+    assert "apgd-ce, 1 of 1" in figures["AutoAttack"]["stages"]
     assert all(one["floor"] < one["ours"] for one in found if "an epoch" in one["figure"])
     told = ("verdicts of GPU and CPU, the attacked network", "resumed from cpu on cpu", "fgsm-pgi, 2 epochs")
     assert all(figures[name]["good"] for name in told)
