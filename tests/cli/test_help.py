@@ -47,6 +47,13 @@ def test_no_command_has_more_long_options_than_a_reader_takes_in() -> None:
     assert {words: count for words, count in counts.items() if count > MOST} == {}
 
 
+def test_no_help_shows_an_object_of_python() -> None:
+    for page in PAGES:
+        options = [one for one in page.command.get_params(page.context) if isinstance(one, click.Option)]
+        text = str([option.get_help_record(page.context) for option in options])
+        assert not re.search(r"Sentinel|UNSET|<\w+ object|\[(default: )?None\b", text), page.words
+
+
 @pytest.mark.parametrize("page", SOME.values(), ids=lambda page: page.words)
 def test_help_explains_or_names_every_option_and_help_all_explains_it(page: tools.Page) -> None:
     tool, *words = page.words.removeprefix("rb-").split()
