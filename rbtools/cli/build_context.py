@@ -76,7 +76,7 @@ def build_context(
         fields["defend"] = _stages(defend, backward, checkpointed, bool(fields.get("allow_code")))
     elif backward is not None or checkpointed:
         raise UsageError("--defend names no stage. Write --defend LIST:backward=..., such as jpeg:75.")
-    tasks = (resources.slurm_task() or (1, 1))[1]
+    tasks = resources.slurm_tasks()
     run = Run.of(
         tool=screen.tool,
         store=finished,

@@ -99,18 +99,34 @@ def _cards() -> int:
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
-def slurm_task() -> tuple[int, int] | None:
-    """(number from 1 on, count) of this task of a Slurm array job, else of a step, by Slurm's variables; None
-    if there is only one.
-
-    In an array each task of a step is a task of its own: an array of 4 with 2 processes each has 8.
-    """
-    first, width = _number("SLURM_ARRAY_TASK_MIN", 1), max(_number("SLURM_ARRAY_TASK_STEP", 1), 1)
-    in_array = (_number("SLURM_ARRAY_TASK_ID", first) - first) // width
+def slurm_tasks() -> int:
+    """How many tasks the Slurm job has, by Slurm's variables: in an array each task of a step is one of its
+    own, so that an array of 4 with 2 processes each has 8."""
     # Of this step: SLURM_NTASKS is also set in the job script, which is one process.
-    in_step, steps = _number("SLURM_PROCID", 0), _number("SLURM_STEP_NUM_TASKS", 1)
-    number, count = in_array * steps + in_step + 1, _number("SLURM_ARRAY_TASK_COUNT", 1) * steps
-    return (number, count) if count > 1 and 1 <= number <= count else None
+    return _number("SLURM_ARRAY_TASK_COUNT", 1) * _number("SLURM_STEP_NUM_TASKS", 1)
+
+
+def slurm_task() -> tuple[int, int] | None:
+    """(number from 1 on, count) of this task of a Slurm array job, else of a step; None if there is only one.
+
+    Raises UsageError where the numbers of an array, such as 1,5,6, do not tell which of its tasks this is.
+    """
+    of_array, first = _number("SLURM_ARRAY_TASK_COUNT", 1), _number("SLURM_ARRAY_TASK_MIN", 1)
+    last = _number("SLURM_ARRAY_TASK_MAX", 0)
+    width = max(_number("SLURM_ARRAY_TASK_STEP", (last - first) // max(of_array - 1, 1)), 1)
+    number = _number("SLURM_ARRAY_TASK_ID", first)
+    place, between = divmod(number - first, width)
+    even = not last or (last - first) // width + 1 == of_array
+    if of_array > 1 and (between or not even or not 0 <= place < of_array):
+        raise UsageError(
+            f"The Slurm array has {of_array} tasks, from {first} to {last or 'an unknown number'} in steps of"
+            f" {width}, and this is number {number}: the numbers have gaps, which do not tell which of the"
+            f" {of_array} parts is its own. Number the tasks evenly (--array=1-{of_array}), or write"
+            f" --shard I/{of_array} with another I in each task."
+        )
+    count, in_step = slurm_tasks(), _number("SLURM_PROCID", 0)
+    number = place * (count // of_array) + in_step + 1
+    return (number, count) if 1 < count and number <= count else None
 
 
 def _number(name: str, default: int) -> int:

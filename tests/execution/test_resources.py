@@ -140,6 +140,12 @@ def test_auto_means_the_cores_or_the_gpus(
     assert run.placement.jobs == jobs and run.placement.divide == (jobs > 1)
 
 
+def array(*numbers: int) -> dict[str, str]:
+    """The variables of a task of a Slurm array: its number, count of tasks, first, last and step."""
+    names = ("ID", "COUNT", "MIN", "MAX", "STEP")
+    return {f"SLURM_ARRAY_TASK_{name}": str(one) for name, one in zip(names, numbers, strict=False)}
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
@@ -151,7 +157,9 @@ def test_auto_means_the_cores_or_the_gpus(
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, None),
         ({**ARRAY, "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (6, 8)),
         ({"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "8"}, (1, 8)),
-        ({"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "8"}, None),
+        *((array(number, 3, 0, 6, 3), (number // 3 + 1, 3)) for number in (0, 3, 6)),
+        *((array(number, 3, 0, 8, 3), (number // 3 + 1, 3)) for number in (0, 3, 6)),
+        ({**array(5, 2, 2, 5, 3), "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (4, 4)),
     ],
 )
 def test_the_variables_of_slurm(
@@ -165,6 +173,20 @@ def test_the_variables_of_slurm(
             shard("auto")
     else:
         assert shard("auto") == expected
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [*((number, 3, 1, 6, 1) for number in (1, 5, 6)), *((number, 3, 1, 4, 1) for number in (1, 2, 4)), (9, 8)],
+)
+def test_the_place_in_an_array_with_uneven_gaps_is_asked_for(
+    numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in array(*numbers).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=rf"this is number {numbers[0]}: .* --shard I/{numbers[1]}"):
+        shard("auto")
+    assert resources.slurm_tasks() == numbers[1]
 
 
 def test_the_service_that_shares_a_gpu_is_noticed_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
