@@ -11,12 +11,28 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
+import shlex
 import stat
 from typing import IO, TypeVar
+
+from rbtools.errors import RbError
 
 Path = TypeVar("Path", bound="str | os.PathLike[str]")
 LARGEST_LIST = 1 << 25  # the most bytes of a list of names or numbers
 LARGEST_SETTINGS = 1 << 20  # the most bytes of a file of settings
+# How files begin that are no text in UTF-8: what they are, and what makes it of them.
+_PACKED, _ENCODED = "compressed ({})", "text in UTF-16, as PowerShell's > and spreadsheets write it"
+_OTHER = (
+    (rb"\x1f\x8b", _PACKED.format("gzip"), "zcat"),
+    (rb"\xfd7zXZ\0", _PACKED.format("xz"), "xzcat"),
+    (rb"BZh[1-9](1AY&SY|\x17rE8P)", _PACKED.format("bzip2"), "bzcat"),
+    (rb"\x28\xb5\x2f\xfd", _PACKED.format("zstd"), "zstdcat"),
+    (rb"\xff\xfe\0\0|\0\0\xfe\xff", "text in UTF-32", "iconv -f UTF-32 -t UTF-8"),
+    (rb"\xff\xfe|\xfe\xff", _ENCODED, "iconv -f UTF-16 -t UTF-8"),
+    (rb"([\t\n\r -~]\0){2}", _ENCODED, "iconv -f UTF-16LE -t UTF-8"),
+    (rb"(\0[\t\n\r -~]){2}", _ENCODED, "iconv -f UTF-16BE -t UTF-8"),
+)
 
 
 class NoPlainFile(OSError):
@@ -71,10 +87,8 @@ def read_plain(path: str | os.PathLike[str], most: int | None = None, *, follow:
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = LARGEST_LIST) -> str:
-    """The text of a plain file, with "\n" as line ends. Raises OSError as `read_plain`, and
-    UnicodeDecodeError.
-    """
-    return _text(read_plain(path, most), encoding)
+    """The text of a plain file, with "\n" as line ends. Raises as `read_plain` and `text_of` do."""
+    return text_of(read_plain(path, most), encoding, path)
 
 
 def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
@@ -89,9 +103,28 @@ def streamed(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_settings(path: str | os.PathLike[str]) -> str:
-    """The text of a small file or pipe that the command line names. Raises OSError and UnicodeDecodeError."""
+    """The text of a small file or pipe that the command line names. Raises OSError, and as `text_of` does."""
     with streamed(path) as stream:
-        return _text(_bounded(stream, LARGEST_SETTINGS, path), "utf-8")
+        return text_of(_bounded(stream, LARGEST_SETTINGS, path), "utf-8", path)
+
+
+def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -> str | None:
+    """What a file is that begins so and is compressed or in UTF-16, and what to type, after its name in a
+    sentence; None for any other.
+
+    then: what follows the command that makes text in UTF-8 of the file.
+    """
+    for pattern, what, command in _OTHER:
+        if re.match(pattern, start):
+            return f"is {what}. Make plain text of it: {command} {shlex.quote(os.fspath(name))} {then}"
+    return None
+
+
+def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
+    """The text of a file's content. Raises UnicodeDecodeError; RbError where it is compressed or UTF-16."""
+    if other := not_utf8(data[:64], path, "> NEWFILE"):
+        raise RbError(f"{os.fspath(path)} {other}, and name that file.")
+    return io.TextIOWrapper(io.BytesIO(data), encoding).read()
 
 
 def _check(mode: int, path: str | os.PathLike[str]) -> None:
@@ -110,7 +143,3 @@ def _bounded(stream: IO[bytes], most: int, path: str | os.PathLike[str]) -> byte
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", os.fspath(path))
     return data
-
-
-def _text(data: bytes, encoding: str) -> str:
-    return io.TextIOWrapper(io.BytesIO(data), encoding).read()

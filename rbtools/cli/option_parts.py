@@ -86,7 +86,8 @@ class Part(click.Option):
         value = "" if self.is_flag else f"={record.make_metavar(ctx)}"
         item = f"{self.item}:" if self.item != self.key else ""
         text, _, default = (self.help or "").partition("  [default: ")
-        own = self.default if isinstance(self.default, (str, int, float)) else None  # click marks "no default"
+        # click has an object of its own for "no default"
+        own = self.default if isinstance(self.default, (str, int, float)) else ""
         default = default.rstrip("]") or str(own or "")
         return f"{item}{self.key}{value}: {text.rstrip('.')}" + (
             f" [{default}]" if default and not self.is_flag else ""

@@ -126,7 +126,7 @@ def slurm_task() -> tuple[int, int] | None:
         )
     count, in_step = slurm_tasks(), _number("SLURM_PROCID", 0)
     number = place * (count // of_array) + in_step + 1
-    return (number, count) if 1 < count and number <= count else None
+    return (number, count) if count > 1 and number <= count else None
 
 
 def _number(name: str, default: int) -> int:

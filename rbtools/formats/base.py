@@ -15,7 +15,8 @@ import orjson
 from rbtools.errors import RbError, shown
 from rbtools.formats import numbers
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.plain_files import streamed
+from rbtools.formats.stream import Broken
+from rbtools.plain_files import not_utf8, streamed
 
 Record = dict[str, Any]
 _LONGEST = 200  # the most bytes of a file's name, less room for suffixes
@@ -29,10 +30,11 @@ class Published(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        if self.path is None:
-            yield sys.stdin.buffer
-            return
-        with streamed(self.path) as stream:
+        """Its bytes. Raises Broken for a file that is compressed or in UTF-16."""
+        with contextlib.nullcontext(sys.stdin.buffer) if self.path is None else streamed(self.path) as stream:
+            start = stream.peek(64) if hasattr(stream, "peek") else b""
+            if other := not_utf8(start, self.path or "FILE"):
+                raise Broken(other)
             yield stream
 
     @property

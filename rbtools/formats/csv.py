@@ -31,6 +31,8 @@ BESIDE = ("n", "low", "high")  # last words of columns beside a metric: its imag
 # Metrics that are shares of images, by their first word, unless the last word is another quantity.
 _ACCURACIES = frozenset("acc fgsm aa square fab fab-t corrupt pr probacc reported external".split())
 _OTHER = ("loss", "lip", "mce", "relative_mce")
+# Columns without a name, such as the index that pandas writes, and the names that pandas gives them.
+_NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
 _NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.I)
 
 
@@ -90,9 +92,12 @@ class CSV:
                 columns = _columns(header, mapped, source.name)
                 named = "arch" in constants or any(one.name.startswith("arch.") for one in columns)
                 if header and not named:
+                    listed = (name or f"(number {at} has no name)" for at, name in enumerate(header, 1))
                     raise RbError(
                         f"No column of {source.name} says what the architecture is. Columns:"
-                        f" {', '.join(header)}. Name one: --map '{header[0]}=arch.name'."
+                        f" {', '.join(listed)}."
+                        f" Name one: --map '{next(filter(None, header), 'NAME')}=arch.name'; one without a"
+                        " name needs one in the file's first line."
                     )
                 for row in reader:
                     where = f"{source.name}: line {reader.line_num}"
@@ -116,6 +121,12 @@ class CSV:
         mapped = self._mapped()
         for header, cell in unit.items():
             column = mapped.get(header, CsvColumn(header))
+            if header not in mapped and _NAMELESS.fullmatch(header):
+                named = header.strip() and f" (it is called '{header}')"
+                report.note(
+                    f"column {list(unit).index(header) + 1} has no name{named} and is left out", where
+                )
+                continue
             if header not in mapped and _is_read_beside(header, unit, mapped):
                 continue  # `_metric` of the column before the last dot reads it
             if column.name == IGNORED or (column.field is None and not cell.strip()):
@@ -282,7 +293,7 @@ def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
 
 
 def _columns(header: list[str], mapped: Mapping[str, CsvColumn], source: str) -> list[CsvColumn]:
-    twice = next((name for name in header if header.count(name) > 1), None)
+    twice = next((name for name in header if name and header.count(name) > 1), None)
     if twice is not None:
         raise RbError(f"{source} has the column '{twice}' twice. Expected every column once.")
     unknown = next((name for name in mapped if name not in header), None)

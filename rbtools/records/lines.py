@@ -17,9 +17,10 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from rbtools.errors import RbError, shown
-from rbtools.plain_files import streamed
+from rbtools.plain_files import not_utf8, streamed
 
 SCHEMA = 1
+STDIN = "standard input"
 _LARGEST = 1e150  # largest measured number: beyond it squares and sums may overflow
 _INTEGERS = 2**63
 _BOM = b"\xef\xbb\xbf"
@@ -218,7 +219,7 @@ def _kind(value: object) -> str:
     return "null" if value is None else names.get(type(value), "an object")
 
 
-def lines(stream: Iterable[bytes], source: str = "standard input") -> Iterator[Line]:
+def lines(stream: Iterable[bytes], source: str = STDIN) -> Iterator[Line]:
     """Yield every line that is not blank, with its record or its problem.
 
     A byte order mark, CRLF and a missing last newline are fine. A stream of binary data, such as a file of
@@ -253,7 +254,7 @@ def lines(stream: Iterable[bytes], source: str = "standard input") -> Iterator[L
     number, raw, readable = current.line
     if not readable:
         text = raw.strip()
-        yield Line(source, number, text[:_SHOWN], None, _not_text(text))
+        yield Line(source, number, text[:_SHOWN], None, _not_text(text, source))
 
 
 _INVALID = object()
@@ -284,6 +285,9 @@ def texts(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
     for number, raw in enumerate(stream, start=1):
         if number == 1 and raw.startswith(_BOM):
             raw = raw[len(_BOM) :]
+        if number == 1 and not_utf8(raw, ""):
+            yield number, raw, False
+            return
         if not (text := raw.strip()):
             continue
         if judged < _BEGINNING:
@@ -296,7 +300,9 @@ def texts(stream: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
         yield number, raw, True
 
 
-def _not_text(text: bytes) -> str:
+def _not_text(text: bytes, source: str) -> str:
+    if other := not_utf8(text, source if source != STDIN else "FILE"):
+        return f"{other}."
     return (
         f"is binary data, not text: {_start_of(text)}. Expected one JSON object per line; the rest is not"
         " read. Give a network's weights with --checkpoint FILE to a tool that evaluates, or make a record of"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rbtools.errors import RbError, shown
-from rbtools.plain_files import read_plain
+from rbtools.plain_files import read_plain, text_of
 
 ZERO_SHOT = "open_clip"  # the space of zero-shot classifiers
 BLANK = "{}"
@@ -63,7 +63,7 @@ def _plain(name: str) -> str:
 def _parsed(path: str) -> tuple[list[str | list[str]], list[str]]:
     """The classes, each a name or its prompts, and the templates."""
     try:
-        text = _bytes(path).decode("utf-8-sig")
+        text = text_of(_bytes(path), "utf-8-sig", path)
     except UnicodeDecodeError:
         raise RbError(f"The file of prompts {path} is no text in UTF-8. Expected {EXPECTED}.") from None
     if text.lstrip()[:1] in ("{", "[") and not text.lstrip().startswith(BLANK):

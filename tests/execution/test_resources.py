@@ -177,7 +177,11 @@ def test_the_variables_of_slurm(
 
 @pytest.mark.parametrize(
     "numbers",
-    [*((number, 3, 1, 6, 1) for number in (1, 5, 6)), *((number, 3, 1, 4, 1) for number in (1, 2, 4)), (9, 8)],
+    [
+        *((number, 3, 1, 6, 1) for number in (1, 5, 6)),
+        *((number, 3, 1, 4, 1) for number in (1, 2, 4)),
+        (9, 8),
+    ],
 )
 def test_the_place_in_an_array_with_uneven_gaps_is_asked_for(
     numbers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -189,6 +190,24 @@ def test_what_is_not_utf_8_is_said() -> None:
 def test_a_table_or_option_that_is_none_is_refused(text: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(RbError, match=message):
         read(text + "x,0.5\n", **options)
+
+
+def test_a_column_without_a_name_is_left_out_and_said() -> None:
+    told = ConversionReport()
+    for record in read(",arch.name,acc,Unnamed: 0,,\n0,A,0.9,0,,\n1,B,0.8,1,,\n", told):
+        assert list(record["metrics"]) == ["acc"] and "csv" not in record
+    first, _, *more = told.remarks()
+    assert "column 1 has no name and is left out (2 times, first in" in first and not more
+    assert read("Unnamed: 0,arch.name\n7,A\n", map="Unnamed: 0=loss")[0]["metrics"] == {"loss": 7}
+    with pytest.raises(RbError, match=r"Columns: \(number 1 has no name\), acc\. Name one: --map 'acc="):
+        read(",acc\nA,0.9\n")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.json"])
+def test_a_compressed_table_is_called_that(name: str) -> None:
+    kind = {"t.csv": "csv", "t.json": "prbench"}[name]
+    with pytest.raises(Broken, match=rf"is compressed \(gzip\)\. .*: zcat {name}"):
+        reading.units(kind, reading.put(name, gzip.compress(b"arch.name,acc\n")))
 
 
 def test_an_empty_architecture_is_a_row_that_fails() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rbtools import plain_files
 from rbtools.errors import RbError
 from rbtools.records import BadLine, can_be_retried, dumps, lines, parse, read, write
 
@@ -184,8 +188,6 @@ def test_reading_and_writing_files() -> None:
 BINARY = {
     "zip": b"PK\x03\x04\x00\x00\x08\n\x00{}\n" + b"\x80\n" * 99,
     "pickle": b"\x80\x02}q\x00(X\x01\n" * 99,
-    "gzip": b"\x1f\x8b\x08\x08abc\n" * 99,
-    "utf-16": '{"arch":{}}\n'.encode("utf-16") * 99,
     "after a line of text": b"%PDF-1.7\n%\xe2\x00\n" * 99,
 }
 
@@ -197,6 +199,26 @@ def test_binary_data_is_one_bad_line_and_not_read_further(kind: str) -> None:
     problem = found[-1].problem
     assert problem is not None and problem.startswith("is binary data, not text: ")
     assert "--checkpoint FILE" in problem and problem.isprintable() and len(problem) < 400
+
+
+GOOD = '{"arch":{}}\n' * 99
+OTHER = {
+    **{"zcat": gzip.compress(GOOD.encode()) * 2, "xzcat": lzma.compress(GOOD.encode())},
+    "bzcat": bz2.compress(GOOD.encode()),
+    **{f"iconv -f UTF-{bits} -t UTF-8": GOOD.encode(f"utf-{bits}") for bits in (16, 32)},
+    **{f"iconv -f UTF-16{end} -t UTF-8": GOOD.encode(f"utf-16{end}") for end in ("LE", "BE")},
+}
+
+
+@pytest.mark.parametrize("command", OTHER)
+def test_compressed_or_utf_16_records_are_one_bad_line_that_says_what_to_type(command: str) -> None:
+    for name, said in (("my file", "'my file'"), ("standard input", "FILE")):
+        (line,) = lines(io.BytesIO(OTHER[command]), name)
+        assert line.problem is not None and line.problem.endswith(f": {command} {said} | TOOL.")
+    Path("set").write_bytes(OTHER[command])
+    for reads in (plain_files.read_text, plain_files.read_settings):
+        with pytest.raises(RbError, match=f"^set is .*: {command} set > NEWFILE, and name that file"):
+            reads("set")
 
 
 def test_a_damaged_line_among_records_does_not_end_the_reading() -> None:
