@@ -6,7 +6,7 @@ Code in a file runs only with `allow_code`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,22 @@ from torch import Tensor, nn
 
 from rbtools import models
 from rbtools.errors import RbError
-from rbtools.models import Shape, disambiguate, normalising, programs, recognise, statistics, weights_file
+from rbtools.models import (
+    Shape,
+    disambiguate,
+    normalising,
+    programs,
+    recognise,
+    statistics,
+    tensor_names,
+    unpack,
+    weights_file,
+)
 from rbtools.models.families import Ambiguous, Inferred, pooled_windows, skeleton
 from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
 from rbtools.models.normalising import RAW, ChosenNormalization, NormalizationHints, behind, noted_per_image
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization, Preprocessed, per_channel
-from rbtools.models.read_checkpoint import Checkpoint, read
+from rbtools.models.read_checkpoint import Checkpoint, counted, read
 from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
@@ -110,7 +120,10 @@ def load(
     arch, facts = {**arch, **normalization.arch}, {**facts, **told, **checked}
     normalize = _normalize_of(checkpoint, arch)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
-    if own := getattr(network, "warnings", None):
+    own = list(getattr(network, "warnings", ()))
+    if "left_out" in checkpoint.origin:
+        own.append(f"{checkpoint.origin['left_out']} beside the network in the file: left out")
+    if own:
         facts["warnings"] = [*facts.get("warnings", ()), *own]
     return behind(network, normalize).eval(), arch, facts
 
@@ -313,21 +326,60 @@ def _network(
 
 
 def _as_saved(checkpoint: Checkpoint, network: nn.Module) -> Checkpoint:
-    """The checkpoint under the names in the file, if the network has these names. A user's own network may
-    itself contain names that look like a wrapper's prefix or a normaliser's buffers.
+    """The checkpoint under the names in the file, if the network has these names, or the module in a wrapper.
+
+    A user's own network may itself contain names that look like a wrapper's prefix or a normaliser's buffers,
+    and the file may have losses, metrics or another, smaller network beside it. Where nothing fits, the names
+    that fit best, for the error.
     """
-    wanted = {key for key in network.state_dict() if not key.endswith(OPTIONAL)}
-    steps = checkpoint.origin["prefix"].split(".")
-    for depth in range(len(steps)):
-        prefix = "".join(f"{step}." for step in steps[:depth])
-        if not all(key.startswith(prefix) for key in checkpoint.saved):
-            break
-        state = {key.removeprefix(prefix): value for key, value in checkpoint.saved.items()}
-        if {key for key in state if not key.endswith(OPTIONAL)} == wanted:
-            inside = {"normalisation": "inside the network"} if checkpoint.mean is not None else {}
-            origin = {**checkpoint.origin, "prefix": prefix, **inside}
-            return replace(checkpoint, state=state, mean=None, std=None, origin=origin)
-    return checkpoint
+    names = {key for key in network.state_dict() if not key.endswith(OPTIONAL)}
+    saved = {key: value for key, value in checkpoint.saved.items() if not key.endswith(OPTIONAL)}
+    for inside in _wrappers(names):
+        wanted = {key.removeprefix(inside) for key in names}
+        last = min(wanted, default="")
+        ends = [key.removesuffix(last) for key in saved if f".{key}".endswith(f".{last}")]
+        fits = [one for one in ends if {k.removeprefix(one) for k in saved if k.startswith(one)} == wanted]
+        if len(fits) > 1:
+            fits = [one for one in fits if one == checkpoint.origin["prefix"]]
+        for prefix in fits:
+            rest = {key: value for key, value in saved.items() if not key.startswith(prefix)}
+            others = sum(value.numel() for key, value in rest.items() if not unpack.is_beside(key))
+            if others <= sum(saved[prefix + key].numel() for key in wanted):
+                return _under(checkpoint, prefix, inside, rest)
+    prefixes = {key[:end] for key in saved for end in range(len(key)) if not end or key[end - 1] == "."}
+    at = {one: {key.removeprefix(one) for key in saved if key.startswith(one)} for one in prefixes}
+    now = len(names & set(tensor_names.translation(checkpoint.state, dict.fromkeys(names)).values()))
+    best = [
+        (len({inside + key for key in keys} & names), prefix, inside)
+        for inside in _wrappers(names)
+        for prefix, keys in at.items()
+    ]
+    most, prefix, inside = max(best, key=lambda one: one[0], default=(0, "", ""))
+    return _under(checkpoint, prefix, inside, {}) if now < most < len(names) else checkpoint
+
+
+def _under(checkpoint: Checkpoint, prefix: str, inside: str, rest: dict[str, Tensor]) -> Checkpoint:
+    """The checkpoint with the tensors of this prefix in the file, under another one; `rest` is left out."""
+    state = {k.removeprefix(prefix): v for k, v in checkpoint.saved.items() if k.startswith(prefix)}
+    origin, mean, std = {**checkpoint.origin, "prefix": prefix}, checkpoint.mean, checkpoint.std
+    if mean is not None and (not rest or unpack.take_normalisation(dict(state), "", {})[0] is not None):
+        mean, std, origin["normalisation"] = None, None, "inside the network"
+    unpack.take_normalisation(rest, checkpoint.path, {})  # what is left of the rest is no part of it
+    if beside := [key for key in rest if not key.startswith(unpack.COPIES)]:
+        origin["left_out"] = counted(beside)
+    state = {inside + key: value for key, value in state.items()}
+    return replace(checkpoint, state=state, mean=mean, std=std, origin=origin, inside=inside)
+
+
+def _wrappers(names: set[str]) -> Iterator[str]:
+    """The prefixes that all names share: "", "module.", "module.net." ..."""
+    inside = ""
+    while True:
+        yield inside
+        words = {name.removeprefix(inside).partition(".")[0] for name in names}
+        inside += f"{words.pop()}." if len(words) == 1 else " "
+        if inside.endswith((" ", "..")) or not all(name.startswith(inside) for name in names):
+            return
 
 
 def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | str | None:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rbtools import models
-from rbtools.errors import RbError, shown
+from rbtools.errors import RbError
 from rbtools.models import tensor_names
 from rbtools.models.families import Ambiguous, Inferred, skeleton
 from rbtools.models.normalize import Normalized
+from rbtools.models.read_checkpoint import Checkpoint, counted
 from rbtools.models.recognise import infer
 
-if TYPE_CHECKING:
-    from rbtools.models.read_checkpoint import Checkpoint
-
-OPTIONAL = "num_batches_tracked"
+OPTIONAL = ("num_batches_tracked", "n_averaged")
 # The functions with which initialisations fill parameters. On the meta device there is nothing to fill, and
 # torch takes milliseconds a tensor to do so.
 _FILLS = {getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")}
@@ -73,16 +71,22 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     wanted: dict[str, Tensor] = target.state_dict()
     new = tensor_names.translation(checkpoint.state, wanted)
     given = {new[key]: value for key, value in checkpoint.state.items() if key in new}
-    missing = [key for key in wanted if key not in given and not key.endswith(OPTIONAL)]
-    unexpected = [key for key in given if key not in wanted]
+    old = {name: checkpoint.in_file(key) for key, name in new.items()}
+    there = old.keys() & wanted.keys()
+    missing = [
+        checkpoint.in_file(key) if there else key
+        for key in wanted
+        if key not in given and not key.endswith(OPTIONAL)
+    ]
+    unexpected = [old[key] for key in given if key not in wanted]
     misshapen = [
-        f"{key} {_by(given[key])}, expected {_by(wanted[key])}"
+        f"{old[key]} {_by(given[key])}, expected {_by(wanted[key])}"
         for key in wanted
         if key in given and given[key].shape != wanted[key].shape
     ]
     misfits = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
     if any(misfits.values()):
-        listed = "; ".join(f"{word}: {_counted(keys)}" for word, keys in misfits.items() if keys)
+        listed = "; ".join(f"{word}: {counted(keys)}" for word, keys in misfits.items() if keys)
         raise RbError(
             f"The checkpoint {checkpoint.path} does not fit {type(target).__name__} ({len(given)} tensors"
             f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint, wanted)}"
@@ -91,14 +95,14 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     if whole:
         kind = str(given[whole[0]].dtype).removeprefix("torch.")
         raise RbError(
-            f"The checkpoint {checkpoint.path} has whole numbers ({kind}) in {_counted(whole)}: it is"
+            f"The checkpoint {checkpoint.path} has whole numbers ({kind}) in {counted(whole)}: it is"
             " quantised, and without their scales these are no weights. Save it with floating-point numbers,"
             " where the file comes from."
         )
     broken = [key for key, value in given.items() if not _finite(value)]
     if broken:
         raise RbError(
-            f"The checkpoint {checkpoint.path} has NaN or infinite numbers in {_counted(broken)}."
+            f"The checkpoint {checkpoint.path} has NaN or infinite numbers in {counted(broken)}."
             " The training that made it diverged: use an earlier checkpoint."
         )
     on_meta = any(value.is_meta for value in wanted.values())
@@ -152,11 +156,6 @@ def _same_network(seen: Inferred, wanted: Mapping[str, Tensor]) -> bool:
         return False
     shapes = {key: value.shape for key, value in network.state_dict().items()}
     return shapes == {key: value.shape for key, value in wanted.items()}
-
-
-def _counted(keys: list[str]) -> str:
-    some = ", ".join(shown(key, 160) for key in keys[:3])
-    return some if len(keys) <= 3 else f"{some}, ... ({len(keys)} in all)"
 
 
 def _by(tensor: Tensor) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from rbtools.errors import RbError, near, shown
 from rbtools.models import Shape
@@ -19,6 +21,7 @@ from rbtools.spaces import own_code
 
 # Parameter names of a factory for the number of classes and of image channels.
 _CLASSES = ("classes", "num_classes", "n_classes")
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _CHANNELS = ("in_channels", "in_chans", "channels")
 
 
@@ -48,7 +51,24 @@ def from_python(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Mo
         network = factory(**{name: value for name, value in offered.items() if name in accepted} | options)
     if not isinstance(network, nn.Module):
         raise RbError(f"python:{text} gave a {type(network).__name__}. Expected a torch.nn.Module.")
+    network = _bare(network)
+    if any(map(is_lazy, [*network.parameters(), *network.buffers()])):
+        mode = network.training
+        with _own_code(text), torch.no_grad():  # lazy layers get their sizes from a batch
+            network.eval()(torch.zeros(2, *shape))
+        network.train(mode)
     return network
+
+
+def _bare(network: nn.Module) -> nn.Module:
+    """The module in a wrapper of torch, or in one that only holds it, such as timm's ModelEmaV2."""
+    while True:
+        compiled, inner = (getattr(network, name, None) for name in ("_orig_mod", "module"))
+        wraps = isinstance(network, _WRAPPERS) or type(network).forward is nn.Module.forward
+        inner = compiled or (inner if wraps else None)
+        if not isinstance(inner, nn.Module):
+            return network
+        network = inner
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ class Checkpoint:
     """A weights file in one form: the bare network's tensors, and the metadata of the file.
 
     `mean` and `std`, shape (C,), are the normalisation found in the file, for images in [0, 1].
-    `origin` says where the weights were: the nesting keys and the prefix that is removed. `saved` holds the
-    tensors under their names in the file, the normalisation included.
+    `origin` says where the weights were: the nesting keys, the prefix that is removed, and what beside the
+    network is left out; `inside` is the prefix that the network itself gives all names, as a wrapper does.
+    `saved` holds the tensors under their names in the file, the normalisation included.
     """
 
     path: Path
@@ -36,6 +37,11 @@ class Checkpoint:
     std: Tensor | None = None
     origin: dict[str, Any] = field(default_factory=dict)
     saved: dict[str, Tensor] = field(default_factory=dict)
+    inside: str = ""
+
+    def in_file(self, name: str) -> str:
+        """The name in the file of a tensor that has this name in `state`, or would have it."""
+        return self.origin.get("prefix", "") + name.removeprefix(self.inside)
 
 
 def read(path: str | Path, member: str | None = None) -> Checkpoint:
@@ -62,8 +68,10 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     state = _without_masks(state)
     saved = dict(state)
     mean, std = unpack.take_normalisation(state, path, metadata)
-    prefix = unpack.strip(state)
+    prefix, beside = unpack.strip(state)
     origin: dict[str, Any] = {"format": kind, "nesting": nesting, "prefix": prefix}
+    if beside:
+        origin["left_out"] = counted(beside)
     if others:
         origin["others"] = others
     if run is not None:
@@ -71,6 +79,12 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     for rename in hooks("tensor-names"):
         state = rename(state)
     return Checkpoint(path, state, metadata, mean, std, origin, saved)
+
+
+def counted(names: Sequence[str]) -> str:
+    """Names of tensors for a message: the first ones, and how many there are."""
+    some = ", ".join(shown(name, 160) for name in names[:3])
+    return some if len(names) <= 3 else f"{some}, ... ({len(names)} in all)"
 
 
 def _without_masks(state: dict[str, Tensor]) -> dict[str, Tensor]:

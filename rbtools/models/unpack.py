@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,14 @@ PREFIXES = (
 )
 # Second copies of the network in one flat state dict: MadryLab's attacker, averaged weights.
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
+# Losses and metrics beside a network in the state of a training's module (Lightning): the first word of their
+# names, and the last one of what torchmetrics counts.
+TRAINED_WITH = re.compile(
+    r"(\w*_)?(criterion|criteria|loss(es)?|objective|metrics?|acc(uracy)?\d*|auroc|f1|ece|confmat|confusion"
+    r"|class_weights?|pos_weight)(_\w*)?",
+    re.IGNORECASE,
+)
+COUNTED = ("tp", "fp", "tn", "fn", "total", "correct", "confmat", "mean_value", "sum_value")
 OPTIMISER = {"state", "param_groups"}  # keys of an optimiser's state in torch
 Numbers = Tensor | Sequence[float]
 MOST_CHANNELS = 4  # the most channels of an image; a longer mean belongs to a layer
@@ -157,20 +166,30 @@ def _are_numbers(values: object) -> bool:
     )
 
 
-def strip(state: dict[str, Tensor]) -> str:
-    """Remove, in place, the prefixes that all keys share, repeatedly; return them."""
-    taken = ""
+def is_beside(key: str) -> bool:
+    """Whether a tensor's name is that of a copy of the network, a loss or a metric, not of the network."""
+    word, _, leaf = key.partition(".")[0], *key.rpartition(".")[1:]
+    return key.startswith(COPIES) or leaf in COUNTED or TRAINED_WITH.fullmatch(word) is not None
+
+
+def strip(state: dict[str, Tensor]) -> tuple[str, list[str]]:
+    """Remove, in place, the prefixes that all keys of the network share, repeatedly.
+
+    Returns them, and the names of the losses and metrics beside the network, which are removed as well.
+    """
+    taken, beside = "", []
     while True:
         state.pop("n_averaged", None)  # torch.optim.swa_utils.AveragedModel counts its updates
-        own = next((p for p in ("model.", "net.", "network.") if any(k.startswith(p) for k in state)), None)
-        if own and all(key.startswith((own, *COPIES)) for key in state):
-            for key in [key for key in state if not key.startswith(own)]:
-                del state[key]
-        prefix = next((p for p in PREFIXES if state and all(key.startswith(p) for key in state)), None)
-        if prefix is None:
-            return taken
+        words = {key.partition(".")[0] for key in state if not is_beside(key)}
+        prefix = f"{words.pop()}." if len(words) == 1 else ""
+        rest = [key for key in state if not key.startswith(prefix)]
+        copies = [key for key in rest if key.startswith(COPIES)]
+        known = prefix in (("model.", "net.", "network.") if copies else PREFIXES)
+        if not prefix or len(rest) == len(state) or not (known or (rest and not copies)):
+            return taken, beside
+        beside += [taken + key for key in rest if key not in copies]
         taken += prefix
-        renamed = {key.removeprefix(prefix): value for key, value in state.items()}
+        renamed = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         state.clear()
         state.update(renamed)
 

@@ -43,7 +43,7 @@ def test_every_torchvision_network_is_recognised_unless_a_tensor_has_another_sha
     state = make_torchvision_table.network(name, 7).state_dict()
     wrapped = {f"module.{key}": value for key, value in state.items()}
     assert unpack.take_normalisation(wrapped, "model.pt", {}) == (None, None)
-    assert unpack.strip(wrapped) == "module." and wrapped == state
+    assert unpack.strip(wrapped) == ("module.", []) and wrapped == state
     arch = {"space": "zoo", **IN_ZOO[name]} if name in IN_ZOO else {"space": "torchvision", "name": name}
     without = {key: value for key, value in state.items() if not key.endswith("num_batches_tracked")}
     assert infer(without) == Inferred(arch, 7, 3)
