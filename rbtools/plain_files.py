@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import shlex
@@ -125,6 +126,26 @@ def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
     if other := not_utf8(data[:64], path, "> NEWFILE"):
         raise RbError(f"{os.fspath(path)} {other}, and name that file.")
     return io.TextIOWrapper(io.BytesIO(data), encoding).read()
+
+
+def shards_of(path: str | os.PathLike[str]) -> list[str]:
+    """The files beside a `*.index.json` that a checkpoint in several files lists; none for another file.
+
+    Raises OSError, and RbError for an index that lists none, or files elsewhere.
+    """
+    if not os.fspath(path).endswith(".index.json"):
+        return []
+    try:
+        names = sorted(set(json.loads(read_text(path))["weight_map"].values()))
+        folder = os.path.dirname(os.fspath(path))
+        if not names or any(os.path.basename(name) != name for name in names):
+            raise ValueError
+        return [os.path.join(folder, name) for name in names]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise RbError(
+            f"The checkpoint {os.fspath(path)} lists no files of weights. Expected an index,"
+            ' {"weight_map": {TENSOR: FILE}}, with the files beside it.'
+        ) from None
 
 
 def _check(mode: int, path: str | os.PathLike[str]) -> None:

@@ -16,6 +16,11 @@ from rbtools.registry import Registry, hooks
 # NAS-Bench-201's archive, and the topology space of NATS-Bench (the full archive; the simple one has none).
 FILES = ("{:06d}-FULL.pth", "{:06d}.pickle.pbz2")
 FOLDERS = ("NAS-Bench-201-v1_1-archive", "NAS-BENCH-201-4-v1.0-archive", "NATS-tss-v1_0-3ffb9-full")
+# Weights in a folder of the Hub: in one file, or an index of several.
+HUB_FILES = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
 
 # The name of a data set in the files, by its name here.
 RUNS = {f"{name}{end}": name for name in ("cifar10", "cifar100") for end in ("", "-c")}
@@ -31,9 +36,14 @@ class PublishedFile(NamedTuple):
 
 def check(folder: str) -> None:
     """Raise RbError if `weights` is no folder of published weights."""
-    if not Path(folder).is_dir():
+    where = Path(folder)
+    there = sorted(path.name for path in where.iterdir()) if where.is_dir() else []
+    if not any(name.endswith((".pth", ".pbz2")) or (where / name).is_dir() for name in there):
+        listed = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+        what = f"a folder with {listed or 'nothing in it'}" if where.is_dir() else "no folder"
         raise RbError(
-            f"--checkpoint is {folder}, which is no folder. Expected one with files such as"
+            f"--checkpoint is {folder}, which is {what}. Expected a file of weights, a folder with one of"
+            f" {', '.join(HUB_FILES)}, or published weights of nasbench201 such as"
             f" {' or '.join(name.format(123) for name in FILES)}."
         )
 

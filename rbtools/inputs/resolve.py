@@ -81,7 +81,8 @@ def hash_of(path: str, run: Run) -> str:
         return run.store.file_hash(path)
     except OSError as error:
         raise RbError(
-            f"The checkpoint {path} cannot be read: {error.strerror}. Check that you may read it."
+            f"The checkpoint {error.filename or path} cannot be read: {error.strerror}. Check that it is"
+            " there and that you may read it."
         ) from None
 
 

@@ -13,7 +13,7 @@ import torch
 from rbtools import unpickle
 from rbtools.errors import RbError, shown
 from rbtools.models import programs, published
-from rbtools.plain_files import opened, plain
+from rbtools.plain_files import opened, plain, shards_of
 
 WANTED = "Expected a PyTorch checkpoint (.pt, .pth, .pth.tar, .ckpt) or a .safetensors file"
 METADATA_KEY = "rbtools"
@@ -43,6 +43,8 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
     file, or a pickle that would have to run code.
     """
     try:
+        if path.is_file() and (shards := shards_of(path)):
+            return _read_shards([Path(one) for one in shards])
         size = path.stat().st_size
         if path.is_dir():
             raise RbError(f"The checkpoint {path} is a folder. {WANTED}.")
@@ -63,6 +65,18 @@ def read(path: Path) -> tuple[Any, dict[str, Any], str]:
     elif not re.match(rb"\x80[\x02-\x05]", head):
         raise RbError(f"The checkpoint {path} is {_description(path, head)}. {WANTED}.")
     return _read_torch(path, size), {}, "torch"
+
+
+def _read_shards(shards: list[Path]) -> tuple[Any, dict[str, Any], str]:
+    """The tensors of all files of a checkpoint. Raises RbError as `read` does."""
+    tensors: dict[str, Any] = {}
+    kind = ""
+    for shard in shards:
+        part, _, kind = read(shard)
+        if not isinstance(part, dict):
+            raise RbError(f"The checkpoint {shard} is no part of a state dict: names and tensors.")
+        tensors |= part
+    return tensors, {}, kind
 
 
 def _read_safetensors(path: Path, size: int) -> tuple[dict[str, torch.Tensor], dict[str, Any], str]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from rbtools.plain_files import opened
+from rbtools.plain_files import opened, shards_of
 
 # The coarsest resolution of file times in use, that of FAT.
 RESOLUTION_SECONDS = 2.0
@@ -82,11 +82,12 @@ def described(data: bytes, key: str) -> dict[str, Any] | None:
 
 
 def hash_of_file(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of the bytes of a plain file, in hexadecimal."""
+    """SHA-256 of the bytes of a plain file, and of the shards that it lists, in hexadecimal."""
     sha = hashlib.sha256()
-    with opened(path) as stream:
-        while chunk := stream.read(1 << 20):
-            sha.update(chunk)
+    for one in (path, *shards_of(path)):
+        with opened(one) as stream:
+            while chunk := stream.read(1 << 20):
+                sha.update(chunk)
     return sha.hexdigest()
 
 
@@ -98,8 +99,9 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: str | os.PathLike[str]) -> Stamp:
-    """The stamp of a file, links followed. Raises OSError."""
-    return stamp(os.stat(path))
+    """The stamp of a file with the shards that it lists, links followed. Raises OSError."""
+    stamps = [stamp(os.stat(one)) for one in (path, *shards_of(path))]
+    return Stamp(" ".join(one.text for one in stamps), all(one.settled for one in stamps))
 
 
 def stamp(status: os.stat_result) -> Stamp:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError, shown, unknown
-from rbtools.inputs.published_weights import NamedWeights
+from rbtools.inputs.published_weights import HUB_FILES, NamedWeights
 from rbtools.lazy import torch
 from rbtools.plain_files import read_text
 from rbtools.zoo import transformers_config
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
-HUB_FILES = (WEIGHTS_FILE, "pytorch_model.bin")  # file names of weights in a repository of the Hub
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 # the end of torchvision's file names: the first digits of the SHA-256
 _HASHED = re.compile(r".*-([0-9a-f]{8,})\.pth")

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from safetensors.torch import save_file
 
 from rbtools import datasets, models
 from rbtools.commands.arch import main as arch_main
 from rbtools.commands.attack import main as attack_main
 from rbtools.models.normalize import Normalized
 from rbtools.spaces import nasbench201
+from tests.runner import run
 
 Record = dict[str, Any]
 INDEX, SMALL = 4, {"channels": 2, "cells": 1}
@@ -172,6 +174,7 @@ def test_what_has_no_weights_says_so(data: str) -> None:
     folder = write_nats("simple", weights=False)
     assert "has the results of 4 trainings without their weights" in said(attack(*where, f"{folder}#cifar10"))
     Path("other").mkdir()
+    Path("other/000009-FULL.pth").touch()
     message = said(attack(*where, "other#cifar10"))
     assert (
         f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2" in message
@@ -230,3 +233,37 @@ def test_found_results_need_no_torch(data: str) -> None:
     )
     again = subprocess.run([sys.executable, "-c", code, *words], input=given, capture_output=True, text=True)
     assert again.returncode == 0 and "1 found in the store" in again.stderr, again.stderr
+
+
+def shards(folder: str, ending: str) -> None:
+    """A linear network in two files, with an index."""
+    Path(folder).mkdir()
+    Path("lin.py").write_text(
+        "from torch import nn\ndef make(classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+    )
+    parts = {"1.weight": torch.ones(10, 64), "1.bias": torch.arange(10.0)}
+    index = {name: f"part-{number}.{ending}" for number, name in enumerate(parts)}
+    for name, file in index.items():
+        save = save_file if ending == "safetensors" else torch.save
+        save({name: parts[name]}, f"{folder}/{file}")
+    name = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[ending]
+    Path(f"{folder}/{name}.index.json").write_text(json.dumps({"weight_map": index}))
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "bin"])
+def test_a_checkpoint_in_several_files_is_one(ending: str) -> None:
+    shards("hub", ending)
+    words = "none --n 20 --checkpoint hub --arch python:lin:make --allow-code --dataset digits --normalize none"
+    first, again = (run("attack", words), run("attack", words))
+    assert "1 computed" in first.stderr and "1 found" in again.stderr
+    torch.save({"1.bias": torch.arange(10.0).flip(0)}, "hub/part-1." + ending)  # its content decides
+    changed = run("attack", words)
+    assert "1 computed" in changed.stderr and changed.stdout != first.stdout
+    Path(f"hub/part-1.{ending}").unlink()
+    assert f"part-1.{ending} cannot be read: No such file" in run("attack", words).stderr
+
+
+def test_a_folder_without_weights_says_what_is_wanted() -> None:
+    Path("none").mkdir()
+    result = run("attack", "none --checkpoint none")
+    assert result.exit_code == 2 and "a folder with nothing in it. Expected a file" in result.stderr
