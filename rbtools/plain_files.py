@@ -138,7 +138,7 @@ def shards_of(path: str | os.PathLike[str]) -> list[str]:
     try:
         names = sorted(set(json.loads(read_text(path))["weight_map"].values()))
         folder = os.path.dirname(os.fspath(path))
-        if not names or any(os.path.basename(name) != name for name in names):
+        if not names or any(os.path.basename(one) != one or one.endswith(".json") for one in names):
             raise ValueError
         return [os.path.join(folder, name) for name in names]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -177,7 +177,8 @@ def strip(state: dict[str, Tensor]) -> tuple[str, list[str]]:
 
     Returns them, and the names of the losses and metrics beside the network, which are removed as well.
     """
-    taken, beside = "", []
+    taken = ""
+    beside: list[str] = []
     while True:
         state.pop("n_averaged", None)  # torch.optim.swa_utils.AveragedModel counts its updates
         words = {key.partition(".")[0] for key in state if not is_beside(key)}

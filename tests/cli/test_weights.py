@@ -239,7 +239,8 @@ def shards(folder: str, ending: str) -> None:
     """A linear network in two files, with an index."""
     Path(folder).mkdir()
     Path("lin.py").write_text(
-        "from torch import nn\ndef make(classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
+        "from torch import nn\n"
+        "def make(classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))\n"
     )
     parts = {"1.weight": torch.ones(10, 64), "1.bias": torch.arange(10.0)}
     index = {name: f"part-{number}.{ending}" for number, name in enumerate(parts)}
@@ -253,7 +254,7 @@ def shards(folder: str, ending: str) -> None:
 @pytest.mark.parametrize("ending", ["safetensors", "bin"])
 def test_a_checkpoint_in_several_files_is_one(ending: str) -> None:
     shards("hub", ending)
-    words = "none --n 20 --checkpoint hub --arch python:lin:make --allow-code --dataset digits --normalize none"
+    words = "none --n 20 --checkpoint hub --arch python:lin:make --allow-code --dataset digits"
     first, again = (run("attack", words), run("attack", words))
     assert "1 computed" in first.stderr and "1 found" in again.stderr
     torch.save({"1.bias": torch.arange(10.0).flip(0)}, "hub/part-1." + ending)  # its content decides
