@@ -195,8 +195,9 @@ def test_a_file_of_another_architecture_is_refused(data: str) -> None:
 
 
 def test_a_record_with_a_checkpoint_keeps_it(trained: dict[str, Record]) -> None:
-    Path("empty").mkdir()
-    record = one(attack("--checkpoint", "empty", given=trained["erm"]))
+    Path("weights").mkdir()
+    Path("weights", "000123-FULL.pth").touch()
+    record = one(attack("--checkpoint", "weights", given=trained["erm"]))
     assert record["checkpoint"] == trained["erm"]["checkpoint"]
 
 
