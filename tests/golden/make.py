@@ -1,13 +1,13 @@
-"""The golden set: what every tool and method gives on fixed weights, as values, intervals and numbers of images.
+"""The golden set: what every tool and method gives on fixed weights, as values, intervals and n.
 
-    python tests/golden/make.py            compare with golden.json, exactly; status 1 and the differences
-    python tests/golden/make.py show TEXT       print the numbers of the steps that contain the text
-    python tests/golden/make.py write      write golden.json anew: the commit says why a number changed
+    python tests/golden/make.py             compare with golden.json, exactly; status 1 and the differences
+    python tests/golden/make.py show TEXT   print the numbers of the steps that contain the text
+    python tests/golden/make.py write       write golden.json anew: the commit says why a number changed
 
-A step is "[OUTPUT] [<INPUT]: TOOL ARGUMENTS". INPUT is an earlier OUTPUT or one of `erm`, `pgd` (a small cell network
-trained on digits, weights/*.safetensors), `both`, `small` (an untrained network on 200 digits) and `table` (results that
-are given). golden.json has each step's numbers; those that a change of the store or the form of records may move
-(keys, order of fields, seconds) are left out. `tests/golden/test_golden.py` compares within `tolerance`.
+A step of steps.txt is "[OUTPUT] [<INPUT]: TOOL ARGUMENTS". INPUT is an earlier OUTPUT or one of `erm`, `pgd` (a
+small cell network trained on digits, weights/*.safetensors), `both`, `small` (an untrained network and 200 digits)
+and `table` (results that are given). Keys of the store, seconds and the form of a record are not part of the set.
+test_golden.py compares within `tolerance`.
 """
 
 from __future__ import annotations
@@ -24,80 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE / "golden.json"
-STEPS = """
-clean <both: attack none --n 100
-<pgd: attack fgsm --eps 8,32 --n 60
-<pgd: attack pgd --steps 10 --eps 8,32 --n 60
-<pgd: attack pgd --steps 10 --eps 0.5,1.5 --norm l2 --n 60
-<pgd: attack pgd --steps 5 --eps 32 --restarts 2 --iterate last --n 60
-<pgd: attack pgd --steps 5 --eps 32 --target least-likely --n 60
-<pgd: attack pgd --steps 5 --eps 32 --start zero --n 60
-<pgd: attack pgd --steps 5 --eps 32 --grid 8bit --n 60
-<pgd: attack pgd --steps 3 --eps 32 --eot 2 --n 40
-<pgd: attack cw --steps 5 --eps 8,32 --n 60
-<pgd: attack mi-fgsm --steps 5 --eps 8,32 --n 60
-<pgd: attack mi-fgsm --steps 5 --eps 32 --diversity 0.5 --kernel 3 --n 40
-<pgd: attack cw-l2 --steps 20 --eps 0.5,1.5 --n 20
-<pgd: attack apgd-ce --steps 10 --eps 8,32 --n 40
-<pgd: attack apgd-ce --steps 10 --eps 0.5,1.5 --norm l2 --n 40
-<pgd: attack apgd-ce --steps 10 --eps 4,12 --norm l1 --n 40
-<pgd: attack apgd-dlr --steps 10 --eps 8,32 --n 40
-<pgd: attack apgd-t --steps 5 --eps 8,32 --n 20
-<pgd: attack fab --steps 5 --eps 8,32 --n 20
-<pgd: attack fab-t --steps 3 --eps 8,32 --n 20
-<pgd: attack fab --steps 5 --eps 0.5,1.5 --norm l2 --n 20
-<pgd: attack fmn --steps 20 --eps 8,32 --n 20
-<pgd: attack fmn --steps 20 --eps 0.5,1.5 --norm l2 --n 20
-<pgd: attack ddn --steps 20 --eps 0.5,1.5 --n 20
-<pgd: attack square --queries 40 --eps 8,32 --n 40
-<pgd: attack square --queries 40 --eps 0.5,1.5 --norm l2 --n 20
-<pgd: attack noise --eps 8,32 --n 40
-<pgd: attack aa --attacks apgd-ce,fab-t --eps 32 --n 10
-<pgd: attack aa --attacks apgd-ce --eps 32 --n 100 --two-phase 20
-<pgd: attack curve --eps 8,16,32 --n 20
-<pgd: attack preset prbench --n 10
-<pgd: attack check --n 20 --steps 3 --queries 10 --samples 10
-<both: attack transfer --from pgd.jsonl --eps 16,32 --n 40
-<pgd: corrupt all --severity 2,5 --n 20
-<pgd: corrupt speckle_noise,gaussian_blur,spatter,saturate --severity 2,5 --n 20
-<both: pr --noise uniform,gaussian,laplace --gamma 0.1,0.3 --samples 20 --n 40
-<pgd: pr --norm l2 --noise uniform,gaussian --gamma 1 --samples 20 --n 40
-<pgd: pr --sampling adaptive --rho 0.1 --samples 60 --gamma 0.2 --n 40
-<pgd: pr --sampling rare --gamma 0.2 --n 6
-<pgd: certify smooth --sigma 0.25 --samples 100 --select 20 --eps 0.1,0.5 --n 10
-<pgd: ge acc --n 60
-<pgd: ge attack fgsm --eps 32 --n 60
-<pgd: ge attack pgd --steps 3 --eps 32 --n 40
-<pgd: ge loss attack pgd --steps 3 --eps 32 --n 40
-<pgd: ge corrupt fog --severity 3 --n 40
-<pgd: ge pr --gamma 0.2 --samples 20 --n 40
-<small: measure ntk,naswot,synflow,snip,grad_norm,nasi,params,macs --batches 1 --batch-size 16
-<pgd: measure jacobian,hessian,margin,sharpness,nu --batches 1 --batch-size 16
-<pgd: measure wci --probes 2 --batches 1 --batch-size 16
-<pgd: measure bound --paper prbench --batches 1 --batch-size 16
-paired <both: attack pgd --steps 5 --eps 16,32 --n 80 --per-image
-<paired: rank --by pgd5.32 --paired 1 --format jsonl
-<paired: rank --by union(pgd5.16,pgd5.32) --format jsonl
-<table: rank --by acc --ci --bootstrap 20
-<table: rank --by mean(fgsm.*,acc) --aggregate seed
-<table: score --metric acc,fgsm.8:2,params:lower
-<table: score --metric acc,pgd20.8 --missing worst --within train.method
-<table: score --add both=mean(acc,fgsm.*)
-<table: corr --metric acc,fgsm.*,params --kind kendall,spearman --bootstrap 20
-<table: search random --objective acc --budget 2 --runs 3 --where "train.method == 'pgd' and train.seed == 0"
-<table: search local --objective acc --budget 3 --runs 3 --where "train.method == 'pgd' and train.seed == 0"
-<table: search evolution --objective acc --budget 3 --runs 3 --where "train.method == 'pgd' and train.seed == 0"
-<none: search advrush --steps 2 --cells 1 --channels 2 --dataset digits --objective acc --table one.jsonl --runs 1
-<none: search darts --steps 2 --cells 1 --channels 2 --dataset digits --objective acc --table one.jsonl --runs 1
-<none: search nasi --steps 2 --cells 1 --channels 2 --dataset digits --objective acc --table one.jsonl --runs 1
-<table: search bananas --objective acc --budget 3 --runs 2 --where "train.method == 'pgd' and train.seed == 0"
-<table: search nsga2 --objective acc,params:lower --budget 3 --runs 2 --where "train.method == 'erm' and train.seed == 0"
-<small: train --method erm,erm-dataaug,corruption,sam --epochs 2
-<small: train --method pgd,trades,mart,alp,clp,kl-pgd --eps 32 --attack-steps 2 --epochs 2
-<small: train --method n-fgsm,fgsm-pgi --eps 32 --epochs 2
-<small: train --method cvar,evar,at-pr --samples 3 --epochs 2
-<small: train --method mixed --epochs 2
-"""
+STEPS = HERE / "steps.txt"
 
 
 def inputs(folder: Path) -> dict[str, str]:
@@ -115,17 +42,31 @@ def inputs(folder: Path) -> dict[str, str]:
     arch = {
         "space": "nasbench201",
         "name": "nb201-13714",
-        "str": "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1|nor_conv_3x3~2|",
+        "str": "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1"
+        "|nor_conv_3x3~2|",
         "channels": 4,
         "cells": 1,
     }
     files = [HERE / "weights" / f"{method}.safetensors" for method in ("erm", "pgd")]
     trained = [
-        {"schema": 1, "arch": arch, "dataset": "digits", "checkpoint": digest(file), "checkpoint_file": str(file)}
+        {
+            "schema": 1,
+            "arch": arch,
+            "dataset": "digits",
+            "checkpoint": digest(file),
+            "checkpoint_file": str(file),
+        }
         for file in files
     ]
     fresh = {"schema": 1, "arch": {**arch, "channels": 2}, "dataset": f"npz:{folder / 'small.npz'}"}
-    records = {"erm": trained[:1], "pgd": trained[1:], "both": trained, "small": [fresh], "table": table(), "none": []}
+    records = {
+        "erm": trained[:1],
+        "pgd": trained[1:],
+        "both": trained,
+        "small": [fresh],
+        "table": table(),
+        "none": [],
+    }
     texts = {name: "".join(f"{json.dumps(record)}\n" for record in some) for name, some in records.items()}
     for name, text in texts.items():
         (folder / f"{name}.jsonl").write_text(text)
@@ -145,7 +86,13 @@ def table() -> list[dict[str, Any]]:
         index, method, seed = list(operations)[number // 4], ("erm", "pgd")[number // 2 % 2], number % 2
         values = {"acc": (100 - 7 * number % 40) / 128, "fgsm.8": (20 + 11 * number % 37) / 128}
         evals: list[dict[str, Any]] = [
-            {"metric": name, "n": 128, "value": value, "ci95": [value - 1 / 16, value + 1 / 16], "split": "test"}
+            {
+                "metric": name,
+                "n": 128,
+                "value": value,
+                "ci95": [value - 1 / 16, value + 1 / 16],
+                "split": "test",
+            }
             for name, value in values.items()
         ]
         evals[1].update(attack="fgsm", eps=8 / 255, norm="linf")
@@ -155,11 +102,24 @@ def table() -> list[dict[str, Any]]:
         edge = operations[index]
         string = f"|{edge}~0|+|{edge}~0|{edge}~1|+|skip_connect~0|{edge}~1|{edge}~2|"
         params = 73_306 + 10 * index
-        arch = {"space": "nasbench201", "name": f"nb201-{index}", "index": index, "str": string, "params": params}
+        arch = {
+            "space": "nasbench201",
+            "name": f"nb201-{index}",
+            "index": index,
+            "str": string,
+            "params": params,
+        }
         train = {"method": method, "seed": seed, "epochs": 2, "config": {"lr": 0.1}}
         metrics = {**values, "params": params}
         records.append(
-            {"schema": 1, "arch": arch, "dataset": "cifar10", "train": train, "metrics": metrics, "evals": evals}
+            {
+                "schema": 1,
+                "arch": arch,
+                "dataset": "cifar10",
+                "train": train,
+                "metrics": metrics,
+                "evals": evals,
+            }
         )
     return records
 
@@ -178,10 +138,16 @@ def numbers_of(record: dict[str, Any]) -> dict[str, Any]:
     }
     beside = {name: record[name] for name in BESIDE if name in record}
     if "history" in record.get("train", {}):
-        beside |= {name: record["train"]["history"][name] for name in ("loss", "acc") if name in record["train"]["history"]}
+        beside |= {
+            name: record["train"]["history"][name]
+            for name in ("loss", "acc")
+            if name in record["train"]["history"]
+        }
     if "search" in record:
         search = record["search"]
-        beside["search"] = {name: search[name] for name in ("found", "values", "objective", "queries") if name in search}
+        beside["search"] = {
+            name: search[name] for name in ("found", "values", "objective", "queries") if name in search
+        }
     if "row" in record:
         entries[f"{record['kind']} {record['row']} {record['col']}"] = {
             name: record[name] for name in ("value", "ci95", "n") if name in record
@@ -207,7 +173,7 @@ def run(pattern: str = "") -> dict[str, list[dict[str, Any]]]:
         os.environ["RB_STORE"] = str(folder / "store")
         streams = inputs(folder)
         try:
-            for line in STEPS.strip().splitlines():
+            for line in STEPS.read_text("utf-8").splitlines():
                 if not line.startswith(("clean", "paired")) and pattern not in line:
                     continue
                 head, _, command = line.partition(":")
@@ -231,26 +197,28 @@ def run(pattern: str = "") -> dict[str, list[dict[str, Any]]]:
 
 
 def tolerance(step: str) -> float:
-    """How far a number of the step may be from the golden one on another processor, relatively where it is above 1.
+    """How far a number of the step may be from the golden one on another processor, relative above 1.
 
-    Sums in another order may move verdicts of two images of 40 and what a network that is trained here has learned.
+    Sums in another order may move verdicts of two images of 40, and what a network that is trained here learns.
     Ranks, scores, correlations and searches of given values are the same everywhere, but for the last digits.
     """
     return 1e-9 if step.startswith("table:") else 0.05
 
 
 def differences(golden: Any, made: Any, allowed: float | None = None, path: str = "") -> list[str]:
-    """Where two values of JSON differ: floats by more than `allowed` (relative above 1), everything else at all."""
+    """Where two values of JSON differ; numbers may differ by `allowed`, relative above 1."""
     if isinstance(golden, dict) and isinstance(made, dict) and golden.keys() == made.keys():
-        return [line for key in golden for line in differences(golden[key], made[key], allowed, f"{path} {key}")]
+        return [
+            line for key in golden for line in differences(golden[key], made[key], allowed, f"{path} {key}")
+        ]
     if isinstance(golden, list) and isinstance(made, list) and len(golden) == len(made):
         pairs = enumerate(zip(golden, made, strict=True))
         return [line for i, (a, b) in pairs for line in differences(a, b, allowed, f"{path} {i}")]
     if golden == made:
         return []
-    if allowed and isinstance(golden, float | int) and isinstance(made, float | int):
-        if abs(golden - made) <= allowed * max(1.0, abs(golden)):
-            return []
+    near = allowed and isinstance(golden, float | int) and isinstance(made, float | int)
+    if near and abs(golden - made) <= allowed * max(1.0, abs(golden)):
+        return []
     return [f"{path}: {golden!r} -> {made!r}"]
 
 

@@ -1,4 +1,4 @@
-"""Every tool and method gives the golden set's numbers, within the rounding of another processor (make.py)."""
+"""Every tool and method gives the golden numbers, within the rounding of another processor (make.py)."""
 
 from __future__ import annotations
 
