@@ -2,11 +2,11 @@
 
     python tests/golden/make.py             compare with golden.json, exactly; status 1 and the differences
     python tests/golden/make.py show TEXT   print the numbers of the steps that contain the text
-    python tests/golden/make.py write       write golden.json anew: the commit says why a number changed
+    python tests/golden/make.py write       write golden.json anew: the commit says why numbers changed
 
-A step of steps.txt is "[OUTPUT] [<INPUT]: TOOL ARGUMENTS". INPUT is an earlier OUTPUT or one of `erm`, `pgd` (a
-small cell network trained on digits, weights/*.safetensors), `both`, `small` (an untrained network and 200 digits)
-and `table` (results that are given). Keys of the store, seconds and the form of a record are not part of the set.
+A step of steps.txt is "[OUTPUT] [<INPUT]: TOOL ARGUMENTS". INPUT is an earlier OUTPUT, `erm` or `pgd` (a small
+cell network trained on digits, weights/*.safetensors), `both`, `small` (an untrained network and 200 digits) or
+`table` (results that are given). Keys of the store, seconds and the form of records are left out.
 test_golden.py compares within `tolerance`.
 """
 
@@ -199,7 +199,7 @@ def run(pattern: str = "") -> dict[str, list[dict[str, Any]]]:
 def tolerance(step: str) -> float:
     """How far a number of the step may be from the golden one on another processor, relative above 1.
 
-    Sums in another order may move verdicts of two images of 40, and what a network that is trained here learns.
+    Sums in another order may move verdicts of two images of 40, and the weights of a training.
     Ranks, scores, correlations and searches of given values are the same everywhere, but for the last digits.
     """
     return 1e-9 if step.startswith("table:") else 0.05
