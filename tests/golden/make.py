@@ -1,0 +1,245 @@
+"""The golden set: what every tool and method gives on fixed weights, as values, intervals and n.
+
+    python tests/golden/make.py             compare with golden.json, exactly; status 1 and the differences
+    python tests/golden/make.py show TEXT   print the numbers of the steps that contain the text
+    python tests/golden/make.py write       write golden.json anew: the commit says why numbers changed
+
+A step of steps.txt is "[OUTPUT] [<INPUT]: TOOL ARGUMENTS". INPUT is an earlier OUTPUT, `erm` or `pgd` (a small
+cell network trained on digits, weights/*.safetensors), `both`, `small` (an untrained network and 200 digits) or
+`table` (results that are given). Keys of the store, seconds and the form of records are left out.
+test_golden.py compares within `tolerance`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+GOLDEN = HERE / "golden.json"
+STEPS = HERE / "steps.txt"
+
+
+def inputs(folder: Path) -> dict[str, str]:
+    """Write the files that steps name into the folder; the records that they read, by name."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images, labels = (digits.images * 15.9).astype(np.uint8), digits.target
+    np.savez(
+        folder / "small.npz",
+        **{"train_images": images[:200], "train_labels": labels[:200]},
+        **{"test_images": images[200:300], "test_labels": labels[200:300]},
+    )
+    arch = {
+        "space": "nasbench201",
+        "name": "nb201-13714",
+        "str": "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|skip_connect~0|nor_conv_1x1~1"
+        "|nor_conv_3x3~2|",
+        "channels": 4,
+        "cells": 1,
+    }
+    files = [HERE / "weights" / f"{method}.safetensors" for method in ("erm", "pgd")]
+    trained = [
+        {
+            "schema": 1,
+            "arch": arch,
+            "dataset": "digits",
+            "checkpoint": digest(file),
+            "checkpoint_file": str(file),
+        }
+        for file in files
+    ]
+    fresh = {"schema": 1, "arch": {**arch, "channels": 2}, "dataset": f"npz:{folder / 'small.npz'}"}
+    records = {
+        "erm": trained[:1],
+        "pgd": trained[1:],
+        "both": trained,
+        "small": [fresh],
+        "table": table(),
+        "none": [],
+    }
+    texts = {name: "".join(f"{json.dumps(record)}\n" for record in some) for name, some in records.items()}
+    for name, text in texts.items():
+        (folder / f"{name}.jsonl").write_text(text)
+    (folder / "one.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in table()[::4]))
+    return texts
+
+
+def digest(file: Path) -> str:
+    return f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+
+
+def table() -> list[dict[str, Any]]:
+    """Twelve results: three architectures, two methods, two seeds; every value a multiple of 1/128."""
+    records = []
+    operations = {12738: "avg_pool_3x3", 14112: "nor_conv_1x1", 9930: "nor_conv_3x3"}
+    for number in range(12):
+        index, method, seed = list(operations)[number // 4], ("erm", "pgd")[number // 2 % 2], number % 2
+        values = {"acc": (100 - 7 * number % 40) / 128, "fgsm.8": (20 + 11 * number % 37) / 128}
+        evals: list[dict[str, Any]] = [
+            {
+                "metric": name,
+                "n": 128,
+                "value": value,
+                "ci95": [value - 1 / 16, value + 1 / 16],
+                "split": "test",
+            }
+            for name, value in values.items()
+        ]
+        evals[1].update(attack="fgsm", eps=8 / 255, norm="linf")
+        if number % 3:
+            values["pgd20.8"] = 0.25
+            evals.append({"metric": "pgd20.8", "attack": "pgd", "steps": 20, "value": 0.25, "n": 128})
+        edge = operations[index]
+        string = f"|{edge}~0|+|{edge}~0|{edge}~1|+|skip_connect~0|{edge}~1|{edge}~2|"
+        params = 73_306 + 10 * index
+        arch = {
+            "space": "nasbench201",
+            "name": f"nb201-{index}",
+            "index": index,
+            "str": string,
+            "params": params,
+        }
+        train = {"method": method, "seed": seed, "epochs": 2, "config": {"lr": 0.1}}
+        metrics = {**values, "params": params}
+        records.append(
+            {
+                "schema": 1,
+                "arch": arch,
+                "dataset": "cifar10",
+                "train": train,
+                "metrics": metrics,
+                "evals": evals,
+            }
+        )
+    return records
+
+
+RESULTS = ("value", "ci95", "n", "passes", "train", "test")
+BESIDE = ("rank", "band", "rank_ci95", "paired")
+NOT_COMPARED = ("seconds", "seconds_per_epoch", "checks")
+
+
+def numbers_of(record: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of one record of output that do not depend on the machine's speed."""
+    entries = {
+        entry["metric"]: {name: entry[name] for name in RESULTS if entry.get(name) is not None}
+        for entry in record.get("evals", [])
+        if "tool" in entry and entry["metric"] not in NOT_COMPARED
+    }
+    beside = {name: record[name] for name in BESIDE if name in record}
+    if "history" in record.get("train", {}):
+        beside |= {
+            name: record["train"]["history"][name]
+            for name in ("loss", "acc")
+            if name in record["train"]["history"]
+        }
+    if "search" in record:
+        search = record["search"]
+        beside["search"] = {
+            name: search[name] for name in ("found", "values", "objective", "queries") if name in search
+        }
+    if "row" in record:
+        entries[f"{record['kind']} {record['row']} {record['col']}"] = {
+            name: record[name] for name in ("value", "ci95", "n") if name in record
+        }
+    return entries | beside
+
+
+def run(pattern: str = "") -> dict[str, list[dict[str, Any]]]:
+    """The numbers of each record that each step gives, by step; in a new folder with a store of its own."""
+    import torch
+    from click.testing import CliRunner
+
+    from rbtools.cli import tools
+
+    torch.set_num_threads(1)
+    made: dict[str, list[dict[str, Any]]] = {}
+    failed = []
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="golden-") as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(name).resolve()
+        os.chdir(folder)
+        os.environ["RB_STORE"] = str(folder / "store")
+        streams = inputs(folder)
+        try:
+            for line in STEPS.read_text("utf-8").splitlines():
+                if not line.startswith(("clean", "paired")) and pattern not in line:
+                    continue
+                head, _, command = line.partition(":")
+                into, _, source = (word.strip() for word in head.partition("<"))
+                tool, *words = shlex.split(command)
+                result = CliRunner().invoke(
+                    tools.tool(tool).command, words, input=streams[source], prog_name=f"rb-{tool}"
+                )
+                if result.exit_code:
+                    failed.append(f"{line}\nends with status {result.exit_code}:\n{result.stderr}")
+                made[f"{source}: {command.strip()}"] = [
+                    numbers_of(json.loads(text)) for text in result.stdout.splitlines()
+                ]
+                if into:
+                    streams[into] = result.stdout
+        finally:
+            os.chdir(here)
+    if failed:
+        raise SystemExit("\n".join(failed))
+    return made
+
+
+def tolerance(step: str) -> float:
+    """How far a number of the step may be from the golden one on another processor, relative above 1.
+
+    Sums in another order may move verdicts of two images of 40, and the weights of a training.
+    Ranks, scores, correlations and searches of given values are the same everywhere, but for the last digits.
+    """
+    return 1e-9 if step.startswith("table:") else 0.05
+
+
+def differences(golden: Any, made: Any, allowed: float | None = None, path: str = "") -> list[str]:
+    """Where two values of JSON differ; numbers may differ by `allowed`, relative above 1."""
+    if isinstance(golden, dict) and isinstance(made, dict) and golden.keys() == made.keys():
+        return [
+            line for key in golden for line in differences(golden[key], made[key], allowed, f"{path} {key}")
+        ]
+    if isinstance(golden, list) and isinstance(made, list) and len(golden) == len(made):
+        pairs = enumerate(zip(golden, made, strict=True))
+        return [line for i, (a, b) in pairs for line in differences(a, b, allowed, f"{path} {i}")]
+    if golden == made:
+        return []
+    near = allowed and isinstance(golden, float | int) and isinstance(made, float | int)
+    if near and abs(golden - made) <= allowed * max(1.0, abs(golden)):
+        return []
+    return [f"{path}: {golden!r} -> {made!r}"]
+
+
+def main() -> int:
+    sys.path.insert(0, str(HERE.parents[1]))
+    if sys.argv[1:2] == ["show"]:
+        print("\n".join(f"{step}\n{_records(records)}" for step, records in run(sys.argv[2]).items()))
+        return 0
+    made = json.loads(json.dumps(run()))
+    if sys.argv[1:] == ["write"]:
+        lines = (f"{json.dumps(step)}: [\n{_records(records)}\n]" for step, records in made.items())
+        GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+        return 0
+    lines = differences(json.loads(GOLDEN.read_text("utf-8")), made)
+    print("\n".join(lines) or f"{len(made)} steps: equal")
+    return int(bool(lines))
+
+
+def _records(records: list[dict[str, Any]]) -> str:
+    return ",\n".join(f" {json.dumps(record)}" for record in records)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
