@@ -70,11 +70,12 @@ class ImageFolder(DatasetSource):
         first = next(iter(trees.values()))
         skipped = sum((Counter(tree.skipped) for tree in trees.values()), Counter())
         class_names = self._class_names(first)
+        there = {tree.classes[place] for tree in trees.values() for place, _ in tree.files}
         return self.described(
             (self._channels, *size),
             class_names,
             {split: len(tree.files) for split, tree in trees.items()},
-            present=present_in(class_names, first.classes),
+            present=present_in(class_names, there),
             skipped=skipped.total(),
             notes=(*self._notes(folders, first), *_left_out(self._path, skipped)),
         )
@@ -119,7 +120,7 @@ class ImageFolder(DatasetSource):
 
     def _scan(self, folder: Path) -> Tree:
         """The images of the classes that the class map names."""
-        tree = scan(folder)
+        tree = scan(folder, may_be_empty=True)
         return tree if self.class_map is None else tree.of_classes(self._class_names(tree))
 
     def _class_names(self, tree: Tree) -> list[str]:

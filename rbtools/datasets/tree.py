@@ -97,11 +97,12 @@ def split_folders(path: str) -> dict[str, Path]:
     return folders
 
 
-def scan(root: Path) -> Tree:
+def scan(root: Path, may_be_empty: bool = False) -> Tree:
     """List one split's folder as torchvision's ImageFolder orders it, hidden files left out.
 
     Classes in alphabetical order, or by number if all are numbers; in a class, folders by their path and then files by name (code point
-    order, so upper case first). Raises RbError on no class, a class without images, or a link in a loop.
+    order, so upper case first). Raises RbError on no class, a class without images (unless its folder is empty
+    and `may_be_empty`), or a link in a loop.
     """
     classes = class_folders(root)
     if not classes:
@@ -121,11 +122,11 @@ def scan(root: Path) -> Tree:
         others = [os.path.basename(image) for image in set(images).difference(chosen)]
         skipped.update(HIDDEN if _hidden(other) else os.path.splitext(other)[1].lower() for other in others)
         files += [(position, image) for image in chosen]
-        if not chosen:
+        if not chosen and (images or not may_be_empty):
             empty.append(name)
-    if empty:
+    if empty or not files:
         raise RbError(
-            f"In {root} no image is in the class folder{'s' * (len(empty) > 1)} {some(empty)}. Expected"
+            f"In {root} no image is in the class folder{'s' * (len(empty or classes) > 1)} {some(empty or classes)}. Expected"
             f" files ending in {', '.join(IMAGE_ENDINGS)}; add some, or remove the folder from both splits."
         )
     return Tree(root, classes, files, skipped)
