@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -242,8 +242,8 @@ def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> lis
     return named(by_index, max(by_index) + 1)
 
 
-def named(by_index: Mapping[int, str], count: int) -> list[str]:
-    """The names of `count` classes; one that has none gets its number."""
-    taken = set(by_index.values())
+def named(by_index: Mapping[int, str], count: int, others: Sequence[str] = ()) -> list[str]:
+    """The names of `count` classes; one that has none gets its number, unless that is the name of another."""
+    taken = {*by_index.values(), *others}
     names = (str(index) if str(index) not in taken else f"class {index}" for index in range(count))
     return [by_index.get(index, name) for index, name in enumerate(names)]

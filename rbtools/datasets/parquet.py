@@ -213,7 +213,7 @@ class ImageTable:
         row = self._reader.row(index)
         data = row["bytes"] if isinstance(row, dict) else row
         if not data:
-            raise OSError("it is not in the file, which only names it")
+            raise OSError("its cell is empty" if row is None else "it is not in the file, which only names it")
         return io.BytesIO(data)
 
     def gathered(self, ids: Sequence[int]) -> GatheredRows:

@@ -108,7 +108,7 @@ class AccuracyTask(EvalTask):
 
     def outputs(self) -> Sequence[CleanOutput]:
         clean = CleanOutput(implicit=False, detail=self.detail)
-        return [clean, replace(clean, detail=False, among=self.among)] if self.among else [clean]
+        return [replace(clean, detail=False, among=self.among), clean] if self.among else [clean]
 
 
 def attack_settings(method: Attack, **more: object) -> dict[str, Any]:

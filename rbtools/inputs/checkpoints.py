@@ -15,6 +15,7 @@ import orjson
 from rbtools import datasets, spaces
 from rbtools.datasets.base import channels_of
 from rbtools.datasets.normalization import CLASSES
+from rbtools.datasets.tree import some
 from rbtools.errors import Misfit, RbError, UsageError, shown, unknown
 from rbtools.execution.run import Run
 from rbtools.inputs import published_weights, recognition, resolve
@@ -132,7 +133,12 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
         run = run.changed(dataset=f"{data.name}:{word}")
     found = data_of({**about, "recognised": {"classes": misfit.classes}}, run)
     if found.fingerprint == data.fingerprint:
-        raise misfit
+        if (misfit.classes or 0) <= data.about.classes:
+            raise misfit
+        raise RbError(
+            f"{misfit} If the images are of some of its {misfit.classes} classes, say with --classes which number"
+            f" each class of the data set ({some(data.about.class_names)}) has in the network, such as 3,17."
+        )
     return found
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rbtools.datasets import WITH_PATH
-from rbtools.datasets.base import are_numbers
+from rbtools.datasets.base import MOST_CLASSES, are_numbers
 from rbtools.datasets.imagefolder import named
 from rbtools.errors import RbError
 
@@ -28,43 +29,49 @@ def of_network(
     """
     if count is not None and len(names) != count:
         names = ()
-    chosen = asked if asked and set(asked) <= set(there) else there
-    if asked and len(chosen) != len(asked):
-        raise _unclear(data, there, asked, f"a name of each of the {len(there)} classes for the network")
-    words = asked or there
-    known = _numbers(names)
-    numbers = [known.get(_word(word), -1) for word in words]
-    if not words or -1 in numbers:
-        if are_numbers(words) and (asked or (_is_own(data) and (count or 0) > len(there))):
-            numbers = [int(word) for word in words]
-        elif asked and chosen is asked and count in (None, len(there)):
-            numbers = [there.index(word) for word in words]
-        elif asked:
-            raise _unclear(data, there, asked, "numbers, because nothing tells those of the network")
+    known, most = _numbers(names), count or MOST_CLASSES
+    own, size = [known.get(_word(name), -1) for name in there], len(names)
+    if -1 in own:
+        own, size = [], 0
+        by_number = are_numbers(there) and max(map(int, there)) < most
+        if by_number and (asked or (data.partition(":")[0] in WITH_PATH and (count or 0) > len(there))):
+            own = [int(name) for name in there]
+        elif asked and count in (None, len(there)):
+            own, size = list(range(len(there))), len(there)
+    chosen, numbers = there, own
+    if asked:
+        places = {word: own.index(number) for word, number in known.items() if number in own}
+        places |= {str(number): place for place, number in enumerate(own)}
+        places |= {_word(name): place for place, name in enumerate(there)} if own else {}
+        found = [places.get(_word(word), -1) for word in asked]
+        if -1 not in found:
+            chosen, numbers = [there[place] for place in found], [own[place] for place in found]
+        elif len(asked) == len(there):
+            numbers = [int(word) if are_numbers([word]) else known.get(_word(word), -1) for word in asked]
         else:
-            return None
-    size = count or max(len(names), max(numbers) + 1)
-    if len(set(numbers)) < len(numbers) or max(numbers) >= size:
+            numbers = []
+    if len(set(numbers)) < max(len(numbers), 1) or not all(0 <= number < most for number in numbers):
         if asked:
-            raise _unclear(data, there, asked, f"different classes from 0 to {size - 1}")
+            raise RbError(
+                f"--classes is {','.join(asked[:20])}, and the data set {data} has the classes"
+                f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected some of these, if their"
+                " numbers in the network are known, or for each of them its number"
+                f"{f' from 0 to {count - 1}' if count else ''}."
+            )
         return None
+    size = count or max(size, *(number + 1 for number in numbers))
     by_index = dict(zip(numbers, chosen, strict=True))
-    taken = {*chosen, *(name for name in names if list(names).count(name) > 1)}
-    others = {index: name for index, name in enumerate(names) if name not in taken and index not in by_index}
-    order = named({**by_index, **others}, size)
+    once = Counter(names)
+    others = {index: name for index, name in enumerate(names) if once[name] == 1 and name not in there}
+    order = named({**others, **by_index}, size, there)
     return None if order == there else order
 
 
 def sentence(order: list[str], data: Data) -> str:
     """What was done with the classes, for the user."""
-    there = [(order[index], index) for index in data.about.present or range(len(order))]
-    shown = ", ".join(f"{name} is {index}" for name, index in there[:6]) + (", ..." if len(there) > 6 else "")
-    return f"{data.name}: {len(there)} of the network's {len(order)} classes, by its numbers: {shown}."
-
-
-def _is_own(data: str) -> bool:
-    """Whether it is the user's data set, whose numbers may be those of a network with more classes."""
-    return data.partition(":")[0] in WITH_PATH
+    there = [f"{order[index]} is {index}" for index in data.about.present or range(len(order))]
+    more = f" and {len(there) - 6} more" if len(there) > 6 else ""
+    return f"{data.name}: its classes, as the network numbers them: {', '.join(there[:6])}{more}."
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:
@@ -78,10 +85,3 @@ def _numbers(names: Sequence[str]) -> dict[str, int]:
 
 def _word(name: str) -> str:
     return " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
-
-
-def _unclear(data: str, there: list[str], asked: list[str], expected: str) -> RbError:
-    return RbError(
-        f"--classes is {','.join(asked[:20])}, and the data set {data} has the classes"
-        f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected some of these, or {expected}."
-    )

@@ -375,8 +375,7 @@ def _classes_and_channels(
     if classes is not None and n_classes is not None and classes != n_classes:
         raise Misfit(
             f"The checkpoint {checkpoint.path} distinguishes {n_classes} classes and the data set has"
-            f" {classes}. Name the data set that it was trained for with --dataset, or with --classes the"
-            " numbers of its classes that the data set's are.",
+            f" {classes}. Name the data set that it was trained for with --dataset.",
             n_classes,
             other_channels,
         )
@@ -429,8 +428,7 @@ def _program(
     if classes is not None and classes != n_classes:
         raise Misfit(
             f"The program {path} gives {n_classes} logits and the data set has {classes} classes."
-            " Name the data set that it was trained for with --dataset, or with --classes the numbers of its"
-            " classes that the data set's are.",
+            " Name the data set that it was trained for with --dataset.",
             n_classes,
         )
     if arch and "normalize" in arch:

@@ -182,8 +182,8 @@ def test_folder_names_that_end_in_numbers_may_stand_alone(tmp_path):
         ('{"cat": 0, "cat": 1, "dog": 1}', "names 'cat' twice"),
         ('{"cat": 0, "dog": 0}', "gives index 0 to 'cat' and to 'dog'"),
         (
-            '{"cat": 0, "dog": 2}',
-            "gives 'dog' the index 2. There are 2 class folders, so the indices are 0 to 1",
+            '{"cat": 0, "dog": 999999}',
+            "gives 'dog' the index 999999. Expected one from 0 to 99999",
         ),
         ('{"cat": 0, "dog": -1}', "gives 'dog' the index -1"),
         ('{"cat": "0", "dog": 1}', 'holds ["cat", "0"]. Expected JSON'),
