@@ -31,9 +31,10 @@ class Description:
     """The description of a data set, known without loading it.
 
     shape: (C, H, W). sizes: split -> number of images, for existing splits only. mean, std: the usual
-    normalisation, a value per channel on the [0, 1] scale, or None if there is none. present: the classes that
-    have images, if not all have some. skipped: the number of files in its folders that are not images. augment: its usual augmentations in training, of "crop" and
-    "flip". notes: sentences for the user on how the data set was interpreted.
+    normalisation, a value per channel on the [0, 1] scale, or None if there is none. present: the classes
+    that have images, if not all have some. skipped: the number of files in its folders that are not images.
+    augment: its usual augmentations in training, of "crop" and "flip". notes: sentences for the user on how
+    the data set was interpreted.
     """
 
     name: str
@@ -182,7 +183,9 @@ def channels_of(argument: str | None) -> tuple[str, int | None]:
     """The path in the argument of a data set of encoded images, and the channels that it asks for: PATH:grey
     (1), PATH:rgb (3), or PATH alone (None)."""
     path, colon, word = (argument or "").rpartition(":")
-    return (path, {"grey": 1, "rgb": 3}[word]) if colon and word in ("grey", "rgb") else (argument or "", None)
+    return (
+        (path, {"grey": 1, "rgb": 3}[word]) if colon and word in ("grey", "rgb") else (argument or "", None)
+    )
 
 
 def numbered(where: str, count: int) -> list[str]:

@@ -45,11 +45,12 @@ MOST_DIGITS = 9  # the most digits of an index
 class ImageFolder(DatasetSource):
     """A folder of images, with the pixels, order and labels of torchvision's ImageFolder.
 
-    Class folders in alphabetical order, or by number if all are whole numbers, are the labels 0, 1, ... unless
-    a class map says otherwise. `val` is used if there is no `test`; a PATH that holds the class folders itself
-    is `test`. All images are converted to RGB, also greyscale ones, or with PATH:grey to one channel, and must
-    have one size. Unlike torchvision it skips hidden files and folders, and refuses images of more than 8 bits
-    a channel. PATH is relative to the working directory.
+    Class folders in alphabetical order, or by number if all are whole numbers, are the labels 0, 1, ...
+    unless a class map says otherwise; an empty one is a class without images. `val` is used if there is no
+    `test`; a PATH that holds the class folders itself is `test`. All images are converted to RGB, also
+    greyscale ones, or with PATH:grey to one channel, and must have one size. Unlike torchvision it skips
+    hidden files and folders, and refuses images of more than 8 bits a channel. PATH is relative to the
+    working directory.
     """
 
     def __post_init__(self) -> None:
@@ -146,10 +147,10 @@ def _left_out(path: str, skipped: Counter[str]) -> list[str]:
 
 def read_class_map(file: str, folders: list[str]) -> list[str]:
     """The classes in the model's order, from a file that gives each its index. A class that the file names,
-    or an index that it leaves out, may be without a folder: the model has it, and the data have no images.
+    or an index that it leaves out, may be without a folder: the model has it, and the data no images of it.
 
-    `file` may also be the text of a JSON list: the names in the model's order. It may leave out folders, whose
-    images are then left out.
+    `file` may also be the text of a JSON list: the names in the model's order. Folders that it leaves out are
+    left out of the data.
 
     Raises RbError where the file is unreadable, leaves a folder out, or gives an index twice.
     """

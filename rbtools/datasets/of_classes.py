@@ -60,7 +60,7 @@ class OfClasses(DatasetSource):
 
     def describe(self) -> Description:
         about, names = self.about, self.names
-        parts = set(about.class_names) > set(names)
+        parts = not set(about.class_names) <= set(names)
         sizes = {split: len(self.load(split)) for split in about.sizes} if parts else about.sizes
         present = present_in(names, about.class_names)
         return replace(

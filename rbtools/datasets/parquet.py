@@ -54,8 +54,8 @@ class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
 
     Classes are those of the file's Hub features, else the numbers up to the highest label. Images are RGB, or
-    have one channel if most are greyscale; PATH:rgb and PATH:grey choose. They must have one size. Decoded images are kept in memory,
-    if they fit; else they are read and decoded where they are used.
+    have one channel if most are greyscale; PATH:rgb and PATH:grey choose. They must have one size. Decoded
+    images are kept in memory, if they fit; else they are read and decoded where they are used.
     """
 
     def __post_init__(self) -> None:
@@ -113,7 +113,11 @@ class Parquet(DatasetSource):
             return total.hexdigest()
 
         asked = channels_of(self.argument)[1]
-        key = ("parquet", *filter(None, [asked and str(asked)]), *(os.path.realpath(file) for file in files))
+        key = (
+            "parquet",
+            *([] if asked is None else [str(asked)]),
+            *(os.path.realpath(file) for file in files),
+        )
         return content_hash.remembered(cache, key, [(file.name, file) for file in files], make)
 
     @property
@@ -131,8 +135,8 @@ class Parquet(DatasetSource):
             return ()
         kinds = ("greyscale", "RGB") if channels == 3 else ("in colour", "one channel")
         return (
-            f"{self.name}: {other} of {len(every)} images that were looked at are {kinds[0]}, and are converted"
-            f" to {kinds[1]}.",
+            f"{self.name}: {other} of {len(every)} images that were looked at are {kinds[0]}, and are"
+            f" converted to {kinds[1]}.",
         )
 
     def _splits_with(self, split: str) -> dict[str, list[Path]]:
@@ -213,7 +217,9 @@ class ImageTable:
         row = self._reader.row(index)
         data = row["bytes"] if isinstance(row, dict) else row
         if not data:
-            raise OSError("its cell is empty" if row is None else "it is not in the file, which only names it")
+            raise OSError(
+                "its cell is empty" if row is None else "it is not in the file, which only names it"
+            )
         return io.BytesIO(data)
 
     def gathered(self, ids: Sequence[int]) -> GatheredRows:

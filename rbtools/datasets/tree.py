@@ -100,9 +100,9 @@ def split_folders(path: str) -> dict[str, Path]:
 def scan(root: Path, may_be_empty: bool = False) -> Tree:
     """List one split's folder as torchvision's ImageFolder orders it, hidden files left out.
 
-    Classes in alphabetical order, or by number if all are numbers; in a class, folders by their path and then files by name (code point
-    order, so upper case first). Raises RbError on no class, a class without images (unless its folder is empty
-    and `may_be_empty`), or a link in a loop.
+    Classes in alphabetical order, or by number if all are numbers; in a class, folders by their path and then
+    files by name (code point order, so upper case first). Raises RbError on no class, a class without images
+    (unless its folder is empty and `may_be_empty`), or a link in a loop.
     """
     classes = class_folders(root)
     if not classes:
@@ -126,8 +126,9 @@ def scan(root: Path, may_be_empty: bool = False) -> Tree:
             empty.append(name)
     if empty or not files:
         raise RbError(
-            f"In {root} no image is in the class folder{'s' * (len(empty or classes) > 1)} {some(empty or classes)}. Expected"
-            f" files ending in {', '.join(IMAGE_ENDINGS)}; add some, or remove the folder from both splits."
+            f"In {root} no image is in the class folder{'s' * (len(empty or classes) > 1)}"
+            f" {some(empty or classes)}. Expected files ending in {', '.join(IMAGE_ENDINGS)}; add some, or"
+            " remove the folder from both splits."
         )
     return Tree(root, classes, files, skipped)
 

@@ -19,8 +19,8 @@ class Selection:
     n: the first so many examples of the split's fixed order; None is all of them. indices: a file's name, or
     the examples themselves (datasets.indices.Indices). archive: a folder of corrupted images, used in place
     of clean ones. classes: the network's classes that the images are of, with commas. weights: a folder of
-    published weights; member: the name of one of several networks in a file. allow_code: networks that are the
-    user's own code may run; no record and no file can set it. defend: the stages in front of the network
+    published weights; member: the name of one of several networks in a file. allow_code: networks that are
+    the user's own code may run; no record and no file can set it. defend: the stages in front of the network
     (defences.stages.Stages).
     """
 

@@ -136,8 +136,8 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
         if (misfit.classes or 0) <= data.about.classes:
             raise misfit
         raise RbError(
-            f"{misfit} If the images are of some of its {misfit.classes} classes, say with --classes which number"
-            f" each class of the data set ({some(data.about.class_names)}) has in the network, such as 3,17."
+            f"{misfit} If the images are of some of its {misfit.classes} classes, say with --classes which"
+            f" number each class of the data set ({some(data.about.class_names)}) has in the network."
         )
     return found
 

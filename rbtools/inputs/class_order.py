@@ -54,8 +54,8 @@ def of_network(
         if asked:
             raise RbError(
                 f"--classes is {','.join(asked[:20])}, and the data set {data} has the classes"
-                f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected some of these, if their"
-                " numbers in the network are known, or for each of them its number"
+                f" {', '.join(there[:20])}{', ...' if len(there) > 20 else ''}. Expected some of these,"
+                " if their numbers in the network are known, or for each of them its number"
                 f"{f' from 0 to {count - 1}' if count else ''}."
             )
         return None

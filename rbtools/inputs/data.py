@@ -252,9 +252,11 @@ def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Ru
     count = known.get("classes") if isinstance(known, Mapping) else None
     there, asked = data.about.class_names, run.selection.classes
     if class_map is not None and not asked:
-        more = isinstance(count, int) and count > len(there)
-        return class_order.named(dict(enumerate(there)), count) if more else None
-    names = record.get("class_map") or (published_weights.class_names(file) if isinstance(file, str) else ())
+        if not isinstance(count, int) or count <= len(there):
+            return None
+        return class_order.named(dict(enumerate(there)), count)
+    beside = published_weights.class_names(file) if isinstance(file, str) else ()
+    names = beside or record.get("class_map") or ()
     return class_order.of_network(
         data.name, there, [word.strip() for word in (asked or "").split(",") if word.strip()], names, count
     )

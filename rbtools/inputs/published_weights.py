@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,7 +103,6 @@ def beside(path: str) -> dict[str, Any]:
     return {key: value for read in hooks("configurations") for key, value in read(path).items()}
 
 
-@lru_cache(maxsize=8)
 def class_names(path: str) -> tuple[str, ...]:
     """The names of the classes in the network's order, from config.json beside a file of weights; () where
     there are none."""

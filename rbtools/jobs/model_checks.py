@@ -191,7 +191,8 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
     now, mapped = int(counts.diagonal().sum()), int(counts.max(1).values.sum())
     moved = [place for place, index in enumerate(order) if place != index]
     changed = int(counts[moved, moved].sum()) + int(counts[moved].max(1).values.sum()) if moved else 0
-    if sorted(order) != list(range(classes)) or mapped - now < max(MUCH * len(labels), 2 * math.sqrt(changed)):
+    much = max(MUCH * len(labels), 2 * math.sqrt(changed))  # of which the latter is chance
+    if sorted(order) != list(range(classes)) or mapped - now < much:
         return None
     pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))
     return _Other(f"class-map=FILE of --dataset with a file of {{{pairs}}}", mapped, len(labels))
