@@ -25,6 +25,17 @@ class NoRecords(RbError):
     """The input ended without a record (exit status 3): what should have written them may have failed."""
 
 
+class Misfit(RbError):
+    """A checkpoint's network is for images of another number of classes or channels than the data set's.
+
+    classes, channels: the network's; None where they are not known to be others.
+    """
+
+    def __init__(self, text: str, classes: int | None = None, channels: int | None = None) -> None:
+        super().__init__(text)
+        self.classes, self.channels = classes, channels
+
+
 class Pending(RbError):
     """Pending work in a dry run; no error."""
 

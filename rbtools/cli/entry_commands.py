@@ -138,7 +138,7 @@ def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
     """Whether a result is computed along with another one, or by no tool of the pipe."""
     name = metric_name.without_form(name)
     parts, unsplit = metric_name.parse(name), metric_name.without_split(name)
-    if name in ("score", "seconds_per_epoch") or unsplit == "acc":
+    if name in ("score", "seconds_per_epoch") or unsplit in ("acc", "acc-among"):
         return True
     if "oblivious" in parts.prefixes:  # the attack through the stages gives it, too
         adaptive = entries.get(name.replace("oblivious.", "", 1), {})

@@ -320,7 +320,14 @@ _data_options = (
         cls=Part,
         part_of="dataset:class-map",
         metavar="FILE",
-        help="JSON file from class folder to class number, if the checkpoint's order is not alphabetical.",
+        help="JSON file from class to class number, if the checkpoint's order is not the data set's.",
+    ),
+    click.option(
+        "--classes",
+        metavar="LIST",
+        default=None,
+        help="The data set's images are of these classes of the network only: names of its class folders, or"
+        " for each class the number or name that the network has for it, as in 1,3,5.",
     ),
 )
 

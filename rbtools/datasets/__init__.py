@@ -72,7 +72,7 @@ def source(
     """The data set of that name, not yet opened. Raises RbError on an unknown name or a bad argument.
 
     `data_dir` is the folder of published data sets (else RB_DATA, else the folder data); `class_map`
-    is a file giving class-folder name -> index, for folders whose alphabetical order is not the model's.
+    is a file giving class name -> index, for classes whose order is not the model's.
     `allow_code` lets python:MODULE:CLASS run, a program that a record may name.
     """
     word, colon, argument = _parted(name)
@@ -81,8 +81,12 @@ def source(
     if word not in DATASETS and (meant := _kind_of(name)):
         raise RbError(f"There is no data set '{name}', but a file or folder of that name: write {meant}.")
     if argument.startswith(of_classes.PREFIX) and word not in WITH_PATH and not word.startswith(OWN):
-        whole = source(word, data_dir, class_map, allow_code=allow_code)
-        return of_classes.OfClasses(name=name, argument=argument, whole=whole)
+        whole = source(word, data_dir, allow_code=allow_code)
+        class_map = None if class_map is None else os.fspath(class_map)
+        return of_classes.OfClasses(name=name, argument=argument, class_map=class_map, whole=whole)
+    if class_map is not None and word != "imagefolder":  # a folder maps its own
+        whole = source(name, data_dir, allow_code=allow_code)
+        return of_classes.OfClasses(name=name, class_map=os.fspath(class_map), whole=whole)
     opened: DatasetSource = DATASETS.load(word)(
         name=name,
         argument=argument if colon else None,

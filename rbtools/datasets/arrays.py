@@ -25,9 +25,6 @@ class ArrayDataset(DatasetSource):
     splits: ClassVar[tuple[str, ...]] = ("train", "test")
     classes: ClassVar[tuple[str, ...]] = ()
 
-    def __post_init__(self) -> None:
-        self.refuse_class_map()
-
     @abstractmethod
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Images uint8 (N, C, H, W) and their labels, whole numbers (N,) from 0 on."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from rbtools.errors import RbError, near, one_line, shown
+from rbtools.errors import RbError, near, one_line
 from rbtools.lazy import np, torch
 from rbtools.plain_files import opened
 from rbtools.registry import Registered
@@ -31,9 +31,10 @@ class Description:
     """The description of a data set, known without loading it.
 
     shape: (C, H, W). sizes: split -> number of images, for existing splits only. mean, std: the usual
-    normalisation, a value per channel on the [0, 1] scale, or None if there is none. skipped: the number of
-    files in its folders that are not images. augment: its usual augmentations in training, of "crop" and
-    "flip". notes: sentences for the user on how the data set was interpreted.
+    normalisation, a value per channel on the [0, 1] scale, or None if there is none. present: the classes
+    that have images, if not all have some. skipped: the number of files in its folders that are not images.
+    augment: its usual augmentations in training, of "crop" and "flip". notes: sentences for the user on how
+    the data set was interpreted.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Description:
     sizes: dict[str, int]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    present: tuple[int, ...] = ()
     skipped: int = 0
     augment: tuple[str, ...] = ("crop", "flip")
     notes: tuple[str, ...] = ()
@@ -165,13 +167,25 @@ class DatasetSource(Registered, ABC):
             f"The data set {self.name} has no split '{split}'.{near(split, known)} It has: {listed}."
         )
 
-    def refuse_class_map(self) -> None:
-        """Raise RbError if a class map was given: only the user's own image folders take one."""
-        if self.class_map is not None:
-            raise RbError(
-                f"A class map ({shown(self.class_map)}) was given for the data set {self.name}, whose classes"
-                " have their order. A class map is for imagefolder:PATH; leave it out."
-            )
+
+def are_numbers(names: Iterable[str]) -> bool:
+    """Whether all names are whole numbers of at most 9 digits."""
+    return all(name.isascii() and name.isdigit() and len(name) < 10 for name in names)
+
+
+def present_in(class_names: Sequence[str], there: Iterable[str]) -> tuple[int, ...]:
+    """`Description.present`: the places of the names that are there; () if all are."""
+    present = tuple(place for place, name in enumerate(class_names) if name in set(there))
+    return present if len(present) < len(class_names) else ()
+
+
+def channels_of(argument: str | None) -> tuple[str, int | None]:
+    """The path in the argument of a data set of encoded images, and the channels that it asks for: PATH:grey
+    (1), PATH:rgb (3), or PATH alone (None)."""
+    path, colon, word = (argument or "").rpartition(":")
+    return (
+        (path, {"grey": 1, "rgb": 3}[word]) if colon and word in ("grey", "rgb") else (argument or "", None)
+    )
 
 
 def numbered(where: str, count: int) -> list[str]:

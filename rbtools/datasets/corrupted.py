@@ -91,7 +91,6 @@ class CifarC(PublishedDataset):
     md5s: ClassVar[dict[str, str]]
 
     def __post_init__(self) -> None:
-        self.refuse_class_map()
         word, dot, severity = (self.argument or "").partition(".")
         names = (*CORRUPTIONS, *EXTRA)
         wrong = self.argument is not None and word not in names

@@ -68,6 +68,11 @@ def is_grey(images: Encoded, index: int) -> bool:
         return _header(images, index)[1]
 
 
+def sample(count: int, most: int = 99) -> list[int]:
+    """At most so many of `count` numbers from 0 on, evenly spread."""
+    return sorted({place * count // min(most, count) for place in range(min(most, count))})
+
+
 def check_sizes(images: Encoded) -> None:
     """Raise RbError where the images are not all of one size, by their headers alone."""
     first = size_of(images, 0)
@@ -79,7 +84,7 @@ def check_sizes(images: Encoded) -> None:
         def work(number: int, ids: range = ids, part: Encoded = part) -> None:
             size, _ = _header(part, ids[number])
             if size != first:
-                raise mixed_sizes(images.path(0), first, images.path(ids[number]), size)
+                raise odd_size(images, first, ids[number], size)
 
         _in_threads(len(ids), work)
 
@@ -137,6 +142,16 @@ def mixed_sizes(first: str, size: tuple[int, int], other: str, other_size: tuple
     )
 
 
+def odd_size(images: Encoded, first: tuple[int, int], index: int, size: tuple[int, int]) -> RbError:
+    """The error for an image of another size than the first one, which says which of the two most have."""
+    sizes = [size_of(images, number) for number in sample(len(images))]
+    error = mixed_sizes(images.path(0), first, images.path(index), size)
+    usual = max((first, size), key=sizes.count)
+    odd = images.path(index) if usual == first else images.path(0)
+    share = f"{sizes.count(usual)} of {len(sizes)} images that were looked at are {usual[1]}x{usual[0]}"
+    return RbError(f"{error} {share}, so that {odd} is the odd one.")
+
+
 def _header(images: Encoded, index: int) -> tuple[tuple[int, int], bool]:
     """(height, width), and whether there is one channel."""
     try:
@@ -144,7 +159,7 @@ def _header(images: Encoded, index: int) -> tuple[tuple[int, int], bool]:
             image = _open(file)
             return image.size[::-1], image.mode in GREY_MODES
     except Exception as error:
-        raise _unreadable(images.path(index), error) from None
+        raise unreadable(images.path(index), error) from None
 
 
 def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | Scaling | None) -> None:
@@ -153,8 +168,6 @@ def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | S
     try:
         with images.open(index) as file:
             image = _open(io.BytesIO(file.read()))
-        if mode == "L" and image.mode not in GREY_MODES:
-            raise ValueError(f"it is no greyscale image, Pillow's mode {image.mode}, and others are")
         size = image.size
         # The size is compared before the pixels are decoded: a stray huge image costs nothing.
         if size == (width, height) and not isinstance(resize, Scaling):
@@ -167,9 +180,9 @@ def _decode_one(images: Encoded, index: int, target: np.ndarray, resize: int | S
     except MemoryError:
         raise
     except Exception as error:
-        raise _unreadable(images.path(index), error) from None
+        raise unreadable(images.path(index), error) from None
     if not pixels:
-        raise mixed_sizes(images.path(0), (height, width), images.path(index), size[::-1])
+        raise odd_size(images, (height, width), index, size[::-1])
     target[:] = np.frombuffer(pixels, np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
 
@@ -214,7 +227,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _unreadable(path: str, error: Exception) -> RbError:
+def unreadable(path: str, error: Exception) -> RbError:
     # Pillow's message ends with a file object where the image came from memory.
     reason = one_line(str(error).split(" <_io")[0]) or type(error).__name__
     where = one_line(path)

@@ -47,7 +47,6 @@ class Digits(DatasetSource):
     def __post_init__(self) -> None:
         if self.argument is not None:
             raise RbError(f"The data set digits takes no argument, found '{self.name}'. Write digits.")
-        self.refuse_class_map()
 
     def describe(self) -> Description:
         return self.described((1, 8, 8), _DIGITS, dict(SIZES), mean=MEAN, std=STD)

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rbtools.datasets import decode
-from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
-from rbtools.datasets.tree import Tree, fingerprint, labelled, scan, some, split_folders
+from rbtools.datasets.base import (
+    MOST_CLASSES,
+    Dataset,
+    DatasetSource,
+    Description,
+    HashCache,
+    channels_of,
+    present_in,
+)
+from rbtools.datasets.tree import (
+    HIDDEN,
+    IMAGE_ENDINGS,
+    Tree,
+    fingerprint,
+    labelled,
+    scan,
+    some,
+    split_folders,
+)
 from rbtools.errors import RbError, near
 from rbtools.plain_files import read_text
 
@@ -26,10 +45,12 @@ MOST_DIGITS = 9  # the most digits of an index
 class ImageFolder(DatasetSource):
     """A folder of images, with the pixels, order and labels of torchvision's ImageFolder.
 
-    Class folders in alphabetical order are the labels 0, 1, ... unless a class map says otherwise. `val` is
-    used if there is no `test`; a PATH that holds the class folders itself is `test`. All images are converted
-    to RGB, also greyscale ones, and must have one size. Unlike torchvision it skips hidden files and folders,
-    and refuses images of more than 8 bits a channel. PATH is relative to the working directory.
+    Class folders in alphabetical order, or by number if all are whole numbers, are the labels 0, 1, ...
+    unless a class map says otherwise; an empty one is a class without images. `val` is used if there is no
+    `test`; a PATH that holds the class folders itself is `test`. All images are converted to RGB, also
+    greyscale ones, or with PATH:grey to one channel, and must have one size. Unlike torchvision it skips
+    hidden files and folders, and refuses images of more than 8 bits a channel. PATH is relative to the
+    working directory.
     """
 
     def __post_init__(self) -> None:
@@ -42,33 +63,43 @@ class ImageFolder(DatasetSource):
     def describe(self) -> Description:
         """Counts the files and opens the first image of each split only."""
         folders = split_folders(self._path)
-        trees = {split: scan(folder) for split, folder in folders.items()}
+        trees = {split: self._scan(folder) for split, folder in folders.items()}
         (path, size), *others = [(tree.path(0), decode.size_of(tree, 0)) for tree in trees.values()]
         for other, other_size in others:
             if other_size != size:
                 raise decode.mixed_sizes(path, size, other, other_size)
         first = next(iter(trees.values()))
+        skipped = sum((Counter(tree.skipped) for tree in trees.values()), Counter())
+        class_names = self._class_names(first)
+        there = {tree.classes[place] for tree in trees.values() for place, _ in tree.files}
         return self.described(
-            (3, *size),
-            self._class_names(first),
+            (self._channels, *size),
+            class_names,
             {split: len(tree.files) for split, tree in trees.items()},
-            skipped=sum(tree.skipped for tree in trees.values()),
-            notes=self._notes(folders, first),
+            present=present_in(class_names, there),
+            skipped=skipped.total(),
+            notes=(*self._notes(folders, first), *_left_out(self._path, skipped)),
         )
 
     def load(self, split: str) -> Dataset:
         """Raises RbError naming the file that is unreadable or of another size."""
         tree = self._tree(split)
-        return labelled(self.name, split, tree, self._class_names(tree), (3, *decode.size_of(tree, 0)))
+        shape = (self._channels, *decode.size_of(tree, 0))
+        return labelled(self.name, split, tree, self._class_names(tree), shape)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
         """Covers the class names in the model's order, and each file's path in the split and its bytes."""
         tree = self._tree(split)
-        return fingerprint(tree, self._class_names(tree), cache)
+        kind = "imagefolder 1" if self._channels == 3 else "imagefolder 1 grey"
+        return fingerprint(tree, self._class_names(tree), cache, kind)
 
     @property
     def _path(self) -> str:
-        return self.argument or ""
+        return channels_of(self.argument)[0]
+
+    @property
+    def _channels(self) -> int:
+        return channels_of(self.argument)[1] or 3
 
     def _notes(self, folders: dict[str, Path], tree: Tree) -> tuple[str, ...]:
         if folders.get("test") != Path(self._path).expanduser():
@@ -86,23 +117,42 @@ class ImageFolder(DatasetSource):
                     f"The folder {split} of {self.name} serves as its test split. Ask for --split test."
                 )
             raise self.unknown_split(split, folders)
-        return scan(folders[split])
+        return self._scan(folders[split])
+
+    def _scan(self, folder: Path) -> Tree:
+        """The images of the classes that the class map names."""
+        tree = scan(folder, may_be_empty=True)
+        return tree if self.class_map is None else tree.of_classes(self._class_names(tree))
 
     def _class_names(self, tree: Tree) -> list[str]:
         """The class folders in the order of the labels."""
         return tree.classes if self.class_map is None else read_class_map(self.class_map, tree.classes)
 
 
+def _left_out(path: str, skipped: Counter[str]) -> list[str]:
+    """A sentence on the visible files that are no images by their ending."""
+    count = skipped.total() - skipped[HIDDEN]
+    if not count:
+        return []
+    visible = [(ending, number) for ending, number in skipped.most_common() if ending != HIDDEN]
+    endings = ", ".join(f"{number} {ending or 'without an ending'}" for ending, number in visible)
+    return [
+        f"Files in the class folders of {path} that are left out: {count} ({endings}). Images end in"
+        f" {', '.join(IMAGE_ENDINGS)}; convert those that are images."
+    ]
+
+
 # --- a class map: the model's index of each class folder, where the order is not alphabetical ---------
 
 
 def read_class_map(file: str, folders: list[str]) -> list[str]:
-    """The class folders in the model's order, from a file that gives each its index.
+    """The classes in the model's order, from a file that gives each its index. A class that the file names,
+    or an index that it leaves out, may be without a folder: the model has it, and the data no images of it.
 
-    `file` may also be the text of a JSON list: the names in the model's order.
+    `file` may also be the text of a JSON list: the names in the model's order. Folders that it leaves out are
+    left out of the data.
 
-    Raises RbError where the file is unreadable, names an unknown folder, leaves one out, or does not
-    use each index from 0 once.
+    Raises RbError where the file is unreadable, leaves a folder out, or gives an index twice.
     """
     if file.startswith("["):  # the JSON list of names that records store
         return _ordered("of the record", _from_json("of the record", file), folders)
@@ -160,32 +210,41 @@ def _pair(line: str) -> tuple[str, int] | None:
 
 def _ordered(file: str, pairs: list[tuple[str, int]], folders: list[str]) -> list[str]:
     by_index: dict[int, str] = {}
-    by_name: dict[str, int] = {}
+    names, seen = dict(pairs), set()
+    missing = [name for name in folders if name not in names]
+    # A record's list is complete for the data that it was made for, and may be used for more.
+    of_record = file.startswith("of the record") and len(missing) < len(folders)
     for name, index in pairs:
-        if name not in folders:
+        if name not in folders and missing and not of_record:
             raise RbError(
                 f"The class map {file} names '{name}', which is no class folder.{near(name, folders)}"
                 f" The class folders are: {', '.join(folders[:40])}{', ...' if len(folders) > 40 else ''}."
             )
-        if name in by_name:
+        if name in seen:
             raise RbError(f"The class map {file} names '{name}' twice. Expected each class folder once.")
         if index in by_index:
             raise RbError(
                 f"The class map {file} gives index {index} to '{by_index[index]}' and to '{name}'."
                 " Expected another index for each class folder."
             )
-        by_index[index], by_name[name] = name, index
-    missing = [name for name in folders if name not in by_name]
-    if missing:
+        if not 0 <= index < MOST_CLASSES:
+            raise RbError(
+                f"The class map {file} gives '{name}' the index {index}. Expected one from 0 to"
+                f" {MOST_CLASSES - 1}, as the model numbers its classes."
+            )
+        by_index[index] = name
+        seen.add(name)
+    if missing and not of_record:
         raise RbError(
             f"The class map {file} leaves out the class folder{'s' * (len(missing) > 1)}"
             f" {', '.join(missing[:10])}{', ...' if len(missing) > 10 else ''}. Give each of the"
             f" {len(folders)} its index."
         )
-    outside = [index for index in by_index if not 0 <= index < len(folders)]
-    if outside:
-        raise RbError(
-            f"The class map {file} gives '{by_index[outside[0]]}' the index {outside[0]}. There are"
-            f" {len(folders)} class folders, so the indices are 0 to {len(folders) - 1}."
-        )
-    return [by_index[index] for index in range(len(folders))]
+    return named(by_index, max(by_index) + 1)
+
+
+def named(by_index: Mapping[int, str], count: int, others: Sequence[str] = ()) -> list[str]:
+    """The names of `count` classes; one that has none gets its number, unless that is the name of another."""
+    taken = {*by_index.values(), *others}
+    names = (str(index) if str(index) not in taken else f"class {index}" for index in range(count))
+    return [by_index.get(index, name) for index, name in enumerate(names)]

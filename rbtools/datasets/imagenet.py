@@ -112,7 +112,6 @@ class ImageNet(Photographs):
 
     def __post_init__(self) -> None:
         scaling(self.argument or USUAL)
-        self.refuse_class_map()
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -226,7 +225,7 @@ def _flat(root: Path) -> Tree:
         )
     classes = sorted({wnid_of[Path(name).stem] for name in files})
     number = {wnid: position for position, wnid in enumerate(classes)}
-    return Tree(root, classes, [(number[wnid_of[Path(name).stem]], name) for name in files], 0)
+    return Tree(root, classes, [(number[wnid_of[Path(name).stem]], name) for name in files], {})
 
 
 def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -329,7 +328,7 @@ def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree
     present = sorted(set(labels.values()))
     position = {label: number for number, label in enumerate(present)}
     files = [(position[label], name) for name, label in labels.items()]
-    return PackedTree(paths[0].parent, [class_names[label] for label in present], files, 0, paths, packed)
+    return PackedTree(paths[0].parent, [class_names[label] for label in present], files, {}, paths, packed)
 
 
 @lru_cache(maxsize=2)

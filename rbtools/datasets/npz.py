@@ -46,7 +46,6 @@ class Npz(DatasetSource):
     """
 
     def __post_init__(self) -> None:
-        self.refuse_class_map()
         if not self.argument:
             raise RbError(f"The data set '{self.name}' names no file. Write npz:PATH; expected {EXPECTED}.")
 

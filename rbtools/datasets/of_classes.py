@@ -1,4 +1,6 @@
-"""NAME:classes=A/B: the images of some classes of another data set, such as the two of a theorem."""
+"""NAME:classes=A/B: the images of some classes of another data set, such as the two of a theorem; and a data
+set with a class map, whose labels are the model's.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache
+from rbtools.datasets.base import Dataset, DatasetSource, Description, HashCache, present_in
+from rbtools.datasets.imagefolder import read_class_map
+from rbtools.datasets.streaming import Streamed
 from rbtools.errors import RbError, near
 from rbtools.lazy import torch
 
@@ -16,7 +20,8 @@ PREFIX = "classes="
 
 @dataclass(frozen=True, kw_only=True)
 class OfClasses(DatasetSource):
-    """Labels are the places in the list: of digits:classes=3/8 a 3 is class 0 and an 8 class 1.
+    """Labels are the places in the list: of digits:classes=3/8 a 3 is class 0 and an 8 class 1. The list of a
+    class map may have more names than the whole data set.
 
     A description has the number of images, so that it loads them.
     """
@@ -24,9 +29,15 @@ class OfClasses(DatasetSource):
     whole: DatasetSource
 
     @functools.cached_property
-    def wanted(self) -> list[int]:
-        """The classes' numbers in the whole data set. RbError for fewer than two, or an unknown one."""
-        names = self.whole.describe().class_names
+    def about(self) -> Description:
+        return self.whole.describe()
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """The names of the classes. RbError for fewer than two, or an unknown one."""
+        names = self.about.class_names
+        if not str(self.argument).startswith(PREFIX):
+            return read_class_map(str(self.class_map), names)
         chosen = str(self.argument).removeprefix(PREFIX).split("/")
         for name in chosen:
             if name not in names:
@@ -39,13 +50,22 @@ class OfClasses(DatasetSource):
                 f"The data set '{self.name}' names {len(set(chosen))} classes. Expected two or more, each"
                 f" once: {self.whole.name}:{PREFIX}{'/'.join(names[:2])}."
             )
-        return [names.index(name) for name in chosen]
+        return chosen if self.class_map is None else read_class_map(self.class_map, chosen)
+
+    @functools.cached_property
+    def wanted(self) -> list[int]:
+        """The classes' numbers in the whole data set, -1 for one that it does not have."""
+        number = {name: place for place, name in enumerate(self.about.class_names)}
+        return [number.get(name, -1) for name in self.names]
 
     def describe(self) -> Description:
-        about, wanted = self.whole.describe(), self.wanted
-        sizes = {split: len(self.load(split)) for split in about.sizes}
-        names = [about.class_names[number] for number in wanted]
-        return replace(about, name=self.name, classes=len(wanted), class_names=names, sizes=sizes)
+        about, names = self.about, self.names
+        parts = not set(about.class_names) <= set(names)
+        sizes = {split: len(self.load(split)) for split in about.sizes} if parts else about.sizes
+        present = present_in(names, about.class_names)
+        return replace(
+            about, name=self.name, classes=len(names), class_names=names, sizes=sizes, present=present
+        )
 
     def load(self, split: str) -> Dataset:
         if split not in self.loaded_splits:
@@ -58,20 +78,23 @@ class OfClasses(DatasetSource):
 
     def _chosen(self, split: str) -> Dataset:
         whole = self.whole.load(split)
-        if not isinstance(whole.images, torch.Tensor):
-            raise RbError(
-                f"The images of {self.whole.name} do not fit in memory. {PREFIX} is for those that do."
-            )
         places = torch.full((whole.classes,), -1)
-        places[self.wanted] = torch.arange(len(self.wanted))
+        for place, number in enumerate(self.wanted):
+            if number >= 0:
+                places[number] = place
         labels = places[whole.labels]
+        images, ids = whole.images, (labels >= 0).nonzero()[:, 0]
+        if isinstance(images, Streamed):
+            images = images.only(ids.numpy())
+        elif len(ids) < len(labels):
+            images = images[ids]
         return Dataset(
             name=self.name,
             split=split,
-            classes=len(self.wanted),
-            class_names=[whole.class_names[number] for number in self.wanted],
-            images=whole.images[labels >= 0],
-            labels=labels[labels >= 0],
+            classes=len(self.names),
+            class_names=self.names,
+            images=images,
+            labels=labels[ids],
         )
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:

@@ -23,6 +23,7 @@ from rbtools.datasets.base import (
     DatasetSource,
     Description,
     HashCache,
+    channels_of,
     check_labels,
     damaged,
     numbered,
@@ -53,37 +54,42 @@ class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
 
     Classes are those of the file's Hub features, else the numbers up to the highest label. Images are RGB, or
-    have one channel if the first one is greyscale, and must have one size. Decoded images are kept in memory,
-    if they fit; else they are read and decoded where they are used.
+    have one channel if most are greyscale; PATH:rgb and PATH:grey choose. They must have one size. Decoded
+    images are kept in memory, if they fit; else they are read and decoded where they are used.
     """
 
     def __post_init__(self) -> None:
-        self.refuse_class_map()
         if not self.argument:
             raise RbError(
                 f"The data set '{self.name}' names no file. Write parquet:PATH; expected {EXPECTED}."
             )
 
     def describe(self) -> Description:
-        """Reads the labels, and the first image of each split."""
+        """Reads the labels, and the headers of some images of each split."""
         splits = _splits(self._path)
         tables = {split: ImageTable(files) for split, files in splits.items()}
-        shapes = {split: table.shape() for split, table in tables.items()}
+        grey = {split: table.grey() for split, table in tables.items()}
+        channels = self._channels(grey)
+        shapes = {split: (channels, *decode.size_of(table, 0)) for split, table in tables.items()}
         (first, shape), *others = shapes.items()
         for split, other in others:
             if other != shape:
                 raise decode.mixed_sizes(f"{self.name} {first}", shape[1:], f"{self.name} {split}", other[1:])
         return self.described(
-            shape, _class_names(tables), {split: len(table) for split, table in tables.items()}
+            shape,
+            _class_names(tables),
+            {split: len(table) for split, table in tables.items()},
+            notes=self._notes(grey, channels),
         )
 
     def load(self, split: str) -> Dataset:
         """Raises RbError naming the row of an image that is unreadable or of another size."""
         tables = {name: ImageTable(files) for name, files in self._splits_with(split).items()}
+        channels = self._channels({name: table.grey() for name, table in tables.items()})
         table, class_names = tables[split], _class_names(tables)
         check_labels(self.name, table.labels, class_names)
-        shape = table.shape()
-        images = streaming.images((len(table), *shape), lambda ids, out: decode.decode(table, ids, out))
+        shape = (len(table), channels, *decode.size_of(table, 0))
+        images = streaming.images(shape, lambda ids, out: decode.decode(table, ids, out))
         if isinstance(images, streaming.Streamed):
             decode.check_sizes(table)  # report a wrong size now, not during the work
         return self.loaded(split, images, table.labels, class_names)
@@ -96,16 +102,42 @@ class Parquet(DatasetSource):
             table = ImageTable(files)
             total = hashlib.sha256(content_hash.lines("rbtools parquet 1"))
             for row, label in enumerate(table.labels):
-                with table.open(row) as image:
-                    total.update(content_hash.lines(str(label), hashlib.sha256(image.read()).hexdigest()))
+                try:
+                    with table.open(row) as image:
+                        content = image.read()
+                except OSError as error:
+                    raise decode.unreadable(table.path(row), error) from None
+                total.update(content_hash.lines(str(label), hashlib.sha256(content).hexdigest()))
+            if asked is not None:
+                total.update(content_hash.lines(f"channels {asked}"))
             return total.hexdigest()
 
-        key = ("parquet", *(os.path.realpath(file) for file in files))
+        asked = channels_of(self.argument)[1]
+        key = (
+            "parquet",
+            *([] if asked is None else [str(asked)]),
+            *(os.path.realpath(file) for file in files),
+        )
         return content_hash.remembered(cache, key, [(file.name, file) for file in files], make)
 
     @property
     def _path(self) -> Path:
-        return Path(self.argument or "").expanduser()
+        return Path(channels_of(self.argument)[0]).expanduser()
+
+    def _channels(self, grey: dict[str, list[bool]]) -> int:
+        """The channels that are asked for, else those of most images."""
+        every = [one for of_split in grey.values() for one in of_split]
+        return channels_of(self.argument)[1] or (1 if 2 * sum(every) > len(every) else 3)
+
+    def _notes(self, grey: dict[str, list[bool]], channels: int) -> tuple[str, ...]:
+        every = [one for of_split in grey.values() for one in of_split]
+        if not (other := every.count(channels == 3)):
+            return ()
+        kinds = ("greyscale", "RGB") if channels == 3 else ("in colour", "one channel")
+        return (
+            f"{self.name}: {other} of {len(every)} images that were looked at are {kinds[0]}, and are"
+            f" converted to {kinds[1]}.",
+        )
 
     def _splits_with(self, split: str) -> dict[str, list[Path]]:
         splits = _splits(self._path)
@@ -185,7 +217,9 @@ class ImageTable:
         row = self._reader.row(index)
         data = row["bytes"] if isinstance(row, dict) else row
         if not data:
-            raise OSError("it is not in the file, which only names it")
+            raise OSError(
+                "its cell is empty" if row is None else "it is not in the file, which only names it"
+            )
         return io.BytesIO(data)
 
     def gathered(self, ids: Sequence[int]) -> GatheredRows:
@@ -207,9 +241,15 @@ class ImageTable:
         except (pa.ArrowException, OSError, IndexError, AttributeError):
             return None
 
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the first image."""
-        return (1 if decode.is_grey(self, 0) else 3, *decode.size_of(self, 0))
+    def grey(self) -> list[bool]:
+        """Which of some images, spread over at most nine row groups, have one channel."""
+        starts = self._reader.starts
+        each = 99 // min(9, len(starts) - 1)
+        return [
+            decode.is_grey(self, int(starts[group]) + row)
+            for group in decode.sample(len(starts) - 1, 9)
+            for row in decode.sample(int(starts[group + 1] - starts[group]), each)
+        ]
 
 
 @dataclass(frozen=True)
@@ -243,7 +283,7 @@ class _RowReader:
             for group in range(file.num_row_groups):
                 self._groups.append((path, file, group))
                 starts.append(starts[-1] + file.metadata.row_group(group).num_rows)
-        self._starts = np.array(starts)
+        self.starts = np.array(starts)
         self._lock = threading.Lock()
         self._batches: Iterator[Any] = iter(())
         self._batch: Any = ()
@@ -251,12 +291,12 @@ class _RowReader:
 
     def row(self, index: int) -> Any:
         """Raises RbError naming a damaged file."""
-        group = int(np.searchsorted(self._starts, index, side="right")) - 1
+        group = int(np.searchsorted(self.starts, index, side="right")) - 1
         path, file, number = self._groups[group]
         with self._lock:
             try:
                 if group != self._group or index < self._first:
-                    self._group, self._first, self._batch = group, int(self._starts[group]), ()
+                    self._group, self._first, self._batch = group, int(self.starts[group]), ()
                     self._batches = file.iter_batches(
                         AT_ONCE, row_groups=[number], columns=[self._column], use_threads=False
                     )

@@ -235,7 +235,9 @@ class TinyImageNet(Photographs):
             tree = _tree(packed, split, names, lambda name: archive.read(inner + name).decode("utf-8"))
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
             raise damaged(packed, f"the archive {self.archive.name}", error) from None
-        return Placed(tree.root, tree.classes, tree.files, 0, [inner + name for name in tree.places], archive)
+        return Placed(
+            tree.root, tree.classes, tree.files, {}, [inner + name for name in tree.places], archive
+        )
 
 
 @lru_cache(maxsize=1)
@@ -289,4 +291,4 @@ def _tree(root: Path, split: str, names: list[str], read: Callable[[str], str]) 
         entries.append((number[wnid], f"{wnid}/{file}", name))
     entries.sort()
     files = [(position, name) for position, name, _ in entries]
-    return Placed(root, classes, files, 0, [name for *_, name in entries])
+    return Placed(root, classes, files, {}, [name for *_, name in entries])

@@ -58,7 +58,6 @@ class PublishedDataset(DatasetSource):
         if self.argument is not None:
             word = self.name.partition(":")[0]
             raise RbError(f"The data set {word} takes no argument, found '{self.name}'. Write {word}.")
-        self.refuse_class_map()
 
     def describe(self) -> Description:
         usual = NORMALIZATIONS[self.normalization]

@@ -87,6 +87,15 @@ class Streamed:
             return out.to(self.device), None
         return _copy(out, self.device)
 
+    def only(self, ids: np.ndarray) -> Streamed:
+        """Only the images of these numbers, int64 (n,), in their order."""
+        return Streamed(
+            (len(ids), *self.shape[1:]),
+            lambda places, out: self._fetch(ids[places], out),
+            self.device,
+            self.dtype,
+        )
+
     def to(self, device: torch.device | str) -> Streamed:
         """The same images, returned on that device."""
         return Streamed(tuple(self.shape), self._fetch, torch.device(device), self.dtype)

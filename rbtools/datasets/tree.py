@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from rbtools.datasets import content_hash, decode, streaming
-from rbtools.datasets.base import Dataset, HashCache
+from rbtools.datasets.base import Dataset, HashCache, are_numbers
 from rbtools.errors import RbError
 from rbtools.lazy import torch
 from rbtools.plain_files import opened
 
 # The endings of torchvision's ImageFolder.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+HIDDEN = "hidden"  # in place of the ending of a hidden file
 # Folder names of each split, the preferred one first.
 SPLITS = {"train": ("train",), "test": ("test", "val")}
 HASH_CHUNK = 64
@@ -29,15 +31,15 @@ EXPECTED = "PATH/train/<class>/*.png (or .jpg ...) and PATH/test/<class>/*.png"
 class Tree:
     """The images of one split.
 
-    root: the split's folder. classes: its class folders in alphabetical order. files: for each
-    image the position of its class in `classes` and its path below `root`, in order. skipped: the
-    number of files that are hidden or have another ending.
+    root: the split's folder. classes: its class folders in order. files: for each image the position of its
+    class in `classes` and its path below `root`, in order. skipped: how many files have another ending, by
+    ending, or are hidden.
     """
 
     root: Path
     classes: list[str]
     files: list[tuple[int, str]]
-    skipped: int
+    skipped: Mapping[str, int]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -49,6 +51,15 @@ class Tree:
     def open(self, index: int) -> IO[bytes]:
         """The encoded image. Raises OSError, also for a pipe or a device, which may have no end."""
         return opened(self.path(index))
+
+    def of_classes(self, names: Sequence[str]) -> Tree:
+        """The images of these class folders only."""
+        kept = [name for name in self.classes if name in names]
+        if len(kept) == len(self.classes):
+            return self
+        place = {self.classes.index(name): new for new, name in enumerate(kept)}
+        files = [(place[old], name) for old, name in self.files if old in place]
+        return replace(self, classes=kept, files=files)
 
     def gathered(self, ids: Sequence[int]) -> Tree:
         """The same images, with those of `ids` at hand where many are read faster together."""
@@ -86,11 +97,12 @@ def split_folders(path: str) -> dict[str, Path]:
     return folders
 
 
-def scan(root: Path) -> Tree:
+def scan(root: Path, may_be_empty: bool = False) -> Tree:
     """List one split's folder as torchvision's ImageFolder orders it, hidden files left out.
 
-    Classes in alphabetical order; in a class, folders by their path and then files by name (code point
-    order, so upper case first). Raises RbError on no class, a class without images, or a link in a loop.
+    Classes in alphabetical order, or by number if all are numbers; in a class, folders by their path and then
+    files by name (code point order, so upper case first). Raises RbError on no class, a class without images
+    (unless its folder is empty and `may_be_empty`), or a link in a loop.
     """
     classes = class_folders(root)
     if not classes:
@@ -101,19 +113,22 @@ def scan(root: Path) -> Tree:
     real = root.resolve()
     above = tuple(_identity(folder) for folder in (real, *real.parents))
     files: list[tuple[int, str]] = []
-    skipped, empty = 0, []
+    skipped: Counter[str] = Counter()
+    empty = []
     for position, name in enumerate(classes):
         folders = sorted(_walk(root / name, name, above))
         images = [os.path.join(folder, file) for folder, names in folders for file in sorted(names)]
         chosen = [image for image in images if is_image(os.path.basename(image))]
-        skipped += len(images) - len(chosen)
+        others = [os.path.basename(image) for image in set(images).difference(chosen)]
+        skipped.update(HIDDEN if _hidden(other) else os.path.splitext(other)[1].lower() for other in others)
         files += [(position, image) for image in chosen]
-        if not chosen:
+        if not chosen and (images or not may_be_empty):
             empty.append(name)
-    if empty:
+    if empty or not files:
         raise RbError(
-            f"In {root} no image is in the class folder{'s' * (len(empty) > 1)} {some(empty)}. Expected"
-            f" files ending in {', '.join(IMAGE_ENDINGS)}; add some, or remove the folder from both splits."
+            f"In {root} no image is in the class folder{'s' * (len(empty or classes) > 1)}"
+            f" {some(empty or classes)}. Expected files ending in {', '.join(IMAGE_ENDINGS)}; add some, or"
+            " remove the folder from both splits."
         )
     return Tree(root, classes, files, skipped)
 
@@ -134,9 +149,11 @@ def _is_split(root: Path) -> bool:
 
 
 def class_folders(root: Path) -> list[str]:
-    """The names of the class folders in alphabetical order, hidden ones left out."""
+    """The names of the class folders, hidden ones left out: in alphabetical order, or by number if all are
+    whole numbers (9 before 10)."""
     with _scandir(root) as entries:
-        return sorted(entry.name for entry in entries if not _hidden(entry.name) and _is_folder(entry))
+        names = sorted(entry.name for entry in entries if not _hidden(entry.name) and _is_folder(entry))
+    return sorted(names, key=int) if are_numbers(names) else names
 
 
 def is_image(name: str) -> bool:

@@ -65,24 +65,30 @@ def accuracy_entry(template: dict[str, Any], outcomes: np.ndarray) -> dict[str, 
 
 @dataclass(frozen=True)
 class CleanOutput(Output):
-    """Accuracy on the unchanged images."""
+    """Accuracy on the unchanged images; with `among` by the logits of these classes only."""
 
     random = False
     implicit: bool = True
     detail: bool = False
+    among: tuple[int, ...] = ()
 
     @property
     def fixed_batches(self) -> bool:
         return self.detail  # logits are kept to the bit
 
     def key_fields(self) -> dict[str, Any]:
-        return {"kind": "clean", **rows_key(self.detail)}
+        among = {"among": list(self.among)} if self.among else {}
+        return {"kind": "clean", **rows_key(self.detail), **among}
 
     def entry_template(self) -> list[dict[str, Any]]:
-        return [{"metric": "acc"}]
+        return [{"metric": "acc-among" if self.among else "acc"}]
 
     def measure(self, batch: Batch) -> Tensor:
-        return rows_of(batch, batch.clean_logits, self.detail)
+        logits = batch.clean_logits
+        if self.among:
+            others = [index for index in range(logits.shape[1]) if index not in self.among]
+            logits = logits.index_fill(1, torch.tensor(others, device=logits.device), -torch.inf)
+        return rows_of(batch, logits, self.detail)
 
     def judged_images(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         return batch.images, {}
@@ -93,13 +99,16 @@ class CleanOutput(Output):
 
 @dataclass(frozen=True)
 class AccuracyTask(EvalTask):
-    """Clean accuracy as the requested result, for `rb-attack none` and `rb-ge acc`."""
+    """Clean accuracy as the requested result, for `rb-attack none` and `rb-ge acc`; with `among` also by the
+    logits of these classes only."""
 
     title = "clean accuracy"
     detail: bool = False
+    among: tuple[int, ...] = ()
 
     def outputs(self) -> Sequence[CleanOutput]:
-        return [CleanOutput(implicit=False, detail=self.detail)]
+        clean = CleanOutput(implicit=False, detail=self.detail)
+        return [replace(clean, detail=False, among=self.among), clean] if self.among else [clean]
 
 
 def attack_settings(method: Attack, **more: object) -> dict[str, Any]:

@@ -18,14 +18,16 @@ class Selection:
 
     n: the first so many examples of the split's fixed order; None is all of them. indices: a file's name, or
     the examples themselves (datasets.indices.Indices). archive: a folder of corrupted images, used in place
-    of clean ones. weights: a folder of published weights; member: the name of one of several networks in a
-    file. allow_code: networks that are the user's own code may run; no record and no file can set it. defend:
-    the stages in front of the network (defences.stages.Stages).
+    of clean ones. classes: the network's classes that the images are of, with commas. weights: a folder of
+    published weights; member: the name of one of several networks in a file. allow_code: networks that are
+    the user's own code may run; no record and no file can set it. defend: the stages in front of the network
+    (defences.stages.Stages).
     """
 
     dataset: str | None = None
     data_dir: str | None = None
     class_map: str | None = None
+    classes: str | None = None
     download: bool = False
     split: str = "test"
     n: int | None = None

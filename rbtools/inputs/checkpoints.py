@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rbtools import datasets, spaces
+from rbtools.datasets.base import channels_of
 from rbtools.datasets.normalization import CLASSES
-from rbtools.errors import RbError, UsageError, shown, unknown
+from rbtools.datasets.tree import some
+from rbtools.errors import Misfit, RbError, UsageError, shown, unknown
 from rbtools.execution.run import Run
 from rbtools.inputs import published_weights, recognition, resolve
 from rbtools.inputs.data import Data, data_of, of_data
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 
 VERSION = 4
+ENCODED = ("imagefolder", "parquet")  # data sets of pictures, which have the channels that are asked for
 # LEADERBOARD:NAME is an entry of it: `(name, classes) -> (--arch, --normalize, preprocessing)`, as typed.
 LEADERBOARDS = Registry("leaderboard", {}, group="leaderboards", closed=True)
 FIRST = 64  # the number of images that decide between variants with equal names and shapes
@@ -93,11 +96,16 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
         given, source = {**arch, **given}, {"weights": name}
     elif hints.arch is None:
         given = {**published_weights.beside(path), **given}
-    data = data_of({"arch": given}, run) if with_data else None
+    about = {"arch": given, "checkpoint_file": path}
+    data = data_of(about, run) if with_data else None
     if data is not None and "prompts" in given:
         prompts.refuse_other_order(given["prompts_file"], data.about.class_names)
     name = resolve.hash_of(path, run)
-    arch, facts = _recognised(path, name, given, data, run)
+    try:
+        arch, facts = _recognised(path, name, given, data, run)
+    except Misfit as misfit:
+        data = _fitting(misfit, data, about, run)
+        arch, facts = _recognised(path, name, given, data, run)
     facts = recognition.judged(path, facts, run)
     if hints.normalize is not None and facts["normalize_from"] == "given":
         facts["normalize_from"] = "--normalize"
@@ -112,6 +120,26 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
         "recognised": {**source, **facts},
         **hints.leaderboard,
     }
+
+
+def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run) -> Data:
+    """The data for the network's number of classes and channels. Raises the misfit where there are none."""
+    if data is None:
+        raise misfit
+    kind, _, argument = data.name.partition(":")
+    word = {1: "grey", 3: "rgb"}.get(misfit.channels or 0)
+    if word and kind in ENCODED and channels_of(argument)[1] is None:
+        run.report.notify(f"The network takes images with {misfit.channels} channels: {data.name}:{word}.")
+        run = run.changed(dataset=f"{data.name}:{word}")
+    found = data_of({**about, "recognised": {"classes": misfit.classes}}, run)
+    if found.fingerprint == data.fingerprint:
+        if (misfit.classes or 0) <= data.about.classes:
+            raise misfit
+        raise RbError(
+            f"{misfit} If the images are of some of its {misfit.classes} classes, say with --classes which"
+            f" number each class of the data set ({some(data.about.class_names)}) has in the network."
+        )
+    return found
 
 
 class OtherCheckpoint(RbError):

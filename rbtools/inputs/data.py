@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rbtools import check_input, datasets
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import npy, streaming
-from rbtools.datasets.base import NotHere, check_labels
+from rbtools.datasets.base import NotHere, channels_of, check_labels
 from rbtools.datasets.given import pair
 from rbtools.errors import RbError, UsageError
 from rbtools.execution.run import Run
+from rbtools.inputs import class_order, published_weights
 from rbtools.lazy import nn, np, torch
 from rbtools.records import SCHEMA
 from rbtools.store import Store, digest
@@ -189,6 +190,9 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
     if isinstance(record, InMemory):
         return record.split(split or run.selection.split, run.selection.indices)
     name = run.selection.dataset or record.get("dataset") or DEFAULT_DATASET
+    own = record.get("dataset")  # may ask for the channels of the record's network
+    if own in (f"{_absolute(str(name))}:grey", f"{_absolute(str(name))}:rgb"):
+        name = own
     if not isinstance(name, str):
         raise RbError(
             f"The record's dataset is {name!r}. Expected a name such as digits or imagefolder:PATH."
@@ -212,8 +216,9 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
     class_map = run.selection.class_map
     if class_map is None and "class_map" in record:
         class_map = json.dumps(record["class_map"])
-    try:
-        data = _described(
+
+    def described(class_map: str | None) -> Data:
+        return _described(
             _absolute(name),
             split,
             run.selection.data_dir,
@@ -222,6 +227,12 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
             run.store,
             run.selection.allow_code,
         )
+
+    order = None
+    try:
+        data = described(None if run.selection.classes else class_map)
+        order = _order(record, data, class_map, run)
+        data = data if order is None else described(json.dumps(order))
     except NotHere:
         if run.selection.archive is None:
             raise
@@ -230,7 +241,25 @@ def data_of(record: dict[str, Any], run: Run, split: str | None = None) -> Data:
         )
     for note in data.about.notes:
         run.report.notify(note)
+    if order is not None:
+        run.report.notify(class_order.sentence(order, data))
     return data
+
+
+def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Run) -> list[str] | None:
+    """The classes in the order of the record's network, where it is another than the data's."""
+    file, known = record.get("checkpoint_file"), record.get("recognised")
+    count = known.get("classes") if isinstance(known, Mapping) else None
+    there, asked = data.about.class_names, run.selection.classes
+    if class_map is not None and not asked:
+        if not isinstance(count, int) or count <= len(there):
+            return None
+        return class_order.named(dict(enumerate(there)), count)
+    beside = published_weights.class_names(file) if isinstance(file, str) else ()
+    names = beside or record.get("class_map") or ()
+    return class_order.of_network(
+        data.name, there, [word.strip() for word in (asked or "").split(",") if word.strip()], names, count
+    )
 
 
 def check_here(run: Run, splits: Iterable[str]) -> None:
@@ -250,7 +279,9 @@ def check_here(run: Run, splits: Iterable[str]) -> None:
 def _absolute(name: str) -> str:
     """The data set's name with an absolute path: a record may be read in another folder."""
     word, colon, argument = name.partition(":")
-    return f"{word}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else name
+    path = channels_of(argument)[0]
+    there = colon and os.path.exists(path)
+    return f"{word}:{os.path.abspath(path)}{argument.removeprefix(path)}" if there else name
 
 
 def of_data(data: Data) -> dict[str, Any]:

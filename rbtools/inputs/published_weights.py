@@ -5,12 +5,15 @@ A name stands for a file with its library's description.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rbtools import spaces
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
+from rbtools.plain_files import read_text
 from rbtools.registry import Registry, hooks
 
 # NAS-Bench-201's archive, and the topology space of NATS-Bench (the full archive; the simple one has none).
@@ -108,3 +111,28 @@ def find(text: str, run: Run) -> NamedWeights:
 def beside(path: str) -> dict[str, Any]:
     """The architecture that a configuration beside a file describes; empty without one. Raises RbError."""
     return {key: value for read in hooks("configurations") for key, value in read(path).items()}
+
+
+def class_names(path: str) -> tuple[str, ...]:
+    """The names of the classes in the network's order, from config.json beside a file of weights; () where
+    there are none."""
+    try:
+        config = json.loads(read_text(Path(path).with_name("config.json")))
+    except (OSError, ValueError, RecursionError):
+        return ()  # what is damaged is told where the architecture is read
+    parts = [config, config.get("pretrained_cfg")] if isinstance(config, Mapping) else []
+    values = [part.get(key) for part in parts if isinstance(part, Mapping) for key in _CLASS_NAMES]
+    return next((names for value in values if (names := _in_order(value))), ())
+
+
+_CLASS_NAMES = ("label_names", "id2label", "label2id", "class_names", "class_to_idx", "classes")
+
+
+def _in_order(value: Any) -> tuple[str, ...]:
+    """The names in a list, or in a table from number to name or from name to number; () in anything else."""
+    if isinstance(value, Mapping):
+        table = {str(number): name for number, name in value.items()}
+        if not all(str(number) in table for number in range(len(table))):
+            table = {str(number): name for name, number in value.items()}
+        value = [table.get(str(number)) for number in range(len(value))]
+    return tuple(value) if isinstance(value, list) and all(isinstance(name, str) for name in value) else ()

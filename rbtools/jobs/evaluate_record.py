@@ -18,7 +18,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation.adapting import AdaptingTask, image_by_image
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
-from rbtools.evaluation.tasks import AttackOutput, CleanOutput, right
+from rbtools.evaluation.tasks import AccuracyTask, AttackOutput, CleanOutput, right
 from rbtools.execution import device, precision
 from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
@@ -53,6 +53,8 @@ def run_task(record: dict[str, Any], task: EvalTask, run: Run) -> dict[str, Any]
     """
     inputs = resolve_inputs(record, run)
     task = randomness.judged(inputs, task)
+    if isinstance(task, AccuracyTask):
+        task = replace(task, among=inputs.data.about.present)
     check_entries(inputs.record, expected_entries(inputs, task), run)
     record, entries, implicit_entries = measured_entries(inputs, task)
     for entry in implicit_entries:

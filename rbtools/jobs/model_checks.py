@@ -51,12 +51,16 @@ def check_outputs(
     warnings = _of_outputs(model, images, logits)
     near_chance = _near_chance(accuracy, chance, len(ids))
     other = _other_normalisation(model, record, data, images, labels)
+    order = _other_order(logits, labels, data)
+    if order and other and other.right >= order.right:
+        order = None
     if near_chance:
-        order = None if other else _other_order(logits, labels, data, accuracy)
         warnings.append(
             f"clean accuracy {accuracy:.4f} on {len(ids)} images is near chance ({chance:.4g}): perhaps the"
-            f" normalisation or the class order is wrong; {other or order or _what_to_try(record)}"
+            f" normalisation or the class order is wrong; {order or other or _what_to_try(record)}"
         )
+    elif order:
+        warnings.append(f"another order of its classes is better than clean accuracy {accuracy:.4f}: {order}")
     elif other:
         source = "named by you" if _source(record) in NAMED else "not in the file"
         warnings.append(
@@ -119,14 +123,14 @@ def _of_outputs(model: nn.Module, images: Tensor, logits: Tensor) -> list[str]:
 
 @dataclass(frozen=True)
 class _Other:
-    """Another normalisation, and how many of `n` images are correct with it."""
+    """Another normalisation or order of the classes, and how many of `n` images are correct with it."""
 
     shown: str
     right: int
     n: int
 
     def __str__(self) -> str:
-        return f"try --normalize {self.shown}, with which it is {self.right / self.n:.4f} on {self.n} images"
+        return f"try {self.shown}, with which it is {self.right / self.n:.4f} on {self.n} images"
 
 
 def _other_normalisation(
@@ -167,7 +171,7 @@ def _other_normalisation(
     shown = best
     if best == "dataset":
         shown = " ".join(",".join(f"{value:.4g}" for value in values) for values in pairs[best] or ())
-    return _Other(shown, int(better[best].sum()), len(images))
+    return _Other(f"--normalize {shown}", int(better[best].sum()), len(images))
 
 
 def _gain(now: Tensor, other: Tensor) -> int:
@@ -175,8 +179,8 @@ def _gain(now: Tensor, other: Tensor) -> int:
     return int(other.sum()) - int(now.sum())
 
 
-def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) -> str | None:
-    """Advice on a class map if a permutation of the classes explains the predictions; else None."""
+def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:
+    """The class map of a permutation of the classes with which many more images are correct; else None."""
     classes = data.about.classes
     if len(labels) < PER_CLASS * classes:
         return None
@@ -184,11 +188,14 @@ def _other_order(logits: Tensor, labels: Tensor, data: Data, accuracy: float) ->
     predictions = logits.argmax(1).cpu()
     counts.index_put_((labels.cpu(), predictions), torch.ones(len(labels), dtype=torch.long), accumulate=True)
     order = counts.argmax(1).tolist()
-    mapped = counts.max(1).values.sum().item() / len(labels)
-    if sorted(order) != list(range(classes)) or mapped < accuracy + MUCH:
+    now, mapped = int(counts.diagonal().sum()), int(counts.max(1).values.sum())
+    moved = [place for place, index in enumerate(order) if place != index]
+    changed = int(counts[moved, moved].sum()) + int(counts[moved].max(1).values.sum()) if moved else 0
+    much = max(MUCH * len(labels), 2 * math.sqrt(changed))  # of which the latter is chance
+    if sorted(order) != list(range(classes)) or mapped - now < much:
         return None
     pairs = ", ".join(f'"{name}": {index}' for name, index in zip(data.about.class_names, order, strict=True))
-    return f"try class-map=FILE of --dataset with a file of {{{pairs}}}, with which it is {mapped:.4f}."
+    return _Other(f"class-map=FILE of --dataset with a file of {{{pairs}}}", mapped, len(labels))
 
 
 def _source(record: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools import models
-from rbtools.errors import RbError
+from rbtools.errors import Misfit, RbError
 from rbtools.models import (
     Shape,
     disambiguate,
@@ -86,6 +87,8 @@ def load(
         side = 32 * pooled_windows(checkpoint.state)
     classes, shape = n_classes, shape or (channels, side, side)
     network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
+    if arch.get("space") == "python":
+        _check_channels(path, network, shape)
     by_user = facts["arch_from"] == "given"
     normalization = normalising.choose_normalization(
         checkpoint, arch, network, classes, shape, hints, by_user
@@ -420,21 +423,45 @@ def _classes_and_channels(
     except RbError:
         n_classes = recognise.classes_of(checkpoint.state)
         channels = recognise.in_channels_of(checkpoint.state)
+    other_channels = channels if shape is not None and channels not in (None, shape[0]) else None
     if classes is not None and n_classes is not None and classes != n_classes:
-        raise RbError(
+        raise Misfit(
             f"The checkpoint {checkpoint.path} distinguishes {n_classes} classes and the data set has"
-            f" {classes}. Name the data set that it was trained for with --dataset."
+            f" {classes}. Name the data set that it was trained for with --dataset.",
+            n_classes,
+            other_channels,
         )
-    if shape is not None and channels is not None and shape[0] != channels:
-        raise RbError(
-            f"The checkpoint {checkpoint.path} takes images with {channels} channels and the data set's have"
-            f" {shape[0]}. Name the data set that it was trained for with --dataset."
-        )
+    if shape is not None and other_channels is not None:
+        raise _of_other_channels(checkpoint.path, shape, other_channels)
     if classes is None and n_classes is None:
         raise RbError(
             f"The checkpoint {checkpoint.path} does not show its number of classes. Name a data set."
         )
     return classes or n_classes or 0, channels or (3 if shape is None else shape[0])
+
+
+def _of_other_channels(path: Path, shape: Shape, channels: int) -> Misfit:
+    return Misfit(
+        f"The checkpoint {path} takes images with {channels} channels and the data set's have"
+        f" {shape[0]}. Name the data set that it was trained for with --dataset.",
+        channels=channels,
+    )
+
+
+def _check_channels(path: Path, network: nn.Module, shape: Shape) -> None:
+    """Raise Misfit for a user's network that takes grey images and fails on RGB ones, or the reverse."""
+    other = {1: 3, 3: 1}.get(shape[0])
+    if other and not _takes(network, shape) and _takes(network, (other, *shape[1:])):
+        raise _of_other_channels(path, shape, other)
+
+
+def _takes(network: nn.Module, shape: Shape) -> bool:
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))
+    except Exception:  # whatever the user's code raises is told when it is evaluated
+        return False
+    return True
 
 
 def _program(
@@ -448,11 +475,13 @@ def _program(
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
     program = programs.load(path, kind)
+    _check_channels(path, program, shape)
     n_classes = programs.classes_of(program, shape, path)
     if classes is not None and classes != n_classes:
-        raise RbError(
+        raise Misfit(
             f"The program {path} gives {n_classes} logits and the data set has {classes} classes."
-            " Name the data set that it was trained for with --dataset."
+            " Name the data set that it was trained for with --dataset.",
+            n_classes,
         )
     if arch and "normalize" in arch:
         fields = {"normalize": arch["normalize"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rbtools import models
-from rbtools.errors import RbError
+from rbtools.errors import Misfit, RbError, shown
 from rbtools.models import tensor_names
 from rbtools.models.families import Ambiguous, Inferred, skeleton
 from rbtools.models.normalize import Normalized
@@ -79,17 +79,16 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
         if key not in given and not key.endswith(OPTIONAL)
     ]
     unexpected = [old[key] for key in given if key not in wanted]
-    misshapen = [
-        f"{old[key]} {_by(given[key])}, expected {_by(wanted[key])}"
-        for key in wanted
-        if key in given and given[key].shape != wanted[key].shape
-    ]
+    others = [key for key in wanted if key in given and given[key].shape != wanted[key].shape]
+    misshapen = [f"{old[key]} {_by(given[key])}, expected {_by(wanted[key])}" for key in others]
     misfits = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
     if any(misfits.values()):
         listed = "; ".join(f"{word}: {counted(keys)}" for word, keys in misfits.items() if keys)
-        raise RbError(
+        pairs = [] if missing or unexpected else [(given[key].shape, wanted[key].shape) for key in others]
+        raise Misfit(
             f"The checkpoint {checkpoint.path} does not fit {type(target).__name__} ({len(given)} tensors"
-            f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint, wanted)}"
+            f" there, {len(wanted)} expected). Keys {listed}. {_advice(checkpoint, wanted)}",
+            *_of_other_images(pairs),
         )
     whole = [k for k, v in given.items() if wanted[k].is_floating_point() and not v.is_floating_point()]
     if whole:
@@ -114,6 +113,22 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
     # Names and shapes are translated to the current ones, so the version number is the current one too.
     state._metadata = getattr(wanted, "_metadata", None)  # type: ignore[attr-defined]
     target.load_state_dict(state, strict=False, assign=on_meta)
+
+
+def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[int | None, int | None]:
+    """The number of classes and of image channels of weights, by their shapes and those that were expected,
+    where one last layer of other classes or one first layer for grey in place of RGB explains all."""
+    rows = {(there[0], wanted[0]) for there, wanted in pairs if there[1:] == wanted[1:]}
+    columns = {
+        (3 * there[1] == wanted[1], there[1] == 3 * wanted[1])
+        for there, wanted in pairs
+        if len(there) > 1 and there[0] == wanted[0] and there[2:] == wanted[2:]
+    }
+    explained = sum(there[1:] == wanted[1:] or there[:1] == wanted[:1] for there, wanted in pairs)
+    if explained < len(pairs) or len(rows) > 1 or len(columns) > 1:
+        return None, None
+    channels = {(True, False): 1, (False, True): 3}.get(next(iter(columns), (False, False)))
+    return next((there for there, _ in rows), None), channels
 
 
 def _finite(value: Tensor) -> bool:

@@ -14,6 +14,7 @@ ELLIPSIS = "…"
 LONGEST = 30  # the most characters of a record's name
 _FIXED = {
     "acc": "clean accuracy",
+    "acc-among": "clean accuracy among the classes of the images",
     "score": "composite score",
     "corrupt.mean": "mean accuracy under corruptions",
     "corrupt.mce": "mCE",

@@ -236,7 +236,7 @@ def is_share(metric: str) -> bool:
         return False
     if parts.suffix:
         return parts.stem == "corrupt" and parts.suffix == "mean"
-    shares = ("acc", "pr", "pr-all", "probacc", "probacc-all", "cert")
+    shares = ("acc", "acc-among", "pr", "pr-all", "probacc", "probacc-all", "cert")
     return parts.stem in shares or parts.over in ("eps", "severity")
 
 

@@ -85,7 +85,7 @@ def test_missing_scikit_learn_says_what_to_install(monkeypatch):
         ),
         (lambda: datasets.fingerprint("digits", "val"), "no split 'val'"),
         (lambda: datasets.describe("digits:x"), "takes no argument, found 'digits:x'"),
-        (lambda: datasets.describe("digits", class_map="map.json"), "A class map is for imagefolder:PATH"),
+        (lambda: datasets.describe("digits", class_map="map.json"), "class map map.json does not exist"),
         (lambda: datasets.describe("digit"), "Unknown data set 'digit'. Did you mean 'digits'"),
         (
             lambda: datasets.describe("cifar1"),

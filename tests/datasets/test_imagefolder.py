@@ -95,6 +95,54 @@ def test_hidden_and_other_files_are_skipped_and_counted(photos):
     assert about.sizes["test"] == 4 and about.skipped == 3
 
 
+def test_visible_files_that_are_left_out_are_said_by_their_ending(photos):
+    for name in ("test/cat/a.gif", "train/dog/b.GIF", "test/dog/c.jfif", "test/dog/.hidden"):
+        (photos / name).write_text("x")
+    (note,) = datasets.describe(named(photos)).notes
+    assert f"Files in the class folders of {photos} that are left out: 3 (2 .gif, 1 .jfif)." in note
+
+
+def test_folders_that_are_all_numbers_are_ordered_as_numbers(tmp_path):
+    for name in ("0", "1", "2", "10", "11"):
+        write(tmp_path / "d" / "test" / name / "x.png", int(name))
+    found = datasets.load(named(tmp_path / "d"), "test")
+    assert found.class_names == ["0", "1", "2", "10", "11"]
+    assert np.array_equal(found.images[2].permute(1, 2, 0).numpy(), pixels(2))
+    write(tmp_path / "d" / "test" / "b" / "x.png")
+    assert datasets.describe(named(tmp_path / "d")).class_names == ["0", "1", "10", "11", "2", "b"]
+
+
+def test_a_folder_gives_one_channel_where_it_is_asked_to(tmp_path):
+    file = write(tmp_path / "d/test/a/x.png", 3, mode="L")
+    name = f"{named(tmp_path / 'd')}:grey"
+    found = datasets.load(name, "test")
+    assert np.array_equal(found.images[0, 0].numpy(), np.asarray(Image.open(file)))
+    assert datasets.describe(name).shape == (1, 6, 5)
+    assert datasets.fingerprint(name, "test") != datasets.fingerprint(named(tmp_path / "d"), "test")
+
+
+def test_an_empty_folder_is_a_class_without_images(photos):
+    for split in ("train", "test"):
+        (photos / split / "bird").mkdir()
+    about = datasets.describe(named(photos))
+    assert (about.class_names, about.present) == (["bird", "cat", "dog"], (1, 2))
+    assert datasets.load(named(photos), "test").labels.tolist() == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("text", ['{"dog": 1, "cat": 3}', '["bird", "dog", "cow", "cat"]'])
+def test_a_class_map_may_have_classes_without_images(photos, tmp_path, text):
+    (tmp_path / "map").write_text(text)
+    about = datasets.describe(named(photos), class_map=tmp_path / "map")
+    assert (about.classes, about.present) == (4, (1, 3))
+    assert datasets.load(named(photos), "test", class_map=tmp_path / "map").labels.tolist() == [3, 3, 3, 1]
+
+
+def test_the_odd_one_of_several_sizes_is_named(tmp_path):
+    files = [write(tmp_path / f"d/test/a/{i}.png", i, (9, 9) if i == 0 else (6, 5)) for i in range(5)]
+    message = error_of(datasets.load, named(tmp_path / "d"), "test")
+    assert f"4 of 5 images that were looked at are 5x6, so that {files[0]} is the odd one" in message
+
+
 def test_val_serves_as_test_only_where_there_is_no_test(photos):
     (photos / "test").rename(photos / "val")
     assert datasets.describe(named(photos)).sizes == {"train": 3, "test": 4}
@@ -182,8 +230,8 @@ def test_folder_names_that_end_in_numbers_may_stand_alone(tmp_path):
         ('{"cat": 0, "cat": 1, "dog": 1}', "names 'cat' twice"),
         ('{"cat": 0, "dog": 0}', "gives index 0 to 'cat' and to 'dog'"),
         (
-            '{"cat": 0, "dog": 2}',
-            "gives 'dog' the index 2. There are 2 class folders, so the indices are 0 to 1",
+            '{"cat": 0, "dog": 999999}',
+            "gives 'dog' the index 999999. Expected one from 0 to 99999",
         ),
         ('{"cat": 0, "dog": -1}', "gives 'dog' the index -1"),
         ('{"cat": "0", "dog": 1}', 'holds ["cat", "0"]. Expected JSON'),

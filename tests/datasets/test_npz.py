@@ -170,7 +170,6 @@ def test_what_is_no_file_is_explained(tmp_path):
     assert "is a folder" in error_of(datasets.describe, f"npz:{tmp_path}")
     for name in ("npz", "npz:"):
         assert "Write npz:PATH" in error_of(datasets.describe, name)
-    assert "A class map is for imagefolder" in error_of(datasets.describe, "npz:x.npz", class_map="map")
 
 
 def test_headers_of_every_version_and_padding_in_a_zip(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,3 +59,19 @@ def test_a_bound_is_of_two_classes_on_the_sphere() -> None:
     assert refused.exit_code == 2
     other = run("measure", ["ntk", "--attack", "fgsm,pgd:norm=sphere", "--eps", "0.1"], made.stdout)
     assert other.exit_code == 2 and "for pgd alone" in other.stderr
+
+
+@pytest.mark.parametrize("least", ["0", "8G"])  # read as they are used; in memory
+def test_a_class_map_gives_the_labels_of_the_network(tmp_path, monkeypatch, least: str) -> None:
+    monkeypatch.setenv("RB_IMAGE_MEMORY", least)
+    images = torch.arange(6).reshape(6, 1, 1, 1).expand(6, 1, 2, 2).to(torch.uint8).numpy()
+    file = tmp_path / "x.npz"
+    np.savez(file, images=images, labels=[0, 1, 2, 0, 1, 2], class_names=["cat", "dog", "cow"])
+    order = json.dumps(["bird", "dog", "emu", "cat"])  # of a record, which leaves the cow out
+    about = datasets.describe(f"npz:{file}", class_map=order)
+    found = datasets.load(f"npz:{file}", "test", class_map=order)
+    assert (about.classes, about.present, about.sizes) == (4, (1, 3), {"test": 4})
+    assert found.labels.tolist() == [3, 1, 3, 1] and found.images[:][:, 0, 0, 0].tolist() == [0, 1, 3, 4]
+    assert datasets.fingerprint(f"npz:{file}", "test", class_map=order) != datasets.fingerprint(
+        f"npz:{file}", "test"
+    )

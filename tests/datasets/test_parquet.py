@@ -213,14 +213,36 @@ def test_damaged_file_is_named(save, tmp_path, damage):
     assert {"empty": "is empty", "html": "is an HTML page"}.get(damage, "cannot be read") in message
 
 
+@pytest.mark.parametrize(("odd", "grey"), [(0, False), (3, False), (0, True)])
+def test_most_images_decide_on_the_channels(save, odd, grey):
+    """A column of one kind of image with one of the other, first or later."""
+    images = [image[0] if (place == odd) != grey else image for place, image in enumerate(IMAGES)]
+    name = save("test.parquet", images)
+    about, found = datasets.describe(name), datasets.load(name, "test").images
+    assert about.shape[0] == (1 if grey else 3)
+    assert "1 of 7 images that were looked at are" in about.notes[0]
+    kept = [place for place in range(7) if place != odd]
+    assert np.array_equal(found[kept].numpy(), IMAGES[kept, :1] if grey else IMAGES[kept])
+    for word, channels in (("grey", 1), ("rgb", 3)):
+        assert datasets.load(f"{name}:{word}", "test").images.shape[1] == channels
+
+
+@pytest.mark.parametrize("empty", [None, {"bytes": None, "path": "b.png"}, {"bytes": b"", "path": None}])
+def test_an_empty_cell_is_named_by_its_row(pa, tmp_path, empty):
+    import pyarrow.parquet as pq
+
+    one = {"bytes": archives.png(IMAGES[0]), "path": "a.png"}
+    pq.write_table(pa.table({"image": [one, one, empty], "label": [0, 1, 0]}), tmp_path / "x.parquet")
+    for call in (datasets.describe, lambda name: datasets.fingerprint(name, "test")):
+        assert f"in row 2 of {tmp_path / 'x.parquet'} cannot be read (it" in error_of(
+            call, f"parquet:{tmp_path / 'x.parquet'}"
+        )
+
+
 def test_bad_images_and_labels_name_their_row(save, tmp_path):
     path = tmp_path / "hub/test.parquet"
     name = save("test.parquet", [*IMAGES[:3], IMAGES[3, :, :5]], LABELS[:4])
     assert f"in row 3 of {path} is 5x5" in error_of(datasets.load, name, "test")
-    name = save("test.parquet", [IMAGES[0, 0], IMAGES[1]], LABELS[:2])
-    assert f"in row 1 of {path} cannot be read (it is no greyscale image" in error_of(
-        datasets.load, name, "test"
-    )
     encoded = iter([archives.png(IMAGES[0]), b"no image", None])
     name = save("test.parquet", IMAGES[:3], LABELS[:3], encode=lambda image: next(encoded))
     assert f"in row 1 of {path} cannot be read" in error_of(datasets.load, name, "test")

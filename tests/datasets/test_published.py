@@ -502,8 +502,7 @@ def test_other_shapes_in_a_pickle_are_refused(make):
         assert reason in error_of(datasets.load, "cifar10", "test", folder)
 
 
-def test_class_maps_and_unknown_splits_are_refused(make):
+def test_unknown_splits_are_refused(make):
     folder, _ = make("cifar10")
     message = error_of(datasets.load, "cifar10", "tset", folder)
     assert "The data set cifar10 has no split 'tset'. Did you mean 'test'?" in message
-    assert "A class map is for imagefolder:PATH" in error_of(datasets.describe, "mnist", class_map="map.json")
