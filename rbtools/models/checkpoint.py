@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbtools import models
+from rbtools import check_input, models
 from rbtools.errors import RbError
 from rbtools.models import Shape, disambiguate, normalising, programs, recognise, statistics, weights_file
 from rbtools.models.families import Ambiguous, Inferred, pooled_windows, skeleton
@@ -309,6 +309,8 @@ def _network(
     if arch.get("space") not in WITHOUT_CONSTANTS:
         checkpoint = _as_saved(checkpoint, network)
     load_into(network, checkpoint)
+    if arch.get("space") in models.RUNS_CODE:
+        check_input.keep_images(network, shape)
     return network, checkpoint
 
 
@@ -396,6 +398,7 @@ def _program(
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
     program = programs.load(path, kind)
+    check_input.keep_images(program, shape)
     n_classes = programs.classes_of(program, shape, path)
     if classes is not None and classes != n_classes:
         raise RbError(

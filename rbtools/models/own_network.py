@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from rbtools.errors import RbError, near, shown
+from rbtools.errors import RbError, is_foreign, near, shown
 from rbtools.models import Shape
 from rbtools.spaces import own_code
 
@@ -56,7 +56,9 @@ def _own_code(text: str) -> Iterator[None]:
     """Raise errors of the user's own code as RbError, with their file and line."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_foreign(error):
+            raise
         module = text.partition(":")[0]
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
             raise own_code.no_module(module) from None
