@@ -179,6 +179,12 @@ def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHan
             alone = copy.deepcopy(network)  # a pass in train mode changes the statistics of BatchNorm
             (alone if alone.training == training else alone.train(training))(given)
         if _changed(given, version, images):
+            if isinstance(network, torch.jit.ScriptModule):
+                raise RbError(
+                    "The network is a TorchScript program that changes its input in place, and cannot be given"
+                    " copies. Give the module that it was made of, or put it into a module whose forward"
+                    " calls it with images.clone()."
+                )
             return network.register_forward_pre_hook(give_copies, prepend=True)
     return None
 
@@ -207,8 +213,11 @@ def _changed(given: Tensor, version: int, images: Tensor) -> bool:
 def _with_copies(model: Any) -> Any:
     if not isinstance(model, nn.Module):
         return lambda images: model(images.clone())
-    same = copy.copy(model)
-    same._forward_pre_hooks = model._forward_pre_hooks.copy()
+    if isinstance(model, torch.jit.ScriptModule):  # it takes no hooks
+        same: nn.Module = nn.Sequential(model).train(model.training)
+    else:
+        same = copy.copy(model)
+        same._forward_pre_hooks = model._forward_pre_hooks.copy()
     same.register_forward_pre_hook(give_copies, prepend=True)
     return same
 
