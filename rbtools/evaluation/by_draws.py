@@ -103,8 +103,8 @@ class Randomness(NamedTuple):
         )
         if self.batch:
             return (
-                "What the model gives for an image depends on the others of its batch, or on its place among"
-                " them: it is in train mode, takes statistics over the batch, or adds noise of a fixed seed."
+                "The model is in train mode, takes statistics over the batch, or adds noise of a fixed seed:"
+                " what it gives for an image depends on the others of its batch."
                 f" {declare} If that is not meant, call model.eval() before it is saved and leave the choice"
                 " to module.training, or draw noise from torch's own generator without a seed."
             )
