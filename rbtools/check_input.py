@@ -181,8 +181,8 @@ def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHan
         if _changed(given, version, images):
             if isinstance(network, torch.jit.ScriptModule):
                 raise RbError(
-                    "The network is a TorchScript program that changes its input in place, and takes no copies"
-                    " from us. Give the module that it was made of, or put it into a module whose forward"
+                    "The network is a TorchScript program that changes its input in place, and takes none"
+                    " of our copies. Give the module that it was made of, or put it into a module whose forward"
                     " calls it with images.clone()."
                 )
             return network.register_forward_pre_hook(give_copies, prepend=True)
