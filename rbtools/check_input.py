@@ -182,7 +182,7 @@ def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHan
             if isinstance(network, torch.jit.ScriptModule):
                 raise RbError(
                     "The network is a TorchScript program that changes its input in place, and takes none"
-                    " of our copies. Give the module that it was made of, or put it into a module whose forward"
+                    " of our copies. Give the module that it was made of, or one whose forward"
                     " calls it with images.clone()."
                 )
             return network.register_forward_pre_hook(give_copies, prepend=True)
