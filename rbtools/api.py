@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rbtools.check_input import outside_inference
 from rbtools.cli import keywords, streams
 from rbtools.cli import options as tool_options
 from rbtools.cli.build_context import CommandContext
@@ -341,6 +342,7 @@ def _load(work: CommandContext) -> None:
 _LOAD = Command("rbtools.load", params=params_of(_load), callback=_load)
 
 
+@outside_inference
 def _of_record(tool: str, words: Sequence[str], options: Mapping[str, Any], record: Given) -> Record:
     """The one record that a tool makes from one record, or from a module and its images (`data=`)."""
     record, options = _in_memory(record, options)

@@ -4,16 +4,24 @@ whose message says what was found, what was expected and what to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import copy
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, optional
 from rbtools.lazy import nn, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.utils.hooks import RemovableHandle
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 PROBED = 4  # the number of images that test whether a model gives logits
 _CHANNELS = 4  # at most
+COPIES = "its forward pass changes its input in place, so it is given a copy of each batch"
 # Modules that compute another function in training mode.
 _BY_MODE = ("BatchNorm", "Dropout", "DropPath", "StochasticDepth")
 
@@ -58,6 +66,7 @@ def check_images(images: Tensor) -> None:
 def floats(images: Tensor) -> Tensor:
     """Images as float32 in [0, 1], without a graph. Raises RbError as `check_images` does."""
     check_images(images)
+    images = images.clone() if images.is_inference() else images
     return images.detach().float().div(255) if images.dtype == torch.uint8 else images.detach().float()
 
 
@@ -110,22 +119,135 @@ def check_device(model: Any, device: torch.device, whose: str = "The images are"
         )
 
 
-def checked(model: Any, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both right for the model."""
+def checked(model: Any, images: Tensor, labels: Tensor) -> tuple[Any, Tensor, Tensor]:
+    """The model as `look` gives it, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both right
+    for the model."""
     images = floats(images)
     check_device(model, images.device)
     check_labels(labels, len(images))
     labels = labels.to(images.device)
-    check_labels(labels, len(images), classes_of(model, images[:PROBED]))
-    return images, labels.long()
+    model, classes = look(model, images[:PROBED])
+    check_labels(labels, len(images), classes)
+    return model, images, labels.long()
 
 
-def classes_of(model: Any, images: Tensor) -> int:
-    """The number of classes of a model that gives logits for these images. Raises RbError for others."""
-    with torch.no_grad():
-        logits = model(floats(images))
+def look(model: Any, images: Tensor) -> tuple[Any, int]:
+    """The model and its number of classes, after a pass of a few images and one of the first alone.
+
+    A model that changes its images in place comes back as one with the same weights that gets copies. Raises
+    RbError for a model that gives no logits for them.
+    """
+    images = floats(images)
+    given = images.clone()
+    version = given._version
+    try:
+        with torch.no_grad():
+            logits = model(given)
+    except RuntimeError as wrong:
+        first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        if first is None or first.dtype == torch.float32 or not first.is_floating_point():
+            raise
+        raise RbError(
+            f"The model has weights of type {first.dtype}, and fails on images of type torch.float32"
+            f" ({str(wrong)[:100]}). Expected a model for these: model.float()."
+        ) from wrong
     check_logits(logits, len(images))
-    return int(logits.shape[1])
+    if _changed(given, version, images):
+        warnings.warn(f"The model: {COPIES}.", stacklevel=3)
+        model = _with_copies(model)
+    if len(images) > 1:
+        with optional(), _same_numbers(images.device), torch.no_grad():
+            check_shape(model(images[:1]), 1, int(logits.shape[1]))
+    return model, int(logits.shape[1])
+
+
+def give_copies(model: Any, images: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The hook of a network that changes its input in place."""
+    return images[0].clone(), *images[1:]
+
+
+def keep_images(network: nn.Module, shape: tuple[int, int, int]) -> RemovableHandle | None:
+    """Let a network that changes its images (N, C, H, W) in place, in eval mode or in train mode, get copies
+    of them from now on; None where it does not, as far as two random images show."""
+    first = next(network.parameters(), None)
+    images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    images = images if first is None else images.to(first.device)
+    for training in (False, True):
+        given = images.clone()
+        version = given._version
+        with optional(), _same_numbers(images.device), torch.no_grad():
+            alone = copy.deepcopy(network)  # a pass in train mode changes the statistics of BatchNorm
+            (alone if alone.training == training else alone.train(training))(given)
+        if _changed(given, version, images):
+            if isinstance(network, torch.jit.ScriptModule):
+                raise RbError(
+                    "The network is a TorchScript program that changes its input in place, and takes none"
+                    " of our copies. Give the module that it was made of, or one whose forward"
+                    " calls it with images.clone()."
+                )
+            return network.register_forward_pre_hook(give_copies, prepend=True)
+    return None
+
+
+def check_outputs(network: nn.Module, shape: tuple[int, int, int], classes: int) -> None:
+    """A network that gives logits (N, classes) in eval mode and in train mode, of two images (C, H, W) and of
+    one. Passes that its code does not let through are left out. Raises RbError for another output."""
+    images = torch.zeros(2, *shape, device=next(network.parameters()).device)
+    for mode in ("eval", "train"):
+        for n in (2, 1):
+            with optional(), _same_numbers(images.device), torch.no_grad():
+                alone = copy.deepcopy(network).train(mode == "train")
+                check_shape(alone(images[:n]), n, classes, f" in {mode} mode")
+
+
+def gets_copies(network: nn.Module) -> bool:
+    """Whether a network or a part of it changes its input in place, and is given copies."""
+    return any(give_copies in module._forward_pre_hooks.values() for module in network.modules())
+
+
+def _changed(given: Tensor, version: int, images: Tensor) -> bool:
+    """Whether a pass wrote into its images: torch counts writes, also those that change no value here."""
+    return given._version != version or not torch.equal(given, images)
+
+
+def _with_copies(model: Any) -> Any:
+    if not isinstance(model, nn.Module):
+        return lambda images: model(images.clone())
+    if isinstance(model, torch.jit.ScriptModule):  # it takes no hooks
+        same: nn.Module = nn.Sequential(model).train(model.training)
+    else:
+        same = copy.copy(model)
+        same._forward_pre_hooks = model._forward_pre_hooks.copy()
+    same.register_forward_pre_hook(give_copies, prepend=True)
+    return same
+
+
+def _same_numbers(device: torch.device) -> Any:
+    """A context whose random numbers are not missing afterwards."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def outside_inference(function: Function) -> Function:
+    """The function, which computes gradients, also for a caller within torch.inference_mode()."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        if "torch" not in sys.modules or not torch.is_inference_mode_enabled():
+            return function(*args, **options)
+        with torch.inference_mode(False):
+            return function(*args, **options)
+
+    return called  # type: ignore[return-value]
+
+
+def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
+    """Logits (n, classes) of n images. mode: of the model, for the message."""
+    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (n, classes):
+        found = f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise RbError(
+            f"The model gives {found} for {n} images of {classes} classes{mode}. Expected"
+            f" logits of shape ({n}, {classes}): return those alone."
+        )
 
 
 def check_logits(logits: Any, n: int) -> None:

@@ -6,11 +6,12 @@ A message says what was found, what was expected and what to do next. Any except
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class RbError(Exception):
@@ -38,6 +39,28 @@ class Misfit(RbError):
 
 class Pending(RbError):
     """Pending work in a dry run; no error."""
+
+
+@contextlib.contextmanager
+def optional() -> Iterator[None]:
+    """A look at a foreign network that the work can do without: what its code raises ends the look alone."""
+    try:
+        yield
+    except RbError:
+        raise
+    except BaseException as wrong:
+        if not isinstance(wrong, Exception) and not is_foreign(wrong):
+            raise
+
+
+def is_foreign(wrong: BaseException) -> bool:
+    """Whether other people's code raised it: no interruption, and no exception of rbtools itself."""
+    frames = traceback.extract_tb(wrong.__traceback__)
+    return (
+        not isinstance(wrong, KeyboardInterrupt)
+        and bool(frames)
+        and not frames[-1].filename.startswith(_HERE)
+    )
 
 
 def of_network(wrong: BaseException) -> str | None:

@@ -275,7 +275,7 @@ def _imported(kind: str, name: str, place: str) -> object:
                 f"There is no module {module} in the working directory or among the installed packages."
             ) from None
         raise RbError(f"The module {module} needs {error.name}, which is not installed.") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RbError(
             f"The module {module} stopped with {type(error).__name__}: {shown(str(error), 200)}"
         ) from error

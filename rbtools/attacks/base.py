@@ -195,6 +195,7 @@ class SequentialAttack(Attack):
         """What the status line calls each stage."""
         return [self.name for _ in self.stages(classes)]
 
+    @check_input.outside_inference
     def __call__(
         self,
         model: Network,
@@ -215,7 +216,7 @@ class SequentialAttack(Attack):
             from rbtools.rng.draws import of_images
 
             check_input.check_model(model)
-            images, labels = check_input.checked(model, images, labels)
+            model, images, labels = check_input.checked(model, images, labels)
             draws = of_images(f"attack.{self.name}", images, seed, examples)
         return lattice.run(self, model, images, labels, draws)[0]
 

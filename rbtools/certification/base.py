@@ -64,7 +64,7 @@ class Certifier:
         Raises RbError for images, labels, a radius or a batch that are none of this kind, a model in train
         mode or whose logits are not finite, and a network that has an operation without bounds.
         """
-        images, labels = checked(model, images, labels, batch)
+        model, images, labels = checked(model, images, labels, batch)
         method = self if eps is None else replace(self, eps=eps)
         if not 0 <= method.eps < math.inf:
             raise RbError(f"eps is {method.eps}. Expected a radius of 0 or more, in pixel units of [0, 1].")
@@ -107,9 +107,11 @@ def together(images: Tensor) -> int:
     return TOGETHER.get(images.device.type, TOGETHER["cpu"])
 
 
-def checked(model: Model, images: Tensor, labels: Tensor, batch: int | None) -> tuple[Tensor, Tensor]:
-    """Images as floats in [0, 1] and labels int64. Raises RbError for invalid ones, and for an invalid model
-    or batch."""
+def checked(
+    model: Model, images: Tensor, labels: Tensor, batch: int | None
+) -> tuple[Model, Tensor, Tensor]:
+    """The model, images as floats in [0, 1] and labels int64, as check_input does. Raises RbError for invalid
+    ones, and for an invalid model or batch."""
     check_input.check_model(model)
     if not len(images):
         raise RbError("There are no images. Expected 1 or more.")

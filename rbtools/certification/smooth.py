@@ -83,7 +83,7 @@ class Smooth:
         Raises RbError for images, labels, distances, examples, a seed or a batch that are none of this kind,
         distances without `adaptive`, and a model in train mode or whose logits are not finite.
         """
-        images, labels = base.checked(model, images, labels, batch)
+        model, images, labels = base.checked(model, images, labels, batch)
         if eps is None:
             distances = [float(text) for text in self.default_eps.split(",")]
         elif not self.adaptive:

@@ -283,7 +283,7 @@ def _counted(arch: dict[str, Any], classes: int, shape: tuple[int, int, int]) ->
     network = build(arch, classes=classes, shape=shape, allow_code=True).eval()
     try:
         macs = count_macs(network, torch.zeros(1, *shape))
-    except Exception as wrong:  # the user's network may raise anything
+    except (Exception, SystemExit) as wrong:  # the user's network may raise anything
         raise RbError(of_network(wrong) or f"python:{arch['name']} stopped with {wrong!r}.") from wrong
     return {"params": sum(one.numel() for one in network.parameters()), "macs": macs}
 

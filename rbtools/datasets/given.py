@@ -18,7 +18,7 @@ def pair(data: Any, *, in_order: bool = False) -> tuple[Tensor, Tensor]:
     as tensors or arrays, or a torch Dataset or DataLoader of such pairs, which is read
     once. in_order: results are kept by the order of the images. Raises RbError for anything else.
     """
-    images, labels = _tensors(data, in_order)
+    images, labels = (value.clone() if value.is_inference() else value for value in _tensors(data, in_order))
     check_input.check_images(images)
     check_input.check_labels(labels, len(images))
     return images.detach(), labels.detach().to(images.device).long()

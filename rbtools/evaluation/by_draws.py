@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation import tasks
-from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output, OutputOf, batch_size
+from rbtools.evaluation.base import (
+    Batch,
+    EvalTask,
+    Outcome,
+    Output,
+    OutputOf,
+    batch_size,
+    default_chunk_size,
+)
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import estimate, sequential
@@ -26,8 +34,9 @@ if TYPE_CHECKING:
     from rbtools.evaluation.base import Correct, Entries
 
 MORE = 25  # times as many at most, for the majority
-LOOKED = 2  # version of what passes find of a model, for the keys of both
+LOOKED = 3  # version of what passes find of a model, for the keys of both
 IMAGES = 8  # of the passes that look for randomness, and of the pilot
+PIXELS = 64 * 32 * 32  # of the images of the passes that permute, shift and cut a whole batch
 AGREED = 0.95  # the share of pixels whose sign of the gradient has to agree
 _WORDS = {"dropout": "dropout is on in its forward pass", "noise": "its forward pass draws random numbers"}
 
@@ -38,7 +47,7 @@ class Randomness(NamedTuple):
     kind: "none", "dropout" or "noise". numbers: "example", they can be those of each example in a batch of
     any size; "one by one", only if every image goes through the model alone; "uncontrolled", not even then:
     a generator of the model's own, say. batch: whether what it gives for an image depends on the others of
-    its batch. changes: whether a pass changes its parameters or buffers.
+    its batch, or on its place among them. changes: whether a pass changes its parameters or buffers.
     """
 
     kind: str = "none"
@@ -94,14 +103,21 @@ class Randomness(NamedTuple):
         )
         if self.batch:
             return (
-                "The model is in train mode: what it gives for an image depends on the others of its batch."
-                f" {declare} If that is not meant, call model.eval() before it is saved, and leave the choice"
-                " to module.training."
+                "The model is in train mode, takes statistics over the batch, or adds noise of a fixed seed:"
+                " what it gives for an image depends on the others of its batch."
+                f" {declare} If that is not meant, call model.eval() before it is saved and leave the choice"
+                " to module.training, or draw noise from torch's own generator without a seed."
             )
         return (
             "The model changes its parameters or buffers while it is tested, so a result depends on the"
             f" images before it. {declare} If that is not meant, call model.eval() before it is saved."
         )
+
+
+def batch_of_look(images: Any, most: int) -> int:
+    """How many of `most` images (N, C, H, W) the look for randomness takes: a batch, or fewer large ones."""
+    small = max(2 * IMAGES, PIXELS // (images.shape[2] * images.shape[3]))
+    return int(min(most, small, default_chunk_size(torch.device("cpu"), images.shape[1:])))
 
 
 class Pilot(NamedTuple):

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
@@ -89,6 +90,7 @@ class Alone:
             self.outcomes[i].extend(*part)
 
 
+@outside_inference
 def evaluate(
     model: Any,
     data: Any,

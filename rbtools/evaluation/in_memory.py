@@ -20,7 +20,7 @@ from rbtools.datasets.given import pair
 from rbtools.errors import RbError
 from rbtools.evaluation import randomised, tasks
 from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output, default_chunk_size
-from rbtools.evaluation.by_draws import IMAGES, LOOKED, Pilot, Randomness
+from rbtools.evaluation.by_draws import IMAGES, LOOKED, Pilot, Randomness, batch_of_look
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -111,7 +111,7 @@ def model_of(
         place = named(str(device), 'device="cpu" or "auto"')
         if first is not None:
             check_input.check_device(network, place, "The evaluation is")
-    check_input.checked(
+    network, _, _ = check_input.checked(
         network, data.images[: check_input.PROBED].to(place), data.labels[: check_input.PROBED]
     )
     return network, place
@@ -131,7 +131,7 @@ class Look:
         adapting = isinstance(network, randomised.AdaptingModel)
         self.network = network.copied() if adapting else network  # type: ignore[operator]
         self.settings, self.cache = settings, cache
-        images = data.images[:IMAGES].to(place)
+        images = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
         self.images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
         self.labels = data.labels[:IMAGES].to(place)
 
@@ -145,10 +145,10 @@ class Look:
         """The draws that a gradient needs."""
         chunk = self.settings.batch or default_chunk_size(self.images.device, self.images.shape[1:])
         model = randomised.controlled(self.network, self.randomness)
-        most = self.settings.eot_max
+        most, images = self.settings.eot_max, self.images[:IMAGES]
 
         def find() -> Pilot:
-            return randomised.pilot(model, self.images, self.labels, most, chunk)
+            return randomised.pilot(model, images, self.labels, most, chunk)
 
         return Pilot(**self._kept("pilot", {"eot_max": most}, find))
 

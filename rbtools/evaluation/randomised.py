@@ -1,20 +1,23 @@
 """Randomised models: whether a model is one, and one whose random numbers belong to the example.
 
 Found by running the model on the same images twice, more often where it draws random numbers, and on some of
-them in another batch. A model that differs in both is randomised; one that only differs in another batch
-depends on the batch.
+them in another batch: a few, and a whole batch permuted, shifted and cut. A model that differs in both is
+randomised; one that only differs in another batch depends on the batch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rbtools.errors import RbError, shown
-from rbtools.evaluation.by_draws import AGREED, Pilot, Randomness
+from rbtools.errors import RbError, optional, shown
+from rbtools.evaluation.by_draws import AGREED, IMAGES, Pilot, Randomness
+from rbtools.execution.device import out_of_memory
 from rbtools.rng.foreign import ExampleNumbers, states
 
 SAME = 1e-3  # outputs that differ by less than this share of the logits' range are equal
@@ -22,6 +25,8 @@ _FEW = 2  # images of the other batch
 _PASSES = 32  # further ones of a model that draws random numbers: a coin for the batch may fall alike
 _UNSEEN = 8  # further passes of few images of any model: it may have a generator of its own
 _CHECKS = 6  # passes whose numbers should be those of each example
+
+Passed = Callable[[Tensor], Tensor]
 
 
 class RandomisedModel(nn.Module):
@@ -91,11 +96,17 @@ def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
 
 
 def look(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model, which may change more than its parameters and buffers."""
-    found = randomness_of(model, images)
-    if found.randomised and found.changes:
-        again = randomness_of(AdaptingModel(model), images)
-        return again._replace(batch=found.batch or again.batch, changes=True)
+    """What is random in a model, which may change more than its parameters and buffers. Nothing, for a model
+    that raises an error in one of the passes."""
+    found = Randomness()
+    try:
+        found = randomness_of(model, images)
+        if found.randomised and found.changes:
+            again = randomness_of(AdaptingModel(model), images)
+            found = again._replace(batch=found.batch or again.batch, changes=True)
+    except Exception as wrong:  # the network's own code
+        if isinstance(wrong, RbError) or (isinstance(wrong, RuntimeError) and out_of_memory(wrong)):
+            raise
     return found
 
 
@@ -105,6 +116,8 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
     Nothing, for a model that gives no finite logits: the evaluation names that.
     """
     state = {name: value.clone() for name, value in model.state_dict().items()}
+
+    batch, images = images, images[:IMAGES]
 
     def passed(one: nn.Module, part: Tensor) -> Tensor:
         with torch.no_grad():
@@ -128,7 +141,7 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
     near = SAME * float(first.max() - first.min()) + 1e-6
 
     def differ(one: Tensor, other: Tensor) -> bool:
-        return not float((one - other).abs().max()) <= near  # true for NaN, too
+        return one.shape != other.shape or not float((one - other).abs().max()) <= near  # true for NaN, too
 
     before = states(images.device)
     other, few = differ(first, again(model, images)), again(model, images[:_FEW])
@@ -136,7 +149,10 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
         other = other or any(differ(first, again(model, images)) for _ in range(_PASSES))
     other = other or any(differ(few, again(model, images[:_FEW])) for _ in range(_UNSEEN))
     if not other:
-        return Randomness(batch=differ(few, first[:_FEW]), changes=changes)
+        alike = not differ(few, first[:_FEW])
+        with optional():
+            alike = alike and not _of_place(partial(again, model), batch, differ)
+        return Randomness(batch=not alike, changes=changes)
     everyone = torch.arange(len(images), device=images.device)
     some = everyone[:_FEW].flip(0)
     kinds: set[str] = set()
@@ -159,6 +175,15 @@ def randomness_of(model: nn.Module, images: Tensor) -> Randomness:
         isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules()
     )
     return Randomness("dropout" if kinds == {"dropout"} else "noise", numbers, in_train_mode, changes)
+
+
+def _of_place(again: Passed, images: Tensor, differ: Callable[[Tensor, Tensor], bool]) -> bool:
+    """Whether the logits of images change when their batch is permuted, shifted by one, or cut to a half."""
+    whole, n = again(images), len(images)
+    every = torch.arange(n)
+    permuted = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    ways = (permuted, every[1:], every[: (n + 1) // 2])
+    return any(differ(whole[rows], again(images[rows])) for rows in (one.to(images.device) for one in ways))
 
 
 def pilot(model: nn.Module, images: Tensor, labels: Tensor, most: int, chunk: int) -> Pilot:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from rbtools.errors import Pending, RbError, of_network, of_own_code
+from rbtools.errors import Pending, RbError, is_foreign, of_network, of_own_code
 from rbtools.execution import ENGINES, LOCAL
 from rbtools.execution.run import Run
 from rbtools.records import Line
@@ -148,7 +148,9 @@ def run_job(function: JobFunction, record: dict[str, Any], run: Run) -> JobRepor
             "Memory ran out. Use fewer --jobs, a smaller --batch (rb-train: --batch-size), or stream the data"
             " (RB_IMAGE_MEMORY=0)."
         )
-    except Exception as bug:
+    except BaseException as bug:
+        if not isinstance(bug, Exception) and not is_foreign(bug):
+            raise
         report.problem = of_network(bug) or of_own_code(bug)
         if report.problem is None:
             report.problem = f"{type(bug).__name__}: {bug} (a bug in rbtools; see the traceback)"

@@ -325,7 +325,7 @@ def record_in_memory(model: nn.Module, data: Any) -> InMemory:
     check_input.check_model(model)
     parameter = next(model.parameters(), None)
     place = images.device if parameter is None else parameter.device
-    classes = check_input.classes_of(model, images[: check_input.PROBED].to(place))
+    model, classes = check_input.look(model, images[: check_input.PROBED].to(place))
     check_input.check_labels(labels, len(images), classes)
     channels, height, width = images.shape[1:]
     names, size = [str(number) for number in range(classes)], len(images)

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from rbtools import check_input
 from rbtools.errors import Pending, RbError
 from rbtools.execution import resources
 from rbtools.execution.measured_threads import Trial
@@ -109,7 +110,19 @@ def _load_bare(record: dict[str, Any], data: Data | None, run: Run, device: torc
     model, _, _ = checkpoint.load(
         file, arch=record["arch"], classes=classes, shape=shape, allow_code=run.selection.allow_code
     )
+    tell_of_copies(record, model, name, run)
     return model.to(device).eval().requires_grad_(False)
+
+
+def tell_of_copies(record: dict[str, Any], network: nn.Module, name: str, run: Run) -> None:
+    """Say once of each network, by the name of its weights, that it is given copies of its images."""
+    if name not in _told and check_input.gets_copies(network):
+        _told.add(name)
+        arch = record["arch"]
+        run.report.notify(f"{arch.get('name') or arch.get('str')}: {check_input.COPIES}.")
+
+
+_told: set[str] = set()
 
 
 def _recognised(record: dict[str, Any]) -> tuple[int | None, tuple[int, int, int] | None]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rbtools.errors import RbError
+from rbtools import check_input
+from rbtools.errors import optional
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import normalizations
 from rbtools.lazy import torch
@@ -45,6 +46,8 @@ def check_outputs(
     images = dataset.images[ids].to(device).float().div(255)
     labels = dataset.labels[ids].to(device)
     logits = _logits(model, images, data.about.classes)
+    with optional():  # it may take batches of one size alone
+        _logits(model, images[:1], data.about.classes)
     accuracy, chance = int(logits.argmax(1).eq(labels).sum()) / len(labels), 1 / data.about.classes
     summary = {"n": len(ids), "acc": accuracy, "chance": chance}
     run.report.notify(_line(record, summary))
@@ -93,15 +96,8 @@ def _logits(model: nn.Module, images: Tensor, classes: int) -> Tensor:
 
     # the same numbers each time, where the model is randomised
     with torch.no_grad(), ExampleNumbers(0, "check", torch.arange(len(images), device=images.device), 0):
-        logits = model(images)
-    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (len(images), classes):
-        problem = (
-            f"shape {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else type(logits).__name__
-        )
-        raise RbError(
-            f"The model gives {problem} for {len(images)} images of {classes} classes. Expected logits of"
-            f" shape ({len(images)}, {classes}): return those alone."
-        )
+        logits: Tensor = model(images)
+    check_input.check_shape(logits, len(images), classes)
     return logits.float()
 
 
@@ -160,11 +156,12 @@ def _other_normalisation(
     now = _logits(model, images, data.about.classes).argmax(1).eq(labels)
     better: dict[str, Tensor] = {}
     for name in kinds(pairs):
-        if _gain(now[:FEW], right(pairs[name], FEW)) > 0:
-            on_all = right(pairs[name], len(images))
-            # Standard deviations of the gain if either outcome were right by chance where they differ.
-            if _gain(now, on_all) > deviations * math.sqrt(int(now.ne(on_all).sum())):
-                better[name] = on_all
+        with optional():  # a network may refuse values outside the range that it expects
+            if _gain(now[:FEW], right(pairs[name], FEW)) > 0:
+                on_all = right(pairs[name], len(images))
+                # Standard deviations of the gain if either outcome were right by chance where they differ.
+                if _gain(now, on_all) > deviations * math.sqrt(int(now.ne(on_all).sum())):
+                    better[name] = on_all
     if not better:
         return None
     best = max(better, key=lambda name: int(better[name].sum()))

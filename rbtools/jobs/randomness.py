@@ -13,9 +13,18 @@ import orjson
 
 from rbtools.evaluation.adapting import adapting
 from rbtools.evaluation.base import EvalTask, default_chunk_size
-from rbtools.evaluation.by_draws import IMAGES, LOOKED, Pilot, Randomness, TaskByDraws, by_draws
+from rbtools.evaluation.by_draws import (
+    IMAGES,
+    LOOKED,
+    Pilot,
+    Randomness,
+    TaskByDraws,
+    batch_of_look,
+    by_draws,
+)
 from rbtools.execution import device
 from rbtools.inputs.resolve import Inputs
+from rbtools.models import RUNS_CODE
 from rbtools.records import dumps
 from rbtools.store import digest
 
@@ -29,12 +38,14 @@ _last: list[tuple[Inputs, Randomness]] = []
 
 
 def found(inputs: Inputs) -> Randomness:
-    """What is random in the record's model. Networks that rb-train made have nothing random.
+    """What is random in the record's model. Networks that rb-train made of ours have nothing random.
 
     Raises RbError for a model whose result for an image depends on other images, unless it is declared to
     adapt, and for any other that is.
     """
-    known = "checkpoint_file" not in inputs.record and inputs.run.selection.defend is None
+    record = inputs.record
+    own = "checkpoint_file" in record or record["arch"].get("space") in RUNS_CODE
+    known = not own and inputs.run.selection.defend is None
     look = Randomness() if known else _found(inputs)
     if inputs.run.plan is not None and not look.adapts:
         return look  # a dry run may not know it
@@ -107,7 +118,7 @@ def _looked(inputs: Inputs) -> Randomness:
     """What passes of the first images find."""
     from rbtools.evaluation.randomised import look
 
-    return _of_first_images(inputs, lambda model, images, labels: look(model, images))
+    return _of_first_images(inputs, lambda model, images, labels: look(model, images), whole=True)
 
 
 def _piloted(inputs: Inputs) -> Pilot:
@@ -123,9 +134,13 @@ def _piloted(inputs: Inputs) -> Pilot:
     return _of_first_images(inputs, of)
 
 
-def _of_first_images(inputs: Inputs, find: Callable[[nn.Module, Tensor, Tensor], Result]) -> Result:
-    """What is found of the network, the first images and their labels; of fewer where memory runs out."""
+def _of_first_images(
+    inputs: Inputs, find: Callable[[nn.Module, Tensor, Tensor], Result], *, whole: bool = False
+) -> Result:
+    """What is found of the network, the first images and their labels, with `whole` as many as a batch has;
+    of fewer where memory runs out."""
     dataset = inputs.data.load()
+    most = batch_of_look(dataset.images, inputs.data.size) if whole else IMAGES
     with device.taken(inputs.run, inputs.threads()) as place:
         model = inputs.load_model(place)
 
@@ -134,7 +149,7 @@ def _of_first_images(inputs: Inputs, find: Callable[[nn.Module, Tensor, Tensor],
             return find(model, dataset.images[ids].to(place).float().div(255), dataset.labels[ids].to(place))
 
         try:
-            return with_images(IMAGES)
+            return with_images(most)
         except RuntimeError as error:
             if not device.out_of_memory(error):
                 raise

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbtools import models
+from rbtools import check_input, models
 from rbtools.errors import Misfit, RbError
 from rbtools.models import (
     Shape,
@@ -325,6 +325,8 @@ def _network(
     if arch.get("space") not in WITHOUT_CONSTANTS:
         checkpoint = _as_saved(checkpoint, network)
     load_into(network, checkpoint)
+    if arch.get("space") in models.RUNS_CODE:
+        check_input.keep_images(network, shape)
     return network, checkpoint
 
 
@@ -476,6 +478,7 @@ def _program(
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
     program = programs.load(path, kind)
     _check_channels(path, program, shape)
+    check_input.keep_images(program, shape)
     n_classes = programs.classes_of(program, shape, path)
     if classes is not None and classes != n_classes:
         raise Misfit(

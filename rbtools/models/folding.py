@@ -9,6 +9,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
+from rbtools.check_input import give_copies
 from rbtools.errors import shown
 
 # A folded copy whose logits differ by more than this share of the largest is not used.
@@ -46,6 +47,8 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
         traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()
     traced.recompile()
+    if give_copies in network._forward_pre_hooks.values():
+        traced.register_forward_pre_hook(give_copies)  # fx leaves out the hooks of the whole network
     return traced, pairs
 
 

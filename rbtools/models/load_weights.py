@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rbtools import models
-from rbtools.errors import Misfit, RbError, shown
+from rbtools.errors import Misfit, RbError
 from rbtools.models import tensor_names
 from rbtools.models.families import Ambiguous, Inferred, skeleton
 from rbtools.models.normalize import Normalized

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, optional
 from rbtools.models import Shape, statistics
 from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
 from rbtools.models.read_checkpoint import Checkpoint
@@ -246,7 +246,8 @@ def with_accuracies(
             break
         count += len(images)
         for name in right:
-            with torch.no_grad():
+            logits = None
+            with optional(), torch.no_grad():
                 logits = network.eval()(statistics.normalised(images, hints.known[name]))
             if not isinstance(logits, Tensor) or logits.ndim != 2:  # the evaluation reports it
                 return {key: value for key, value in facts.items() if key != "normalize_tie"}

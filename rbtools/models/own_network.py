@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from rbtools.errors import RbError, near, shown
+from rbtools.errors import RbError, is_foreign, near, shown
 from rbtools.models import Shape
 from rbtools.spaces import own_code
 
@@ -76,11 +77,15 @@ def _own_code(text: str) -> Iterator[None]:
     """Raise errors of the user's own code as RbError, with their file and line."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_foreign(error):
+            raise
         module = text.partition(":")[0]
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
             raise own_code.no_module(module) from None
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)[::-1]
+        python = os.path.dirname(os.__file__)  # SystemExit of argparse is of whoever called it
+        last = next((frame for frame in frames if not frame.filename.startswith(python)), frames[0])
         ours = last.filename == __file__ or last.filename.startswith("<")
         at = "" if ours else f" ({last.filename}, line {last.lineno})"
         raise RbError(

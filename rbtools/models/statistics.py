@@ -7,6 +7,7 @@ stored ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -103,8 +104,8 @@ def divergence(model: nn.Module, images: Tensor | Iterable[Tensor], *, first: bo
     """The divergence of BatchNorm statistics on images (N, C, H, W) in [0, 1] from the stored ones.
 
     The mean over channels of the Kullback-Leibler divergence between two normal distributions, that of the
-    channel on these images and the stored one, clamped to 10 each. With `first`, of the first layer only. Of
-    several batches of images only one is in memory.
+    channel on these images and the stored one, clamped to 10 each; infinite where the network raises an
+    error. With `first`, of the first layer only. Of several batches of images only one is in memory.
     """
     stored, batches = _norms(model), [images] if isinstance(images, Tensor) else images
     every = [(len(batch), _moments(model, batch, first=first)) for batch in batches]
@@ -112,7 +113,7 @@ def divergence(model: nn.Module, images: Tensor | Iterable[Tensor], *, first: bo
     shares = [n / count for n, _ in every]
     zero = torch.zeros(())
     divergences: list[Tensor] = []
-    for of_layer in zip(*(layers for _, layers in every), strict=True):
+    for of_layer in zip(*(layers for _, layers in every), strict=False):
         _, known, spread = stored[of_layer[0].place]
         parts = list(zip(shares, of_layer, strict=True))
         mean = sum((share * one.mean for share, one in parts), zero)
@@ -151,6 +152,8 @@ def _moments(model: nn.Module, images: Tensor, *, first: bool) -> list[_Moments]
             model(images)
     except _Seen:
         pass
+    except Exception:  # the network's own code, which may refuse values outside the range that it expects
+        seen.clear()
     finally:
         for hook in hooks:
             hook.remove()
@@ -216,7 +219,7 @@ def normalisation(
         best = next(name for name in alike if name == best or _near(known[name], known[best], *close))
     order = [best, *sorted(fitting, key=divergences.__getitem__)]
     of_kinds = kinds({name: known[name] for name in order})
-    rounded = {name: round(value, 4) for name, value in divergences.items()}
+    rounded = {name: round(value, 4) for name, value in divergences.items() if math.isfinite(value)}
     return Normalisation(of_kinds, rounded, tie)
 
 

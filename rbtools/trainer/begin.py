@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from rbtools import check_input
 from rbtools.datasets import streaming
 from rbtools.errors import RbError
+from rbtools.inputs import resolve
 from rbtools.lazy import torch
-from rbtools.models import folding
+from rbtools.models import RUNS_CODE, folding
 from rbtools.trainer import (
     distributed,
     division,
@@ -162,6 +164,13 @@ def _network(
     method cannot train it.
     """
     model = model.to(device)
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise RbError(
+            f"{task.name} has no weight to train. Expected some with requires_grad=True: take"
+            " requires_grad_(False) out of its code, or evaluate it as it is."
+        )
+    if task.record["arch"].get("space") in (None, *RUNS_CODE):
+        check_input.check_outputs(model, examples.about.shape, examples.about.classes)
     task.method.check_network(model, examples.about.shape)
     if distributed.count() > 1 and device.type == "cuda" and distributed.has_batchnorm(model):
         sizes = [len(part) for part in batches(examples.ids, task.recipe.batch_size)]
@@ -176,7 +185,9 @@ def start(
     """The training of a run, from its stored state if there is one that fits, else from the beginning."""
 
     def anew() -> tuple[TrainSetup, TrainState]:
-        return begin(task, init.network(task, run), run.settings, run.report, device)
+        network = init.network(task, run)
+        resolve.tell_of_copies(task.record, network, f"training {task.name}", run)
+        return begin(task, network, run.settings, run.report, device)
 
     setup, state = anew()
     if stored is None:

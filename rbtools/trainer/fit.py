@@ -69,6 +69,7 @@ class Fit:
         return "\n".join([line, *self.notices])
 
 
+@check_input.outside_inference
 def fit(
     model: nn.Module,
     data: Any,
@@ -112,8 +113,10 @@ def fit(
     check_method(recipe, built)
     notices: list[str] = []
     run = Run.of("rbtools.fit", device=_device(model, device), seed=seed, precision=precision)
-    with progress_of(progress) as line, _borrowed(model, devices.choose(run)) as chosen:
+    with progress_of(progress) as line, _borrowed(model, split.about.shape, devices.choose(run)) as chosen:
         run = run.changed(notify=notices.append, progress=line or discard)
+        if check_input.gets_copies(model):
+            notices.append(f"{type(model).__name__}: {check_input.COPIES}.")
         about = dataclasses.replace(split.about, classes=check_model(model, split, chosen))
         split, recipe = settled(dataclasses.replace(split, about=about), built, recipe)
         arch = {"arch": {"name": type(model).__name__}}
@@ -199,16 +202,23 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
 
 
 @contextlib.contextmanager
-def _borrowed(model: nn.Module, device: torch.device) -> Iterator[torch.device]:
-    """Move the model to the device inside the block; then restore its device, modes and the random state."""
+def _borrowed(
+    model: nn.Module, shape: tuple[int, int, int], device: torch.device
+) -> Iterator[torch.device]:
+    """Move the model to the device inside the block, where it leaves its images (C, H, W) as they are; then
+    restore its device, modes and the random state."""
     home = next(model.parameters()).device
     cards = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=cards)
+    copies = None
     with random, torch.enable_grad(), mode(model, train=True), devices.float32(device):
         try:
             model.to(device)
+            copies = check_input.keep_images(model, shape)
             yield device
         finally:
+            if copies is not None:
+                copies.remove()
             model.zero_grad(set_to_none=True)
             model.to(home)
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rbtools import models
+from rbtools import check_input, models
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
 from rbtools.lazy import nn, torch
@@ -51,6 +51,8 @@ def fresh(arch: dict[str, Any], about: Description, seed: int, *, allow_code: bo
     """
     with seeded(seed):
         built = models.build(arch, classes=about.classes, shape=about.shape, allow_code=allow_code)
+    if arch.get("space") in models.RUNS_CODE:
+        check_input.keep_images(built, about.shape)
     return _behind(built, about)
 
 

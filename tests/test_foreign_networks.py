@@ -1,0 +1,297 @@
+"""Networks of other people: they change their input, see the whole batch, refuse values, or end Python."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rbtools
+from rbtools.attacks.pgd import PGD
+from rbtools.errors import RbError
+from rbtools.evaluation import randomised
+from tests.runner import run
+
+CODE = '''
+import argparse
+import sys
+import torch
+from torch import nn
+
+
+class Linear(nn.Module):
+    def __init__(self, norm=False):
+        super().__init__()
+        first = [nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2)] if norm else []
+        self.net = nn.Sequential(*first, nn.Flatten(), nn.Linear(128 if norm else 64, 16), nn.Linear(16, 10))
+
+    def forward(self, x):
+        return self.net(self.before(x))
+
+    def before(self, x):
+        return (x - 0.3) / 0.4
+
+
+class InPlace(Linear):
+    def before(self, x):
+        return x.sub_(0.3).div_(0.4)
+
+
+class OfData(Linear):
+    def before(self, x):
+        x.data.sub_(0.3)
+        return x / 0.4
+
+
+class InTrainMode(Linear):
+    def before(self, x):
+        return x.sub_(0.3).div_(0.4) if self.training else (x - 0.3) / 0.4
+
+
+class Range(Linear):
+    def before(self, x):
+        if x.min() < 0 or x.max() > 1:
+            raise ValueError("not in [0, 1]")
+        return (x - 0.3) / 0.4
+
+
+class Squeezed(Linear):
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+
+class Auxiliary(Linear):
+    def forward(self, x):
+        logits = super().forward(x)
+        return (logits, logits) if self.training else logits
+
+
+class Exits(Linear):
+    def forward(self, x):
+        sys.exit("not today")
+
+
+def frozen():
+    return Linear().requires_grad_(False)
+
+
+def reads_options():
+    argparse.ArgumentParser().parse_args(["--unknown"])
+
+
+def norm():
+    return Linear(True)
+
+
+def in_place_norm():
+    return InPlace(True)
+
+
+def range_norm():
+    return Range(True)
+'''
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names in a module `foreign` of the working folder."""
+    Path("foreign.py").write_text(CODE)
+    names: dict[str, Any] = {}
+    exec(CODE, names)
+    return names
+
+
+def digits(n: int = 60) -> tuple[Tensor, Tensor]:
+    split = rbtools.datasets.load("digits", "test")
+    return split.images[:n].float() / 255, split.labels[:n]
+
+
+def attacked(network: str, file: str, *more: str) -> dict[str, Any]:
+    """What rb-attack makes of a file of weights with this network."""
+    words = f"pgd --eps 8 --steps 2 --n 20 --checkpoint {file} --arch python:foreign:{network} --allow-code"
+    done = run("attack", [*words.split(), "--dataset", "digits", *more])
+    record: dict[str, Any] = json.loads(done.stdout)
+    return {**record, "said": done.stderr}
+
+
+@pytest.mark.filterwarnings("ignore:The model. its forward pass changes")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("name", "norm", "form"),
+    [
+        ("InPlace", False, "module"),
+        ("InPlace", True, "module"),
+        ("OfData", False, "module"),
+        ("InPlace", False, "function"),
+        ("InPlace", False, "program"),
+    ],
+)
+def test_the_images_of_the_caller_stay(code: dict[str, Any], name: str, norm: bool, form: str) -> None:
+    torch.manual_seed(0)
+    good, bad = code["Linear"](norm).eval(), code[name](norm).eval()
+    bad.load_state_dict(good.state_dict())
+    images, labels = digits()
+    before, attack = images.clone(), PGD(eps=16 / 255, steps=3)
+    forms: dict[str, Callable[[], Any]] = {
+        "module": lambda: bad,
+        "function": lambda: lambda x: bad(x),
+        "program": lambda: torch.jit.trace(bad, images.clone(), check_trace=False),
+    }
+    given = forms[form]()
+    for task in ("acc", attack):
+        assert rbtools.evaluate(given, (images, labels), task).value == pytest.approx(
+            rbtools.evaluate(good, (images, labels), task).value
+        )
+    assert torch.equal(attack(given, images, labels), attack(good, images, labels))
+    assert torch.equal(images, before)
+    assert not bad._forward_pre_hooks
+
+
+@pytest.mark.parametrize("network", [nn.Linear(64, 10), nn.Sequential(nn.ReLU(), nn.Linear(64, 10))])
+def test_other_networks_get_the_images_themselves(network: nn.Module) -> None:
+    seen: list[Tensor] = []
+
+    class Seeing(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append(images)
+            return network(images.flatten(1))  # type: ignore[no-any-return]
+
+    images, _ = digits(4)
+    model, classes = rbtools.check_input.look(Seeing(), images)
+    model(images)
+    assert classes == 10
+    assert seen[-1] is images
+
+
+@pytest.mark.filterwarnings("ignore:The model. its forward pass changes")
+def test_a_measure_of_a_network_whose_first_layer_is_in_place() -> None:
+    torch.manual_seed(0)
+    layers = nn.Flatten(), nn.Linear(64, 10)
+    images = digits()
+    plain, in_place = (nn.Sequential(nn.ReLU(kind), *layers).eval() for kind in (False, True))
+    values = [
+        rbtools.measure(model, "jacobian", data=images, batches=1, batch_size=20)["metrics"]
+        for model in (plain, in_place)
+    ]
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("method", ["erm", "pgd"])
+@pytest.mark.parametrize("name", ["InPlace", "InTrainMode"])
+def test_a_training_of_a_network_in_place(code: dict[str, Any], name: str, method: str) -> None:
+    images, labels = digits(200)
+    before, weights = images.clone(), []
+    for kind in ("Linear", name):
+        torch.manual_seed(0)
+        network = code[kind](True)
+        told = rbtools.fit(network, (images, labels), method, epochs=1, val=0).notices
+        weights.append(torch.cat([value.flatten().double() for value in network.state_dict().values()]))
+    assert "changes its input in place" in told[0]
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(images, before)
+    assert not network._forward_pre_hooks
+
+
+@pytest.mark.parametrize("norm", ["", "_norm"])
+def test_a_file_of_a_network_in_place(code: dict[str, Any], norm: str) -> None:
+    good, bad = ("norm", "in_place_norm") if norm else ("Linear", "InPlace")
+    torch.manual_seed(0)
+    torch.save(code[good]().eval().state_dict(), "m.pt")
+    records = [attacked(name, "m.pt", "--normalize", "none") for name in (good, bad)]
+    assert records[0]["metrics"] == records[1]["metrics"]
+    assert [record["said"].count("changes its input") for record in records] == [0, 1]
+    assert "randomised" not in records[1]
+
+
+class OfBatch(nn.Module):
+    """Its logits depend on the batch from image `first` on."""
+
+    def __init__(self, kind: str, first: int) -> None:
+        super().__init__()
+        self.kind, self.first, self.linear = kind, first, nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.flatten(1).clone()
+        if self.kind == "noise":
+            noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+            x[self.first :] += noise[self.first :]
+        elif len(x) > self.first:
+            x = x - x[self.first :].mean(0)
+        return self.linear(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["noise", "mean"])
+@pytest.mark.parametrize("first", [0, 20])
+def test_what_depends_on_the_place_in_the_batch_is_refused(kind: str, first: int) -> None:
+    model = OfBatch(kind, first).eval()
+    with pytest.raises(RbError, match="depends on the others of its batch"):
+        rbtools.evaluate(model, digits(), "acc")
+    rbtools.evaluate(model, digits(), "acc", batch=20, adapts="batch")
+
+
+@pytest.mark.parametrize("network", ["Range", "range_norm"])
+def test_a_network_that_refuses_values_is_evaluated(code: dict[str, Any], network: str) -> None:
+    torch.manual_seed(0)
+    torch.save(code[network]().eval().state_dict(), "m.pt")
+    assert set(attacked(network, "m.pt")["metrics"]) == {"acc", "pgd2.8"}
+
+
+def test_a_look_that_fails_ends_nothing() -> None:
+    class Even(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            if len(images) % 2:
+                raise ValueError("odd")
+            return images.flatten(1)[:, :10]
+
+    assert not randomised.look(Even(), digits()[0]).adapts
+    assert rbtools.evaluate(Even(), digits(), "acc").n == 60
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        ("Squeezed", r"shape \(10,\) for 1 images of 10 classes"),
+        ("Auxiliary", "tuple for 2 images of 10 classes in train mode"),
+        ("frozen", "no weight to train"),
+        ("Exits", "SystemExit"),
+        ("reads_options", r"SystemExit: 2 \(.*foreign.py"),
+    ],
+)
+def test_one_sentence_of_what_a_training_cannot_take(code: dict[str, Any], network: str, words: str) -> None:
+    given = {"schema": 1, "arch": {"space": "python", "name": f"foreign:{network}"}, "dataset": "digits"}
+    other = {"schema": 1, "error": {"tool": "rb-arch", "message": "is passed on"}}
+    done = run("train", "--allow-code --epochs 1 --val 0", [given, other])
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert second == other
+    (said,) = [line for line in done.stderr.splitlines() if "error: line 1" in line]
+    assert re.search(words, first["error"]["message"])
+    assert first["error"]["message"] in said
+
+
+@pytest.mark.parametrize("network", ["Squeezed", "Exits", "reads_options"])
+def test_one_sentence_of_what_an_attack_cannot_take(code: dict[str, Any], network: str) -> None:
+    torch.save(code["Linear"]().state_dict(), "m.pt")
+    record = attacked(network, "m.pt", "--normalize", "none")
+    assert record["error"]["message"] in record["said"]
+    assert "Traceback" not in record["said"]
+
+
+def test_weights_in_double_precision_are_named() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).double().eval()
+    with pytest.raises(RbError, match=r"torch\.float64.*model\.float\(\)"):
+        rbtools.evaluate(model, digits(), "acc")
+
+
+def test_within_inference_mode() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    task = PGD(eps=16 / 255, steps=2)
+    expected = rbtools.evaluate(model, digits(), task).value
+    with torch.inference_mode():
+        assert rbtools.evaluate(model, digits(), task).value == expected
+        assert rbtools.fit(model, digits(), epochs=1, val=0, batch_size=20).epochs == 1
