@@ -196,7 +196,7 @@ def test_the_recipe_trains_what_the_tables_have() -> None:
 
 # Figure, panel: what its command has of the paper's axes.
 DRAWN = {
-    ("figure 2", "a"): ("scatter --x aa.8 --y pr.uniform.0.08 --colour train.method",),
+    ("figure 2", "a"): ("scatter --x aa --y pr.08 --colour train.method",),
     ("figure 2", "b"): ("box --preset prbench-code", "--weightings equal", "--within dataset,arch.name"),
     ("figure 2", "c"): ("curves --metric 'pr.uniform.*'", "arch.name == 'resnet18'"),
     ("figure 2", "d"): ("curves --metric 'pr.laplace.*'", "['corruption','corruption gaussian'", "'pgd']"),
