@@ -52,7 +52,8 @@ class BoundMeasure(Measure):
     prbench: its theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4), and theorem 5 with
     proposition 1, for training on random points (prbench5). wci: theorem 4,
     sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of each layer that theorem 4
-    takes; the sum of lemma 3 with those variances (wci3); Catoni's bound of lemma 1 with the divergence (wci1).
+    takes; the sum of lemma 3 with those variances (wci3); Catoni's bound of lemma 1 with the divergence
+    (wci1).
 
     Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
     bounds of the constants; the record notes that. `smooth_theta_local` of the record has the mean and the
@@ -62,7 +63,9 @@ class BoundMeasure(Measure):
     """
 
     name = "bound"
-    version = 5  # wci: lemma 3, version 2 of the index; robbench: orders to 200; robbench: one output of two classes; prbench: beta_theta^(i)
+    # wci: lemma 3, version 2 of the index; robbench: orders to 200, one output of two classes; prbench:
+    # beta_theta^(i)
+    version = 5
     size = 1, 50
     random = True
     needs_record = True

@@ -333,11 +333,11 @@ def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: 
 
 
 def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1.0) -> Bound:
-    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds what N(0, sigma_l^2) noise on the weights
-    adds to the loss.
+    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds what noise N(0, sigma_l^2 I) on the
+    weights adds to the loss.
 
-    traces, variances: a number a layer; a layer of infinite variance, without curvature, adds nothing. Vacuous
-    from the largest loss C on.
+    traces, variances: a number a layer; a layer of infinite variance, without curvature, adds nothing.
+    Vacuous from the largest loss C on.
     """
     value = math.fsum(t * v for t, v in zip(traces, variances, strict=True) if math.isfinite(v))
     return Bound("sum_l Tr(H_l) sigma_l^2", value, {"layers": len(traces), "C": largest}, value >= largest)

@@ -120,8 +120,9 @@ def step_size(
     """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)), without its factor nu / (sqrt(C) e^C).
 
     Of rescnn it is that of corollary 1, min(...) / (sqrt(p kappa) m sqrt(N)) without nu / (sqrt(C)
-    e^(C sqrt(kappa))): p pixels, and kappa the side of the largest filter. m is the width. The kernels are those of the initial network on N of its training images, each y' K^-1 y
-    a mean over the classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao
+    e^(C sqrt(kappa))): p pixels, and kappa the side of the largest filter. m is the width. The
+    kernels are those of the initial network on N of its training images, each y' K^-1 y a mean over the
+    classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao
     and Gu (2019).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError for a network outside the

@@ -63,8 +63,8 @@ NAS_ROBBENCH = Paper(
             {"": f"rb-plot cells --view grid --top 10 --by '{_ROBUST}' {{one_set}} {{to}}"},
             lacks=f"{_FEW}; {_AA}",
             axes=_CELLS,
-            verdict="as in the paper: section 3.2 takes the mean of all robust metrics of section 3.1, FGSM and"
-            " PGD at 3 and 8 and AutoAttack at 8",
+            verdict="as in the paper: section 3.2 takes the mean of all robust metrics of section 3.1, FGSM"
+            " and PGD at 3 and 8 and AutoAttack at 8",
         ),
         "figure 5": Item(
             "Rank correlation of five tangent kernels at initialisation with clean and robust accuracy.",
@@ -115,8 +115,8 @@ NAS_ROBBENCH = Paper(
             " that the three are alike; a table of 16 networks has hardly a neighbour of one",
             axes="rows: the optimum, and three searches by clean, FGSM 8 and PGD 8;"
             " columns: Clean, FGSM3, PGD3, FGSM8, PGD8",
-            note="The optimum is by the mean of all robust metrics of section 3.1, AutoAttack at 8 among them,"
-            f" which the table does not show. {_FRACTIONS}",
+            note="The optimum is by the mean of all robust metrics of section 3.1, AutoAttack at 8 among"
+            f" them, which the table does not show. {_FRACTIONS}",
             verdict=AS_IN_PAPER,
         ),
         "table 3": Item(
@@ -220,8 +220,8 @@ THEORY = Paper(
             table="algorithm 1",
             lacks=_DIGITS,
             axes="rows: networks; columns: step size, iterations, iterate drawn",
-            verdict="as in the paper, with the step size of theorem 1 for fcnn and of corollary 1 for rescnn, kappa"
-            " being the side of its largest filter; beta is .5, rho .01"
+            verdict="as in the paper, with the step size of theorem 1 for fcnn and of corollary 1 for rescnn,"
+            " kappa being the side of its largest filter; beta is .5, rho .01"
             " and the constants of nu and C are 1, which the paper leaves open",
         ),
     },
