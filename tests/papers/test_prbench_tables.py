@@ -39,7 +39,8 @@ def test_a_printed_table_has_the_rows_and_columns_of_the_paper(number: int) -> N
     without = {"AA"} if number == 12 else set()
     if number != 5:  # which has a row for each noise in place of columns
         columns_here = prbench.tables([], "full")[f"table {number}"].columns
-        assert [*columns_here] == [column for column in columns if column not in without]
+        more = ["passes"] if number == 12 else []  # ours alone, by which the filter is judged
+        assert [*columns_here] == [column for column in columns if column not in without] + more
     for name, row in rows.items():
         assert [*row] == [column for column in columns if column not in without], name
         for column, value in row.items():

@@ -67,7 +67,8 @@ PRBENCH = Paper(
             f" sets; b: x method, {_SCORE_AXES}, all pairs, equal weights; c: x radius, y PR of uniform"
             " noise; d: x radius, y PR of Laplace noise, corruption and PGD training; e: x rho, y ProbAcc at"
             " .03; f: x radius, y GE of PR of uniform noise; c to f: ResNet-18 on CIFAR-10, a line a method",
-            verdict=f"as in the paper, but that b has {_SCORE}; in a, MNIST is attacked at .3 and has noise of"
+            verdict=f"as in the paper, but that b has {_SCORE}; in a, MNIST is attacked at .3 and has"
+            f" noise of"
             f" .35; {_OF_CODE}",
         ),
         "figure 3": Item(
@@ -164,11 +165,15 @@ PRBENCH = Paper(
         "table 9": Item(
             "PR under three kinds of noise for further pairs, after training with noise of each kind or PGD.",
             table="table 9",
-            note="Cells that are not legible in the text at hand, which ends in SVHN, are empty; Corr_L and PGD"
-            " run together there, and are put in the order of radius and noise; those of ResNet-18 on CIFAR-10"
-            " are table 5's, which are the same. Implausible as printed: PR under Laplace .12 of ViT-B by Corr_G,"
+            note="Cells that are not legible in the text at hand, which ends in SVHN, are empty; Corr_L"
+            " and PGD"
+            " run together there, and are put in the order of radius and noise; those of ResNet-18 on"
+            " CIFAR-10"
+            " are table 5's, which are the same. Implausible as printed: PR under Laplace .12 of ViT-B by"
+            " Corr_G,"
             " 87.52 (83.16 under Gaussian); that of ResNet-18 on CIFAR-100 by PGD, 90.72, is above the one at"
-            " .10 and left out; uniform .12 and Laplace .10 and .12 of ViT-B by PGD are DeiT-S's again; the site has Tiny-ImageNet and MNIST"
+            " .10 and left out; uniform .12 and Laplace .10 and .12 of ViT-B by PGD are DeiT-S's again;"
+            " the site has Tiny-ImageNet and MNIST"
             f" too. {_SITE}",
             maker=_PAIRS,
             lacks="five methods on digits and two small networks",
@@ -205,7 +210,8 @@ PRBENCH = Paper(
             " one run on the machine at hand",
             axes="rows: ERM, Corr_U, TRADES, and TRADES with the filter at m = 1 to 8, on each of two sets;"
             " columns: those of table 4 without AA",
-            verdict="as in the paper, whose code filters whole batches; rows by image leave out single images."
+            verdict="as in the paper, whose code filters whole batches; rows by image leave out single"
+            " images."
             " Passes are those forward, an image and step",
         ),
     },

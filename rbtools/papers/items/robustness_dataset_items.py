@@ -119,8 +119,10 @@ ROBUSTNESS_DATASET = Paper(
             },
             columns=1,
             lacks=_SMALL,
-            axes="rows: Frobenius norm of the Jacobian and largest eigenvalue of the Hessian of the weights, each"
-            " on fresh and trained networks, training and test images; columns: attacks by distance (top), corruptions"
+            axes="rows: Frobenius norm of the Jacobian and largest eigenvalue of the Hessian of the"
+            " weights, each"
+            " on fresh and trained networks, training and test images; columns: attacks by distance"
+            " (top), corruptions"
             " (bottom); colour: Kendall's tau",
             verdict="as in the paper, if its Hessian is that of the weights, which the tool that it names"
             " computes; its text introduces that of the input (rb-measure hessian --wrt input). Its caption"
