@@ -235,3 +235,22 @@ def test_figures_show_one_record_of_each_method_and_noise() -> None:
     shown = [one["train"]["method"] for one in prbench.plain(records)]
     assert shown == ["erm", "corruption gaussian", "corruption"]
     assert records[1]["train"]["method"] == "corruption"
+
+
+def test_figure_2a_has_one_name_for_what_each_data_set_is_attacked_at() -> None:
+    records = [
+        record("cifar10", "resnet18", "erm", **{"aa.8": 0.25, "pr.uniform.0.08": 0.5}),
+        record("mnist", "simplecnn", "erm", **{"aa.76.5": 0.75, "pr.uniform.0.35": 0.125}),
+    ]
+    shown = [(one["metrics"]["aa"], one["metrics"]["pr.08"]) for one in prbench.plain(records)]
+    assert shown == [(0.25, 0.5), (0.75, 0.125)]
+
+
+def test_filtering_is_judged_by_passes_and_equal_noise_is_not_below() -> None:
+    rows = {
+        "TRADES": {"s/epoch": 9.0, "passes": 12.0},
+        "TRADES m=1 by image": {"s/epoch": 10.0, "passes": 8.4},
+    }
+    assert [claim.holds for claim in prbench.of_filtering(rows)] == [True]
+    equal = {"ERM": {f"{noise} PR .03": 1.0 for noise in prbench.NOISES}}
+    assert [claim.holds for claim in prbench.of_noises(equal)][:2] == [None, None]
