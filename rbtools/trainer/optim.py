@@ -150,7 +150,7 @@ def step_size(
     if arch["space"] == "fcnn":
         return math.sqrt(min(energies)) / over
     kappa = max(map(int, re.findall("[0-9]+", str(arch["str"]))), default=1)
-    return min(energies) / (math.sqrt(images[0, 0].numel() * kappa) * over)
+    return float(min(energies)) / (math.sqrt(images[0, 0].numel() * kappa) * over)
 
 
 def theorem_rate(
