@@ -24,6 +24,7 @@ _OF: dict[str, tuple[str, ...]] = {
     "wci": ("probes",),
     "wci1": ("largest", "failure"),
     "wci2": ("largest",),
+    "wci3": ("largest",),
 }  # options of all theorems of a paper, and of single theorems, besides inputs
 _ITERATIONS = 3  # steps of the power method, for each image
 LOWER = (
@@ -51,7 +52,8 @@ class BoundMeasure(Measure):
     prbench: its theorems 1 and 2 on |R - R_S|, theorem 1 with the best t0 (prbench4), and theorem 5 with
     proposition 1, for training on random points (prbench5). wci: theorem 4,
     sqrt(2/lambda) WCI; the divergence of lemma 2 (wci2), with the variance of each layer that theorem 4
-    takes; Catoni's bound of lemma 1 with it (wci1).
+    takes; the sum of lemma 3 with those variances (wci3); Catoni's bound of lemma 1 with the divergence
+    (wci1).
 
     Constants of PRBench that are not given are estimated as the largest values on the images, which are lower
     bounds of the constants; the record notes that. `smooth_theta_local` of the record has the mean and the
@@ -61,7 +63,9 @@ class BoundMeasure(Measure):
     """
 
     name = "bound"
-    version = 4  # wci: version 2 of the index; robbench: one output of two classes; prbench: beta_theta^(i)
+    # wci: lemma 3, version 2 of the index; robbench: orders to 200, one output of two classes; prbench:
+    # beta_theta^(i)
+    version = 5
     size = 1, 50
     random = True
     needs_record = True
@@ -266,6 +270,7 @@ class BoundMeasure(Measure):
         variances = bounds.wci_variances(norms, traces, temperature)
         second = bounds.wci2(norms, variances, temperature, self.largest)
         computed = {"wci4": bounds.wci4(float(index.value), temperature), "wci2": second}
+        computed["wci3"] = bounds.wci3(traces, variances, self.largest)
         if self.examples is not None:
             extra = {"largest": self.largest, "failure": self.failure}
             computed["wci1"] = bounds.wci1(second.value or 0.0, temperature, self.examples, **extra)
@@ -274,7 +279,7 @@ class BoundMeasure(Measure):
         more = {"wci2": {"sigma2": sigmas, "negative": index.more["negative"]}}
         # Each is a constant plus a multiple of the index: sqrt(lambda / 2) WCI is the divergence.
         slope = {"wci4": (2 / temperature) ** 0.5, "wci2": (temperature / 2) ** 0.5}
-        slope["wci1"] = slope["wci2"] / temperature
+        slope["wci1"] = slope["wci3"] = slope["wci2"] / temperature
         values = [_value(name, bound, ("WCI",), more.get(name)) for name, bound in computed.items()]
         if index.se is None:
             return values

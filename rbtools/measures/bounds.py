@@ -71,7 +71,7 @@ def robbench2(
 
     2 mu_r(s_1)^2 (1 - (N-1) max_(i != j) (|<x_i, x_j>| + 2 rho + rho^2)^r), mu_r the r-th coefficient of the
     first activation s_1 in normalised Hermite polynomials. images: (N, d), of norm 1 each (they are brought
-    to it); rho: L2 radius on that scale, 0 for the clean kernel. order: r; None takes that from 1 to 64 with
+    to it); rho: L2 radius on that scale, 0 for the clean kernel. order: r; None takes that from 1 to 200 with
     the largest bound, of those whose coefficient is not 0. Vacuous from 0 down. Raises RbError for an image
     that is black, or fewer than two.
     """
@@ -84,7 +84,7 @@ def robbench2(
         power = min(r * math.log(spread), 700.0) if spread > 0 else -math.inf
         return 2 * mu * mu * (1 - (count - 1) * math.exp(power))
 
-    there = [r for r in range(1, 65) if abs(hermite(function, r)) > 1e-8]
+    there = [r for r in range(1, 201) if abs(hermite(function, r)) > 1e-8]
     chosen = order if order is not None else max(there, key=at)
     value = at(chosen)
     inputs = {"N": count, "r": chosen, "mu_r": hermite(function, chosen), "rho": rho, "closest": closest}
@@ -133,6 +133,7 @@ def _quadrature() -> tuple[Array, Array]:
     return np.polynomial.legendre.leggauss(200)
 
 
+@functools.lru_cache(1024)
 def hermite(function: Callable[[Array], Array], order: int) -> float:
     """The coefficient E[f(z) h_r(z)], z standard normal, of the normalised Hermite polynomial h_r.
 
@@ -329,6 +330,17 @@ def wci_variances(norms: Sequence[float], traces: Sequence[float], temperature: 
         math.sqrt(norm / (2 * temperature * trace)) if trace > 0 and norm > 0 else math.inf
         for norm, trace in zip(norms, traces, strict=True)
     ]
+
+
+def wci3(traces: Sequence[float], variances: Sequence[float], largest: float = 1.0) -> Bound:
+    """WCI's lemma 3: the sum over layers of Tr(H_l) sigma_l^2 bounds what noise N(0, sigma_l^2 I) on the
+    weights adds to the loss.
+
+    traces, variances: a number a layer; a layer of infinite variance, without curvature, adds nothing.
+    Vacuous from the largest loss C on.
+    """
+    value = math.fsum(t * v for t, v in zip(traces, variances, strict=True) if math.isfinite(v))
+    return Bound("sum_l Tr(H_l) sigma_l^2", value, {"layers": len(traces), "C": largest}, value >= largest)
 
 
 def wci4(wci: float, temperature: float) -> Bound:

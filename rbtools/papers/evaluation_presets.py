@@ -24,6 +24,13 @@ ATTACKS: dict[str, tuple[PresetAttack, ...]] = {
         PresetAttack("apgd-ce", _GRID),
         PresetAttack("square", _GRID),
     ),
+    # Its text: by equation 2 PGD starts at the image, and foolbox' at a random point.
+    "jung2023-text": (
+        PresetAttack("fgsm", _of255(0.1, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 255)),
+        PresetAttack("pgd", _GRID, {"steps": 40, "relative_step": 0.01 / 0.3, "start": "zero", **_LAST}),
+        PresetAttack("apgd-ce", _GRID),
+        PresetAttack("square", _GRID),
+    ),
     # NAS-RobBench-201: PGD-20 with a step of 2.5*eps/20.
     "nasrobbench201": (
         PresetAttack("fgsm", _of255(3, 8)),

@@ -77,12 +77,21 @@ MAKERS = {
 }
 
 
+# What a tool says because one before it in the pipe has failed.
+LATER = ("was not written", "no records came in")
+
+
 def reason(said: str) -> str:
     """The reason why a tool drew nothing, from its standard error, and the command for the missing
     metrics."""
     lines = [line.partition(": ")[2].removeprefix("error: ") for line in said.splitlines() if ": " in line]
     none = [line for line in lines if "holds for no record" in line]
-    text = (none or [line for line in lines if "was not written" not in line] or ["It was not drawn."])[-1]
+    text = (
+        none
+        or [line for line in lines if not any(one in line for one in LATER)]
+        or lines
+        or ["It was not drawn."]
+    )[-1]
     head, *rest = re.split(r" Metrics: | They have: ", text, maxsplit=1)
     head = re.sub(r" Did you mean .*\?", "", head)
     if rest and " Measure it" in rest[0]:

@@ -159,12 +159,13 @@ def tables(records: list[dict[str, Any]], scale: str) -> dict[str, side.PaperTab
 
 
 def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.Excerpt]:
-    """What figures 10 to 12 show of the files of the data set, from the files that rb-convert writes of the
-    first record, #0 at full scale."""
+    """What figures 10 to 12 show of the files of the data set, from the files that rb-convert writes of #0,
+    or of the first record where that is not among them."""
     if not records:
         return {name: side.PaperTable(name, {}, {}, ()) for name in ("figure 10", "figure 11", "figure 12")}
     written = FORMATS.build("jung2023")
-    documents = written.documents([Unit("", written.unit(records[0]))], ConversionReport())
+    shown_first = next((one for one in records if one["arch"].get("index") == 0), records[0])
+    documents = written.documents([Unit("", written.unit(shown_first))], ConversionReport())
     files = {one.path.rpartition("/")[2]: json.loads(b"".join(one.content)) for one in documents}
     meta = files["meta.json"]
     shown = {**meta, "ids": {index: meta["ids"][index] for index in ("21", "1832")}}

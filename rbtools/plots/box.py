@@ -69,6 +69,7 @@ class Box(weightings.Composed):
     facet: str | None = param(
         None, "Panels for groups of records that agree in these, such as dataset,arch.name.", metavar="LIST"
     )
+    together: bool = param(False, "One panel for all metrics, not one for each attack or corruption.")
     classes: int | None = param(
         None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
     )
@@ -126,7 +127,9 @@ class Box(weightings.Composed):
             ]
         else:
             drawn = [
-                _by_family(names, [records[place] for place in parts[facet]], facet, levels[facet])
+                _by_family(
+                    names, [records[place] for place in parts[facet]], facet, levels[facet], self.together
+                )
                 for facet in parts
             ]
         return drawn, words.axis(names)
@@ -182,9 +185,10 @@ def _by_group(
 
 
 def _by_family(
-    names: Sequence[str], records: Sequence[Record], facet: str, level: float | None
+    names: Sequence[str], records: Sequence[Record], facet: str, level: float | None, together: bool = False
 ) -> list[BoxPanel]:
-    """Families in the order in which they are met, each sorted by distance; single metrics together."""
+    """Families in the order in which they are met, each sorted by distance; single metrics together, all of
+    them with `together`."""
     families: dict[tuple[str, str], dict[str, float]] = {}
     for name in names:
         parts = words.with_number(name)
@@ -193,7 +197,7 @@ def _by_family(
             if parts.over == "severity":
                 family = (family if parts.prefixes else parts.of).replace("_", " ")
             families.setdefault((family, words.axis_of(parts)), {})[name] = float(parts.number)
-    families = {family: values for family, values in families.items() if len(values) > 1}
+    families = {family: values for family, values in families.items() if len(values) > 1 and not together}
     several = {name for values in families.values() for name in values}
     single = [name for name in names if name not in several]
 

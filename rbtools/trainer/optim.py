@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -118,8 +119,10 @@ def step_size(
 ) -> float:
     """sqrt(min(y' K_all^-1 y, y' K~_all^-1 y)) / (m sqrt(N)), without its factor nu / (sqrt(C) e^C).
 
-    m is the width. The kernels are those of the initial network on N of its training images, each y' K^-1 y
-    a mean over the classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao
+    Of rescnn it is that of corollary 1, min(...) / (sqrt(p kappa) m sqrt(N)) without nu / (sqrt(C)
+    e^(C sqrt(kappa))): p pixels, and kappa the side of the largest filter. m is the width. The
+    kernels are those of the initial network on N of its training images, each y' K^-1 y a mean over the
+    classes; the adversary is the method's own. Wu et al. (ICLR 2024), theorem 1, after Cao
     and Gu (2019).
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels (N,). Raises RbError for a network outside the
@@ -143,7 +146,11 @@ def step_size(
             f"--lr theorem1 needs the inverse of the kernel of {len(labels)} training images, and it is"
             " singular: two of them have the same gradient, or all have none. Use a number for --lr."
         )
-    return math.sqrt(min(energies)) / (int(arch["width"]) * math.sqrt(len(labels)))
+    over = int(arch["width"]) * math.sqrt(len(labels))
+    if arch["space"] == "fcnn":
+        return math.sqrt(min(energies)) / over
+    kappa = max(map(int, re.findall("[0-9]+", str(arch["str"]))), default=1)
+    return float(min(energies)) / (math.sqrt(images[0, 0].numel() * kappa) * over)
 
 
 def theorem_rate(

@@ -69,7 +69,8 @@ class Recipe:
         0.1,
         "Learning rate, or its maximum with onecycle. PRBench: 0.01 (text), 0.1 (code); NAS-RobBench-201:"
         " 0.05 (text), 0.1 (code). theorem1:C, for fcnn and rescnn: by the step size C sqrt(min y'K^-1 y) /"
-        " (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start.",
+        " (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start; for rescnn by corollary"
+        " 1's, which has no root and divides by sqrt(pixels * filter) too.",
         metavar="X|theorem1:C",
     )
     lr_rule: str = param(

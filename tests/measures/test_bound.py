@@ -112,7 +112,7 @@ def test_without_a_training_there_is_a_reason(linear):
 
 def test_wci_is_that_of_the_measure(linear):
     bound = BoundMeasure(paper="wci", examples=50, probes=4, largest=2.0, failure=0.01)
-    fourth, second, first = measured(bound, linear, [batch_of()])
+    fourth, second, third, first = measured(bound, linear, [batch_of()])
     index = measured(WCI(probes=4), linear, [batch_of()])[0]
     assert fourth.value == pytest.approx(math.sqrt(2 / 50) * index.value)
     assert fourth.se == pytest.approx(math.sqrt(2 / 50) * index.se)
@@ -121,10 +121,11 @@ def test_wci_is_that_of_the_measure(linear):
     (layer,) = index.more["layers"].values()
     assert second.more["sigma2"] == {"1": pytest.approx(math.sqrt(layer["norm2"] / (100 * layer["trace"])))}
     assert second.value == pytest.approx(5 * index.value) and second.se == pytest.approx(5 * index.se)
+    assert third.value == pytest.approx(index.value / 10) and third.se == pytest.approx(index.se / 10)
     assert first.value == bounds.wci1(second.value, 50.0, 50, largest=2.0, failure=0.01).value
     assert first.se == pytest.approx(index.se / 10) and "note" not in first.more
     without = measured(BoundMeasure(paper="wci", weight=9.0, probes=4), linear, [batch_of()])
-    assert [value.name for value in without] == ["wci4", "wci2"]  # lemma 1 needs the number of images
+    assert [value.name for value in without] == ["wci4", "wci2", "wci3"]  # lemma 1 needs the number of images
 
 
 def test_robbench_of_a_theorys_network():

@@ -234,6 +234,8 @@ def test_wci_2_is_the_divergence_of_normal_distributions():
     assert found.value == pytest.approx(exact) and found.value == pytest.approx(10 + 0.25 / 8)
     assert found.vacuous and not bounds.wci2(norms, variances, 100.0).vacuous
     assert bounds.wci2([*norms, 7.0], [*variances, math.inf], 8.0).value == found.value
+    third = bounds.wci3([2.0, 0.5, -1.0], [*variances, math.inf])
+    assert third.value == pytest.approx(2 * 0.25 + 0.5 * 4) and third.vacuous
 
 
 def test_variances_of_wci_minimise_what_theorem_4_says():

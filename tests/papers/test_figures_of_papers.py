@@ -159,11 +159,13 @@ def test_a_reason_is_what_the_tool_said_and_what_makes_it() -> None:
     assert figures_of_papers.reason(f"rb-plot: error: {near}") == told
     chosen = "rb-plot: --where 'acc > 2' holds for no record.\nrb-plot: error: there is: x was not written.\n"
     assert figures_of_papers.reason(chosen) == "--where 'acc > 2' holds for no record."
+    piped = "rb-corr: error: There is one set.\nrb-plot: error: no records came in. It may have failed.\n"
+    assert figures_of_papers.reason(piped) == "There is one set."
     kept = "rb-plot: error: --metric: no record has the confusion of 'acc'. There is: x."
     assert "--detail" in figures_of_papers.reason(kept)
 
 
-def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one() -> None:
+def test_trainings_on_several_data_sets_are_told_apart_and_judged_by_the_claims_of_the_paper() -> None:
     history = {name: [1.0, 2.0, 3.0] for name in wci.SHOWN}
     records = [
         {"dataset": dataset, "train": {"config": {"regularize": how}, "history": history}}
@@ -173,12 +175,9 @@ def test_trainings_on_several_data_sets_are_held_against_their_own_plain_one() -
     assert list(wci.trainings(records)) == [
         f"{how} on {one}" for one in ("cifar10", "cifar100") for how in ("none", "l2")
     ]
+    # What the paper says of the index: it rises with both gaps, whatever the data set and the regularisation.
     words = [claim.words for claim in wci.claims(records, "full")]
-    assert [one for one in words if "ends" in one] == [
-        f"l2 on {one} ends with a lower {key}"
-        for one in ("cifar10", "cifar100")
-        for key in ("wci", "robust_loss_gap")
-    ]
+    assert len(words) == 10 and all(" rises with robust_" in one for one in words)
 
 
 def test_what_searches_derived_is_in_table_7_alone() -> None:

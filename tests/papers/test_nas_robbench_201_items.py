@@ -28,7 +28,7 @@ def record(place: int, index: int, seed: int) -> dict[str, Any]:
     metrics = {name: value - at * 0.01 for at, name in enumerate(ACCURACIES)}
     metrics |= {name: place + seed + at * place**2 for at, name in enumerate(KERNELS)}
     metrics |= {f"ntk.cross.fro.{at}": 1.0 * place for at in DISTANCES}
-    metrics |= {"corrupt.fog.1": value, "corrupt.fog.5": value - 0.1}
+    metrics |= {"aa.8": value - 0.05, "corrupt.fog.1": value, "corrupt.fog.5": value - 0.1}
     entries = [{"metric": name, "value": one, "n": 100} for name, one in metrics.items()]
     arch = naming.described({"space": "nasbench201", "index": index}, "cifar10")
     train = {"method": "pgd", "seed": seed}
@@ -84,6 +84,16 @@ def test_correlations_of_kernels_are_of_networks_and_have_no_cross_kernel(
     assert "cross" not in shown and f"{len(INDICES)} " in shown
     rho = robbench.side.correlation(robbench.networks(RECORDS, "full"), "twice kernel 8", "PGD 8")
     assert rho == pytest.approx(1.0)
+
+
+def test_a_data_set_has_one_panel_of_five_boxes() -> None:
+    (axes,) = drawn("figure 2").axes
+    assert len(axes.get_xticklabels()) == len(ACCURACIES)
+
+
+def test_the_mean_robust_accuracy_has_autoattack_in_it() -> None:
+    rows = [{"none": 0, "class": place, "FGSM 8": 0.5, "AA 8": 0.1 * place} for place in (1, 3, 2)]
+    assert robbench.best_by_none(rows)["none=0"]["class"] == 3
 
 
 def test_claims_and_tables_are_of_networks() -> None:

@@ -39,7 +39,8 @@ def test_a_printed_table_has_the_rows_and_columns_of_the_paper(number: int) -> N
     without = {"AA"} if number == 12 else set()
     if number != 5:  # which has a row for each noise in place of columns
         columns_here = prbench.tables([], "full")[f"table {number}"].columns
-        assert [*columns_here] == [column for column in columns if column not in without]
+        more = ["passes"] if number == 12 else []  # ours alone, by which the filter is judged
+        assert [*columns_here] == [column for column in columns if column not in without] + more
     for name, row in rows.items():
         assert [*row] == [column for column in columns if column not in without], name
         for column, value in row.items():
@@ -188,7 +189,8 @@ def test_the_recipe_trains_what_the_tables_have() -> None:
     assert looped and not any("vit_large" in one for one in looped)
     mnist = re.search(r"--dataset mnist \| rb-train \S+ \S+ --method (\S+)", text)
     assert mnist and "at-pr" not in mnist[1] and "rb-attack aa --eps 76.5" in text
-    assert text.count("--filter chen-lee:steps=$warm") == 2
+    assert text.count("--filter chen-lee:steps=$warm") == 4
+    assert text.count("chen-lee:steps=$warm,rule=example") == 2
     assert "rb-arch --arch resnet18 --dataset cifar100 | rb-train --method trades" in text
 
 
@@ -196,7 +198,7 @@ def test_the_recipe_trains_what_the_tables_have() -> None:
 
 # Figure, panel: what its command has of the paper's axes.
 DRAWN = {
-    ("figure 2", "a"): ("scatter --x aa.8 --y pr.uniform.0.08 --colour train.method",),
+    ("figure 2", "a"): ("scatter --x aa --y pr.08 --colour train.method",),
     ("figure 2", "b"): ("box --preset prbench-code", "--weightings equal", "--within dataset,arch.name"),
     ("figure 2", "c"): ("curves --metric 'pr.uniform.*'", "arch.name == 'resnet18'"),
     ("figure 2", "d"): ("curves --metric 'pr.laplace.*'", "['corruption','corruption gaussian'", "'pgd']"),
@@ -233,3 +235,22 @@ def test_figures_show_one_record_of_each_method_and_noise() -> None:
     shown = [one["train"]["method"] for one in prbench.plain(records)]
     assert shown == ["erm", "corruption gaussian", "corruption"]
     assert records[1]["train"]["method"] == "corruption"
+
+
+def test_figure_2a_has_one_name_for_what_each_data_set_is_attacked_at() -> None:
+    records = [
+        record("cifar10", "resnet18", "erm", **{"aa.8": 0.25, "pr.uniform.0.08": 0.5}),
+        record("mnist", "simplecnn", "erm", **{"aa.76.5": 0.75, "pr.uniform.0.35": 0.125}),
+    ]
+    shown = [(one["metrics"]["aa"], one["metrics"]["pr.08"]) for one in prbench.plain(records)]
+    assert shown == [(0.25, 0.5), (0.75, 0.125)]
+
+
+def test_filtering_is_judged_by_passes_and_equal_noise_is_not_below() -> None:
+    rows = {
+        "TRADES": {"s/epoch": 9.0, "passes": 12.0},
+        "TRADES m=1 by image": {"s/epoch": 10.0, "passes": 8.4},
+    }
+    assert [claim.holds for claim in prbench.of_filtering(rows)] == [True]
+    equal = {"ERM": {f"{noise} PR .03": 1.0 for noise in prbench.NOISES}}
+    assert [claim.holds for claim in prbench.of_noises(equal)][:2] == [None, None]

@@ -118,7 +118,7 @@ def test_the_curves_of_wci_end_with_correlations(monkeypatch: pytest.MonkeyPatch
     assert re.search(r"\| l2 \| 3 \| (-?[10]\.[05]0|-?0\.87) ", shown), shown
     assert re.search(r"\d+ of \d+ claims hold here", shown)
     bounds = [entry["metric"] for entry in record["evals"] if entry.get("measure") == "bound"]
-    assert bounds == [f"bound.wci{number}.pgd.32" for number in (4, 2, 1)]
+    assert bounds == [f"bound.wci{number}.pgd.32" for number in (4, 2, 3, 1)]
     assert "| bound.wci2.pgd.32 | sum_l \\|W_l\\|^2 / (2 sigma_l^2) |" in shown
 
 

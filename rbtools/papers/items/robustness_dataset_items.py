@@ -119,10 +119,14 @@ ROBUSTNESS_DATASET = Paper(
             },
             columns=1,
             lacks=_SMALL,
-            axes="rows: Frobenius norm of the Jacobian and largest eigenvalue of the Hessian, each on fresh"
-            " and trained networks, training and test images; columns: attacks by distance (top), corruptions"
+            axes="rows: Frobenius norm of the Jacobian and largest eigenvalue of the Hessian of the"
+            " weights, each"
+            " on fresh and trained networks, training and test images; columns: attacks by distance"
+            " (top), corruptions"
             " (bottom); colour: Kendall's tau",
-            verdict="as in the paper; its caption names no severity, and 3 is that of its figure 5",
+            verdict="as in the paper, if its Hessian is that of the weights, which the tool that it names"
+            " computes; its text introduces that of the input (rb-measure hessian --wrt input). Its caption"
+            " names no severity, and 3 is that of its figure 5",
         ),
         "figure 7": Item(
             "The best twenty networks of 18 kernel parameters by mean robust accuracy.",
@@ -156,13 +160,14 @@ ROBUSTNESS_DATASET = Paper(
             table="figure 11",
             note="rb-convert jung2023 writes these accuracies to clean_accuracy.json and"
             " pgd@Linf_accuracy.json",
-            lacks="a small network on digits, and four times the distances",
+            lacks="a small network on digits in place of #0, and four times the distances",
             axes="row: #0; columns: clean accuracy, PGD at seven distances",
             verdict="as in the paper, as a table with its rounded values beside ours",
         ),
         "figure 12": Item(
             "An excerpt of clean_confidence.json, as rb-convert jung2023 writes it, without numbers.",
             table="figure 12",
+            lacks="another network than #0",
             axes="JSON: data set, key, measure, architecture, then label, argmax, prediction",
             verdict=AS_IN_PAPER,
         ),
