@@ -401,6 +401,8 @@ def _compute(
     if any(len(stored) < n for stored in outcomes):
         outputs = [units[i].output for i in missing]
         checks = _run_batches(inputs, task, outputs, outcomes, save, helping=helping)
+    elif not helping and any(isinstance(units[i].output, CleanOutput) for i in missing):
+        checks = _look(inputs)
     if helping:
         return
     labels = resolve.names(inputs.record, inputs.data)
@@ -479,6 +481,18 @@ def _run_batches(
         if save:
             run.report.notify(save.written())
     return checks
+
+
+def _look(inputs: Inputs) -> dict[str, Any] | None:
+    """The checks of the model, whose outcomes an earlier run of more images left; None where it has none, or
+    can no longer be loaded."""
+    run = inputs.run
+    with contextlib.suppress(RbError):
+        if "checkpoint_file" in inputs.record:
+            with device.taken(run, inputs.threads()) as chosen, run.report.clock.stage("look"):
+                model = randomness.load(inputs, chosen)
+                return model_checks.check_outputs(model, inputs.record, inputs.data, inputs.n, chosen, run)
+    return None
 
 
 def _claim(output: Output, key: str, inputs: Inputs) -> dict[str, Any]:
