@@ -120,7 +120,7 @@ class Registered:
             cls.version = hashlib.sha256(source).hexdigest()[:16]  # type: ignore[attr-defined]
 
     def __post_init__(self) -> None:
-        """Check the fields that users set, and make numbers of numpy or torch Python's own. Raises RbError."""
+        """Check the fields that users set; numbers of numpy or torch become Python's own. Raises RbError."""
         norm = getattr(self, "norm", "linf")
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if "help" in field.metadata or field.name == "eps":
@@ -356,8 +356,8 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
-    """The value as its field's type, where that is a number, a text or a switch; plain ones as they are. Raises
-    RbError for a value of another type; `label` names it."""
+    """The value as its field's type, where that is a number, a text or a switch; plain ones as they are.
+    Raises RbError for a value of another type; `label` names it."""
     kind = str(getattr(field.type, "__name__", field.type)).partition(" ")[0]
     if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
         return value

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
+from rbtools.evaluation import model_checks
 from rbtools.evaluation.adapting import AdaptingTask, image_by_image
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
@@ -26,7 +27,7 @@ from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import divide, model_checks, randomness
+from rbtools.jobs import divide, randomness
 from rbtools.jobs.evidence import logits_of
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import answers, dumps, metric_name, results

@@ -151,7 +151,8 @@ class ATPR(Method[Solution]):
                 scale = 1 if least == "steps_min" else 255
                 raise RbError(
                     f"{least} of training method 'at-pr' is {shown.format(low * scale)} and {most} is"
-                    f" {shown.format(high * scale)}. Expected {least} to be {most} or less: change one of them."
+                    f" {shown.format(high * scale)}. Expected {least} to be {most} or less: change one of"
+                    " them."
                 )
 
     @property
