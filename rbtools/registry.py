@@ -109,7 +109,7 @@ class Registered:
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         if (own := vars(cls).get("__post_init__")) is not None:
-            cls.__post_init__ = _checked_first(own)  # type: ignore[method-assign]
+            cls.__post_init__ = _checked_first(own)  # type: ignore[method-assign,assignment]
         if cls.__module__.partition(".")[0] == "rbtools":
             return
         if getattr(cls, "name", None) is None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rbtools.datasets import streaming
@@ -134,9 +135,11 @@ def evaluate(
     from rbtools.evaluation.by_draws import TaskByDraws, by_draws
 
     counts = (("draws", draws, 1), ("eot_max", eot_max, 2), ("n", n, 1), ("batch", batch, 1))
-    for name, count, least in counts:
-        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < least):
+    for name, count, least in (*counts, ("seed", seed, 0)):
+        if count is not None and (not isinstance(count, Integral) or count < least):
             raise RbError(f"{name} is {count!r}. It must be a whole number, {least} or more.")
+    if precision not in ("auto", "fp32", "bf16"):
+        raise RbError(f"precision is {precision!r}. Choose from: auto, fp32, bf16.")
     given = in_memory.data_of(data, kept=store is not None)
     network, place = in_memory.model_of(model, given, device, adapts)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)

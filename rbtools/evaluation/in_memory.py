@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from rbtools import check_input
+from rbtools import check_input, units
 from rbtools.attacks.base import Attack
 from rbtools.certification.base import Certifier
 from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
 from rbtools.datasets.given import pair
-from rbtools.errors import RbError
+from rbtools.errors import RbError, as_arguments
 from rbtools.evaluation import model_checks, randomised, tasks
 from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output, default_chunk_size
 from rbtools.evaluation.by_draws import IMAGES, LOOKED, Pilot, Randomness
@@ -31,7 +31,6 @@ from rbtools.rng import seed_fields
 from rbtools.settings import Settings
 from rbtools.store import Store, digest
 from rbtools.training.base import mode
-from rbtools.units import SEVERITIES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,11 +82,13 @@ def task_of(given: Any) -> EvalTask:
     if given == "acc":
         return tasks.AccuracyTask()
     if isinstance(method, Attack) and strength is None:
+        if method.norm == "l2" and (slip := units.eps_slip(method.eps, "l2")) and not method.minimal:
+            warnings.warn(f"eps={method.eps:g} {as_arguments(slip)}", stacklevel=4)
         return tasks.AttackTask(method, (method.eps,))
-    if isinstance(method, Corruption) and isinstance(strength, int):
-        if strength not in SEVERITIES:
+    if isinstance(method, Corruption) and strength is not None:
+        if strength not in units.SEVERITIES:
             raise RbError(f"The severity is {strength}. Severities are 1, 2, 3, 4 and 5.")
-        return tasks.CorruptionTask((method,), (strength,))
+        return tasks.CorruptionTask((method,), (int(strength),))
     if isinstance(strength, int | float):
         _check_radius(method, strength)
     if isinstance(method, Noise) and isinstance(strength, int | float):
@@ -108,8 +109,8 @@ def _check_radius(method: Any, radius: float) -> None:
     linf, positive = getattr(method, "norm", "linf") == "linf", isinstance(method, Noise)
     if not math.isfinite(radius) or radius < 0 or (linf and radius > 1) or (positive and radius == 0):
         expected = f"{'above 0' if positive else '0 or more'}{' and at most 1' if linf else ''}"
-        hint = f" {radius:g}/255 is {radius:g} / 255." if linf and 1 < radius <= 255 else ""
-        raise RbError(f"The radius is {radius:g}. Expected {expected}: pixels are in [0, 1].{hint}")
+        hint = f"; {radius:g}/255 is {radius:g} / 255" if linf and 1 < radius <= 255 else ""
+        raise RbError(f"The radius is {radius:g}. Expected {expected} (pixels are in [0, 1]){hint}.")
 
 
 def model_of(
@@ -209,7 +210,7 @@ class Look:
         with contextlib.suppress(Exception):  # whatever the network raises
             texts = self._kept("looks", {"n": min(len(order), model_checks.FIRST)}, find)["warnings"]
         for text in texts:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=4)
 
     def _kept(self, kind: str, fields: dict[str, Any], find: Callable[[], Any]) -> dict[str, Any]:
         """The fields of what was found, stored or now."""

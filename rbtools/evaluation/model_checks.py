@@ -80,8 +80,10 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> Warnings:
     Images (N, C, H, W) are in [0, 1], labels (N,); the network is in eval mode. Raises what it raises.
     """
     classes = check_input.classes_of(model, images[: check_input.PROBED], probabilities=True)
-    names = [str(number) for number in range(classes)]
-    about = datasets.Description("", tuple(images.shape[1:]), classes, names, {})  # type: ignore[arg-type]
+    channels, height, width = images.shape[1:]
+    about = datasets.Description(
+        name="", shape=(channels, height, width), classes=classes, class_names=[], sizes={}
+    )
     logits = _logits(model, images, classes)
     texts = [f"The model looks wrong: {text}." for text in _of_outputs(model, images, logits)]
     other = _other_normalisation(model, {}, SimpleNamespace(about=about), images, labels)  # type: ignore[arg-type]
