@@ -358,7 +358,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
 def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
     """The value as its field's type, where that is a number, a text or a switch; plain ones as they are.
     Raises RbError for a value of another type; `label` names it."""
-    kind = str(getattr(field.type, "__name__", field.type)).partition(" ")[0]
+    kind = str(getattr(field.type, "__name__", field.type)).removesuffix(" | None")
     if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
         return value
     made, expected = _KINDS[kind]
