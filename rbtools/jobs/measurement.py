@@ -98,7 +98,7 @@ def perturbing(
             )
         settings = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
         # The adversary on the sphere leaves the box: it is for kernels and bounds, and judges no network.
-        attack = OnSphere if norm == "sphere" else ATTACKS.load(name)
+        attack: Any = OnSphere if norm == "sphere" else ATTACKS.load(name)
         attacks += [attack(eps=eps, **settings) for eps in distances]
     return tuple(attacks)
 
