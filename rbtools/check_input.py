@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -35,9 +36,7 @@ def check_images(images: Tensor) -> None:
         )
     shape = tuple(images.shape)
     if images.dim() != 4 or 0 in shape[1:]:
-        raise RbError(
-            f"The images have the shape {shape}. Expected (N, C, H, W); add a dimension with images[None]."
-        )
+        raise RbError(f"The images have the shape {shape}. Expected (N, C, H, W){_dimensions(shape)}.")
     if shape[3] <= _CHANNELS < shape[1]:
         raise RbError(
             f"The images have the shape {shape}, with channels last. Expected (N, C, H, W):"
@@ -54,13 +53,25 @@ def check_images(images: Tensor) -> None:
     low, high = float(images.min()), float(images.max())
     if low >= 0 and high <= 1:
         return
-    if low != low:
-        raise RbError("The images have values that are no numbers (NaN). Expected [0, 1].")
+    if not math.isfinite(low + high):
+        raise RbError("The images have values that are no numbers (NaN) or infinite. Expected [0, 1].")
     if low >= 0 and 1 < high <= 255:
         advice = "Divide them by 255."
     else:
         advice = "Undo the normalisation: it belongs into the model, as its first layer."
     raise RbError(f"The images have values from {low:.4g} to {high:.4g}. Expected [0, 1]. {advice}")
+
+
+def _dimensions(shape: tuple[int, ...]) -> str:
+    """How images of this shape get four dimensions."""
+    if len(shape) == 3 and shape[2] <= _CHANNELS < shape[0]:
+        return ": of one image (H, W, C) images.permute(2, 0, 1)[None]"
+    if len(shape) == 3:
+        one = ", of one image (C, H, W) images[None]" if shape[0] <= _CHANNELS else ""
+        return f": of greyscale images (N, H, W) images[:, None]{one}"
+    if len(shape) == 2:
+        return ": of one greyscale image images[None, None], of rows of pixels images.view(-1, C, H, W)"
+    return ""
 
 
 def floats(images: Tensor) -> Tensor:
@@ -86,10 +97,11 @@ def check_labels(labels: Tensor, n: int, classes: int | None = None) -> None:
         raise RbError(f"The labels are of type {labels.dtype}. Expected class numbers: labels.long().")
     if not n:
         return
-    low, high = int(labels.min()), int(labels.max())
+    low, high = int(labels.long().min()), int(labels.long().max())
     if low < 0 or (classes is not None and high >= classes):
         expected = "0 or more" if classes is None else f"0 to {classes - 1}, the classes of the model"
-        raise RbError(f"The labels are from {low} to {high}. Expected {expected}.")
+        advice = " Where they start at 1, give labels - 1." if low == 1 and high == classes else ""
+        raise RbError(f"The labels are from {low} to {high}. Expected {expected}.{advice}")
 
 
 def check_model(model: Any) -> None:
@@ -99,15 +111,20 @@ def check_model(model: Any) -> None:
             f"The model is of type {type(model).__name__}. Expected a module or a function from images in"
             " [0, 1] to logits."
         )
-    if not isinstance(model, nn.Module):
-        return
-    for name, module in model.named_modules():
+    if (layer := layer_in_train_mode(model)) is not None:
+        raise RbError(
+            f"The model is in training mode, in which its {layer} depends on the batch or on chance. Call"
+            " model.eval() first."
+        )
+
+
+def layer_in_train_mode(model: Any) -> str | None:
+    """The kind and name of a layer in train mode that computes another function there; None without one."""
+    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         kind = type(module).__name__
         if module.training and any(word in kind for word in _BY_MODE):
-            raise RbError(
-                f"The model is in training mode, in which its {kind} ({name}) depends on the batch or on"
-                " chance. Call model.eval() first."
-            )
+            return f"{kind} ({name})"
+    return None
 
 
 def check_device(model: Any, device: torch.device, whose: str = "The images are") -> None:
@@ -119,23 +136,26 @@ def check_device(model: Any, device: torch.device, whose: str = "The images are"
         )
 
 
-def checked(model: Any, images: Tensor, labels: Tensor) -> tuple[Any, Tensor, Tensor]:
+def checked(
+    model: Any, images: Tensor, labels: Tensor, *, every: Tensor | None = None, probabilities: bool = False
+) -> tuple[Any, Tensor, Tensor]:
     """The model as `look` gives it, images as floats (N, C, H, W) in [0, 1] and labels int64 (N,), both right
-    for the model."""
+    for the model. every: all labels of data of which these images are the first."""
     images = floats(images)
     check_device(model, images.device)
     check_labels(labels, len(images))
     labels = labels.to(images.device)
-    model, classes = look(model, images[:PROBED])
-    check_labels(labels, len(images), classes)
+    model, classes = look(model, images[:PROBED], probabilities=probabilities)
+    every = labels if every is None else every
+    check_labels(every, len(every), classes)
     return model, images, labels.long()
 
 
-def look(model: Any, images: Tensor) -> tuple[Any, int]:
+def look(model: Any, images: Tensor, *, probabilities: bool = False) -> tuple[Any, int]:
     """The model and its number of classes, after a pass of a few images and one of the first alone.
 
     A model that changes its images in place comes back as one with the same weights that gets copies. Raises
-    RbError for a model that gives no logits for them.
+    RbError for a model that gives no logits for them, or with `probabilities` those.
     """
     images = floats(images)
     given = images.clone()
@@ -151,7 +171,7 @@ def look(model: Any, images: Tensor) -> tuple[Any, int]:
             f"The model has weights of type {first.dtype}, and fails on images of type torch.float32"
             f" ({str(wrong)[:100]}). Expected a model for these: model.float()."
         ) from wrong
-    check_logits(logits, len(images))
+    check_logits(logits, len(images), probabilities)
     if _changed(given, version, images):
         warnings.warn(f"The model: {COPIES}.", stacklevel=3)
         model = _with_copies(model)
@@ -250,8 +270,8 @@ def check_shape(logits: Any, n: int, classes: int, mode: str = "") -> None:
         )
 
 
-def check_logits(logits: Any, n: int) -> None:
-    """Logits (n, K) of n images: floats, and not the probabilities of a softmax."""
+def check_logits(logits: Any, n: int, probabilities: bool = False) -> None:
+    """Logits (n, K) of n images: floats, and not the probabilities of a softmax, unless these may be."""
     if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != n or logits.shape[1] < 2:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise RbError(
@@ -264,7 +284,7 @@ def check_logits(logits: Any, n: int) -> None:
         )
     if not bool(logits.isfinite().all()):
         raise RbError("The model gives NaN or infinite logits. Check its weights and its normalisation.")
-    if n and bool(((logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-4)).all()):
+    if n and not probabilities and bool(((logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-4)).all()):
         raise RbError(
             "The model gives probabilities: each row is not negative and sums to 1. Expected logits: leave"
             " out the softmax, whose gradient vanishes, so that attacks look weak."

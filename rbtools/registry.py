@@ -7,10 +7,13 @@ torch from `rbtools.lazy`, so that `--help` and a look-up in the store stay fast
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib
+import math
+import operator
 import os
 import re
 import sys
@@ -99,11 +102,14 @@ class Registered:
     """The base of registered classes.
 
     One outside the package gets a name and a version where it has none: the class's name, and a digest of its
-    module's source, so that results of changed code are measured anew.
+    module's source, so that results of changed code are measured anew. Every object checks its fields when it
+    is made, before a `__post_init__` of its class.
     """
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
+        if (own := vars(cls).get("__post_init__")) is not None:
+            cls.__post_init__ = _checked_first(own)  # type: ignore[method-assign,assignment]
         if cls.__module__.partition(".")[0] == "rbtools":
             return
         if getattr(cls, "name", None) is None:
@@ -112,6 +118,26 @@ class Registered:
             file = getattr(sys.modules.get(cls.__module__), "__file__", None)
             source = read_plain(file) if file and os.path.isfile(file) else b""
             cls.version = hashlib.sha256(source).hexdigest()[:16]  # type: ignore[attr-defined]
+
+    def __post_init__(self) -> None:
+        """Check the fields that users set; numbers of numpy or torch become Python's own. Raises RbError."""
+        norm = getattr(self, "norm", "linf")
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if "help" in field.metadata or field.name == "eps":
+                given = getattr(self, field.name)
+                label = f"{public_name(field)} of {type(self).__name__}"
+                value = _check(field, given, label, norm, getattr(self, "eps", 0.0))
+                if value is not given:
+                    object.__setattr__(self, field.name, value)
+
+
+def _checked_first(own: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(own)
+    def both(self: Registered) -> None:
+        Registered.__post_init__(self)
+        own(self)
+
+    return both
 
 
 @functools.cache
@@ -256,7 +282,10 @@ class Registry(Mapping[str, str]):
                     f"{near(key, by_public)} It has: {', '.join(by_public) or 'none'}."
                 )
             values[python_name] = value
-            _check(self.kind, name, fields[python_name], value)
+        norm = values.get("norm", getattr(cls, "norm", "linf"))
+        for key, value in values.items():
+            label = f"{public_name(fields[key])} of {self.kind} '{name}'"
+            values[key] = _check(fields[key], value, label, norm, values.get("eps", getattr(cls, "eps", 0.0)))
         return cls(**values)
 
 
@@ -296,21 +325,70 @@ RULES: dict[str, tuple[Callable[[float], bool], str]] = {
 }
 
 
-def _check(kind: str, name: str, field: dataclasses.Field[Any], value: Any) -> None:
+def _check(field: dataclasses.Field[Any], value: Any, label: str, norm: Any, eps: Any) -> Any:
+    """The value of a field, a plain number where it is one of numpy or torch. Raises RbError for another type
+    or a value out of range. norm and eps: of the method, which bound its distances."""
     choices = field.metadata.get("choices")
-    label = f"{public_name(field)} of {kind} '{name}'"
-    if choices and value is not None and value not in choices:
+    if value is None and (field.default is None or "None" in str(field.type)):
+        return None
+    if choices and isinstance(value, str | None) and value not in choices:
         raise RbError(f"{label} is '{value}'.{near(str(value), choices)} Choose from: {', '.join(choices)}.")
-    if isinstance(value, int) and abs(value) > MOST:
-        raise RbError(f"{label} is {value}, which is too large. Expected {MOST} at most.")
+    value = plain(field, value, label)
     check_number(field, value, label)
+    if isinstance(value, float | int) and (field.name == "eps" or field.metadata.get("unit") == "eps"):
+        # a default step may be 2.5 eps; attacks that search within any distance have a larger default
+        larger = field.default if field.name == "eps" else 2.5 * eps if isinstance(eps, float | int) else 0.0
+        most = max(1.0, larger if isinstance(larger, float | int) else 0.0)
+        # the search on a lattice rounds eps up
+        if value < 0 or (norm == "linf" and value > most * (1 + 1e-5)):
+            expected = "0 to 1 (pixels are in [0, 1])" if norm == "linf" else "0 or more"
+            hint = f"; {value:g}/255 is {field.name}={value:g} / 255" if 1 < value <= 255 else ""
+            raise RbError(f"{label} is {value:g}. Expected {expected}{hint}.")
+    return value
 
 
-def check_number(field: dataclasses.Field[Any], value: float | None, label: str) -> None:
-    """Raise RbError for a number that the field's `check` does not allow; `label` names it."""
-    rule = field.metadata.get("check")
-    if rule is None or value is None:
+_KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "bool": (lambda value: {True: True, False: False}[value], "True or False"),
+    "int": (operator.index, "a whole number"),
+    "float": (float, "a number"),
+    "str": (operator.methodcaller("__str__"), "a text"),
+}
+
+
+def plain(field: dataclasses.Field[Any], value: Any, label: str) -> Any:
+    """The value as its field's type, where that is a number, a text or a switch; plain ones as they are.
+    Raises RbError for a value of another type; `label` names it."""
+    kind = str(getattr(field.type, "__name__", field.type)).removesuffix(" | None")
+    if kind not in _KINDS or type(value).__name__ == kind or (kind, type(value)) == ("float", int):
+        return value
+    made, expected = _KINDS[kind]
+    wrong = isinstance(value, str) != (kind == "str") or (isinstance(value, bool) and kind != "bool")
+    with contextlib.suppress(TypeError, ValueError, KeyError, OverflowError):
+        if not wrong:
+            return made(value)
+    raise RbError(f"{label} is {shown(repr(value))}. Expected {expected}.")
+
+
+def check_number(field: dataclasses.Field[Any], value: Any, label: str) -> None:
+    """Raise RbError for a number that is not finite, or that the field's `check` or `bounds` do not allow;
+    `label` names it."""
+    if not isinstance(value, int | float):
         return
-    holds, words = RULES[rule]
-    if not holds(value):
+    if isinstance(value, float) and not math.isfinite(value):
+        raise RbError(f"{label} is {value:g}. Expected a finite number.")
+    if abs(value) > MOST and isinstance(value, int):
+        raise RbError(f"{label} is {value}, which is too large. Expected {MOST} at most.")
+    rule, bounds = field.metadata.get("check"), field.metadata.get("bounds")
+    holds, words = RULES[rule] if rule else _within(bounds) if bounds else (None, "")
+    if holds is not None and not holds(value):
         raise RbError(f"{label} is {value:g}. It must be {words}.")
+
+
+def _within(bounds: str) -> tuple[Callable[[float], bool], str]:
+    """The rule of bounds such as [1, inf) or (0, 1), and its words."""
+    least, most = map(float, bounds[1:-1].split(","))
+    low, high = (operator.gt, operator.ge)[bounds[0] == "["], (operator.lt, operator.le)[bounds[-1] == "]"]
+    first = f"{least:.0f} or more" if bounds[0] == "[" else f"above {least:.0f}"
+    last = f"{most:.0f} at most" if bounds[-1] == "]" else f"below {most:.0f}"
+    words = first if most == math.inf else f"{first}, and {last}"
+    return (lambda value: low(value, least) and high(value, most)), words

@@ -120,10 +120,8 @@ class AutoAttack(ReferenceBackend):
         return [self._part(name, settings) for name, settings in self.plan]
 
     def _part(self, name: str, settings: dict[str, Any]) -> Any:
-        attack = ATTACKS.build(name, eps=self.eps, **settings)
-        if attack.norm == self.norm:
-            return attack
-        return ATTACKS.build(name, eps=self.eps, norm=self.norm, **settings)
+        norm = {} if ATTACKS.build(name, **settings).norm == self.norm else {"norm": self.norm}
+        return ATTACKS.build(name, eps=self.eps, **norm, **settings)
 
     @property
     def loss(self) -> str:  # type: ignore[override]

@@ -164,3 +164,10 @@ class PGD(SequentialAttack):
         if more and len(active):  # the caller evaluates the last iterate of the last run
             (points,) = active.update(-1, ~model.still_correct(points, goal.labels), points, points)
         return active.finish(points)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnSphere(PGD):
+    """PGD in an L2 ball on the sphere of the image's norm; eps and step_size are shares of that norm."""
+
+    norm: str = param("sphere", "The norm that bounds the perturbation.", choices=("sphere",))

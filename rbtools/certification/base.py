@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rbtools import check_input
 from rbtools.errors import RbError
 from rbtools.lazy import Tensor, torch
-from rbtools.registry import param
+from rbtools.registry import Registered, param
 
 if TYPE_CHECKING:
     from rbtools.certification.ball import Ball
@@ -23,7 +22,7 @@ TOGETHER = {"cpu": 64, "cuda": 512}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certifier:
+class Certifier(Registered):
     """The base of the methods that bound margins; a subclass defines `least_margins`.
 
     `eps` is the radius of the ball of `norm` ("linf" or "l2"), in pixel units of [0, 1].
@@ -66,8 +65,6 @@ class Certifier:
         """
         model, images, labels = checked(model, images, labels, batch)
         method = self if eps is None else replace(self, eps=eps)
-        if not 0 <= method.eps < math.inf:
-            raise RbError(f"eps is {method.eps}. Expected a radius of 0 or more, in pixel units of [0, 1].")
         size = batch or together(images)
         correct = classified(model, images, labels, size)
         return method.margins(model, images, labels, correct, size) > 0

@@ -10,12 +10,12 @@ from rbtools.certification import base, smoothed_counts
 from rbtools.errors import RbError
 from rbtools.lazy import Tensor, np, torch
 from rbtools.probabilistic import smoothing
-from rbtools.registry import param
+from rbtools.registry import Registered, param
 from rbtools.rng.draws import of_images
 
 
 @dataclass(frozen=True, kw_only=True)
-class Smooth:
+class Smooth(Registered):
     """Randomised smoothing (Cohen, Rosenfeld and Kolter 2019, arXiv:1902.02918): L2 certificates for any
     network, by sampling.
 
@@ -52,8 +52,6 @@ class Smooth:
     def __post_init__(self) -> None:
         if not 0 < self.alpha < 0.5:
             raise RbError(f"alpha is {self.alpha:g}. It must be between 0 and 0.5, such as 0.001.")
-        if not 1 <= self.samples <= 1 << 23:
-            raise RbError(f"samples is {self.samples}. Expected a number from 1 to {1 << 23}.")
 
     def __call__(
         self,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _ERASE = "\r\x1b[2K"
 _SECONDS_BETWEEN_PAINTS = 0.1
+_SECONDS_BETWEEN_LINES = 60.0  # of progress, where there is no terminal
 _RECORDS = " Is it a file of records? Published tables are read by rb-convert."
 _NAMED_LINES = 8  # the most invalid lines that are reported one by one
 
@@ -35,7 +36,7 @@ class Terminal:
         self.tool, self.quiet, self.verbose, self.log = tool, quiet, verbose, log
         self.listeners: list[Callable[[dict[str, Any], dict[str, Any] | None], None]] = []
         self.terminal = _is_terminal()
-        self._painted = 0.0
+        self._painted = 0.0 if self.terminal else time.monotonic()
         self._lock: int | None = None
         self._said: set[str] = set()
         self._wrong_lines = 0
@@ -92,13 +93,16 @@ class Terminal:
             listener(event, record)
 
     def status(self, text: str) -> None:
-        """Show a transient status line; on a terminal only, and only in one stage at a time."""
-        if not self.terminal or self.quiet:
-            return
+        """Show a transient status line, in one stage at a time; without a terminal print a line a minute, the
+        first after a minute. `-q` leaves out both."""
         now = time.monotonic()
-        if now - self._painted < _SECONDS_BETWEEN_PAINTS or not self._mine():
+        wait = _SECONDS_BETWEEN_PAINTS if self.terminal else _SECONDS_BETWEEN_LINES
+        if self.quiet or now - self._painted < wait or (self.terminal and not self._mine()):
             return
         self._painted = now
+        if not self.terminal:
+            self._line(text)
+            return
         width = shutil.get_terminal_size().columns
         _write((_ERASE + f"{self.tool}: {one_line(text)}")[: width + len(_ERASE) - 1])
 

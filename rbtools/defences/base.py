@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
-from rbtools import registry
 from rbtools.lazy import Tensor, torch
 from rbtools.registry import Registered
 
@@ -30,11 +29,6 @@ class Defence(Registered):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     backward: ClassVar[Backward] = "own"
-
-    def __post_init__(self) -> None:
-        for field in registry.options(type(self)):
-            label = f"{registry.public_name(field)} of defence '{self.name}'"
-            registry.check_number(field, getattr(self, field.name), label)
 
     @property
     def copies(self) -> int:

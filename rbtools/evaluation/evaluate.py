@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
-from rbtools.errors import RbError
+from rbtools.errors import RbError, in_words_of_python
 from rbtools.evaluation.base import (
     Batch,
     EvalTask,
@@ -91,6 +92,7 @@ class Alone:
 
 
 @outside_inference
+@in_words_of_python()
 def evaluate(
     model: Any,
     data: Any,
@@ -111,8 +113,10 @@ def evaluate(
     """Measure a model in memory; see `Result`. A list of tasks gives a list of results.
 
     model: a module or function, images float32 (N, C, H, W) in [0, 1] -> logits (N, K), in eval mode; it is
-    not changed. data: (images, labels) as tensors or arrays, uint8 or floats in [0, 1]; a torch Dataset or
-    DataLoader of such pairs; or the name of a data set ("cifar10"). task: an attack (`PGD(eps=8 / 255)`), a
+    not changed. Warns, as commands do, of a model in train mode (it is evaluated in eval mode), of outputs
+    that are probabilities, and of a normalisation that looks wrong. data: (images, labels) as tensors or
+    arrays, uint8 or floats in [0, 1]; a torch Dataset or DataLoader of such pairs; or the name of a data set
+    ("cifar10"). task: an attack (`PGD(eps=8 / 255)`), a
     corruption with its severity (`(Fog(), 3)`), a noise with its radius (`(Uniform(), 0.1)`), a certification
     method, "acc", or a list of these.
 
@@ -132,19 +136,24 @@ def evaluate(
     from rbtools.evaluation.adapting import adapting
     from rbtools.evaluation.by_draws import TaskByDraws, by_draws
 
-    for name, count, least in (("draws", draws, 1), ("eot_max", eot_max, 2)):
-        if count < least:
-            raise RbError(f"{name} is {count}. It must be {least} or more.")
+    counts = (("draws", draws, 1), ("eot_max", eot_max, 2), ("n", n, 1), ("batch", batch, 1))
+    for name, count, least in (*counts, ("seed", seed, 0)):
+        if count is not None and (not isinstance(count, Integral) or count < least):
+            raise RbError(f"{name} is {count!r}. It must be a whole number, {least} or more.")
+    if precision not in ("auto", "fp32", "bf16"):
+        raise RbError(f"precision is {precision!r}. Choose from: auto, fp32, bf16.")
     given = in_memory.data_of(data, kept=store is not None)
     network, place = in_memory.model_of(model, given, device, adapts)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
     settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws, eot_max=eot_max, adapts=adapts)
     cache = in_memory.Cache(store, model, given) if store is not None else None
-    with progress_of(progress) as line, float32(place):
+    with progress_of(progress) as line, float32(place), in_memory.in_eval_mode(model, adapts):
         report = SILENT if line is None else Report(progress=line)
         look = in_memory.Look(network, given, place, settings, cache)
         network = in_memory.randomised.controlled(network, look.randomness)
+        if adapts is None:
+            look.warn(given, order)
         results: list[in_memory.Result] = []
         for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
             if adapts is not None:

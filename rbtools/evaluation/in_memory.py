@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from rbtools import check_input
+from rbtools import check_input, units
 from rbtools.attacks.base import Attack
 from rbtools.certification.base import Certifier
 from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
 from rbtools.datasets.given import pair
-from rbtools.errors import RbError
-from rbtools.evaluation import randomised, tasks
+from rbtools.errors import RbError, as_arguments
+from rbtools.evaluation import model_checks, randomised, tasks
 from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output, default_chunk_size
 from rbtools.evaluation.by_draws import IMAGES, LOOKED, Pilot, Randomness, batch_of_look
 from rbtools.execution.device import named
@@ -28,6 +30,7 @@ from rbtools.probabilistic.distributions import Noise
 from rbtools.rng import seed_fields
 from rbtools.settings import Settings
 from rbtools.store import Store, digest
+from rbtools.training.base import mode
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,9 +82,15 @@ def task_of(given: Any) -> EvalTask:
     if given == "acc":
         return tasks.AccuracyTask()
     if isinstance(method, Attack) and strength is None:
+        if method.norm == "l2" and (slip := units.eps_slip(method.eps, "l2")) and not method.minimal:
+            warnings.warn(f"eps={method.eps:g} {as_arguments(slip)}", stacklevel=4)
         return tasks.AttackTask(method, (method.eps,))
-    if isinstance(method, Corruption) and isinstance(strength, int):
-        return tasks.CorruptionTask((method,), (strength,))
+    if isinstance(method, Corruption) and strength is not None:
+        if strength not in units.SEVERITIES:
+            raise RbError(f"The severity is {strength}. Severities are 1, 2, 3, 4 and 5.")
+        return tasks.CorruptionTask((method,), (int(strength),))
+    if isinstance(strength, int | float):
+        _check_radius(method, strength)
     if isinstance(method, Noise) and isinstance(strength, int | float):
         from rbtools.evaluation.probabilistic import NoiseTask
         from rbtools.probabilistic.estimate import Estimator
@@ -95,12 +104,26 @@ def task_of(given: Any) -> EvalTask:
     raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
 
 
+def _check_radius(method: Any, radius: float) -> None:
+    """Raise RbError for a radius that the method's command refuses."""
+    linf, positive = getattr(method, "norm", "linf") == "linf", isinstance(method, Noise)
+    if not math.isfinite(radius) or radius < 0 or (linf and radius > 1) or (positive and radius == 0):
+        expected = f"{'above 0' if positive else '0 or more'}{' and at most 1' if linf else ''}"
+        hint = f"; {radius:g}/255 is {radius:g} / 255" if linf and 1 < radius <= 255 else ""
+        raise RbError(f"The radius is {radius:g}. Expected {expected} (pixels are in [0, 1]){hint}.")
+
+
 def model_of(
     given: Any, data: GivenData, device: str, adapts: str | None = None
 ) -> tuple[nn.Module, torch.device]:
     """The model as a module, and the device that it is on. Raises RbError for one in another form."""
     if adapts not in (None, "batch", "stream"):
         raise RbError(f"adapts is {adapts!r}. Expected 'batch' or 'stream'.")
+    with in_eval_mode(given, adapts, warn=True):
+        return _model_of(given, data, device, adapts)
+
+
+def _model_of(given: Any, data: GivenData, device: str, adapts: str | None) -> tuple[nn.Module, torch.device]:
     if adapts is None:
         check_input.check_model(given)
     network = given if isinstance(given, nn.Module) else _Function(given)
@@ -112,9 +135,31 @@ def model_of(
         if first is not None:
             check_input.check_device(network, place, "The evaluation is")
     network, _, _ = check_input.checked(
-        network, data.images[: check_input.PROBED].to(place), data.labels[: check_input.PROBED]
+        network,
+        data.images[: check_input.PROBED].to(place),
+        data.labels[: check_input.PROBED],
+        every=data.labels,
+        probabilities=True,
     )
     return network, place
+
+
+@contextlib.contextmanager
+def in_eval_mode(given: Any, adapts: str | None, warn: bool = False) -> Iterator[None]:
+    """Have a module in train mode, whose layers compute something else there, in eval mode in the block, as
+    commands do, unless it is declared to adapt. Each module's mode is restored."""
+    layer = check_input.layer_in_train_mode(given) if adapts is None else None
+    if layer is None:
+        yield
+        return
+    if warn:
+        warnings.warn(
+            f"The model is in training mode, in which its {layer} depends on the batch or on chance. It is"
+            " evaluated in eval mode. Call model.eval() first.",
+            stacklevel=6,
+        )
+    with mode(given, train=False):
+        yield
 
 
 class Look:
@@ -151,6 +196,21 @@ class Look:
             return randomised.pilot(model, images, self.labels, most, chunk)
 
         return Pilot(**self._kept("pilot", {"eot_max": most}, find))
+
+    def warn(self, data: GivenData, order: Tensor) -> None:
+        """Warn of outputs or a normalisation that look wrong on the first images, as commands do. A look that
+        fails says nothing."""
+
+        def find() -> model_checks.Warnings:
+            ids = order[: model_checks.FIRST]
+            images, labels = check_input.floats(data.images[ids].to(self.images.device)), data.labels[ids]
+            return model_checks.in_memory(self.network, images, labels.to(images.device))
+
+        texts: list[str] = []
+        with contextlib.suppress(Exception):  # whatever the network raises
+            texts = self._kept("looks", {"n": min(len(order), model_checks.FIRST)}, find)["warnings"]
+        for text in texts:
+            warnings.warn(text, stacklevel=4)
 
     def _kept(self, kind: str, fields: dict[str, Any], find: Callable[[], Any]) -> dict[str, Any]:
         """The fields of what was found, stored or now."""

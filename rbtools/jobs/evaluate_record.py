@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
+from rbtools.evaluation import model_checks
 from rbtools.evaluation.adapting import AdaptingTask, image_by_image
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
@@ -26,7 +27,7 @@ from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import divide, model_checks, randomness
+from rbtools.jobs import divide, randomness
 from rbtools.jobs.evidence import logits_of
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import answers, dumps, metric_name, results
@@ -403,6 +404,8 @@ def _compute(
     if any(len(stored) < n for stored in outcomes):
         outputs = [units[i].output for i in missing]
         checks = _run_batches(inputs, task, outputs, outcomes, save, helping=helping)
+    elif not helping and any(isinstance(units[i].output, CleanOutput) for i in missing):
+        checks = _look(inputs)
     if helping:
         return
     labels = resolve.names(inputs.record, inputs.data)
@@ -481,6 +484,18 @@ def _run_batches(
         if save:
             run.report.notify(save.written())
     return checks
+
+
+def _look(inputs: Inputs) -> dict[str, Any] | None:
+    """The checks of the model, whose outcomes an earlier run of more images left; None where it has none, or
+    can no longer be loaded."""
+    run = inputs.run
+    with contextlib.suppress(RbError):
+        if "checkpoint_file" in inputs.record:
+            with device.taken(run, inputs.threads()) as chosen, run.report.clock.stage("look"):
+                model = randomness.load(inputs, chosen)
+                return model_checks.check_outputs(model, inputs.record, inputs.data, inputs.n, chosen, run)
+    return None
 
 
 def _claim(output: Output, key: str, inputs: Inputs) -> dict[str, Any]:

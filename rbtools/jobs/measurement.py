@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import registry
 from rbtools.attacks import ATTACKS
+from rbtools.attacks.pgd import OnSphere
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import device, resources
 from rbtools.execution.measured_threads import Trial
@@ -97,8 +98,8 @@ def perturbing(
             )
         settings = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}
         # The adversary on the sphere leaves the box: it is for kernels and bounds, and judges no network.
-        made = [ATTACKS.build(name, eps=eps, **settings) for eps in distances]
-        attacks += [replace(one, norm=norm) for one in made] if norm == "sphere" else made
+        attack: Any = OnSphere if norm == "sphere" else ATTACKS.load(name)
+        attacks += [attack(eps=eps, **settings) for eps in distances]
     return tuple(attacks)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from rbtools.datasets import indices
 from rbtools.errors import RbError
+from rbtools.evaluation import model_checks
 from rbtools.evaluation.base import EvalTask
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import model_checks, randomness
+from rbtools.jobs import randomness
 from rbtools.jobs.evaluate_record import (
     add_entries,
     check_entries,

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 from rbtools import check_input
 from rbtools.errors import RbError
 from rbtools.lazy import Tensor, torch
-from rbtools.registry import param
+from rbtools.registry import Registered, param
 from rbtools.rng.draws import Draws, of_images
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class Noise(Registered):
     """Base class of the noise distributions: the norm and clipping.
 
     PRBench does not say whether x + delta is clipped to [0, 1]; advbench does so in training and in
@@ -139,7 +139,7 @@ class Uniform(Noise):
         if self.truncate and (self.norm != "linf" or not self.clip):
             raise RbError(
                 "truncate draws from the part of the L-infinity ball that lies in [0, 1], in place of"
-                " clipping. Leave it out for norm l2 and with --no-clip."
+                " clipping. Leave it out for norm l2, and without clip."
             )
 
     @property

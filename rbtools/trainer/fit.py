@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import check_input, datasets, registry
 from rbtools.datasets import given
-from rbtools.errors import RbError, shown, unknown
+from rbtools.errors import RbError, as_arguments, in_words_of_python, shown, unknown
 from rbtools.execution import device as devices
 from rbtools.execution import precision as precisions
 from rbtools.execution.run import Run
@@ -18,7 +18,7 @@ from rbtools.lazy import nn, torch
 from rbtools.report import discard, progress_of
 from rbtools.trainer import begin, distributed, loop, presets
 from rbtools.trainer.augment import pixels
-from rbtools.trainer.recipe import VALIDATED, Recipe, check, check_method
+from rbtools.trainer.recipe import VALIDATED, Recipe, check, check_method, held_out
 from rbtools.trainer.state import weights_of
 from rbtools.trainer.train_model import TrainingTask, settled
 from rbtools.training import METHODS
@@ -69,7 +69,12 @@ class Fit:
         return "\n".join([line, *self.notices])
 
 
+_PARTS = {str(one.metadata["part_of"]): one.name for one in registry.options(Recipe)}
+_PARTS["regularize cutout:length"] = "cutout_length"
+
+
 @check_input.outside_inference
+@in_words_of_python(_PARTS)
 def fit(
     model: nn.Module,
     data: Any,
@@ -90,7 +95,8 @@ def fit(
     such pairs, which is read once, or a name such as "digits", whose train split it is. method: a name
     ("trades") or an object of `rbtools.training`. options: other fields of the recipe (`batch_size`, `lr`,
     `schedule`, `regularize`, `ema`, `select`, `preset` ...), and parameters of a method named (`eps=8/255`,
-    in pixel units of [0, 1]). Defaults are those of rb-train: without `val`, 2 % of the images are held out.
+    in pixel units of [0, 1]). Defaults are those of rb-train, but for the batch size, which is that of a
+    DataLoader: without `val`, 2 % of the images are held out.
     device: "auto" is that of a model on a GPU, else the first GPU, else the CPU. progress: takes a line of
     text after each step; True shows it by tqdm.
 
@@ -109,6 +115,10 @@ def fit(
     built, recipe = _settings(method, {**options, **options_given})
     split = read_data(data)
     built, recipe = presets.on_data(built, recipe, split.about)
+    size = batch_size_of(data)
+    if size is not None and "batch_size" not in options and recipe.preset is None:
+        left = len(split.labels) - held_out(recipe, len(split.labels))
+        recipe = dataclasses.replace(recipe, batch_size=max(min(size, left), 1))
     check(recipe, len(split.labels))
     check_method(recipe, built)
     notices: list[str] = []
@@ -125,7 +135,7 @@ def fit(
         done = _trained(task, model, run, chosen)
     unused = (f"{name} has no effect: {why}." for name, why in built.unused.items() if name in options)
     best, passes = done.get("best_epoch"), done.get("passes")
-    told = (*unused, *notices)
+    told = tuple(as_arguments(text, _PARTS) for text in (*unused, *notices))
     return Fit(model, done["history"], built, recipe, seed, done["epochs"], best, passes, told)
 
 
@@ -178,10 +188,6 @@ def _settings(method: Any, options: dict[str, Any]) -> tuple[Any, Recipe]:
         if recipe.preset is not None:
             own = presets.params(presets.named(recipe.preset), cls, own)
         method = METHODS.build(method, **own)
-    if getattr(method, "norm", "linf") == "linf" and getattr(method, "eps", 0.0) > 1:
-        raise RbError(
-            f"eps is {method.eps:g}, in pixel units of [0, 1]. Expected at most 1: write eps=8/255 for 8."
-        )
     return method, recipe
 
 
@@ -235,6 +241,13 @@ class FitData:
     def load(self) -> FitData:
         """The split itself; it has the interface of inputs.data.Data."""
         return self
+
+
+def batch_size_of(data: Any) -> int | None:
+    """The batch size of a DataLoader; None of other data, and where it is not known."""
+    if not isinstance(data, torch.utils.data.DataLoader):
+        return None
+    return data.batch_size or getattr(data.batch_sampler, "batch_size", None)
 
 
 def read_data(data: Any) -> FitData:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.errors import RbError
 from rbtools.measures import MEASURES
-from rbtools.registry import check_number, option_name, options, param
+from rbtools.registry import check_number, option_name, options, param, plain
 
 if TYPE_CHECKING:
     from rbtools.training.base import Method
@@ -337,10 +337,6 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
     number of images, it checks only the other fields.
     """
     _check_fields(recipe)
-    if recipe.epochs < 0:
-        raise RbError(f"The number of epochs is {recipe.epochs}. It must be 0 (the initial model) or more.")
-    if recipe.batch_size < 1:
-        raise RbError(f"The batch size is {recipe.batch_size}. It must be 1 or more.")
     if recipe.micro_batch is not None and not 1 <= recipe.micro_batch <= recipe.batch_size:
         raise RbError(
             f"The micro-batch is {recipe.micro_batch}. It is a piece of the batch: expected 1 to"
@@ -385,7 +381,8 @@ def _check_fields(recipe: Recipe) -> None:
             if name not in known:
                 what = _CALLED.get(field.name, field.name.replace("_", " "))
                 raise RbError(f"The {what} is '{name}'. Choose from: {', '.join(known)}.")
-        check_number(field, value, option_name(field))
+        if value is not None or field.default is not None:
+            check_number(field, plain(field, value, option_name(field)), option_name(field))
 
 
 def _check_together(recipe: Recipe) -> None:

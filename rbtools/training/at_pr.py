@@ -144,20 +144,16 @@ class ATPR(Method[Solution]):
     )
 
     def __post_init__(self) -> None:
-        for least, most, unit in (("step_min", "step_max", 255), ("steps_min", "steps_max", 1)):
-            low, high = getattr(self, least) * unit, getattr(self, most) * unit
+        for least, most in (("step_min", "step_max"), ("steps_min", "steps_max"), ("eps_spread", "eps")):
+            low, high = getattr(self, least), getattr(self, most)
             if low > high:
+                shown = "{:g}" if least == "steps_min" else "{:.4g}/255"
+                scale = 1 if least == "steps_min" else 255
                 raise RbError(
-                    f"{least} of training method 'at-pr' is {low:g} and {most} is {high:g}. Expected {least}"
-                    f" to be {most} or less: change"
-                    f" --{least.replace('_', '-')} or --{most.replace('_', '-')}."
+                    f"{least} of training method 'at-pr' is {shown.format(low * scale)} and {most} is"
+                    f" {shown.format(high * scale)}. Expected {least} to be {most} or less: change one of"
+                    " them."
                 )
-        if self.eps_spread > self.eps:
-            raise RbError(
-                f"eps_spread of training method 'at-pr' is {self.eps_spread * 255:g} and eps is"
-                f" {self.eps * 255:g}. Expected eps_spread to be eps or less, as no radius is below 0: give"
-                f" --eps-spread {self.eps * 255:g} or less, or a larger --eps."
-            )
 
     @property
     def reach(self) -> float:

@@ -610,6 +610,15 @@ def test_the_look_is_the_same_from_workers(bare: str, data: str) -> None:
     assert "on the first 80 images" in done.stderr
 
 
+def test_the_look_does_not_depend_on_what_the_store_has(bare: str, data: str) -> None:
+    words = ["--checkpoint", bare, "--dataset", data, "--normalize", "none", "--n", "20"]
+    fresh = attack(*words, "--store", "one")
+    attack(*words[:-1], "60", "--store", "two")
+    later = attack(*words, "--store", "two")
+    assert entry(one(later), "acc")["sanity"] == entry(one(fresh), "acc")["sanity"]
+    assert later.stderr.splitlines()[:-1] == fresh.stderr.splitlines()[:-1]
+
+
 def test_networks_trained_here_are_not_looked_at(trained: dict[str, Record]) -> None:
     result = attack("--n", "20", given=json.dumps(trained["erm"]))
     assert "sanity" not in entry(one(result), "acc") and "clean accuracy" not in result.stderr

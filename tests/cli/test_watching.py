@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from rbtools import report
 from rbtools.cli import tools
+from rbtools.cli.terminal import Terminal
 from rbtools.report import Clock
 from tests.runner import records
 
@@ -34,6 +35,19 @@ SMALL = json.dumps(
 def run(tool: str, *arguments: str, text: str = "") -> Result:
     command: click.Command = tools.tool(tool).command
     return CliRunner().invoke(command, arguments, input=text, prog_name=f"rb-{tool}")
+
+
+def test_without_a_terminal_progress_is_a_line_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("rbtools.cli.terminal.time.monotonic", lambda: now[0])
+    screens = Terminal("rb-attack"), Terminal("rb-attack", quiet=True)
+    for now[0] in (59.0, 60.0, 119.0, 121.0):
+        for screen in screens:
+            screen.status(f"pgd · image {now[0]:.0f}/200 · 1:00 left")
+    said = capsys.readouterr().err.splitlines()
+    assert said == [f"rb-attack: pgd · image {image}/200 · 1:00 left" for image in (60, 121)]
 
 
 def lines(trained: dict[str, dict[str, Any]]) -> str:

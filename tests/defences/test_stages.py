@@ -261,5 +261,5 @@ def test_a_wrong_list_is_refused_in_plain_words(text: str, says: str) -> None:
 
 
 def test_a_value_out_of_range_is_refused_in_python_too() -> None:
-    with pytest.raises(RbError, match="bits of defence 'quantize' is 0"):
+    with pytest.raises(RbError, match="bits of Quantize is 0"):
         Quantize(bits=0)

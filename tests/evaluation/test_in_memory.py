@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,23 @@ import rbtools
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.pgd import PGD
 from rbtools.certification import CERTIFIERS
+from rbtools.certification.ibp import IBP
 from rbtools.certification.smooth import Smooth
+from rbtools.check_input import check_images
 from rbtools.corruptions import CORRUPTIONS
+from rbtools.corruptions.fog import Fog
 from rbtools.datasets.indices import subset
 from rbtools.errors import RbError
 from rbtools.evaluation import in_memory
+from rbtools.evaluation.in_memory import task_of
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record
+from rbtools.measures.hessian import Hessian
 from rbtools.probabilistic import NOISES
+from rbtools.probabilistic.distributions import Uniform
 from rbtools.store import Store
+from rbtools.training.trades import TRADES
 from tests.networks import linear
 
 MODULE = """
@@ -299,14 +307,102 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_wrong_input_gets_one_sentence(name: str, network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
     make, message = WRONG[name]
     model, data = make(network, *digits)
-    with pytest.raises(RbError, match=message):
-        rbtools.evaluate(model, data, "acc")
+    if name not in ("softmax", "train mode"):
+        with pytest.raises(RbError, match=message):
+            rbtools.evaluate(model, data, "acc")
     if isinstance(data, tuple):
         with pytest.raises(RbError, match=message):
             PGD(eps=0.1, steps=1)(model, *data)
     if isinstance(model, nn.Module):
         with pytest.raises(RbError, match=message):
             rbtools.attack(model, "fgsm", data=data)
+
+
+def test_looks_of_the_command_are_warnings(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    class Shifted(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            logits: Tensor = network(images - 1)
+            return logits
+
+    class Touchy(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            if float(images.min()) < 0 or len(images) == 128:
+                raise ValueError("pixels or a batch that I do not take")
+            logits: Tensor = network(images)
+            return logits
+
+    plain = rbtools.evaluate(network, digits, "acc")
+    training = nn.Sequential(network, nn.Dropout(), nn.BatchNorm1d(10).double())
+    for model, said in (
+        (nn.Sequential(network, nn.Softmax(1)), "ends in a softmax"),
+        (training, r"training mode, in which its Dropout.*evaluated in eval mode.*model\.eval\(\)"),
+        (Shifted(), r"normalisation looks wrong: clean accuracy is 0\.\d+ on 128 images, and 0"),
+    ):
+        with pytest.warns(UserWarning, match=said):
+            result = rbtools.evaluate(model.train(model is training), digits, "acc", n=200)
+        assert result.n == 200
+    assert training[1].training and int(training[2].num_batches_tracked) == 0
+    assert torch.equal(rbtools.evaluate(Touchy().eval(), digits, "acc").correct, plain.correct)
+    for _ in range(2):  # from the store, too
+        with pytest.warns(UserWarning, match="softmax"):
+            rbtools.evaluate(nn.Sequential(network, nn.Softmax(1)).eval(), digits, "acc", store="kept")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: PGD(eps=8), r"eps of PGD is 8\. Expected 0 to 1 .*; 8/255 is eps=8 / 255"),
+        (lambda: PGD(eps=-0.1), r"eps of PGD is -0\.1\. Expected 0 to 1"),
+        (lambda: PGD(eps=float("nan")), "eps of PGD is nan. Expected a finite number"),
+        (lambda: PGD(norm="l2", eps=float("inf")), "eps of PGD is inf. Expected a finite number"),
+        (lambda: PGD(eps=torch.ones(2)), "Expected a number"),
+        (lambda: PGD(steps=0), "steps of PGD is 0. It must be above 0"),
+        (lambda: PGD(steps=2.5), "steps of PGD is 2.5. Expected a whole number"),
+        (lambda: PGD(step_size=2), r"2/255 is step_size=2 / 255"),
+        (lambda: PGD(norm="l3"), "Choose from: linf, l2"),
+        (lambda: TRADES(eps=8), "eps of TRADES is 8"),
+        (lambda: TRADES(lambda_=-1.0), "lambda of TRADES is -1. It must be 0 or more"),
+        (lambda: IBP(eps=2), "eps of IBP is 2"),
+        (lambda: Smooth(samples=0), "samples of Smooth is 0. It must be 1 or more"),
+        (lambda: Uniform(norm="l1"), "norm of Uniform is 'l1'"),
+        (lambda: Hessian(probes=0), "probes of Hessian is 0"),
+        (lambda: task_of((Uniform(), 8)), r"radius is 8\. Expected above 0 and at most 1.*8/255 is 8 / 255"),
+        (lambda: task_of((Fog(), 7)), "severity is 7"),
+    ],
+)
+def test_classes_check_what_commands_check(wrong: Callable[[], object], says: str) -> None:
+    with pytest.raises(RbError, match=says):
+        wrong()
+
+
+def test_numbers_of_numpy_and_torch_become_plain() -> None:
+    attack = PGD(eps=torch.tensor(0.25), steps=np.int64(3), step_size=np.float32(0.5))  # type: ignore[arg-type]
+    assert attack == PGD(eps=0.25, steps=3, step_size=0.5)
+    assert [type(value) for value in (attack.eps, attack.steps, attack.step_size)] == [float, int, float]
+
+
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [
+        ((60, 8, 8), r"images\[:, None\]\.$"),
+        ((3, 8, 8), r"greyscale .*images\[:, None\], of one image \(C, H, W\) images\[None\]"),
+        ((8, 8, 3), r"images\.permute\(2, 0, 1\)\[None\]"),
+        ((60, 64), r"images\.view\(-1, C, H, W\)"),
+    ],
+)
+def test_advice_on_shapes(shape: tuple[int, ...], advice: str) -> None:
+    with pytest.raises(RbError, match=advice):
+        check_images(torch.zeros(shape))
+
+
+def test_labels_are_checked_over_all_of_the_data(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
+    images, labels = digits
+    labels = torch.cat([labels[:-1], torch.tensor([10])])
+    for given in (rbtools.evaluate, lambda m, d, _: rbtools.measure(m, d, "jacobian")):
+        with pytest.raises(RbError, match=r"labels are from 0 to 10\. Expected 0 to 9"):
+            given(network, (images, labels), "acc")
+    with pytest.raises(RbError, match=r"from 1 to 10\. Expected 0 to 9.*labels - 1"):
+        rbtools.evaluate(network, (images, digits[1] + 1), "acc")
 
 
 def test_what_else_is_refused(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:

@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import rbtools
 from rbtools import datasets, spaces
-from rbtools.errors import RbError
+from rbtools.errors import RbError, as_arguments
 from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import init
+from rbtools.trainer.fit import _PARTS
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
@@ -225,6 +226,31 @@ def test_a_model_that_does_not_fit_is_refused_in_a_sentence(model: Any, message:
         rbtools.fit(model, (IMAGES, LABELS), **SHORT)
 
 
+def test_the_batch_size_of_a_loader_is_taken() -> None:
+    images, labels = torch.rand(40, 3, 8, 8), torch.arange(40) % 4
+    pairs = torch.utils.data.TensorDataset(images, labels)
+
+    def used(size: int, **options: Any) -> int:
+        loader = torch.utils.data.DataLoader(pairs, batch_size=size)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+        return rbtools.fit(network, loader, epochs=1, val=0.1, **options).recipe.batch_size
+
+    assert (used(10), used(40), used(10, batch_size=20)) == (10, 36, 20)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("patience=3 of --val waits, but --val 0 holds none.", "patience=3 waits, but val=0 holds none."),
+        ("Use --batch-size 98 or less.", "Use batch_size=98 or less."),
+        ("--batch-size N:micro=M, or a smaller --lr.", "batch_size=N, micro_batch=M, or a smaller lr."),
+        ("such as --schedule step:milestones=75/90", "such as schedule='step', milestones='75,90'"),
+    ],
+)
+def test_messages_speak_of_arguments(typed: str, said: str) -> None:
+    assert as_arguments(typed, _PARTS) == said
+
+
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
@@ -232,7 +258,7 @@ def test_a_model_that_does_not_fit_is_refused_in_a_sentence(model: Any, message:
         (nn.Linear, {}, "The method is a type"),
         (TRADES(), {"attack_steps": 3}, "Unknown option of rbtools.fit 'attack_steps'"),
         ("trades", {"batchsize": 3}, "Did you mean 'batch_size'"),
-        ("trades", {"eps": 8}, r"write eps=8/255"),
+        ("trades", {"eps": 8}, r"8/255 is eps=8 / 255"),
         ("trades", {"normalize": "cifar10"}, "takes no normalize: the normalisation belongs into the model"),
         ("trades", {"track": "wci"}, "takes no track"),
         ("trades", {"batch_size": 50}, "there are only 40 training images"),

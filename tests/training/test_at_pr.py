@@ -206,7 +206,7 @@ def test_the_kept_gradient_is_that_of_the_last_step_of_the_last_walk(monkeypatch
 
 
 def test_a_radius_below_zero_is_refused():
-    message = r"eps_spread of training method 'at-pr' is 25.5 and eps is 12.75\..* --eps-spread 12.75 or less"
+    message = r"eps_spread of training method 'at-pr' is 25.5/255 and eps is 12.75/255"
     with pytest.raises(RbError, match=message):
         METHODS.build("at-pr", eps=0.05, eps_spread=0.1)
 

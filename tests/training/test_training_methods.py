@@ -473,6 +473,6 @@ def test_what_no_method_can_do_is_said():
         METHODS.build("evar", q=2.0)
     with pytest.raises(RbError, match=r"steps_min of training method 'at-pr' is 9 and steps_max is 3\."):
         METHODS.build("at-pr", steps_min=9, steps_max=3)
-    message = r"step_min of training method 'at-pr' is 8 and step_max is 4\..* --step-min or --step-max\."
+    message = r"step_min of training method 'at-pr' is 8/255 and step_max is 4/255\..* change one of them\."
     with pytest.raises(RbError, match=message):
         METHODS.build("at-pr", step_min=8 / 255)

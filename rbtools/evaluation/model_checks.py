@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbtools import check_input
+from rbtools import check_input, datasets
 from rbtools.errors import optional
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import normalizations
@@ -48,7 +49,7 @@ def check_outputs(
     logits = _logits(model, images, data.about.classes)
     with optional():  # it may take batches of one size alone
         _logits(model, images[:1], data.about.classes)
-    accuracy, chance = int(logits.argmax(1).eq(labels).sum()) / len(labels), 1 / data.about.classes
+    accuracy, chance = _share(logits, labels), 1 / data.about.classes
     summary = {"n": len(ids), "acc": accuracy, "chance": chance}
     run.report.notify(_line(record, summary))
     warnings = _of_outputs(model, images, logits)
@@ -71,6 +72,38 @@ def check_outputs(
             f" {other}"
         )
     return {**summary, "warnings": warnings}
+
+
+class Warnings(NamedTuple):
+    """What looks wrong, a sentence each."""
+
+    warnings: list[str]
+
+
+def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> Warnings:
+    """What looks wrong in the outputs and the normalisation of a network in memory, in words of Python.
+
+    Images (N, C, H, W) are in [0, 1], labels (N,); the network is in eval mode. Raises what it raises.
+    """
+    _, classes = check_input.look(model, images[: check_input.PROBED], probabilities=True)
+    channels, height, width = images.shape[1:]
+    about = datasets.Description(
+        name="", shape=(channels, height, width), classes=classes, class_names=[], sizes={}
+    )
+    logits = _logits(model, images, classes)
+    texts = [f"The model looks wrong: {text}." for text in _of_outputs(model, images, logits)]
+    other = _other_normalisation(model, {}, SimpleNamespace(about=about), images, labels)  # type: ignore[arg-type]
+    if other is not None:
+        texts.append(
+            f"Its normalisation looks wrong: clean accuracy is {_share(logits, labels):.4f} on {len(labels)}"
+            f" images, and {other.right / other.n:.4f} with the normalisation '{other.shown}' as the first"
+            " layer of the model."
+        )
+    return Warnings(texts)
+
+
+def _share(logits: Tensor, labels: Tensor) -> float:
+    return int(logits.argmax(1).eq(labels).sum()) / len(labels)
 
 
 def report_checks(record: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], run: Run) -> None:
