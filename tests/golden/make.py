@@ -4,9 +4,9 @@
     python tests/golden/make.py show TEXT   print the numbers of the steps that contain the text
     python tests/golden/make.py write       write golden.json anew: the commit says why numbers changed
 
-A step of steps.txt is "[OUTPUT] [<INPUT]: TOOL ARGUMENTS". INPUT is an earlier OUTPUT, `erm` or `pgd` (a small
-cell network trained on digits, weights/*.safetensors), `both`, `small` (an untrained network and 200 digits) or
-`table` (results that are given). Keys of the store, seconds and the form of records are left out.
+A step of steps.txt is "[OUTPUT] [<INPUT]: TOOL ARGUMENTS". INPUT is an earlier OUTPUT, `erm` or `pgd` (a
+small cell network trained on digits, weights/*.safetensors), `both`, `small` (an untrained network and 200
+digits) or `table` (results that are given). Keys of the store, seconds and the form of records are left out.
 test_golden.py compares within `tolerance`.
 """
 
