@@ -73,12 +73,13 @@ def is_attack(parts: MetricName) -> bool:
 
 
 def heading(name: str) -> str:
-    """A metric as the heading of a column: `PR uniform, γ = 0.08`. Expressions and other names are unchanged."""
+    """A metric as the heading of a column: `PR uniform, γ = 0.08`. Other names and expressions stay."""
     parts = metric_name.parse(name)
     first = parts.prefixes[0] if parts.prefixes else ""
-    rest = heading(parts.rest().build()) if first in ("ge", *metric_name.SPLITS, *metric_name.OF_OTHERS) else ""
+    if first in ("ge", *metric_name.SPLITS, *metric_name.OF_OTHERS):
+        return f"{'GE' if first == 'ge' else f'{first}:'} {heading(parts.rest().build())}"
     if first:
-        return name if not rest else f"GE {rest}" if first == "ge" else f"{first}: {rest}"
+        return name
     if parts.over == "gamma" and parts.stem in _PROBABILISTIC:
         return f"{_PROBABILISTIC[parts.stem]} {parts.of}, γ = {radius(parts.number)}"
     if parts.over == "gamma":
