@@ -255,6 +255,8 @@ def chosen(text: str, records: Sequence[Record]) -> list[str]:
             else:
                 names[expr.compile(item).text] = None
         except RbError as wrong:
+            if isinstance(wrong, expr.MissingName):  # it may be a misspelt field
+                wrong = expr.MissingName(wrong.name, {**records[0], "metrics": dict.fromkeys(known)})
             raise UsageError(f"--metric: {wrong}") from None
     return list(names)
 
