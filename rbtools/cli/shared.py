@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -47,7 +47,17 @@ __all__ = [
 ]
 
 
-def with_preset(group: str, options: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+class _WithPreset(Protocol):
+    @property
+    def preset(self) -> str | None: ...
+
+
+_Options = TypeVar("_Options", bound=_WithPreset)
+
+
+def with_preset(
+    group: str, options: _Options, params: dict[str, Any]
+) -> tuple[_Options, dict[str, Any]]:
     """The settings of `options.preset`, with those of the command line over them. Raises UsageError for an
     unknown name."""
     if options.preset is None:
@@ -58,7 +68,8 @@ def with_preset(group: str, options: Any, params: dict[str, Any]) -> tuple[Any, 
         for name, value in preset.options.items()
         if source(name) is not ParameterSource.COMMANDLINE
     }
-    return dataclasses.replace(options, **fresh), {**preset.params, **params}
+    changed: _Options = dataclasses.replace(options, **fresh)  # type: ignore[type-var]
+    return changed, {**preset.params, **params}
 
 
 # The exit status of a command, or the work that gives it, which runs once click is done with the options.

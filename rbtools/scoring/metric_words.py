@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from rbtools.errors import RbError
 from rbtools.records import metric_name
+from rbtools.records.expr.tokens import tokenize
 from rbtools.records.metric_name import MetricName
 
 AXES = {
@@ -70,6 +72,20 @@ def attack(parts: MetricName) -> str:
 def is_attack(parts: MetricName) -> bool:
     """Whether it is a metric under an attack that is known by name."""
     return bool(parts.number) and (parts.stem in _ATTACKS or parts.stem.rstrip("0123456789") in _ATTACKS)
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric, or a mean or a difference of metrics, is a share of images or copies."""
+    try:
+        tokens = tokenize(name)
+    except RbError:
+        return metric_name.is_share(name)
+    of_names = [token.text for token in tokens if token.kind in ("name", "glob")]
+    functions = {"mean", "min", "max", "std", "union", "union.common", "class.min"} & {*of_names}
+    signs = {token.text for token in tokens if token.kind not in ("name", "glob", "end")}
+    names = [one for one in of_names if one not in functions]
+    of_globs = [re.sub(r"\*|\?|\[[^]]*\]", "1", one) for one in names]  # pgd20.* as pgd20.1
+    return bool(names) and all(map(metric_name.is_share, of_globs)) and signs <= {"(", ")", ",", "+", "-"}
 
 
 def heading(name: str) -> str:
