@@ -227,7 +227,7 @@ def _write_page(records: list[Record], output: str) -> None:
 def _rows_of(record: Record) -> Table:
     """A row for each headline of each part."""
     from rbtools.records import results
-    from rbtools.scoring import metric_words, table
+    from rbtools.scoring import table
 
     spreads = table.spreads_of(record)
     rows = []
@@ -238,7 +238,7 @@ def _rows_of(record: Record) -> Table:
             if n is not None:
                 n_cell = table.TableCell(" + ".join(map(str, n)) if isinstance(n, list) else n)
             value = table.TableCell(entry.get("value"), *spreads.get(metric, table.NO_SPREAD))
-            rows.append([table.TableCell(name), table.TableCell(metric_words.heading(metric)), value, n_cell])
+            rows.append([table.TableCell(name), table.TableCell(metric), value, n_cell])
         if "reason" in part:
             rows.append(
                 [table.TableCell(cell) for cell in (name, f"not measured: {part['reason']}", None, None)]

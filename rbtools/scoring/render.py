@@ -107,8 +107,8 @@ def heading(words: str, form: str) -> str:
 
 
 def caption(table: Table, form: str) -> str:
-    """The notes below a table: the meaning of ±, and the numbers of images of its columns. Nothing in CSV,
-    where a line below would be a row.
+    """The notes below a table: the meaning of ±, and the numbers of images of its columns, at a terminal
+    where they differ. Nothing in CSV, where a line below would be a row.
     """
     words = []
     cells = [cell for row in table.rows for cell in row]
@@ -118,7 +118,7 @@ def caption(table: Table, form: str) -> str:
         least, most = table.averaged or (0, 0)
         count = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
         words.append(f"± is the standard deviation over the {count}records that a row averages.")
-    if table.images:
+    if table.images and (form != "table" or len({str(counts) for counts in table.images.values()}) > 1):
         words.append(of_images(table))
     if form in ("csv", "csv-raw") or not words:
         return ""
