@@ -163,7 +163,7 @@ def test_a_heading_is_in_words_and_a_share_is_known(name: str, heading: str, sha
 
 
 def test_a_table_for_people() -> None:
-    paths = ("/home/u/a/model.pt", "/home/u/b/model.pt")
+    paths = ("/some/a/model.pt", "/some/b/model.pt")
     some = [
         record("net", acc=0.985) | {"checkpoint_file": path, "metrics": {"acc": 0.985, "cost": 25.126}}
         for path in paths
@@ -176,7 +176,7 @@ def test_a_table_for_people() -> None:
         r"| rank | name | dataset | checkpoint | Accuracy \[%\] | cost |",
         "| 1 | net | digits | Ours | 98.5 ± 1.0 | 25.1 |",
     ]
-    assert "/home/u/b/model.pt" in render.to_csv(plain_table) and "| b/model |" in render.to_markdown(shown)
+    assert "/some/b/model.pt" in render.to_csv(plain_table) and "| b/model |" in render.to_markdown(shown)
     assert render.caption(shown, "latex") == "% ± is half of the 95 % interval."
     with pytest.raises(UsageError, match=r"no column and no cell is 'pgd'"):
         check_labels([plain_table], ["pgd"])
