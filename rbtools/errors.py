@@ -248,7 +248,7 @@ def near(name: str, known: Iterable[str], *, not_for: Iterable[str] = ()) -> str
     if same is not None:
         close = [plain[same]]
     else:
-        ends = [word for word in plain if text.isidentifier() and word.endswith(f".{text}")]
+        ends = [word for word in plain if text.replace(".", "").isidentifier() and word.endswith(f".{text}")]
         synonym = text in _SAME  # no suggestion by spelling: a similar name means something else
         similar = [] if synonym else difflib.get_close_matches(text, plain, n=3, cutoff=0.5)
         close = [plain[word] for word in dict.fromkeys([*ends, *similar])][:3]

@@ -177,6 +177,14 @@ def preset(group: str, name: str) -> Any:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class CommandPreset:
+    """The settings of a paper: options of a command, as typed, and parameters of its methods."""
+
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
 def imported(target: str) -> Any:
     """The object that "module:attribute" names."""
     module, _, attribute = target.partition(":")

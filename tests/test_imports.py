@@ -66,7 +66,7 @@ TABLE: dict[str, set[str]] = {
     "certification": {"probabilistic", "rng"},
     "training": {"attacks", "certification", "corruptions", "rng"},
     "measures": {"rng", "attacks"},
-    "scoring": {"records"},
+    "scoring": {"records", "probabilistic"},
     "store": {"records"},
     "datasets": {"store"},
     "execution": {"records", "store"},

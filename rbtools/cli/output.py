@@ -97,9 +97,9 @@ class RecordWriter:
         return self._handle is not None and os.isatty(self._handle)
 
     def width(self) -> int:
-        """Columns of the terminal that records go to; without one, $COLUMNS or 200."""
+        """Columns of the terminal that records go to, at most 120; without one, $COLUMNS or 200."""
         if self.is_terminal() and self._handle is not None:
-            return os.get_terminal_size(self._handle).columns or 80
+            return min(os.get_terminal_size(self._handle).columns or 80, 120)
         columns = os.environ.get("COLUMNS", "")
         return int(columns) if columns.isdecimal() and int(columns) > 0 else 200
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -23,6 +24,9 @@ from rbtools.scoring import bootstrap, per_class, rank_order, ranking, render, t
 Record = dict[str, Any]
 
 
+_FOR_PEOPLE = ("table", "md", "latex")
+
+
 @dataclass(frozen=True)
 class RankOptions:
     """The options of a ranking, parsed."""
@@ -40,6 +44,7 @@ class RankOptions:
     seed: int
     paired: str | None = None
     per_class: str | None = None
+    style: table.Style = table.PLAIN
 
     @property
     def merges(self) -> bool:
@@ -89,6 +94,11 @@ def write(
     per_image: of --ci.
     """
     form = form or ("table" if output.is_terminal() else "jsonl")
+    if form not in _FOR_PEOPLE and choice.style != table.PLAIN:
+        raise UsageError(
+            f"--percent, --digits, --plus-minus and --label are for tables that people read, and {form} keeps"
+            " numbers and names. Leave them out, or add --format table, md or latex."
+        )
     marks = _marks(result, choice, screen, per_image)
     top = choice.top
     groups = [list(zip(*pair, strict=True))[:top] for pair in zip(result.groups, marks, strict=True)]
@@ -167,7 +177,8 @@ def _write_table(
     )
     metrics = [key, *(name for name in every_metric if name in [one.title for one in built.headings])]
     _warn_of_n(metrics, records, screen)
-    _render(built, key, form, output, screen)
+    table.check_labels([built], choice.style.labels)
+    _render(table.styled(built, choice.style), key, form, output)
 
 
 def _warn_of_n(metrics: Sequence[str], records: Sequence[Record], screen: Terminal) -> None:
@@ -211,23 +222,22 @@ def _write_pivot(
     _warn_of_n(wanted, every, screen)
     if form in ("csv", "csv-raw"):
         built = table.pivot(every, [*choice.within, *choice.pivot], wanted)
-        _render(built, wanted[0], form, output, screen)
+        _render(built, wanted[0], form, output)
         return
-    for number, group in enumerate(groups):
-        records = [entry.record for entry in group]
-        built = table.with_best(table.pivot(records, choice.pivot, wanted), wanted)
+    tables = [table.pivot([entry.record for entry in group], choice.pivot, wanted) for group in groups]
+    table.check_labels(tables, choice.style.labels)
+    for number, (group, plain) in enumerate(zip(groups, tables, strict=True)):
+        built = table.with_best(table.styled(plain, choice.style), wanted)
         if number:
             output.line(b"")
         if choice.within and group:
             values = group[0].record["aggregated"]["group"]
             title = ", ".join(f"{name}: {values[name]}" for name in choice.within)
             output.line(render.heading(title, form).encode())
-        _render(built, wanted[0], form, output, screen, len(choice.pivot))
+        _render(built, wanted[0], form, output, len(choice.pivot))
 
 
-def _render(
-    built: table.Table, key: str, form: str, output: RecordWriter, screen: Terminal, fixed: int = 2
-) -> None:
+def _render(built: table.Table, key: str, form: str, output: RecordWriter, fixed: int = 2) -> None:
     if form == "table":
         from rbtools.cli.tables import draw
 
@@ -235,8 +245,8 @@ def _render(
     else:
         text = render.RENDERERS[form](built)
     caption = render.caption(built, form)
-    if form == "csv" and built.images:
-        screen.warn(f"the columns are of different numbers of images: {render.of_images(built)}")
+    if form == "table" and caption:
+        caption = "\n" + textwrap.fill(caption.strip(), output.width(), break_on_hyphens=False)
     output.line("\n".join(filter(None, [text.rstrip("\n"), caption])).encode())
 
 
@@ -255,6 +265,8 @@ def chosen(text: str, records: Sequence[Record]) -> list[str]:
             else:
                 names[expr.compile(item).text] = None
         except RbError as wrong:
+            if isinstance(wrong, expr.MissingName):  # it may be a misspelt field
+                wrong = expr.MissingName(wrong.name, {**records[0], "metrics": dict.fromkeys(known)})
             raise UsageError(f"--metric: {wrong}") from None
     return list(names)
 

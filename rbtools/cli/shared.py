@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import click
+from click.core import ParameterSource
+
+from rbtools import registry
 from rbtools.cli import streams
 from rbtools.cli.build_context import CommandContext
 from rbtools.cli.click_commands import command, group
@@ -38,7 +43,33 @@ __all__ = [
     "group",
     "opened_output",
     "read_all",
+    "with_preset",
 ]
+
+
+class _WithPreset(Protocol):
+    @property
+    def preset(self) -> str | None: ...
+
+
+_Options = TypeVar("_Options", bound=_WithPreset)
+
+
+def with_preset(
+    group: str, options: _Options, params: dict[str, Any]
+) -> tuple[_Options, dict[str, Any]]:
+    """The settings of `options.preset`, with those of the command line over them. Raises UsageError for an
+    unknown name."""
+    if options.preset is None:
+        return options, params
+    preset, source = registry.preset(group, options.preset), click.get_current_context().get_parameter_source
+    fresh = {
+        name: value
+        for name, value in preset.options.items()
+        if source(name) is not ParameterSource.COMMANDLINE
+    }
+    changed: _Options = dataclasses.replace(options, **fresh)  # type: ignore[type-var]
+    return changed, {**preset.params, **params}
 
 
 # The exit status of a command, or the work that gives it, which runs once click is done with the options.

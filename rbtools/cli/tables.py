@@ -61,7 +61,7 @@ def _column(built: table.Table, place: int, *, measured: bool) -> _DrawnColumn:
     texts = [text or heading.missing for text in texts]
     if not heading.numeric:
         texts = [_shortened(text) for text in texts]
-    title = _broken(heading.title, _widest(texts))
+    title = _broken(heading.shown, _widest(texts))
     width = _widest([*texts, *title.split("\n")])
     return _DrawnColumn(title, heading.numeric, texts, width, [cell.best for cell in cells])
 
@@ -200,11 +200,11 @@ def _model_row(
     name: str, value: object, entry: Mapping[str, Any], spread: table.Spread
 ) -> list[table.TableCell]:
     number = value if is_number(value) else str(value)
-    n, split = entry.get("n"), entry.get("split")
+    split = entry.get("split")
     return [
         table.TableCell(name),
         table.TableCell(number, *spread),
-        table.TableCell(n if isinstance(n, int) else None),
+        table.TableCell(table.sides(spread.n)),
         table.TableCell(None if split is None else str(split)),
     ]
 

@@ -13,7 +13,7 @@ from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Sink, counted, form_option, names, where_option
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, parse_again
-from rbtools.scoring import correlate, render, table
+from rbtools.scoring import correlate, metric_words, render, table
 from rbtools.scoring.groups import fields
 from rbtools.scoring.join import JoinedSets
 from rbtools.scoring.ranking import averaged
@@ -235,6 +235,9 @@ def _write(matrix: correlate.Matrix, form: str | None, drawn: tuple[int, int], o
         interval: Any = line.get("ci95")
         rows[line["row"]].append(table.TableCell(line["value"], tuple(interval) if interval else None))
     built = table.Table(headings, list(rows.values()), [])
+    if not form.startswith("csv"):
+        words = {name: metric_words.heading(name) for name in (*matrix.rows, *matrix.cols)}
+        built = table.styled(built, table.Style(labels=words))
     if form == "table":
         from rbtools.cli.tables import draw
 

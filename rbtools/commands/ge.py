@@ -126,6 +126,7 @@ def pr(
     over all images, which PRBench publishes: its code takes the first 1,000 images of each split (--n
     0-999).
     """
+    options, params = shared.with_preset("pr-presets", options, params)
     first, *more = options.tasks(params)
     status = _ge(source, work, first, n_train, *more)
     options.say_undecided(work)

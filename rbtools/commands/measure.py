@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-from click.core import ParameterSource
-
-from rbtools import parse_units, registry
+from rbtools import parse_units
 from rbtools.cli import options, shared
 from rbtools.measures import MEASURES
 from rbtools.registry import gathered, param
@@ -108,8 +104,7 @@ def _request(
     """The request that these options make. Raises UsageError."""
     from rbtools.jobs.measurement import MeasureRequest, perturbing
 
-    if options.preset is not None:
-        options, params = _preset(options, params)
+    options, params = shared.with_preset("measure-presets", options, params)
     norm = options.attack_norm
     distances = parse_units.distances(options.eps, "l2" if norm == "sphere" else norm, warn)
     step = parse_units.distance(options.step_size, "--step-size", warn)
@@ -124,18 +119,6 @@ def _request(
         init_seed=options.init_seed,
         batchnorm=options.batchnorm,
     )
-
-
-def _preset(options: MeasureOptions, params: dict[str, Any]) -> tuple[MeasureOptions, dict[str, Any]]:
-    """The preset's settings, with the options of the command line over them."""
-    preset = registry.preset("measure-presets", str(options.preset))
-    context = click.get_current_context()
-    fresh = {
-        name: value
-        for name, value in preset.options.items()
-        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE
-    }
-    return dataclasses.replace(options, **fresh), {**preset.params, **params}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from rbtools.errors import UsageError
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.records import expr
-from rbtools.registry import param
+from rbtools.registry import gathered, param
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 class PROptions:
     """The options of probabilistic robustness, as typed."""
 
+    preset: str | None = param(
+        None, "The settings of a paper: " + ", ".join(gathered("pr-presets")) + ".", metavar="NAME"
+    )
     denominator: str = param(
         "correct",
         "Count images classified correctly without noise (pr.NOISE.GAMMA, PRBench), or all"
@@ -192,9 +195,9 @@ def main(
     Adds PR_D(gamma), the mean share of noisy copies that are classified correctly (pr.NOISE.GAMMA), and
     ProbAcc(rho, gamma), the share of images of which at most a share rho of the copies is misclassified
     (probacc.NOISE.GAMMA.RHO). Both count images that are classified correctly without noise; over all images
-    (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO. PRBench's code: --gamma
-    0.03,0.08,0.1,0.12 --truncate --passes above. Copies are classified in lower precision where that is
-    faster, and again in float32 when near a tie.
+    (--denominator all) they are pr-all.NOISE.GAMMA and probacc-all.NOISE.GAMMA.RHO. --preset prbench-code is
+    PRBench's code: --gamma 0.03,0.08,0.1,0.12 --truncate --passes above. Copies are classified in lower
+    precision where that is faster, and again in float32 when near a tie.
 
     Images are the sampling unit of intervals, which are for the source that they are drawn from. ProbAcc is a
     plug-in estimate: with few copies it is biased, since an image whose PR is near 1 - rho passes by chance.
@@ -209,6 +212,7 @@ def main(
     \b
     Examples:
       rb-pr --gamma 8/255,0.08 --rho 0.05 --samples 50 trained.jsonl
+      rb-pr --preset prbench-code --samples 20 --n 20 trained.jsonl
       rb-pr --gamma 0:0.15:31 --noise uniform,gaussian --samples 10 --n 20 trained.jsonl
       rb-pr --sampling adaptive --gamma 0.08 --rho 0.01 --samples 10000 --n 20 trained.jsonl
       rb-pr --sampling rare:runs=2 --gamma 0.15 --n 2 trained.jsonl
@@ -216,6 +220,7 @@ def main(
     """
     from rbtools.jobs import EvaluateAllJob, EvaluateJob
 
+    options, params = shared.with_preset("pr-presets", options, params)
     tasks = options.tasks(params)
     job = EvaluateJob(tasks[0], work.run) if len(tasks) == 1 else EvaluateAllJob(tasks, work.run)
     status = shared.done(shared.filter_models(source, work, job))

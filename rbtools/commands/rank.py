@@ -29,7 +29,7 @@ from rbtools.errors import UsageError
 from rbtools.jobs.earlier_outcomes import ImageOutcomes
 from rbtools.records import dumps, metric_name, parse_again
 from rbtools.registry import param
-from rbtools.scoring import assertions, merge, rank_order, same_model, union
+from rbtools.scoring import assertions, merge, rank_order, same_model, table, union
 from rbtools.scoring.groups import Grouping
 from rbtools.scoring.ranking import (
     Latest,
@@ -65,8 +65,8 @@ _point_option = click.option(
 def _refused_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Former options of table layouts, hidden: each is an error that names its replacement."""
     instead = "The cells of --format csv, or a line of jq on --format jsonl, make any table."
-    for name in ("--percent", "--digits", "--label", "--hide", "--bold-within"):
-        options.gone(name, instead, is_flag=name == "--percent")(function)
+    for name in ("--hide", "--bold-within"):
+        options.gone(name, instead)(function)
     return function
 
 
@@ -121,6 +121,19 @@ class RankingOptions:
         "Columns of the table: names, globs and expressions.",
         metavar="LIST",
         flags=("--metric", "--metrics"),
+    )
+    percent: bool = param(False, "Show shares of images in percent, in a table.", flags=("--percent",))
+    digits: int | None = param(
+        None, "Decimals in a table.  [default: 4 for shares, 2 in percent]", bounds="[0, 15]", metavar="N"
+    )
+    plus_minus: bool = param(
+        False, "Show an interval as its half length: 0.53 ± 0.01.", flags=("--plus-minus",)
+    )
+    labels: tuple[str, ...] = param(
+        (),
+        "TEXT in place of a column's name or of a cell, such as a path: pgd20.8=PGD. Once for each.",
+        metavar="NAME=TEXT",
+        flags=("--label",),
     )
     paired: str | None = param(
         None,
@@ -365,7 +378,16 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
         seed=options.seed,
         paired=options.paired,
         per_class=options.per_class,
+        style=_style(options),
     )
+
+
+def _style(options: RankingOptions) -> table.Style:
+    pairs = [text.partition("=") for text in options.labels]
+    if wrong := [name + sign for name, sign, text in pairs if not (name.strip() and text.strip())]:
+        raise UsageError(f"--label is '{wrong[0]}'. Expected NAME=TEXT, such as pgd20.8=PGD-20.")
+    labels = {name.strip(): text.strip() for name, _, text in pairs}
+    return table.Style(options.percent, options.digits, options.plus_minus, labels)
 
 
 def _ranking(

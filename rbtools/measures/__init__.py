@@ -6,10 +6,6 @@ and, where it requests them, adversarial images. It returns named numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from rbtools.registry import Registry
 
 MEASURES = Registry(
@@ -34,11 +30,3 @@ MEASURES = Registry(
     apart=("bound",),  # not part of "all": it needs the name of a paper and the inputs of its theorems
     group="measures",
 )
-
-
-@dataclass(frozen=True)
-class MeasurePreset:
-    """The settings of a paper: options of `rb-measure`, as typed, and parameters of measures."""
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    params: Mapping[str, Any] = field(default_factory=dict)

@@ -186,7 +186,8 @@ def _results(record: Record) -> tuple[str, str]:
 def _said(field: str, entry: Mapping[str, Any]) -> str:
     value = entry[field]
     if field == "eps" and is_number(value):
-        return eps_in_words(value, str(entry.get("norm", "linf")))
+        ball = metric_name.parse(str(entry.get("metric"))).ball  # entries of cw-l2 may have no norm
+        return eps_in_words(value, str(entry.get("norm", "linf")) if ball == "linf" else ball)
     return _figure(value)
 
 

@@ -9,6 +9,7 @@ from rbtools.attacks import ATTACKS
 from rbtools.measures import MEASURES
 from rbtools.records import metric_name
 from rbtools.records.results import is_number
+from rbtools.scoring import metric_words
 
 Record = Mapping[str, Any]
 
@@ -40,11 +41,8 @@ _GROUP_OF = {
     "macs": "cost",
     "flops": "cost",
 }
-_PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
-_PROB_ACC = {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
 # Names of this package's attacks, and of those that published results have besides.
 _ATTACKS = {*ATTACKS, "kl-pgd", "apgd", "adv", "autoattack", "boundary"}
-_FIXED = {"acc": "clean", "seconds_per_epoch": "seconds per epoch"}
 ARCH_COUNTS = {"arch.params": "parameters", "arch.macs": "multiply-adds"}
 
 
@@ -86,7 +84,7 @@ def columns(records: Sequence[Record]) -> list[PageColumn]:
 
 
 def _column(name: str, attacked: bool) -> PageColumn:
-    title = ARCH_COUNTS.get(name) or label(name)
+    title = ARCH_COUNTS.get(name) or metric_words.heading(name)
     return PageColumn(name, title, _group(name, attacked), metric_name.higher_is_better(name))
 
 
@@ -122,37 +120,6 @@ def _count(record: Record, name: str) -> Any:
     return (record.get("arch") or {}).get(name.removeprefix("arch."))
 
 
-def label(name: str) -> str:
-    """A heading: `PR uniform, γ 0.08` for pr.uniform.0.08, `pgd20, ε 8` for pgd20.8."""
-    parts = metric_name.parse(name)
-    return _label(parts) if parts.split == "test" else f"{parts.split}: {_label(parts.rest())}"
-
-
-def _label(parts: metric_name.MetricName) -> str:
-    if parts.is_ge:
-        return f"GE {_label(parts.rest())}"
-    name = parts.build()
-    if parts.prefixes:
-        return name
-    if parts.over == "gamma" and parts.stem in _PROBABILISTIC:
-        return f"{_PROBABILISTIC[parts.stem]} {parts.of}, γ {_radius(parts.number)}"
-    if parts.over == "gamma":
-        return f"{_PROB_ACC[parts.stem]} {parts.of}, γ {_radius(parts.number)}, ρ {parts.rho}"
-    if parts.stem == "corrupt":
-        words = f"{parts.of} {parts.suffix}".replace("_", " ").replace(".", " ")
-        return f"{words.strip()} {parts.number}".strip() or name
-    if parts.number and _is_attack(parts.stem):
-        attack = [parts.stem, *(["L2"] if parts.norm else []), *filter(None, [parts.suffix])]
-        return f"{' '.join(attack)}, ε {parts.number}"
-    return _FIXED.get(name, name)
-
-
-def _radius(text: str) -> str:
-    """A radius as intended: 0.0313725 is a fraction of 255, 0.08 is not."""
-    of255 = float(text) * 255
-    return f"{of255:.0f}/255" if len(text) > 6 and abs(of255 - round(of255)) < 1e-3 else text
-
-
 def _family(name: str) -> str:
     parts = metric_name.parse(name)
     return parts._replace(number=parts.number and "#", rho=parts.rho and "#").build()
@@ -170,15 +137,15 @@ def curves(names: Iterable[str]) -> list[Curve]:
         parts = metric_name.parse(name)
         if parts.prefixes:
             continue
-        title = _label(parts)
-        if parts.over == "gamma" and parts.stem in _PROBABILISTIC:
+        title = metric_words.heading(name)
+        if parts.over == "gamma" and not parts.rho:
             order = 3 if parts.stem == "pfail" else 0
             key = (order, f"{title.rpartition(', γ')[0]} over γ", "radius γ")
         elif parts.over == "gamma":
             key = (1, f"{title.partition(', ρ')[0]} over ρ", "tolerated failure rate ρ")
         elif parts.number and _is_attack(parts.stem):
-            unit = "L2 distance ε" if parts.norm else "distance ε in 1/255"
-            key = (2, f"{title.rpartition(', ε')[0]} over ε", unit)
+            over = metric_words.AXES[metric_words.axis_of(parts)]
+            key = (2, f"{title.rpartition(', ε')[0] or parts.family} over ε", over)
         else:
             continue
         families.setdefault(key, []).append((float(parts.rho or parts.number), name))

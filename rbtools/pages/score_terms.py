@@ -10,6 +10,7 @@ from rbtools.errors import RbError
 from rbtools.pages import page_columns as board
 from rbtools.records import expr, metric_name
 from rbtools.records.results import is_number
+from rbtools.scoring import metric_words
 
 Record = Mapping[str, Any]
 Pair = tuple[float, float]
@@ -40,7 +41,7 @@ class PageTerm:
         which = [different.index(name) for name in names]
         return {
             **plain,
-            "title": board.label(self.metric),
+            "title": metric_words.heading(self.metric),
             "own": metric_name.higher_is_better(self.metric),
             "values": values,
             "lows": [pair and pair[0] for pair in pairs],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rbtools.attacks.presets import PresetAttack
-from rbtools.measures import MeasurePreset
+from rbtools.registry import CommandPreset
 from rbtools.scoring.plan import ScorePreset, TermSpec
 
 
@@ -55,21 +55,32 @@ ATTACKS: dict[str, tuple[PresetAttack, ...]] = {
     "rice2020": (PresetAttack("pgd", _of255(8), {"steps": 10, "step_size": _STEP, **_LAST}),),
 }
 
-MEASURES: dict[str, MeasurePreset] = {
+MEASURES: dict[str, CommandPreset] = {
     # Jung et al. 2023: means over 10 batches of 256, train and test, fresh and trained networks; the largest
     # eigenvalue by PyHessian's power iteration, of the Hessian of the weights.
-    "jung2023": MeasurePreset(
+    "jung2023": CommandPreset(
         {"batches": 10, "batch_size": 256, "split": "train,test", "on": "both"},
         {"projections": 1, "wrt": "weight", "solver": "power", "iterations": 100, "tolerance": 1e-3},
     ),
     # NAS-RobBench-201: 50 training images at initialisation, at 3/255 and 8/255 by FGSM and PGD.
-    "nasrobbench201": MeasurePreset(
+    "nasrobbench201": CommandPreset(
         {"batches": 1, "batch_size": 50, "split": "train", "on": "init", "eps": "3,8", "attack": "fgsm,pgd"},
         {"kernel": "twice", "logits": "sum"},
     ),
     # The Weight-Curvature Index attacks as Rice et al. 2020: PGD-10 with steps of 2/255 at 8/255.
-    "rice2020": MeasurePreset(
+    "rice2020": CommandPreset(
         {"split": "train", "on": "trained", "eps": "8", "attack": "pgd", "attack_steps": 10, "step_size": "2"}
+    ),
+}
+
+
+_PRBENCH_RATES = {"rho": "0.1,0.05,0.01", "samples": 100}
+NOISES: dict[str, CommandPreset] = {
+    # PRBench section 4; on MNIST its radii are .3, .35, .4 and .45.
+    "prbench": CommandPreset({"gamma": "8/255,0.08,0.1,0.12", "passes": "at-least", **_PRBENCH_RATES}),
+    # Its code (wellzline/PRBenchmark, evaluate.py).
+    "prbench-code": CommandPreset(
+        {"gamma": "0.03,0.08,0.1,0.12", "passes": "above", **_PRBENCH_RATES}, {"truncate": True}
     ),
 }
 

@@ -10,6 +10,7 @@ from rbtools.errors import RbError
 from rbtools.lazy import np
 from rbtools.plots import details, layout, style, words
 from rbtools.plots.base import Drawing, Painted, Record, Scoring
+from rbtools.records import metric_name
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -79,7 +80,13 @@ class Confidence(Drawing):
                 f"None of {', '.join(by_metric)} has a distance or a severity. Draw them with --view class."
             )
         _refuse_many(list(families))
-        grid = layout.grid(figure, len(families), least=1.25 if self.width < 4 else 1.9, share="all")
+        over = [words.AXES[words.axis_of(metric_name.parse(names[0][1]))] for names in families.values()]
+        grid = layout.grid(
+            figure,
+            len(families),
+            least=1.25 if self.width < 4 else 1.9,
+            share="all" if len(set(over)) == 1 else "y",
+        )
         entries: list[tuple[Artist, str]] = []
         places = _places({0.0, *(value for names in families.values() for value, _ in names)})
         for axes, (family, names) in zip(grid.axes, families.items(), strict=True):
@@ -93,26 +100,22 @@ class Confidence(Drawing):
             if self.view != "prediction":
                 axes.set_ylim(0, 1.03)
         each = max(1.35, min(2.6, 0.62 * grid.width))
-        over = dict.fromkeys(
-            words.AXES[words.axis_of(parts)]
-            for name in by_metric
-            if (parts := words.with_number(name)) is not None
-        )
         count = max(map(len, by_metric.values()))
         of = f" of images of class {self.image_class}" if self.view == "label" else ""
         if self.view == "prediction":
             return Painted(
-                f"Confidence, {words.counted(count)}; beside each point {'; '.join(over)}",
+                f"Confidence, {words.counted(count)}; beside each point {'; '.join(dict.fromkeys(over))}",
                 grid.rows * (each + 0.42),
                 entries,
                 "mean largest probability where correct",
                 "mean largest probability where wrong",
             )
+        below, higher = layout.name_below(grid, over)
         return Painted(
             f"Confidence{of}, {words.counted(count)}",
-            grid.rows * (each + 0.42),
+            grid.rows * (each + 0.42 + higher),
             entries,
-            "; ".join(over),
+            below,
             "mean probability" if self.view == "label" else "mean largest probability",
         )
 

@@ -25,7 +25,6 @@ MOST_PANELS = 20
 _BANDS = 6  # the most records whose intervals are drawn
 _MARKED = 12  # the most points of a line with markers
 _TRACED = 200  # the most records with a grey line each
-_L2 = ("cw-l2", "ddn")  # attacks in L2 whose metric names have no norm
 _DEFAULT = {"gamma": "pr.*", "rho": "probacc.*", "eps": "*", "severity": "corrupt.*"}
 _MAKERS = {
     "gamma": "rb-pr --gamma 0:0.15:31",
@@ -137,11 +136,11 @@ class CurvesPlot(Drawing):
                     axes.set_xlim(round(low) - 0.5, round(low) + 0.5)
                 layout.whole_numbers(axes.xaxis)
         each = max(1.35, min(2.6, 0.62 * grid.width))
+        below, higher = layout.name_below(grid, [self._axis(panel) for panel in panels])
         title = words.titled(words.counted(len(lines.places)), records)
         legend = [(handle, name) for name, handle in entries.items()]
-        return Painted(
-            title, grid.rows * (each + 0.42), legend, self._axis(panels), self._label(records, self.metric)
-        )
+        height = grid.rows * (each + 0.42 + higher)
+        return Painted(title, height, legend, below, self._label(records, self.metric))
 
     def _panels(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Panel]:
         """The panels of these metrics, grouped by facet, facets in order of first occurrence."""
@@ -191,15 +190,16 @@ class CurvesPlot(Drawing):
         """
         if self.over == "epoch":
             return "none"
+        if len({self._axis(panel) for panel in panels}) > 1:  # distances in other norms
+            return "y"
         places = [[point.x for line in panel.lines.values() for point in line] for panel in panels]
         whole = max(map(max, places)) - min(map(min, places))
         return "all" if all(max(panel) - min(panel) >= whole / 2 for panel in places) else "y"
 
-    def _axis(self, panels: Sequence[Panel]) -> str:
-        norms = {next((norm for norm in ("l1", "l2") if f".{norm}" in panel.title), "") for panel in panels}
-        norms = {"l2"} if all("cert.smooth" in panel.title for panel in panels) else norms
-        same = self.over == "eps" and len(norms) == 1
-        return words.AXES[f"eps{norms.pop()[1:]}" if same else self.over]
+    def _axis(self, panel: Panel) -> str:
+        """The quantity along a panel's axis, whose unit follows the norm."""
+        parts = metric_name.parse(f"{panel.quantity}.1")
+        return words.AXES[words.axis_of(parts) if self.over == "eps" else self.over]
 
     def _label(self, records: Sequence[Record], metric: str | None) -> str:
         if self.over == "epoch":
@@ -361,7 +361,7 @@ def _ball(title: str) -> tuple[str, tuple[str, str]]:
     parts = metric_name.parse(f"{title}.1")
     first = parts.stem.split(".")[0]
     kind = "other" if parts.of or parts.is_ge else "cert" if first == "cert" else "attack"
-    return kind, (parts.split, parts.norm or ("l2" if parts.stem in _L2 else "linf"))
+    return kind, (parts.split, parts.ball)
 
 
 def _unknown(axes: Axes, panel: Panel, lines: Lines) -> dict[str, Artist]:

@@ -252,6 +252,19 @@ def grid(figure: Figure, count: int, *, least: float, side: float = 0.65, share:
     return Grid(panels[:count], rows, columns, room / columns)
 
 
+def name_below(grid: Grid, labels: Sequence[str]) -> tuple[str, float]:
+    """Label the horizontal axis of each panel where they differ, as distances in other norms do.
+
+    Returns the label that all have, else an empty one, and the height in inches that each row needs more.
+    """
+    if len(set(labels)) == 1:
+        return labels[0], 0.0
+    lines = [wrapped(text, grid.width - 0.1, style.SMALL) for text in labels]
+    for axes, text in zip(grid.axes, lines, strict=True):
+        axes.set_xlabel("\n".join(text), fontsize=style.SMALL, labelpad=1)
+    return "", max(map(len, lines)) * line_height(style.SMALL)
+
+
 class Label(NamedTuple):
     """A name that is placed once the figure has its size."""
 

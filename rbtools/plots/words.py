@@ -8,6 +8,9 @@ from typing import Any
 
 from rbtools.records import metric_name
 from rbtools.records.results import short_dataset
+from rbtools.scoring.metric_words import AXES as AXES
+from rbtools.scoring.metric_words import BALLS, attack, distance, radius
+from rbtools.scoring.metric_words import axis_of as axis_of
 
 Record = dict[str, Any]
 ELLIPSIS = "…"
@@ -26,17 +29,6 @@ _FIXED = {
     "arch.macs": "multiply-adds",
     "wci": "weight-curvature index",
 }
-AXES = {
-    "eps": "ε [1/255]",
-    "eps1": "ε in L1, on pixels in [0, 1]",
-    "eps2": "ε in L2, on pixels in [0, 1]",
-    "severity": "severity",
-    "gamma": "noise radius γ, on pixels in [0, 1]",
-    "rho": "tolerated failure rate ρ",
-    "epoch": "epoch",
-}
-
-
 _SPLITS = {"train": "training images", "valid": "validation", "val": "validation"}
 
 
@@ -44,12 +36,6 @@ def with_number(name: str) -> metric_name.MetricName | None:
     """The parts of a metric that has a distance, severity or radius; None for others, and for measures."""
     parts = metric_name.parse(name)
     return parts if parts.over and {"ge", *_SPLITS}.issuperset(parts.prefixes) else None
-
-
-def axis_of(parts: metric_name.MetricName) -> str:
-    """The key in AXES of the quantity of the metric's number."""
-    norm = "l2" if parts.stem == "cert.smooth" else parts.norm
-    return f"eps{norm[1:]}" if norm else parts.over
 
 
 def describe(name: str) -> str:
@@ -68,23 +54,17 @@ def describe(name: str) -> str:
 
 def _described(parts: metric_name.MetricName) -> str:
     if parts.rho:
-        return f"ProbAcc, {parts.of} noise, γ = {_radius(parts.number)}, ρ = {parts.rho}"
+        return f"ProbAcc, {parts.of} noise, γ = {radius(parts.number)}, ρ = {parts.rho}"
     if parts.over == "gamma":
         quantity = "PR" if parts.stem == "pr" else "failure probability"
-        return f"{quantity}, {parts.of} noise, γ = {_radius(parts.number)}"
+        return f"{quantity}, {parts.of} noise, γ = {radius(parts.number)}"
     if parts.over == "severity":
         return f"accuracy under {parts.of.replace('_', ' ')}, severity {parts.number}"
-    unit = "/255" if axis_of(parts) == "eps" else ""
     if parts.stem == "cert.smooth":
-        return f"certified accuracy after smoothing, σ = {parts.of}, ε = {parts.number}"
+        return f"certified accuracy after smoothing, σ = {parts.of}, {distance(parts)}"
     if parts.stem.split(".")[0] == "cert":
-        return f"certified accuracy, ε = {parts.number}{unit}"
-    return f"accuracy under {parts._replace(norm='').family}, ε = {parts.number}{unit}"
-
-
-def _radius(text: str) -> str:
-    """A radius; 8/255 is known by that name."""
-    return "8/255" if text == "0.0313725" else text
+        return f"certified accuracy{BALLS[parts.ball]}, {distance(parts)}"
+    return f"accuracy under {attack(parts)}, {distance(parts)}"
 
 
 def setting(name: str) -> str:

@@ -23,13 +23,14 @@ LOWER_FAMILIES = frozenset(
     ("ge", "wci", "jacobian", "hessian", "sharpness", "nu", "params", "macs", "flops", "pfail")
 )
 _LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
+_IN_L2 = ("cw-l2", "ddn", "cert.smooth")  # whose names have no norm
 # Prefixes of accuracies on the examples of another model (transfer) or of the network without its stages.
 OF_OTHERS = frozenset(("transfer", "oblivious"))
 _OVER = {"correct": "", "all": "-all"}  # which images a probabilistic metric is over
 FORMS = (".majority", ".every")  # of an accuracy under draws of a randomised model, besides the mean
 _SUMMARY = r"(?:mean|median|min|max|sum)\((.*)\)"
-# The heading of a narrow column is broken before numbers (such as 0.05) and words.
-_PIECE = r"\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
+# The heading of a narrow column is broken before numbers (such as 0.05), words and values (ε = 8/255).
+_PIECE = r"[εγρσ] = [^ ]+ ?|\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
 
 
 class MetricName(NamedTuple):
@@ -77,6 +78,13 @@ class MetricName(NamedTuple):
         if self.stem == "corrupt":
             return "severity"
         return "gamma" if self.of and self.stem != "cert.smooth" else "eps"
+
+    @property
+    def ball(self) -> Literal["linf", "l1", "l2"]:
+        """The norm of a distance: L-infinity's are in 1/255, others on pixels in [0, 1]."""
+        if self.norm in ("l1", "l2"):
+            return self.norm  # type: ignore[return-value]
+        return "l2" if self.stem in _IN_L2 else "linf"
 
     @property
     def is_ge(self) -> bool:

@@ -14,6 +14,7 @@ from xml.sax.saxutils import quoteattr
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results, schema
 from rbtools.records.expr.tokens import tokenize
+from rbtools.scoring import means
 
 REFERENCE = "reference"  # on the right of a condition: the value of the reference of --paired
 _HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
@@ -63,12 +64,14 @@ class Assertion:
         entry = results.last_entry(record, name)
         intervals = (ends for field, ends in entry.items() if schema.is_interval(field))
         ends = next((ends for ends in intervals if isinstance(ends, list) and len(ends) == 2), None)
+        mean = means.interval(record, self.value) if ends is None else None
+        ends = [*mean] if mean else ends
         if ends is None:
             return (
                 f"{self.text} cannot be told: {name} is {value:.6g}, without an interval. 'point:{self.text}'"
                 " compares the value itself."
             )
-        if not math.isclose(value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9):
+        if mean is None and not math.isclose(value, entry.get("value") or 0.0, rel_tol=1e-6, abs_tol=1e-9):
             return (
                 f"{self.text} cannot be told: {name} is {value:.6g} in metrics, but"
                 f" {entry.get('value')} in its entry in evals."

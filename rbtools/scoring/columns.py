@@ -92,8 +92,7 @@ class Columns:
 def unknown(name: str, known: Iterable[str]) -> UsageError:
     """The error for a metric, a glob or an expression that no record has."""
     known = list(known)
-    listed = ", ".join(known[:40]) + (", ..." if len(known) > 40 else "")
-    listed = listed or "no metrics at all: evaluate them first, for example with rb-attack"
+    listed = expr.nearest(name, known) if known else "no metrics at all: evaluate them, as with rb-attack"
     if expr.is_bare(name):
         return UsageError(f"No record has the metric '{name}'.{near(name, known)} They have: {listed}.")
     return UsageError(f"No record has what '{name}' is made of. They have: {listed}.")

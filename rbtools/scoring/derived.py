@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results
-from rbtools.scoring import union
+from rbtools.scoring import means, union
 
 
 class Derived(NamedTuple):
@@ -43,7 +43,8 @@ class Derived(NamedTuple):
             if self.compiled.union is not None:
                 entry |= union.entry(seen, self.compiled, explain=self.explain)
             elif results.is_number(value):
-                entry["value"] = value
+                ends = means.interval(seen, self.compiled)
+                entry |= {"value": value, **({} if ends is None else {"ci95": list(ends)})}
             else:
                 entry["reason"] = f"the value is {expr.kind(value)}, not a number"
         except RbError as reason:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rbtools.records import sheet_cells
-from rbtools.scoring.table import Table, TableCell, plain, text
+from rbtools.scoring.table import Table, TableCell, plain, sides, text
 
 # CommonMark allows escaping every ASCII punctuation mark; these have a meaning inside a cell.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|~&$#!:@]|(?<=www)\.", re.IGNORECASE)  # www. begins a link
@@ -24,6 +24,7 @@ _LATEX = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "`": r"\textasciigrave{}",
+        **{"ε": r"$\varepsilon$", "γ": r"$\gamma$", "ρ": r"$\rho$", "σ": r"$\sigma$"},
         '"': r"{''}",
         **{mark: "\\" + mark for mark in "&%$#_"},
     }
@@ -32,7 +33,8 @@ _LATEX = str.maketrans(
 
 def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> str:
     """Comma-separated values: numbers in full precision, intervals in columns NAME_low and NAME_high,
-    deviations in NAME_std. `as_cell` makes texts safe for a spreadsheet.
+    deviations in NAME_std, numbers of images in NAME_n (of a difference both: 100 + 200). `as_cell` makes
+    texts safe for a spreadsheet.
     """
     lines: list[list[Any]] = [[] for _ in range(len(table.rows) + 1)]
     for place, heading in enumerate(table.headings):
@@ -44,6 +46,8 @@ def to_csv(table: Table, as_cell: Callable[[str], str] = sheet_cells.cell) -> st
             columns.append([f"{heading.title}_high", *(high for _, high in ends)])
         if any(cell.deviation is not None for cell in cells):
             columns.append([f"{heading.title}_std", *(cell.deviation for cell in cells)])
+        if any(cell.n is not None for cell in cells):
+            columns.append([f"{heading.title}_n", *(sides(cell.n) for cell in cells)])
         for line, *values in zip(lines, *columns, strict=True):
             line += values
     return "".join(_csv_line(line, as_cell) for line in lines)
@@ -56,7 +60,7 @@ def to_markdown(table: Table) -> str:
         words = markdown(text(cell)) or "–"
         return f"**{words}**" if cell.best else words
 
-    titles = [markdown(heading.title) for heading in table.headings]
+    titles = [markdown(heading.shown) for heading in table.headings]
     rules = ["---:" if heading.numeric else "---" for heading in table.headings]
     rows = [[shown(cell) for cell in row] for row in table.rows]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in [titles, rules, *rows])
@@ -74,7 +78,7 @@ def to_latex(table: Table) -> str:
         return " & ".join(cells) + r" \\" + "\n"
 
     layout = "".join("r" if heading.numeric else "l" for heading in table.headings)
-    head = line(latex(heading.title) for heading in table.headings)
+    head = line(latex(heading.shown) for heading in table.headings)
     body = "".join(line(map(shown, row)) for row in table.rows)
     return "% \\usepackage{booktabs}\n" + (
         f"\\begin{{tabular}}{{{layout}}}\n\\toprule\n{head}\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
@@ -103,15 +107,18 @@ def heading(words: str, form: str) -> str:
 
 
 def caption(table: Table, form: str) -> str:
-    """The notes below a table: the meaning of its deviations, the numbers of images of its columns if they
-    differ, and the labels of shares in %. Nothing in CSV, where a line below would be a row.
+    """The notes below a table: the meaning of ±, and the numbers of images of its columns, at a terminal
+    where they differ. Nothing in CSV, where a line below would be a row.
     """
     words = []
-    if any(cell.deviation is not None for row in table.rows for cell in row):
+    cells = [cell for row in table.rows for cell in row]
+    if any(cell.interval and cell.plus_minus and cell.deviation is None for cell in cells):
+        words.append("± is half of the 95 % interval.")
+    if any(cell.deviation is not None for cell in cells):
         least, most = table.averaged or (0, 0)
         count = "" if most == 0 else f"{least} to {most} " if least < most else f"{most} "
         words.append(f"± is the standard deviation over the {count}records that a row averages.")
-    if table.images:
+    if table.images and (form != "table" or len({str(counts) for counts in table.images.values()}) > 1):
         words.append(of_images(table))
     if form in ("csv", "csv-raw") or not words:
         return ""
@@ -121,15 +128,16 @@ def caption(table: Table, form: str) -> str:
 
 
 def of_images(table: Table) -> str:
-    """`200 images for acc, fgsm.8; 50 for pgd20.8.`"""
-    columns: dict[tuple[int, int], list[str]] = {}
-    for heading in table.headings:
-        if heading.title in table.images:
-            columns.setdefault(table.images[heading.title], []).append(heading.title)
-    counts = [str(least) if least == most else f"{least} to {most}" for least, most in columns]
-    counts[0] += " images"
-    parts = zip(counts, columns.values(), strict=True)
-    return "; ".join(f"{count} for {', '.join(names)}" for count, names in parts) + "."
+    """`200 images: clean; FGSM, ε = 8/255. 50 images: CW, ε = 8/255.`, or `200 images.` for all of them."""
+    columns: dict[str, list[str]] = {}
+    for name, counts in table.images.items():
+        one_side = all(type(n) is int for n in counts)
+        several = [counts[0], counts[-1]] if one_side else counts
+        said = (" to " if one_side else ", ").join(dict.fromkeys(str(sides(n)) for n in several))
+        columns.setdefault(said, []).append(name)
+    if len(columns) == 1:
+        return f"{next(iter(columns))} images."
+    return " ".join(f"{count} images: {'; '.join(names)}." for count, names in columns.items())
 
 
 def markdown(words: str) -> str:

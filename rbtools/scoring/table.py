@@ -7,58 +7,98 @@ table of `rb-rank` is drawn from the same cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, UsageError, near
 from rbtools.records import expr
 from rbtools.records import metric_name as metric_names
 from rbtools.records.results import is_number, short_dataset
-from rbtools.scoring.merge import images
+from rbtools.scoring import means, metric_words
 from rbtools.scoring.rank_order import Ranked, Record
 
 
 class TableCell(NamedTuple):
     """A value (None if missing) and, for a measured one, its 95 % interval. deviation: of the sample that it
-    averages. best: whether none in the column is better.
+    averages. n: the number of images, of a difference those of both sides. best: whether none in the column
+    is better. digits: the decimals to show; None chooses. plus_minus: show the interval as its half length.
     """
 
     value: str | float | None
     interval: tuple[float, float] | None = None
     deviation: float | None = None
+    n: int | tuple[int, int] | None = None
     best: bool = False
+    digits: int | None = None
+    plus_minus: bool = False
 
 
 class Heading(NamedTuple):
     """A column's title, which is the metric or field that it shows, and whether it holds numbers.
 
-    missing: what a terminal shows where a cell has no value.
+    missing: what a terminal shows where a cell has no value. words: what people read in place of the title.
+    share: whether its numbers are shares, which may be shown in percent.
     """
 
     title: str
     numeric: bool
     missing: str = ""
+    words: str = ""
+    share: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The column's heading for people."""
+        return self.words or self.title
+
+
+class Style(NamedTuple):
+    """How a table for people looks: shares in percent, decimals, intervals as ±, and `labels` in place of
+    titles and texts."""
+
+    percent: bool = False
+    digits: int | None = None
+    plus_minus: bool = False
+    labels: Mapping[str, str] = {}
+
+
+PLAIN = Style()
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under headings; `left_out` are metrics that did not fit. `averaged`: the least and the
-    most records that a row averages. `images`: the least and the most images behind the values of each
-    column, if columns differ.
+    most records that a row averages.
     """
 
     headings: list[Heading]
     rows: list[list[TableCell]]
     left_out: list[str]
     averaged: tuple[int, int] | None = None
-    images: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def images(self) -> dict[str, list[int | tuple[int, int]]]:
+        """The numbers of images behind the values of each column that has them, by its heading for people."""
+        columns: dict[str, list[int | tuple[int, int]]] = {}
+        for heading, *cells in zip(self.headings, *self.rows, strict=True):
+            counts = {cell.n for cell in cells if cell.n is not None and cell.value is not None}
+            if counts:
+                columns[heading.shown] = sorted(counts, key=lambda n: n if isinstance(n, tuple) else (n, n))
+        return columns
 
 
 class Spread(NamedTuple):
-    """The uncertainty of a metric: interval and deviation of its entry."""
+    """The uncertainty of a metric: interval and deviation of its entry, and its number of images."""
 
     interval: tuple[float, float] | None = None
     deviation: float | None = None
+    n: int | tuple[int, int] | None = None
+
+
+def sides(n: int | tuple[int, int] | None) -> int | str | None:
+    """A number of images as a cell; of a difference those of both sides, `100 + 200`."""
+    return f"{n[0]} + {n[1]}" if isinstance(n, tuple) else n
 
 
 Spreads = Mapping[str, Spread]
@@ -107,7 +147,7 @@ def _table(columns: Sequence[_TableColumn], ranked: Sequence[Ranked], left_out: 
         spreads = spreads_of(entry.record)
         rows.append([column.cell(entry, spreads) for column in columns])
     headings, records = [column.heading for column in columns], [entry.record for entry in ranked]
-    return Table(headings, rows, [*left_out], _averaged(records), images=_images(headings, records))
+    return Table(headings, rows, [*left_out], _averaged(records))
 
 
 def choose_metrics(records: Iterable[Record], key: str, limit: int | None = None) -> list[str]:
@@ -127,11 +167,13 @@ def is_detail(name: str) -> bool:
     return severity or parts.split != "test" or name.startswith("seconds")
 
 
-def figure(value: float) -> str:
+def figure(value: float, digits: int | None = None) -> str:
     """A number as text: four decimals up to 1 (accuracies), else four digits; whole numbers without
-    decimals."""
+    decimals. digits: the decimals of others."""
     if isinstance(value, int):
         return str(value)
+    if digits is not None:
+        return f"{round(value, digits) + 0.0:.{digits}f}"
     if value == 0 or 5e-4 <= abs(value) <= 1:
         return f"{value + 0.0:.4f}"  # adding 0.0 turns -0.0 into 0.0
     return f"{value:.4g}"
@@ -143,12 +185,15 @@ def text(cell: TableCell) -> str:
         return ""
     if isinstance(cell.value, str):
         return plain(cell.value)
-    shown = figure(cell.value)
-    if cell.deviation is not None:
-        return f"{shown} ± {cell.deviation:.{len(shown.partition('.')[2])}f}"
+    shown = figure(cell.value, cell.digits)
+    half = cell.deviation
+    if half is None and cell.interval is not None and cell.plus_minus:
+        half = (cell.interval[1] - cell.interval[0]) / 2
+    if half is not None:
+        return f"{shown} ± {half:.{len(shown.partition('.')[2])}f}"
     if cell.interval is None:
         return shown
-    low, high = map(figure, cell.interval)
+    low, high = (figure(end, cell.digits) for end in cell.interval)
     return f"{shown} [{low}, {high}]"
 
 
@@ -166,7 +211,8 @@ def _identity(records: list[Record]) -> list[_TableColumn]:
     columns = []
     for title, path in _IDENTITY.items():
         values = [value for record in records if (value := _at(record, path)) is not None]
-        if title == "name" or any(title != "seed" or value != values[0] for value in values):
+        apart = ("seed", "checkpoint")  # shown only where they differ
+        if title == "name" or any(title not in apart or value != values[0] for value in values):
             columns.append(_path_column(title, path, title == "seed"))
     return columns
 
@@ -176,6 +222,7 @@ _IDENTITY = {
     "dataset": ("dataset",),
     "method": ("train", "method"),
     "seed": ("train", "seed"),
+    "checkpoint": ("checkpoint_file",),
 }
 
 
@@ -240,17 +287,36 @@ def _key_column(key: str) -> _TableColumn:
     def cell(entry: Ranked, spreads: Spreads) -> TableCell:
         spread = spreads.get(key, NO_SPREAD)
         ends = spread.interval or _ends(_at(entry.record, ("ranking", "ci95")))
-        return TableCell(entry.value, ends, spread.deviation)
+        of_mean = _of_mean(compiled, entry.record)
+        return TableCell(entry.value, ends or of_mean.interval, spread.deviation, spread.n or of_mean.n)
 
-    return _TableColumn(Heading(key, True), cell)
+    compiled = _compiled(key)
+    return _TableColumn(_metric_heading(key), cell)
+
+
+def _compiled(name: str) -> expr.Expression | None:
+    try:
+        return expr.compile(name)
+    except RbError:  # a metric may have any name
+        return None
+
+
+def _of_mean(compiled: expr.Expression | None, record: Record) -> Spread:
+    """Interval and images of an expression that is a mean of metrics."""
+    if compiled is None or not compiled.is_mean:
+        return NO_SPREAD
+    return Spread(means.interval(record, compiled), None, means.images(record, compiled))
+
+
+def _metric_heading(name: str, suffix: str = "", **more: Any) -> Heading:
+    share = metric_words.is_share(name) and suffix not in PAIRED.keys() - {" paired"}
+    heading = Heading(f"{name}{suffix}", True, words=f"{metric_words.heading(name)}{suffix}", share=share)
+    return heading._replace(**more)
 
 
 def metric_column(name: str) -> _TableColumn:
     """The column of a metric, of an expression over metrics, or of a field."""
-    try:
-        compiled: expr.Expression | None = expr.compile(name)
-    except RbError:  # a metric may have any name
-        compiled = None
+    compiled = _compiled(name)
 
     def cell(entry: Ranked, spreads: Spreads) -> TableCell:
         value = (entry.record.get("metrics") or {}).get(name)
@@ -261,9 +327,10 @@ def metric_column(name: str) -> _TableColumn:
                 value = None
         if isinstance(value, str):
             return TableCell(value)
-        return TableCell(value, *spreads.get(name, NO_SPREAD)) if is_number(value) else TableCell(None)
+        spread = spreads.get(name) or _of_mean(compiled, entry.record)
+        return TableCell(value, *spread) if is_number(value) else TableCell(None)
 
-    return _TableColumn(Heading(name, True), cell)
+    return _TableColumn(_metric_heading(name), cell)
 
 
 PUBLISHED = {" published": "value", " difference": "difference", " within": "within"}
@@ -280,7 +347,7 @@ def published_columns(name: str, records: Sequence[Record]) -> list[_TableColumn
                 return TableCell("yes" if value else "no")
             return TableCell(value if is_number(value) else None)
 
-        return _TableColumn(Heading(f"{name}{title}", field != "within", missing="–"), cell)
+        return _TableColumn(_metric_heading(name, title, numeric=field != "within", missing="–"), cell)
 
     compared = any(_at(record, ("published", "metrics", name, "value")) is not None for record in records)
     return [column(title, field) for title, field in PUBLISHED.items()] if compared else []
@@ -300,7 +367,7 @@ def paired_columns(name: str, records: Sequence[Record]) -> list[_TableColumn]:
             ends = _ends(_at(entry.record, (*path, "ci95"))) if field == "difference" else None
             return TableCell(value, ends) if is_number(value) else TableCell(None)
 
-        return _TableColumn(Heading(f"{name}{title}", True, missing="–"), cell)
+        return _TableColumn(_metric_heading(name, title, missing="–"), cell)
 
     return [
         column(title, field)
@@ -324,7 +391,7 @@ def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
             ends = _ends(_at(entry.record, (*path, "ci95")))
             return TableCell(value, ends) if is_number(value) else TableCell(None)
 
-        return _TableColumn(Heading(title, True, missing="–"), cell)
+        return _TableColumn(Heading(title, True, missing="–", share=True), cell)
 
     classes = [_at(record, ("per_class", "classes")) for record in records]
     labels = dict.fromkeys(
@@ -336,13 +403,72 @@ def _class_columns(records: Sequence[Record]) -> list[_TableColumn]:
 
 
 def spreads_of(record: Record) -> dict[str, Spread]:
-    """Interval and deviation of each metric that has one."""
+    """Interval, deviation and number of images of each metric that has one."""
     spreads = {}
     for entry in record.get("evals") or []:
-        ends, std = _ends(entry.get("ci95")), entry.get("std")
-        if ends or is_number(std):
-            spreads[entry["metric"]] = Spread(ends, std if is_number(std) else None)
+        ends, std, n = _ends(entry.get("ci95")), entry.get("std"), entry.get("n")
+        if isinstance(n, list) and len(n) == 2:
+            n = n[0] if n[0] == n[1] else tuple(n)
+        n = n if type(n) is int or (isinstance(n, tuple) and all(type(one) is int for one in n)) else None
+        if ends or is_number(std) or n is not None:
+            spreads[entry["metric"]] = Spread(ends, std if is_number(std) else None, n)
     return spreads
+
+
+def styled(table: Table, style: Style) -> Table:
+    """The table as people want it; texts that are paths are shown as the names of their files."""
+    rows = [list(row) for row in table.rows]
+    headings = list(table.headings)
+    texts = {cell.value for row in rows for cell in row if isinstance(cell.value, str)}
+    stems = _stems({text for text in texts if "/" in text and PurePath(text).suffix})
+    labels = {**stems, **{text: style.labels[stem] for text, stem in stems.items() if stem in style.labels}}
+    style = style._replace(labels={**labels, **style.labels})
+    for place, heading in enumerate(headings):
+        percent = style.percent and heading.share
+        words = style.labels.get(heading.title, heading.shown)
+        headings[place] = heading._replace(words=f"{words}{' [%]' * (percent and '%' not in words)}")
+        exact = heading.title.endswith((" p", " p_raw"))  # a p-value keeps its digits
+        for row in rows:
+            row[place] = row[place] if exact else _styled(row[place], style, percent)
+    return replace(table, headings=headings, rows=rows)
+
+
+def _stems(paths: Iterable[str]) -> dict[str, str]:
+    """Files by their stems, with as many folders in front as tell them apart."""
+    names = {path: PurePath(path).with_suffix("") for path in paths}
+    most = max((len(name.parts) for name in names.values()), default=1)
+    for depth in range(1, most + 1):
+        short = {path: "/".join(name.parts[-depth:]) for path, name in names.items()}
+        if len({*short.values()}) == len(short):
+            return short
+    return {path: path for path in names}
+
+
+def check_labels(tables: Iterable[Table], labels: Iterable[str]) -> None:
+    """Raise UsageError for a label of nothing that is in these tables."""
+    known: dict[str, None] = {}
+    for table in tables:
+        texts = [cell.value for row in table.rows for cell in row if isinstance(cell.value, str)]
+        stems = _stems({text for text in texts if "/" in text and PurePath(text).suffix})
+        known |= dict.fromkeys([*(heading.title for heading in table.headings), *texts, *stems.values()])
+    for name in labels:
+        if name not in known:
+            raise UsageError(
+                f"--label: no column and no cell is '{name}'.{near(name, known)} There are:"
+                f" {expr.nearest(name, known)}."
+            )
+
+
+def _styled(cell: TableCell, style: Style, percent: bool) -> TableCell:
+    if isinstance(cell.value, str):
+        return cell._replace(value=style.labels.get(cell.value, cell.value))
+    cell = cell._replace(digits=style.digits, plus_minus=style.plus_minus)
+    if not percent or not is_number(cell.value):
+        return cell
+    ends = cell.interval and (100 * cell.interval[0], 100 * cell.interval[1])
+    spread = cell.deviation and 100 * cell.deviation
+    digits = 2 if style.digits is None else style.digits
+    return cell._replace(value=100.0 * cell.value, interval=ends, deviation=spread, digits=digits)
 
 
 def _at(record: Record, path: tuple[str, ...]) -> Any:
@@ -361,17 +487,6 @@ def pivot(records: Sequence[Record], fields: Sequence[str], metrics: Sequence[st
         columns.append(RECORDS)
     columns += map(metric_column, metrics)
     return _table(columns, [Ranked(None, None, record) for record in records])
-
-
-def _images(headings: Sequence[Heading], records: Iterable[Record]) -> dict[str, tuple[int, int]]:
-    """The least and the most images of each column of shares; empty if all are of one number."""
-    counts: dict[str, set[int]] = {heading.title: set() for heading in headings}
-    for record in records:
-        for name, n in images(record).items():
-            if name in counts:
-                counts[name].add(n)
-    ends = {name: (min(some), max(some)) for name, some in counts.items() if some}
-    return ends if len({n for pair in ends.values() for n in pair}) > 1 else {}
 
 
 def _averaged(records: Iterable[Record]) -> tuple[int, int] | None:
@@ -395,8 +510,9 @@ def _mark(rows: list[list[TableCell]], place: int, higher: bool) -> None:
     numbers = [row[place].value for row in rows if isinstance(row[place].value, int | float)]
     if len(numbers) < 2:
         return
-    best = figure(max(numbers) if higher else min(numbers))  # type: ignore[type-var, arg-type]
+    digits = next(cell.digits for row in rows if isinstance((cell := row[place]).value, int | float))
+    best = figure(max(numbers) if higher else min(numbers), digits)  # type: ignore[type-var, arg-type]
     for row in rows:
         value = row[place].value
-        if isinstance(value, int | float) and figure(value) == best:
+        if isinstance(value, int | float) and figure(value, digits) == best:
             row[place] = row[place]._replace(best=True)

@@ -9,7 +9,7 @@ from rbtools.cli.sink import counted
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError, UsageError
 from rbtools.records import dumps, expr
-from rbtools.scoring import render, table
+from rbtools.scoring import metric_words, render, table
 
 if TYPE_CHECKING:
     from rbtools.search.outcome import Searched
@@ -145,7 +145,7 @@ def _summary(done: Searched, section: Record, shown: str | None) -> table.Table:
                 [table.TableCell(None), table.TableCell(f"best there is{of}"), *map(table.TableCell, optima)]
             )
     headings = [table.Heading("runs", True), table.Heading("search", False)]
-    headings += [table.Heading(title, True) for title in (key, *others)]
+    headings += [table.Heading(title, True, words=metric_words.heading(title)) for title in (key, *others)]
     return table.Table(headings, rows, [])
 
 

@@ -170,15 +170,15 @@ def test_data_sets_that_are_mixed_are_named() -> None:
 def test_formats() -> None:
     assert run(["--format", "csv"], FOUR).stdout == ("spearman,acc,pgd\nacc,1.0,0.2\npgd,0.2,1.0\n")
     assert run(["--format", "md"], FOUR).stdout == (
-        "| spearman | acc | pgd |\n| --- | ---: | ---: |\n"
-        "| acc | 1.0000 | 0.2000 |\n| pgd | 0.2000 | 1.0000 |\n"
+        "| spearman | clean | pgd |\n| --- | ---: | ---: |\n"
+        "| clean | 1.0000 | 0.2000 |\n| pgd | 0.2000 | 1.0000 |\n"
     )
     assert run(["--format", "table", "--kind", "kendall"], FOUR).stdout.splitlines()[0].split() == [
         "kendall",
-        "acc",
+        "clean",
         "pgd",
     ]
-    assert "acc & 1.0000 & 0.2000 \\\\\n" in run(["--format", "latex"], FOUR).stdout
+    assert "clean & 1.0000 & 0.2000 \\\\\n" in run(["--format", "latex"], FOUR).stdout
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,18 @@ def test_truncated_noise_is_an_option_that_the_record_names(trained: dict[str, R
     assert refused.exit_code == 2 and "in place of clipping" in refused.stderr
 
 
+def test_a_preset_has_the_settings_of_a_paper(trained: dict[str, Record]) -> None:
+    few = ["--samples", "4", "--n", "20"]
+    typed = [*few, "--gamma", "0.03,0.08,0.1,0.12", "--truncate", "--passes", "above"]
+    code = one(run(["--preset", "prbench-code", *few], trained["erm"]))
+    assert code["metrics"] == one(run(typed, trained["erm"]))["metrics"]
+    assert one(run(["--preset", "prbench", *few], trained["erm"])) == one(run(few, trained["erm"]))
+    over = one(run(["--preset", "prbench-code", *few, "--gamma", "0.3"], trained["erm"]))
+    assert entry(over, "pr.uniform.0.3")["truncate"] is True and "pr.uniform.0.03" not in over["metrics"]
+    wrong = run(["--preset", "prbenck"], trained["erm"])
+    assert wrong.exit_code == 2 and "Did you mean 'prbench'" in wrong.stderr
+
+
 def test_the_sequential_test_spends_less_and_decides_alike(known: dict[str, Record]) -> None:
     chosen = ["--gamma", "0.05,0.4", "--rho", "0.05", "--samples", "400", "--n", "40"]
     record = one(run([*chosen, "--sampling", "adaptive"], known["erm"]))

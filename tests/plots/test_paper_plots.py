@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from rbtools.errors import RbError
-from rbtools.plots import PLOTS, style, weightings
+from rbtools.plots import PLOTS, style, weightings, words
 from rbtools.scoring import plan, plotted
 from rbtools.spaces import nasbench201
 
@@ -328,3 +328,20 @@ def test_confidences_of_predictions_have_a_panel_and_a_point_for_each_distance()
     over = drawn("confidence", [record], view="label").axes[0]
     assert over.lines[0].get_xdata().tolist() == [0, 1, 2]
     assert [tick.get_text() for tick in over.get_xticklabels()] == ["0", "1", "255"]
+
+
+def test_the_unit_of_an_axis_follows_the_norm() -> None:
+    names = [f"{family}.{eps}" for family in ("pgd20", "pgd20.l2", "ddn", "fmn.l1") for eps in (1, 2)]
+    one = trained("pgd", **dict.fromkeys(names, 0.5))
+    linf, l2, l1 = (words.AXES[key] for key in ("eps", "eps2", "eps1"))
+
+    def labels(figure: Any) -> dict[str, str]:
+        return {axes.get_title(): " ".join(axes.get_xlabel().split()) for axes in figure.axes}
+
+    own = {"pgd20": linf, "pgd20.l2": l2, "ddn": l2, "fmn.l1": l1}
+    assert labels(drawn("curves", [one], over="eps")) == own
+    alike = drawn("curves", [one], over="eps", metric="ddn.*,pgd20.l2.*")
+    assert {*labels(alike).values()} == {""} and l2 in [text.get_text() for text in alike.texts]
+    detail = {"confidence": {"prediction": [0.9, 0.5]}}
+    one["evals"] = [{"metric": name, "value": 0.5, "detail": detail} for name in names]
+    assert labels(drawn("confidence", [one])) == own

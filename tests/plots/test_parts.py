@@ -62,17 +62,19 @@ def test_a_name_without_a_distance_is_not(name: str) -> None:
     ("name", "label"),
     [
         ("acc", "clean accuracy [share of images]"),
-        ("pgd20.8", "accuracy under pgd20, ε = 8/255 [share of images]"),
-        ("pgd20.l2.0.5", "accuracy under pgd20, ε = 0.5 [share of images]"),
+        ("pgd20.8", "accuracy under PGD-20, ε = 8/255 [share of images]"),
+        ("pgd20.l2.0.5", "accuracy under PGD-20 (L2), ε = 0.5 [share of images]"),
         ("corrupt.fog.3", "accuracy under fog, severity 3 [share of images]"),
         ("cert.linf.8", "certified accuracy, ε = 8/255 [share of images]"),
-        ("cert.l2.0.5", "certified accuracy, ε = 0.5 [share of images]"),
+        ("cert.l2.0.5", "certified accuracy (L2), ε = 0.5 [share of images]"),
         (
             "cert.smooth.0.25.0.5",
             "certified accuracy after smoothing, σ = 0.25, ε = 0.5 [share of images]",
         ),
+        ("ddn.0.5", "accuracy under DDN (L2), ε = 0.5 [share of images]"),
+        ("jitter.8", "accuracy under jitter, ε = 8/255 [share of images]"),
         ("seconds_per_epoch", "training time [seconds per epoch]"),
-        ("ge.pgd20.8", "generalisation error: accuracy under pgd20, ε = 8/255"),
+        ("ge.pgd20.8", "generalisation error: accuracy under PGD-20, ε = 8/255"),
         ("mean(pgd20.*)", "mean(pgd20.*)"),
     ],
 )

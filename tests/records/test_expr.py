@@ -212,18 +212,54 @@ def test_a_missing_name_says_what_there_is():
     message = str(caught.value)
     assert caught.value.name == "fgsm.9"
     assert "There is no metric or field 'fgsm.9'. Did you mean 'fgsm.8'" in message
-    assert "Metrics: acc, fgsm.8, fgsm.16," in message
-    assert (
-        "Fields: schema, space, name, class, none, count, kernel_params, acc, dataset, train.method"
-        in message
-    )
+    assert "Metrics: fgsm.8, fgsm.16, pgd20.8, pr.uniform.0.08, apgd-ce.8 and 6 more. Fields: " in message
+    assert message.count(",") == 8  # at most five of either kind
+
+
+@pytest.mark.parametrize(
+    ("name", "severities", "there"),
+    [
+        ("corrupt.mean", "3", "'mean(corrupt.*.3)'"),
+        ("corrupt.mce", "31", "'mean(corrupt.*.[13])'"),
+        ("corrupt.fog.mean", "3", "'corrupt.fog.3'"),
+        ("corrupt.snow.mean", "3", None),
+    ],
+)
+def test_a_mean_over_corruptions_that_is_not_there_says_what_is(name, severities, there):
+    metrics = {f"corrupt.{one}.{at}": 0.5 for one in ("fog", "frost") for at in severities}
+    with pytest.raises(expr.MissingName) as caught:
+        value(name, {"metrics": metrics})
+    assert (f"There is {there}." in str(caught.value)) == (there is not None)
+    if there:
+        assert value(there.strip("'"), {"metrics": metrics}) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("fgsm.?", ["fgsm.8"]),
+        ("corrupt.*.[35]", [name for name in METRICS if name.startswith("corrupt")]),
+        ("corrupt.*.[!3]", ["corrupt.gaussian_noise.5"]),
+        ("[pf]g*.8", ["fgsm.8", "pgd20.8"]),
+        ("pgd20.[1-8]", ["pgd20.8"]),
+    ],
+)
+def test_globs_have_one_letter_and_classes(glob, names):
+    assert expr.is_bare(glob) and expr.select(METRICS, glob) == names
+    assert value(f"count({glob})") == len(names) and value(f"max(acc,{glob})") == 0.9
+
+
+def test_a_list_after_in_is_no_class():
+    assert value("acc in[1]") is False and value("acc in [acc]") is True
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("acc-fgsm.8", "A hyphen or * without spaces belongs to the name"),
-        ("mean(sgm.*)", "No metric matches 'sgm.*'. Metrics: acc,"),
+        ("mean(sgm.*)", "No metric matches 'sgm.*'. Metrics: fgsm.8, fgsm.16,"),
+        ("lambda", "Did you mean 'train.config.lambda'?"),
+        ("train.config.lamda", "Did you mean 'train.config.lambda'"),
         ("kernel_param", "Did you mean 'kernel_params'"),
         ("train.metod", "Did you mean 'train.method'"),
         ("train.method.x", "no metric or field"),

@@ -39,7 +39,9 @@ def model(name: str = "a", value: float = 0.45, **more: Any) -> Record:
         ("params * 2 < 200", False),
         ("acc >= 0", False),  # the record has none
         ("cost < 9", False),  # no interval
-        ("mean(aa.*) > 0", False),
+        ("mean(aa.*) >= .35", True),  # the interval of a mean of metrics
+        ("mean(aa.*) > .35", False),
+        ("mean(aa.*, cost) > 0", False),
     ],
 )
 def test_the_worse_end_of_the_interval_counts(text: str, holds: bool) -> None:

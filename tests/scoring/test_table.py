@@ -7,15 +7,32 @@ import io
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from rbtools.errors import UsageError
+from rbtools.probabilistic.intervals import mean_interval
+from rbtools.records import answers, expr
 from rbtools.records.sheet_cells import of_cell
-from rbtools.scoring import render
+from rbtools.scoring import means, metric_words, render
+from rbtools.scoring.derived import derived
 from rbtools.scoring.rank_order import rank
-from rbtools.scoring.table import Heading, Table, TableCell, build, choose_metrics, figure, plain, text
+from rbtools.scoring.table import (
+    Heading,
+    Style,
+    Table,
+    TableCell,
+    build,
+    check_labels,
+    choose_metrics,
+    figure,
+    plain,
+    styled,
+    text,
+)
 
 
 def record(name: str, method: str | None = None, seed: int = 0, **metrics: float) -> dict[str, Any]:
@@ -108,9 +125,90 @@ def test_csv_has_full_precision_and_interval_columns() -> None:
     assert rows[2] == ["", "c", "digits", "", "", "", "0.5", "0.49", "0.51"]
 
 
+def test_csv_has_the_numbers_of_images() -> None:
+    one = record("a", acc=0.5) | {"metrics": {"acc": 0.5, "ge.acc": 0.1, "ge.pgd20.8": 0.1}}
+    for metric, n in (("acc", 200), ("ge.acc", [100, 100]), ("ge.pgd20.8", [100, 200])):
+        one["evals"].append({"metric": metric, "n": n})
+    table = table_of(one, key="acc")
+    (row,) = csv.DictReader(io.StringIO(render.to_csv(table)))
+    assert [row[f"{name}_n"] for name in ("acc", "ge.acc", "ge.pgd20.8")] == ["200", "100", "100 + 200"]
+    note = "200 images: clean. 100 images: GE clean. 100 + 200 images: GE PGD-20, ε = 8/255."
+    assert render.caption(table, "latex") == f"% {note}"
+    assert render.caption(table, "md") == "\n" + render.markdown(note)
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "share"),
+    [
+        ("acc", "clean", True),
+        ("pgd20.8", "PGD-20, ε = 8/255", True),
+        ("train.pgd20.l2.0.5", "train: PGD-20 (L2), ε = 0.5", True),
+        ("cw-l2.0.5", "CW (L2), ε = 0.5", True),
+        ("ge.aa.l1.12", "GE AutoAttack (L1), ε = 12", True),
+        ("cert.linf.2", "certified, ε = 2/255", True),
+        ("cert.smooth.0.25.0.5", "certified by smoothing, σ = 0.25, ε = 0.5", True),
+        ("pr.uniform.0.0313725", "PR uniform, γ = 8/255", True),
+        ("probacc-all.uniform.0.08.0.05", "ProbAcc (all images) uniform, γ = 0.08, ρ = 0.05", True),
+        ("corrupt.gaussian_noise.3", "gaussian noise, severity 3", True),
+        ("corrupt.fog.mean", "fog mean", True),
+        ("robust.2", "robust.2", True),
+        ("params", "params", False),
+        ("mean(pgd20.*) - acc", "mean(pgd20.*) - acc", True),
+        ("acc / pgd20.8", "acc / pgd20.8", False),
+    ],
+)
+def test_a_heading_is_in_words_and_a_share_is_known(name: str, heading: str, share: bool) -> None:
+    assert metric_words.heading(name) == heading
+    assert name == "robust.2" or metric_words.is_share(name) is share
+
+
+def test_a_table_for_people() -> None:
+    paths = ("/some/a/model.pt", "/some/b/model.pt")
+    some = [
+        record("net", acc=0.985) | {"checkpoint_file": path, "metrics": {"acc": 0.985, "cost": 25.126}}
+        for path in paths
+    ]
+    plain_table = table_of(*some, key="acc", metrics=["cost"])
+    labels = {"a/model": "Ours", "acc": "Accuracy"}
+    shown = styled(plain_table, Style(percent=True, digits=1, plus_minus=True, labels=labels))
+    check_labels([plain_table], labels)
+    assert render.to_markdown(shown).splitlines()[::2] == [
+        r"| rank | name | dataset | checkpoint | Accuracy \[%\] | cost |",
+        "| 1 | net | digits | Ours | 98.5 ± 1.0 | 25.1 |",
+    ]
+    assert "/some/b/model.pt" in render.to_csv(plain_table) and "| b/model |" in render.to_markdown(shown)
+    assert render.caption(shown, "latex") == "% ± is half of the 95 % interval."
+    with pytest.raises(UsageError, match=r"no column and no cell is 'pgd'"):
+        check_labels([plain_table], ["pgd"])
+
+
+def with_answers(**right: list[bool]) -> dict[str, Any]:
+    one = record("a", **{name: float(np.mean(bits)) for name, bits in right.items()})
+    for entry, bits in zip(one["evals"], right.values(), strict=True):
+        entry |= {"n": len(bits), answers.FIELD: answers.packed(np.array(bits), "some")} if bits else {}
+    return one
+
+
+def test_a_mean_of_metrics_has_an_interval() -> None:
+    mean = expr.compile("mean(fgsm.*)")
+    apart = record("a", **{"fgsm.8": 0.5, "fgsm.4": 0.7})
+    assert means.interval(apart, mean) == pytest.approx((0.59, 0.61))  # the mean of both: never too narrow
+    assert text(build(rank([apart], mean), mean.text).rows[0][3]) == "0.6000 [0.5900, 0.6100]"
+    added = derived("m=mean(fgsm.*)").added(apart)
+    assert added["evals"][-1]["ci95"] == pytest.approx([0.59, 0.61])
+    bits = [True] * 30 + [False] * 10
+    known = with_answers(**{"fgsm.8": bits, "fgsm.4": bits})
+    assert means.interval(known, mean) == mean_interval([0, 1], [10, 30])
+    opposite = with_answers(**{"fgsm.8": bits[:20] + bits[20:], "fgsm.4": bits[::-1]})
+    assert means.interval(opposite, mean) == mean_interval([0.5, 1], [20, 20])
+    del apart["evals"][1]["ci95"]
+    assert means.interval(apart, mean) is None
+    assert means.interval(known, expr.compile("fgsm.8 - fgsm.4")) is None
+
+
 def test_markdown() -> None:
     assert render.to_markdown(table_of(*TWO, record("c", acc=0.5), metrics=[])) == (
-        "| rank | name | dataset | method | pgd20.8 |\n"
+        "| rank | name | dataset | method | PGD-20, ε = 8/255 |\n"
         "| ---: | --- | --- | --- | ---: |\n"
         "| 1 | nb201-1 | digits | trades | 0.8300 \\[0.8200, 0.8400\\] |\n"
         "| 2 | nb201-1 | digits | erm | 0.1100 \\[0.1000, 0.1200\\] |\n"
@@ -121,7 +219,7 @@ def test_markdown() -> None:
 def test_latex() -> None:
     assert render.to_latex(table_of(*TWO, record("c_1", acc=0.5), metrics=[])) == (
         "% \\usepackage{booktabs}\n\\begin{tabular}{rlllr}\n\\toprule\n"
-        "rank & name & dataset & method & pgd20.8 \\\\\n\\midrule\n"
+        "rank & name & dataset & method & PGD-20, $\\varepsilon$ = 8/255 \\\\\n\\midrule\n"
         "1 & nb201-1 & digits & trades & 0.8300 [0.8200, 0.8400] \\\\\n"
         "2 & nb201-1 & digits & erm & 0.1100 [0.1000, 0.1200] \\\\\n"
         "-- & c\\_1 & digits & -- & -- \\\\\n"

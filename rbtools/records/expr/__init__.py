@@ -21,9 +21,9 @@ image (`--per-image`).
 **Names** are those of metrics (`pgd20.l2.0.5`), else paths in the record (`train.method`), else
 fields of its architecture (`kernel_params`). A hyphen or `*` inside a name without spaces belongs to
 the name; spaces make it an operator: `acc-pgd20.8` is one name, `acc - pgd20.8` a difference.
-**Globs**, names with `*` (`fgsm.*`, `corrupt.*.3`, `*`), are arguments of functions and stand for all
-metrics that match; one that is named there already is not counted again. A list of metrics may hold
-globs, too.
+**Globs**, names with `*`, `?` or `[..]` (`fgsm.*`, `corrupt.*.[13]`, `pgd?0.8`), are arguments of functions
+and stand for all metrics that match; one that is named there already is not counted again. A list of metrics
+may hold globs, too.
 """
 
 from __future__ import annotations
@@ -32,12 +32,31 @@ from functools import cached_property
 from typing import Any
 
 from rbtools.errors import RbError
-from rbtools.records.expr.names import MissingName, Record, expand, is_glob, metrics_of, select
+from rbtools.records.expr.names import (
+    MissingName,
+    Record,
+    expand,
+    is_glob,
+    metrics_of,
+    nearest,
+    select,
+)
 from rbtools.records.expr.parser import Parser
 from rbtools.records.expr.tokens import is_bare, items
 from rbtools.records.expr.values import kind
 
-__all__ = ["Expression", "MissingName", "compile", "expand", "is_bare", "is_glob", "items", "kind", "select"]
+__all__ = [
+    "Expression",
+    "MissingName",
+    "compile",
+    "expand",
+    "is_bare",
+    "is_glob",
+    "items",
+    "kind",
+    "nearest",
+    "select",
+]
 
 
 class Expression:

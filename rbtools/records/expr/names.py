@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rbtools.errors import RbError, near
+from rbtools.records import metric_name
 from rbtools.records.expr.tokens import NAMES_RULE, items
 
 Record = Mapping[str, Any]
@@ -29,8 +33,9 @@ class MissingName(RbError):
             message = f"No metric matches '{self.name}'."
         else:
             message = f"There is no metric or field '{self.name}'.{self.hint}"
-        message += f" Metrics: {_listed(metrics)}."
-        return message if is_glob(self.name) or not fields else f"{message} Fields: {_listed(fields)}."
+        message += f" Metrics: {nearest(self.name, metrics)}."
+        of_glob = is_glob(self.name) or not fields
+        return message if of_glob else f"{message} Fields: {nearest(self.name, fields)}."
 
     @property
     def hint(self) -> str:
@@ -41,12 +46,37 @@ class MissingName(RbError):
         parts = self.name.split("-")
         if any("-".join(parts[:end]) in names for end in range(1, len(parts))):
             return f" {NAMES_RULE}."
+        if there := _mean_of_corruptions(self.name, metrics_of(self.record)):
+            return (
+                " It is over all severities: rb-corrupt all --severity 1-5 gives it. There is"
+                f" '{there}'."
+            )
         # here "none" counts an operation; it does not mean clean accuracy
         return near(self.name, names, not_for=("none",))
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:40]) + (", ..." if len(names) > 40 else "") if names else "none"
+def nearest(name: str, names: Iterable[str], most: int = 5) -> str:
+    """The names in words; of more than `most` those that are nearest to `name`, and how many others there
+    are."""
+    names = list(names)
+    near_ones = difflib.get_close_matches(name, names, most, 0.0) if len(names) > most else names
+    more = f" and {len(names) - len(near_ones)} more" if len(names) > most else ""
+    return ", ".join(near_ones) + more if names else "none"
+
+
+def _mean_of_corruptions(name: str, metrics: Iterable[str]) -> str | None:
+    """The expression for the part of `corrupt.mean`, or of `corrupt.NAME.mean`, that was measured."""
+    asked = metric_name.parse(name)
+    if asked.stem != "corrupt" or asked.suffix not in ("mean", "mce", "relative_mce"):
+        return None
+    parts = [part for part in map(metric_name.parse, metrics) if part.over == "severity"]
+    alike = [part for part in parts if part.prefixes == asked.prefixes and asked.of in ("", part.of)]
+    levels = "".join(sorted({part.number for part in alike}))
+    if not alike:
+        return None
+    number = levels if len(levels) == 1 else f"[{levels}]"
+    one = asked._replace(of=asked.of or "*", number=number, suffix="").build()
+    return f"mean({one})" if is_glob(one) else one
 
 
 def metrics_of(record: Record) -> Record:
@@ -55,15 +85,15 @@ def metrics_of(record: Record) -> Record:
     return metrics if isinstance(metrics, Mapping) else {}
 
 
-def _fields(record: Record) -> Iterable[str]:
+def _fields(record: Record, before: str = "") -> Iterable[str]:
     """The names that a user would write: an architecture's fields bare, others with their dots."""
     for key, value in record.items():
-        if key in ("metrics", "evals"):
+        if not before and key in ("metrics", "evals"):
             continue
-        if not isinstance(value, Mapping):
-            yield key
-        for inner in value if isinstance(value, Mapping) else ():
-            yield inner if key == "arch" else f"{key}.{inner}"
+        if isinstance(value, Mapping) and value:
+            yield from _fields(value, "" if key == "arch" else f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
 
 
 def lookup(record: Record, name: str) -> Any:
@@ -89,15 +119,19 @@ def _walk(place: object, name: str) -> Any:
 
 def is_glob(name: str) -> bool:
     """Whether the name is a glob."""
-    return "*" in name
+    return any(sign in name for sign in "*?[")
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """A test for names: `*` matches any characters, including dots and none. It matches piece by piece from
-    the left: unlike a regular expression, it is fast for every pattern.
+    """A test for names: `*` matches any characters, including dots and none, `?` one, `[13]` and `[1-3]` one
+    of these. Of `*` alone it matches piece by piece from the left: unlike a regular expression, it is fast
+    for every pattern.
     """
     if not is_glob(pattern):
         return pattern.__eq__
+    if "?" in pattern or "[" in pattern:
+        whole = re.compile(fnmatch.translate(re.sub(r"\*+", "*", pattern)))
+        return lambda name: whole.match(name) is not None
     first, *middle, last = pattern.split("*")
 
     def matches(name: str) -> bool:

@@ -14,8 +14,11 @@ KEYWORDS = frozenset(("and", "or", "not", "in", "true", "false", "null"))
 _CLOSING = {"(": ")", "[": "]"}
 _SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# Ends in a letter, digit or *, so that "acc- 0.1" is a name and a minus.
-_NAME = re.compile(r"(?:[^\W\d]|\*)(?:[\w.*-]*[\w*])?")
+_CLASS = r"\[!?[\w.-]+\]"  # of a glob: [13], [1-3]
+# Ends in a letter, digit or glob, so that "acc- 0.1" is a name and a minus.
+_REST = rf"(?:(?:[\w.*?-]|{_CLASS})*(?:[\w*?]|{_CLASS}))?"
+_NAME = re.compile(rf"in(?=\[)|(?:[^\W\d]|[*?]){_REST}")
+_CLASSED = re.compile(_CLASS + _REST)  # only where an argument or an item begins: elsewhere it is a list
 _SIGN = re.compile(r"\*\*|&&|\|\||[=!<>]=|[-+*/<>()\[\],=&|!%^]")
 _INSTEAD = {
     "**": "; there are no powers: multiply, or use sqrt()",
@@ -32,7 +35,7 @@ _INSTEAD = {
 
 def is_bare(text: str) -> bool:
     """Whether an item is only a name or a glob, so that it needs no evaluation."""
-    return _NAME.fullmatch(text) is not None and text not in KEYWORDS
+    return any(form.fullmatch(text) for form in (_NAME, _CLASSED)) and text not in KEYWORDS
 
 
 class Token(NamedTuple):
@@ -54,7 +57,8 @@ def tokenize(text: str) -> list[Token]:
         at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it always matches, if only the empty text
         if at == len(text):
             return [*tokens, Token("end", "", text, at)]
-        token, at = _next(text, at, bool(tokens) and _is_value(tokens[-1]))
+        begins = not tokens or tokens[-1].text in ("(", ",")
+        token, at = _next(text, at, bool(tokens) and _is_value(tokens[-1]), begins)
         tokens.append(token)
 
 
@@ -62,7 +66,7 @@ def _is_value(token: Token) -> bool:
     return token.kind not in ("sign", "end") or token.text in (")", "]", "true", "false", "null")
 
 
-def _next(text: str, at: int, after_value: bool) -> tuple[Token, int]:
+def _next(text: str, at: int, after_value: bool, begins: bool) -> tuple[Token, int]:
     here = Token("sign", text[at], text, at)
     if here.text in "'\"":
         end = text.find(here.text, at + 1)
@@ -71,8 +75,9 @@ def _next(text: str, at: int, after_value: bool) -> tuple[Token, int]:
         return here._replace(kind="text", text=text[at + 1 : end]), end + 1
     if match := _NUMBER.match(text, at):
         return _number(here._replace(kind="number", text=match[0])), match.end()
-    if not (after_value and here.text == "*") and (match := _NAME.match(text, at)):
-        kind = "sign" if match[0] in KEYWORDS else "glob" if "*" in match[0] else "name"
+    match = _NAME.match(text, at) or (_CLASSED.match(text, at) if begins else None)
+    if match and not (after_value and here.text == "*"):
+        kind = "sign" if match[0] in KEYWORDS else "glob" if any(s in match[0] for s in "*?[") else "name"
         return here._replace(kind=kind, text=match[0]), match.end()
     if (match := _SIGN.match(text, at)) and match[0] not in _INSTEAD:
         return here._replace(text=match[0]), match.end()

@@ -1,0 +1,61 @@
+"""The interval of a mean of one record's metrics: `mean(pgd20.*)`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import isclose
+from statistics import fmean
+from typing import Any
+
+from rbtools.errors import RbError
+from rbtools.lazy import np
+from rbtools.probabilistic.intervals import mean_interval
+from rbtools.records import answers, expr, results
+
+Interval = tuple[float, float]
+
+
+def parts(record: Mapping[str, Any], compiled: expr.Expression) -> list[dict[str, Any]]:
+    """The entries of the metrics that a mean is of; none where it is no such mean, or lacks an entry."""
+    metrics = record.get("metrics") or {}
+    if not compiled.is_mean or compiled.text in metrics:
+        return []
+    names = dict.fromkeys(name for item in compiled.names for name in expr.expand(item, metrics) or [item])
+    entries = [results.last_entry(record, name) for name in names]
+    values = [metrics.get(name) for name in names]
+    whole = all(entries) and all(map(results.is_number, values))
+    try:
+        return entries if whole and isclose(fmean(values), compiled(record)) else []  # type: ignore[arg-type]
+    except RbError:
+        return []
+
+
+def interval(record: Mapping[str, Any], compiled: expr.Expression) -> Interval | None:
+    """The 95 % interval of a mean of metrics; None for another expression, and where one has no interval.
+
+    With answers for each image of all of them, the share of these metrics in which an image counts is one
+    observation, as for `corrupt.mean`: correlation between them does not matter. Without, it is the mean of
+    their intervals, which is right if they fail on the same images, else too wide, never too narrow.
+    """
+    entries = parts(record, compiled)
+    ends = [entry.get("ci95") for entry in entries]
+    if not entries or not all(isinstance(pair, list) and len(pair) == 2 for pair in ends):
+        return None
+    try:
+        known = [answer for entry in entries if (answer := answers.of(entry)) is not None]
+    except RbError:  # damaged
+        known = []
+    examples = {(answer.examples, len(answer.right)) for answer in known}
+    weights = {str(entry.get("on")) for entry in entries}
+    if len(known) < len(entries) or len(examples) > 1 or len(weights) > 1:
+        low, high = (fmean(pair[side] for pair in ends if pair) for side in (0, 1))
+        return low, high
+    counts = Counter(np.sum([answer.right for answer in known], axis=0).tolist())
+    return mean_interval([count / len(known) for count in counts], list(counts.values()))
+
+
+def images(record: Mapping[str, Any], compiled: expr.Expression) -> int | None:
+    """The number of images of a mean of metrics, where all are of the same number."""
+    counts = {entry.get("n") if type(entry.get("n")) is int else None for entry in parts(record, compiled)}
+    return counts.pop() if len(counts) == 1 else None

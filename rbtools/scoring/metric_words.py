@@ -1,0 +1,114 @@
+"""Metrics in words, for tables, pages and figures: `PGD-20, ε = 8/255` for `pgd20.8`."""
+
+from __future__ import annotations
+
+import re
+
+from rbtools.errors import RbError
+from rbtools.records import metric_name
+from rbtools.records.expr.tokens import tokenize
+from rbtools.records.metric_name import MetricName
+
+AXES = {
+    "eps": "ε [1/255]",
+    "eps1": "ε in L1, on pixels in [0, 1]",
+    "eps2": "ε in L2, on pixels in [0, 1]",
+    "severity": "severity",
+    "gamma": "noise radius γ, on pixels in [0, 1]",
+    "rho": "tolerated failure rate ρ",
+    "epoch": "epoch",
+}
+"""The label of an axis, by the quantity along it."""
+BALLS = {"linf": "", "l1": " (L1)", "l2": " (L2)"}
+_PROBABILISTIC = {"pr": "PR", "pr-all": "PR (all images)", "pfail": "P(fail)"}
+_PROB_ACC = {"probacc": "ProbAcc", "probacc-all": "ProbAcc (all images)"}
+_ATTACKS = {
+    "aa": "AutoAttack",
+    "autoattack": "AutoAttack",
+    "adv": "adv",
+    "boundary": "Boundary",
+    "cw-l2": "CW",
+    "noise": "noise",
+    "square": "Square",
+    **{
+        name: name.upper()
+        for name in "pgd fgsm cw mi-fgsm apgd apgd-ce apgd-dlr apgd-t fab fab-t fmn ddn kl-pgd".split()
+    },
+}
+_FIXED = {
+    "acc": "clean",
+    "seconds_per_epoch": "seconds per epoch",
+    "corrupt.mean": "mean over corruptions",
+    "corrupt.mce": "mCE",
+    "corrupt.relative_mce": "relative mCE",
+}
+
+
+def axis_of(parts: MetricName) -> str:
+    """The key in AXES of the quantity of the metric's number."""
+    return {"linf": "eps", "l1": "eps1", "l2": "eps2"}[parts.ball] if parts.over == "eps" else parts.over
+
+
+def distance(parts: MetricName) -> str:
+    """The metric's distance with its unit: `ε = 8/255`; other norms are on pixels in [0, 1]."""
+    return f"ε = {parts.number}{'/255' if parts.ball == 'linf' else ''}"
+
+
+def radius(text: str) -> str:
+    """A radius of noise as it was meant: 0.0313725 is 8/255, 0.08 is itself."""
+    of255 = float(text) * 255
+    return f"{of255:.0f}/255" if len(text) > 6 and abs(of255 - round(of255)) < 1e-3 else text
+
+
+def attack(parts: MetricName) -> str:
+    """The attack of a metric and its norm, `PGD-20 (L2)`; the name itself where it is of no known attack."""
+    known = re.fullmatch(r"(.+?)(\d*)", parts.stem)
+    name, steps = (parts.stem, "") if parts.stem in _ATTACKS or known is None else known.groups()
+    if name not in _ATTACKS:
+        return parts._replace(norm="").family + BALLS[parts.ball]
+    return f"{_ATTACKS[name]}{f'-{steps}' if steps else ''}{BALLS[parts.ball]}"
+
+
+def is_attack(parts: MetricName) -> bool:
+    """Whether it is a metric under an attack that is known by name."""
+    return bool(parts.number) and (parts.stem in _ATTACKS or parts.stem.rstrip("0123456789") in _ATTACKS)
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric, or a mean or a difference of metrics, is a share of images or copies."""
+    try:
+        tokens = tokenize(name)
+    except RbError:
+        return metric_name.is_share(name)
+    of_names = [token.text for token in tokens if token.kind in ("name", "glob")]
+    functions = {"mean", "min", "max", "std", "union", "union.common", "class.min"} & {*of_names}
+    signs = {token.text for token in tokens if token.kind not in ("name", "glob", "end")}
+    names = [one for one in of_names if one not in functions]
+    of_globs = [re.sub(r"\*|\?|\[[^]]*\]", "1", one) for one in names]  # pgd20.* as pgd20.1
+    return bool(names) and all(map(metric_name.is_share, of_globs)) and signs <= {"(", ")", ",", "+", "-"}
+
+
+def heading(name: str) -> str:
+    """A metric as the heading of a column: `PR uniform, γ = 0.08`. Other names and expressions stay."""
+    parts = metric_name.parse(name)
+    first = parts.prefixes[0] if parts.prefixes else ""
+    if first in ("ge", *metric_name.SPLITS, *metric_name.OF_OTHERS):
+        return f"{'GE' if first == 'ge' else f'{first}:'} {heading(parts.rest().build())}"
+    if first:
+        return name
+    if parts.over == "gamma" and parts.stem in _PROBABILISTIC:
+        return f"{_PROBABILISTIC[parts.stem]} {parts.of}, γ = {radius(parts.number)}"
+    if parts.over == "gamma":
+        return f"{_PROB_ACC[parts.stem]} {parts.of}, γ = {radius(parts.number)}, ρ = {parts.rho}"
+    if name in _FIXED:
+        return _FIXED[name]
+    if parts.stem == "corrupt":
+        words = f"{parts.of} {parts.suffix}".replace("_", " ").replace(".", " ").strip()
+        return f"{words}, severity {parts.number}" if words and parts.number else words or name
+    if parts.over == "eps" and parts.stem.split(".")[0] == "cert":
+        smooth = f" by smoothing, σ = {parts.of}" if parts.stem == "cert.smooth" else ""
+        return f"certified{smooth or BALLS[parts.ball]}, {distance(parts)}"
+    if is_attack(parts):
+        suffix = f" {parts.suffix}".replace("_", " ").rstrip()
+        return f"{attack(parts)}{suffix}, {distance(parts)}"
+    return name
