@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rbtools import check_input, models
-from rbtools.errors import Misfit, RbError
+from rbtools.errors import Misfit, RbError, optional
 from rbtools.models import (
     Shape,
     disambiguate,
@@ -458,12 +458,11 @@ def _check_channels(path: Path, network: nn.Module, shape: Shape) -> None:
 
 
 def _takes(network: nn.Module, shape: Shape) -> bool:
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))
-    except Exception:  # whatever the user's code raises is told when it is evaluated
-        return False
-    return True
+    takes = False
+    with optional(), torch.random.fork_rng(devices=[]), torch.no_grad():
+        (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))
+        takes = True
+    return takes
 
 
 def _program(
