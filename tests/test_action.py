@@ -99,7 +99,8 @@ def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
     }
     status, said = forge.run(**inputs)
     assert status == 0, said
-    assert "no baseline" in said and "### Robustness" in forge.summary and "| fgsm.8" in forge.summary
+    assert "no baseline" in said
+    assert "### Robustness" in forge.summary and "| FGSM, ε = 8/255" in forge.summary
     accepted = json.loads(baseline.read_text())
     assert "fgsm.8" in accepted["metrics"]
     outputs = forge.outputs

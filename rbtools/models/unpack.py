@@ -28,11 +28,10 @@ PREFIXES = (
 COPIES = ("attacker.", "ema.", "ema_model.", "model_ema.", "teacher.")
 # Losses and metrics beside a network in the state of a training's module (Lightning): the first word of their
 # names, and the last one of what torchmetrics counts.
-TRAINED_WITH = re.compile(
-    r"(\w*_)?(criterion|criteria|loss(es)?|objective|metrics?|acc(uracy)?\d*|auroc|f1|ece|confmat|confusion"
-    r"|class_weights?|pos_weight)(_\w*)?",
-    re.IGNORECASE,
+TRAINED_WITH = frozenset(
+    "criterion criteria loss losses objective metric metrics accuracy auroc f1 ece confmat confusion".split()
 )
+WEIGHTS_OF_LOSSES = re.compile("class_weight|pos_weight")
 COUNTED = ("tp", "fp", "tn", "fn", "total", "correct", "confmat", "mean_value", "sum_value")
 OPTIMISER = {"state", "param_groups"}  # keys of an optimiser's state in torch
 Numbers = Tensor | Sequence[float]
@@ -168,8 +167,9 @@ def _are_numbers(values: object) -> bool:
 
 def is_beside(key: str) -> bool:
     """Whether a tensor's name is that of a copy of the network, a loss or a metric, not of the network."""
-    word, _, leaf = key.partition(".")[0], *key.rpartition(".")[1:]
-    return key.startswith(COPIES) or leaf in COUNTED or TRAINED_WITH.fullmatch(word) is not None
+    word, leaf = key.partition(".")[0].lower(), key.rpartition(".")[2]
+    trained_with = any(part in TRAINED_WITH or part.rstrip("0123456789") == "acc" for part in word.split("_"))
+    return key.startswith(COPIES) or leaf in COUNTED or trained_with or bool(WEIGHTS_OF_LOSSES.search(word))
 
 
 def strip(state: dict[str, Tensor]) -> tuple[str, list[str]]:

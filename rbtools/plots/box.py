@@ -70,7 +70,7 @@ class Box(weightings.Composed):
         None, "Panels for groups of records that agree in these, such as dataset,arch.name.", metavar="LIST"
     )
     together: bool = param(False, "One panel for all metrics, not one for each attack or corruption.")
-    classes: int | None = param(
+    n_classes: int | None = param(
         None, "Classes of the data set, for the line of chance.  [default: the data set's]", check="positive"
     )
 
@@ -117,7 +117,7 @@ class Box(weightings.Composed):
         share = words.is_share(names)
         levels: dict[str, float | None] = {}
         for facet, places in parts.items():
-            count = self.classes or classes([records[place] for place in places])
+            count = self.n_classes or classes([records[place] for place in places])
             levels[facet] = 1 / count if share and count is not None else None
         if self.group is not None:
             measured = {name: record_values.column(records, name, "--metric") for name in names}

@@ -62,8 +62,8 @@ def radius(text: str) -> str:
 
 def attack(parts: MetricName) -> str:
     """The attack of a metric and its norm, `PGD-20 (L2)`; the name itself where it is of no known attack."""
-    known = re.fullmatch(r"(.+?)(\d*)", parts.stem)
-    name, steps = (parts.stem, "") if parts.stem in _ATTACKS or known is None else known.groups()
+    name = parts.stem if parts.stem in _ATTACKS else parts.stem.rstrip("0123456789")
+    steps = parts.stem[len(name) :]
     if name not in _ATTACKS:
         return parts._replace(norm="").family + BALLS[parts.ball]
     return f"{_ATTACKS[name]}{f'-{steps}' if steps else ''}{BALLS[parts.ball]}"
@@ -84,7 +84,7 @@ def is_share(name: str) -> bool:
     functions = {"mean", "min", "max", "std", "union", "union.common", "class.min"} & {*of_names}
     signs = {token.text for token in tokens if token.kind not in ("name", "glob", "end")}
     names = [one for one in of_names if one not in functions]
-    of_globs = [re.sub(r"\*|\?|\[[^]]*\]", "1", one) for one in names]  # pgd20.* as pgd20.1
+    of_globs = [re.sub(r"\*|\?|\[[^][]*\]", "1", one) for one in names]  # pgd20.* as pgd20.1
     return bool(names) and all(map(metric_name.is_share, of_globs)) and signs <= {"(", ")", ",", "+", "-"}
 
 

@@ -269,6 +269,7 @@ def test_a_name_in_the_status_line_moves_no_cursor(
 
     screen = Terminal("test")
     monkeypatch.setattr(screen, "terminal", True)
+    monkeypatch.setattr(screen, "_painted", 0.0)
     monkeypatch.setattr(screen, "_mine", lambda: True)
     screen.status("\x1b]0;evil\x07\x1b[2J\nname")
     assert capsys.readouterr().err == "\r\x1b[2Ktest: \\x1b]0;evil\\x07\\x1b[2J\\nname"

@@ -253,7 +253,7 @@ def test_wrong_class_map_is_explained(photos, tmp_path, text, message):
 
 def test_class_map_that_is_not_there_is_named(photos, tmp_path):
     assert "does not exist" in error_of(datasets.describe, named(photos), class_map=tmp_path / "none")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x80")
+    (tmp_path / "binary").write_bytes(b"\x80\x81")
     assert "cannot be read" in error_of(datasets.describe, named(photos), class_map=tmp_path / "binary")
 
 
