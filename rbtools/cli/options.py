@@ -174,11 +174,10 @@ def _weights(text: str) -> dict[str, Any]:
     path, _, member = (
         (text, "", "") if os.path.exists(text) else text.rpartition("#") if "#" in text else (text, "", "")
     )
-    # A folder as downloads from the Hub have it.
     if os.path.isdir(path):
-        from rbtools.inputs.published_weights import HUB_FILES  # --help does not need it
+        from rbtools.inputs import published_weights  # --help does not need it
 
-        path = next(filter(os.path.isfile, [os.path.join(path, name) for name in HUB_FILES]), path)
+        path = published_weights.in_folder(path)
     values = {"weights" if os.path.isdir(path) else "checkpoint": path} if path else {}
     return values | ({"member": member} if member else {})
 

@@ -229,12 +229,17 @@ def stop_if_strict(strict: bool, message: str) -> None:
 
 
 def file_path(path: str) -> str:
-    """The absolute path of a user's file, or a name of published weights as it is. Raises UsageError."""
+    """The absolute path of a user's file, or of a folder's weights; published names as they are.
+
+    Raises UsageError.
+    """
     if not os.path.isfile(path):
         from rbtools.inputs import published_weights  # imported here because --help does not need it
 
         if published_weights.is_name(path):
             return path
+        path = published_weights.in_folder(path)
+    if not os.path.isfile(path):
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
         raise UsageError(f"{path} {problem}. Expected a file.")
     return os.path.abspath(path)

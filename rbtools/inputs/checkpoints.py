@@ -101,11 +101,13 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
     if data is not None and "prompts" in given:
         prompts.refuse_other_order(given["prompts_file"], data.about.class_names)
     name = resolve.hash_of(path, run)
-    try:
-        arch, facts = _recognised(path, name, given, data, run)
-    except Misfit as misfit:
-        data = _fitting(misfit, data, about, run)
-        arch, facts = _recognised(path, name, given, data, run)
+    while True:  # the network's channels first, then its classes, or the reverse
+        try:
+            arch, facts = _recognised(path, name, given, data, run)
+            break
+        except Misfit as misfit:
+            data, run = _fitting(misfit, data, about, run)
+            about["recognised"] = {"classes": data.about.classes}
     facts = recognition.judged(path, facts, run)
     if hints.normalize is not None and facts["normalize_from"] == "given":
         facts["normalize_from"] = "--normalize"
@@ -122,8 +124,9 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
     }
 
 
-def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run) -> Data:
-    """The data for the network's number of classes and channels. Raises the misfit where there are none."""
+def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run) -> tuple[Data, Run]:
+    """The data for the network's number of classes and channels, and a run that names them. Raises the misfit
+    where there are none."""
     if data is None:
         raise misfit
     kind, _, argument = data.name.partition(":")
@@ -131,7 +134,7 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
     if word and kind in ENCODED and channels_of(argument)[1] is None:
         run.report.notify(f"The network takes images with {misfit.channels} channels: {data.name}:{word}.")
         run = run.changed(dataset=f"{data.name}:{word}")
-    found = data_of({**about, "recognised": {"classes": misfit.classes}}, run)
+    found = data_of({**about, "recognised": {"classes": misfit.classes}} if misfit.classes else about, run)
     if found.fingerprint == data.fingerprint:
         if (misfit.classes or 0) <= data.about.classes:
             raise misfit
@@ -139,7 +142,7 @@ def _fitting(misfit: Misfit, data: Data | None, about: dict[str, Any], run: Run)
             f"{misfit} If the images are of some of its {misfit.classes} classes, say with --classes which"
             f" number each class of the data set ({some(data.about.class_names)}) has in the network."
         )
-    return found
+    return found, run
 
 
 class OtherCheckpoint(RbError):

@@ -6,6 +6,7 @@ A name stands for a file with its library's description.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,11 @@ class PublishedFile(NamedTuple):
 
     path: str
     member: str | None
+
+
+def in_folder(path: str) -> str:
+    """The file of weights in a folder as downloads from the Hub have it; other paths as they are."""
+    return next(filter(os.path.isfile, (os.path.join(path, name) for name in HUB_FILES)), path)
 
 
 def check(folder: str) -> None:

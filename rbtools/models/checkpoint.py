@@ -88,7 +88,7 @@ def load(
     classes, shape = n_classes, shape or (channels, side, side)
     network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
     if arch.get("space") == "python":
-        _check_channels(path, network, shape)
+        _check_own(path, network, classes, shape)
     by_user = facts["arch_from"] == "given"
     normalization = normalising.choose_normalization(
         checkpoint, arch, network, classes, shape, hints, by_user
@@ -450,19 +450,28 @@ def _of_other_channels(path: Path, shape: Shape, channels: int) -> Misfit:
     )
 
 
-def _check_channels(path: Path, network: nn.Module, shape: Shape) -> None:
-    """Raise Misfit for a user's network that takes grey images and fails on RGB ones, or the reverse."""
-    other = {1: 3, 3: 1}.get(shape[0])
-    if other and not _takes(network, shape) and _takes(network, (other, *shape[1:])):
+def _check_own(path: Path, network: nn.Module, classes: int | None, shape: Shape) -> None:
+    """Raise Misfit for a user's network that takes grey images and fails on RGB ones, or the reverse, and for
+    one with another number of logits than the data set has classes."""
+    other, output = {1: 3, 3: 1}.get(shape[0]), _output(network, shape)
+    if output is None and other and _output(network, (other, *shape[1:])) is not None:
         raise _of_other_channels(path, shape, other)
+    if isinstance(output, Tensor) and output.dim() == 2 and len(output) == 2 and classes:
+        logits = output.shape[1]
+        if logits not in (1, classes):
+            raise Misfit(
+                f"The network of {path} gives {logits} logits, and the data set has {classes} classes (its"
+                " highest label, where nothing else says it: are the labels from 1?).",
+                logits,
+            )
 
 
-def _takes(network: nn.Module, shape: Shape) -> bool:
-    takes = False
+def _output(network: nn.Module, shape: Shape) -> Any:
+    """What a network gives for two black images; None where its code raises."""
+    output = None
     with optional(), torch.random.fork_rng(devices=[]), torch.no_grad():
-        (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))
-        takes = True
-    return takes
+        output = (deepcopy(network).eval() if network.training else network)(torch.zeros(2, *shape))
+    return output
 
 
 def _program(
@@ -476,7 +485,7 @@ def _program(
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
     program = programs.load(path, kind)
-    _check_channels(path, program, shape)
+    _check_own(path, program, None, shape)
     check_input.keep_images(program, shape)
     n_classes = programs.classes_of(program, shape, path)
     if classes is not None and classes != n_classes:

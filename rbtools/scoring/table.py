@@ -172,7 +172,7 @@ def figure(value: float, digits: int | None = None) -> str:
     decimals. digits: the decimals of others."""
     if isinstance(value, int):
         return str(value)
-    if digits is not None:
+    if digits is not None and (value == 0 or abs(value) >= 0.5 * 10**-digits):
         return f"{round(value, digits) + 0.0:.{digits}f}"
     if value == 0 or 5e-4 <= abs(value) <= 1:
         return f"{value + 0.0:.4f}"  # adding 0.0 turns -0.0 into 0.0

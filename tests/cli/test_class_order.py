@@ -22,6 +22,9 @@ from torch import nn
 def make(classes, shape):
     return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * 16, classes))
 
+def twelve(classes, shape):
+    return make(12, (1, 4, 4))
+
 class Convolutional(nn.Module):
     def __init__(self):
         super().__init__()
@@ -155,3 +158,20 @@ def test_a_network_of_one_channel_gets_pictures_of_one(arch: str) -> None:
     assert "The network takes images with 1 channels" in result.stderr
     after = run("attack", "fgsm --eps 1 --allow-code --dataset imagefolder:grey", [record])
     assert json.loads(after.stdout)["metrics"]["fgsm.1"] == 1.0
+
+
+def test_some_classes_of_a_network_of_one_channel_and_twelve_logits() -> None:
+    network(12, channels=1)
+    pictures("part", {"1": 1, "3": 3, "5": 5}, "L")
+    words = NETWORK.replace(":make", ":twelve")
+    result = run("attack", f"none {words} --dataset imagefolder:part --classes 1,3,5")
+    assert json.loads(result.stdout).get("metrics") == BOTH, result.stderr
+
+
+@pytest.mark.parametrize("command", ["measure margin", "attack none"])
+def test_labels_that_start_at_one_are_named(command: str) -> None:
+    network(12, channels=1)
+    np.savez("from_one.npz", images=np.zeros((24, 4, 4), np.uint8), labels=np.arange(24) % 12 + 1)
+    tool, before = command.split()
+    result = run(tool, f"{before} {NETWORK.replace(':make', ':twelve')} --dataset npz:from_one.npz")
+    assert "gives 12 logits, and the data set has 13 classes" in result.stderr
