@@ -11,7 +11,6 @@ from rbtools.cli import option_groups, tools
 from tests.runner import run
 
 
-
 def every_page() -> list[tools.Page]:
     """Each command, with the options of its default choice where an option chooses."""
     pages = [page for name in tools.TOOLS for page in tools.pages(tools.tool(name))]
