@@ -445,7 +445,7 @@ def _run_batches(
     resolve.checkpoint_of(inputs.record, inputs.run)
     record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
     checks = None
-    randomness.found(inputs)  # it takes cores of its own, which would be waited for below
+    randomness.found(inputs)  # it takes a device of its own
     with device.taken(run, inputs.threads()) as chosen:
         divided = divide.is_divided(outputs, n, chosen, data.about.shape, run)
         if helping and not divided:

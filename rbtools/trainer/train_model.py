@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
 from rbtools.execution import cores, device, precision, resources
-from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
@@ -269,9 +268,8 @@ def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
 
 def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """CPU threads of each process of a training on this machine: the user's number; else the number that the
-    training began with, since another one rounds differently; else the fastest for its network.
+    training began with, since another one rounds differently; else that of `resources.training_threads`.
     """
-    from rbtools.trainer import init
     from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
 
     arch, here = task.record["arch"], distributed.here()
@@ -280,8 +278,7 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
         began = threads_of(state)
     if began is not None:
         return max(min(began, cores.count() // here), 1)
-    trial = Trial(identity(arch), task.data.about.shape, lambda: init.network(task, run))
-    return max(resources.training_threads(run, arch, trial) // here, 1)
+    return max(resources.training_threads(run, arch) // here, 1)
 
 
 def _trained(
