@@ -23,7 +23,6 @@ from rbtools.cli.terminal import Terminal
 from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
-from rbtools.execution.dry_run import about
 from rbtools.execution.executor import (
     Executor,
     Finished,
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
 WINDOW_PER_JOB = 4
 ELSEWHERE = "Another shard writes this record."
-LONG = 600.0
-"""Seconds: a run that takes longer says so after its first result."""
 
 
 def filter_records(
@@ -121,8 +118,6 @@ class Loop:
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
         self.ahead: ReadAhead | None = None
-        self.spent = 0.0  # seconds of the results that were computed, each on its own
-        self.time_announced = False
         self.troubled = False
         self.table: Callable[[dict[str, Any], int], str] | None = None  # printed instead of records
 
@@ -154,7 +149,6 @@ class Loop:
             if start is not None and record is None:
                 return
             window = Window(self, WINDOW_PER_JOB * executor.capacity)
-            self.capacity = executor.capacity
             try:
                 if executor.in_process:
                     progress = self.run.report.progress
@@ -307,24 +301,8 @@ class Loop:
         self.done += 1
         from_store = bool(report.found) and not report.computed  # otherwise new results may exist
         self.found, self.computed = self.found + from_store, self.computed + (not from_store)
-        if not from_store:
-            self.spent += report.seconds
-            self._tell_time()
         self._say(record, result)
         return text
-
-    def _tell_time(self) -> None:
-        """Say once what each record takes and what all will, as soon as that is known, if it is long."""
-        total = self.total
-        if self.time_announced or total is None:
-            return
-        self.time_announced, each = True, self.spent / self.computed
-        left = each * (total - self.done) / self.capacity
-        if left >= LONG:
-            self.screen.say(
-                f"{total:,} records come; each takes {about(each)}, all of them {about(left)}."
-                " rb-arch --sample N begins with a sample of so many."
-            )
 
     def _time(self, record: dict[str, Any], place: str, report: JobReport) -> None:
         """Report how a record was processed and the time of each stage: for `-v`, and as an event."""

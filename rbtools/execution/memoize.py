@@ -18,7 +18,7 @@ def memoized(
     leases: Sequence[str],
     look_up: Callable[[], Results],
     *,
-    plan: Callable[[Results], None],
+    title: str,
     anew: bool = False,
     help: Help = None,
 ) -> Iterator[tuple[Results, bool]]:
@@ -26,10 +26,10 @@ def memoized(
     None, to put them into the list and to store them, before it leaves the block.
 
     `look_up` gives what the store has, None for what it lacks. Missing units are claimed together, so that
-    two processes do not do the same work: while another holds a lease, this one waits for its results. `plan`
-    gets the gaps in a dry run, which then raises Pending. `anew` ignores what the store has. `help` computes
-    what it can of the gaps while another process holds the leases (`run.placement.divide`). Counts one result
-    as found, or as computed, by whichever process.
+    two processes do not do the same work: while another holds a lease, this one waits for its results.
+    `title` names the work in a dry run, which then raises Pending. `anew` ignores what the store has.
+    `help` computes what it can of the gaps while another process holds the leases (`run.placement.divide`).
+    Counts one result as found, or as computed, by whichever process.
     """
     nothing: Results = [None] * len(leases)
     results = nothing if anew else look_up()
@@ -38,8 +38,7 @@ def memoized(
         yield results, False
         return
     if run.plan is not None:
-        run.plan.missing.add(tuple(leases))
-        plan(results)
+        run.plan.missing[tuple(leases)] = title
     missing = [lease for lease, result in zip(leases, results, strict=True) if result is None]
     waiting = run.report.check_cancelled
     if help is not None and run.placement.divide:

@@ -22,7 +22,6 @@ class _RunJob(JobFunction):
         return dataclasses.replace(self, run=run)  # type: ignore[type-var]
 
 
-
 class _SplitJob(_RunJob):
     """A job that reads the split of the run's selection."""
 

@@ -120,10 +120,7 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[s
         run,
         names,
         lambda: [run.store.result(name) for name in names],
-        plan=lambda results: run.plan.measures(
-            record,
-            [(name, what) for name, what, had in zip(names, keys, results, strict=True) if had is None],
-        ),
+        title="measures",
         help=partial(compute, helping=True),
     ) as (computed, ours):
         if ours:

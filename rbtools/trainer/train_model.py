@@ -97,7 +97,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
         run,
         [kept.own],
         lambda: [kept.look()],
-        plan=lambda _: _planned(kept, what, record["arch"], run),
+        title=str(what["method"]["name"]),
     ) as (results, ours):
         if ours:
             run.store.check_writable()
@@ -139,11 +139,6 @@ class _TrainingCache:
         self.key = digest(what)
         self.along = None if along is None else along.key_fields(self.key)
         self.own = self.key if self.along is None else digest(self.along)
-
-    def files(self) -> tuple[str, ...]:
-        """The kinds of the files that a training leaves, at most."""
-        both = self.recipe.val > 0 and self.recipe.keep == "all"
-        return ("results",) * (1 if self.along is None else 2) + ("objects",) * (1 + both)
 
     def look(self) -> dict[str, Any] | None:
         """The stored result, if it is complete, or None."""
@@ -242,15 +237,6 @@ def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] |
         )
     fields = {key: record["arch"][key] for key in ("member", "normalize") if key in record["arch"]}
     return {"checkpoint": resolve.checkpoint_name(record, run), **fields}
-
-
-def _planned(kept: _TrainingCache, what: dict[str, Any], arch: dict[str, Any], run: Run) -> None:
-    """Note a training in a dry run, from the epoch on that the store has no state of."""
-    from rbtools.trainer.state import epochs  # torch
-
-    stored = run.store.state(kept.own)
-    done = 0 if stored is None else epochs(stored)
-    run.plan.training(kept.own, what, arch, kept.recipe.epochs, kept.files(), done)
 
 
 def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:

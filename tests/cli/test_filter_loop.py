@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,15 +112,6 @@ def test_shards_divide_the_results_of_a_record_and_keep_their_places() -> None:
     assert [(one.get("train", {}).get("method"), one.get("checkpoint")) for one in joined] == [
         (one.get("train", {}).get("method"), one.get("checkpoint")) for one in whole
     ]
-
-
-def test_a_stage_says_how_long_all_records_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    archs = records(run("arch", "--index 5,6,7 --cells 1 --channels 2"))
-    assert "records come" not in run("train", "--epochs 0", archs).stderr
-    monkeypatch.setattr(filter_loop, "LONG", 0.0)
-    said = run("train", "--epochs 0 --seed 1", archs).stderr
-    assert re.search(r"^rb-train: 3 records come; each takes .*, all of them .*--sample N", said, re.M)
-    assert "records come" not in run("train", "--epochs 0 --seed 1", archs).stderr  # they are in the store
 
 
 def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
