@@ -174,7 +174,6 @@ MAY: dict[str, dict[str, int]] = {
         "cli/output.py": 1,
         "cli/terminal.py": 1,
         "datasets/streaming.py": 4,
-        "execution/cores.py": 2,
         "execution/device.py": 2,
         "execution/precision.py": 1,
         "execution/ray_executor.py": 1,

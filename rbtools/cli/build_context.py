@@ -70,7 +70,7 @@ def build_context(
     if dry_run:
         from rbtools.execution.dry_run import DryRun
 
-        fields["plan"] = DryRun(finished, max(processes, 1), tell=screen.detail)
+        fields["plan"] = DryRun(finished)
         engine, processes = LOCAL, 1
     if defend is not None:
         fields["defend"] = _stages(defend, backward, checkpointed, bool(fields.get("allow_code")))

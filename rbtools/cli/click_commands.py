@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import command_line, config, events, exit_status, option_groups, preload, streams
+from rbtools.cli import command_line, config, events, exit_status, option_groups, streams
 from rbtools.cli.method_options import for_people, legible, method_options
 from rbtools.cli.option_parts import OLD_WORDS
 from rbtools.cli.tools import CONTEXT, params_of
@@ -48,9 +48,9 @@ class _Main:
         status = result.status
         events.ended(status)
         early = status in (exit_status.INTERRUPTED, exit_status.TERMINATED, exit_status.GONE)
-        if args is None and (early or preload.running()):
+        if args is None and early:
             # Everything is written and released. Skip torch's shutdown, which takes half a second (three on a
-            # busy machine), and may crash while a thread imports torch.
+            # busy machine).
             exit_status.flush()
             os._exit(status)
         sys.exit(status)

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.cli.exit_status import DONE, FAILED
 from rbtools.cli.output import ReaderGone, RecordWriter, Stop, Terminated
-from rbtools.cli.preload import Preload
 from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource, bad_line_record, name_of, opened_output, stop_if_strict, where
 from rbtools.cli.terminal import Terminal
-from rbtools.cli.window import Helpers, Window
+from rbtools.cli.window import Window
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import LOCAL
-from rbtools.execution.dry_run import about
 from rbtools.execution.executor import (
     Executor,
     Finished,
@@ -45,8 +43,6 @@ if TYPE_CHECKING:
 
 WINDOW_PER_JOB = 4
 ELSEWHERE = "Another shard writes this record."
-LONG = 600.0
-"""Seconds: a run that takes longer says so after its first result."""
 
 
 def filter_records(
@@ -67,7 +63,7 @@ def filter_records(
         if start is None:
             if run.selection.dataset is not None and run.placement.engine == LOCAL:
                 check_here(run, dict.fromkeys(split for function in functions for split in function.splits()))
-            run = run.changed(workers=1)  # several records keep workers busy without small tiles
+            run = run.changed(divide=False, workers=1)  # several records keep workers busy
         elif source.shard is not None:
             run = _sharing_images(source, run)
         loop = Loop(source, functions, screen, output, run)
@@ -119,12 +115,9 @@ class Loop:
         self.run = run
         self.done = self.failed = self.passed = self.found = self.computed = self.pending = 0
         self.helped = self.elsewhere = 0
-        self.spare = run.placement.divide and any(function.divisible for function in functions)
         self.stages: Counter[str] = Counter()
         self.start = time.perf_counter()
         self.ahead: ReadAhead | None = None
-        self.spent = 0.0  # seconds of the results that were computed, each on its own
-        self.time_announced = False
         self.troubled = False
         self.table: Callable[[dict[str, Any], int], str] | None = None  # printed instead of records
 
@@ -156,12 +149,11 @@ class Loop:
             if start is not None and record is None:
                 return
             window = Window(self, WINDOW_PER_JOB * executor.capacity)
-            self.capacity = executor.capacity
             try:
                 if executor.in_process:
                     progress = self.run.report.progress
                     self.run = self.run.changed(
-                        progress=lambda text: progress(self._status(Progress(text), window, None, True))
+                        progress=lambda text: progress(self._status(Progress(text), window, True))
                     )
                     for job in self._jobs(window, record):
                         report = run_job(self.functions[job.function], job.record, self.run)
@@ -180,19 +172,20 @@ class Loop:
         if record is not None:
             yield from window.jobs(record, "", helps=self.source.place[0] > 1)
             return
-        preload = Preload(() if self.run.plan is not None else self.functions)
-        preload.start()
-        try:
-            for line in self.lines():
-                for job in window.take_in(line):
-                    preload.finish()
-                    yield job
-        finally:
-            preload.finish(0.1)
+        for line in self.lines():
+            yield from window.take_in(line)
+
+    def _shares(self, jobs: Sequence[Job], capacity: int) -> list[Job]:
+        """The same jobs for the other workers, which share the images of the one model."""
+        divided = [job for job in jobs if self.functions[job.function].divisible]
+        if not divided or not self.run.placement.divide:
+            return []
+        spare = range(capacity - len(jobs))
+        return [divided[number % len(divided)]._replace(place=-1 - number) for number in spare]
 
     def lines(self) -> Iterator[Line]:
         """The lines of the source, read ahead to know their number."""
-        lines = self.source.lines(self.screen, self.output, spare=self.spare, results=len(self.functions))
+        lines = self.source.lines(self.screen, self.output, results=len(self.functions))
         if not self.source.reads_ahead:
             return lines
         self.ahead = ReadAhead(
@@ -208,35 +201,29 @@ class Loop:
     def _process_ahead(self, executor: Executor, window: Window, record: dict[str, Any] | None) -> None:
         """Read in a thread while the executor's workers run jobs."""
         reading = record is None
-        helpers = Helpers(executor, window) if self.run.placement.divide else None
-        executor.status = lambda progress: self._status(progress, window, helpers, reading)
+        executor.status = lambda progress: self._status(progress, window, reading)
         if record is None:
             reader = threading.Thread(target=self._read, args=(executor, window.room), daemon=True)
             reader.start()
         else:
-            for job in self._jobs(window, record):
+            jobs = list(self._jobs(window, record))
+            for job in [*jobs, *self._shares(jobs, executor.capacity)]:
                 executor.submit(job)
         events = executor.events()
         while reading or window.waiting:
-            if helpers is not None and not reading:
-                helpers.send()
             event = next(events)
-            if isinstance(event, Finished) and event.place < 0:
-                assert helpers is not None
-                helpers.ended(event)
-            elif isinstance(event, Finished):
-                window.finish_job(event)
+            if isinstance(event, Finished):
+                if event.place >= 0:
+                    window.finish_job(event)
             elif event.line is None:
                 reading = False
             else:
                 for job in window.take_in(event.line):
                     executor.submit(job)
 
-    def _status(self, progress: Progress, window: Window, helpers: Helpers | None, reading: bool) -> str:
+    def _status(self, progress: Progress, window: Window, reading: bool) -> str:
         """`[5/24] NAME TEXT · 4:00 left in all`, once the number of results is known."""
         place = progress.place
-        if helpers is not None and place in helpers.helped:
-            place = helpers.helped[place]
         name = f"{name_of(window.waiting[place][0].record)} " if place in window.waiting else ""
         total = self.total
         if total is None and not reading:
@@ -314,24 +301,8 @@ class Loop:
         self.done += 1
         from_store = bool(report.found) and not report.computed  # otherwise new results may exist
         self.found, self.computed = self.found + from_store, self.computed + (not from_store)
-        if not from_store:
-            self.spent += report.seconds
-            self._tell_time()
         self._say(record, result)
         return text
-
-    def _tell_time(self) -> None:
-        """Say once what each record takes and what all will, as soon as that is known, if it is long."""
-        total = self.total
-        if self.time_announced or total is None:
-            return
-        self.time_announced, each = True, self.spent / self.computed
-        left = each * (total - self.done) / self.capacity
-        if left >= LONG:
-            self.screen.say(
-                f"{total:,} records come; each takes {about(each)}, all of them {about(left)}."
-                " rb-arch --sample N begins with a sample of so many."
-            )
 
     def _time(self, record: dict[str, Any], place: str, report: JobReport) -> None:
         """Report how a record was processed and the time of each stage: for `-v`, and as an event."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
@@ -68,14 +69,11 @@ class RecordSource:
         """Whether a line stands for each result of another shard."""
         return self.shard is not None and self.shard.endswith(_PLACES)
 
-    def lines(
-        self, screen: Terminal, output: RecordWriter, *, spare: bool = False, results: int = 1
-    ) -> Iterator[Line]:
+    def lines(self, screen: Terminal, output: RecordWriter, *, results: int = 1) -> Iterator[Line]:
         """Yield the lines of this shard, after checking input and output.
 
-        `spare`: a shard without a line, because there are more shards than lines, gets that of another one
-        to help with. `results`: how many the tool makes of a record; shards divide them. Raises UsageError if
-        there is no input, or input and output are one file, and NoRecords at the end of an input that had no
+        `results`: how many the tool makes of a record; shards divide them. Raises UsageError if there is no
+        input, or input and output are one file, and NoRecords at the end of an input that had no
         line for any shard.
         """
         number, of = self.place
@@ -83,7 +81,7 @@ class RecordSource:
         if results > 1 or self.places:
             chosen = every if of == 1 else _results_dealt(every, number, of, results, self.places)
         else:
-            chosen = _dealt(every, number, of, spare)
+            chosen = itertools.islice(every, number - 1, None, of)
         return chosen if self.adopt is None else map(self._adopted, chosen)
 
     def _adopted(self, line: Line) -> Line:
@@ -153,18 +151,6 @@ class RecordSource:
         if context and any(param.name == "checkpoint" for param in context.command.params):
             return f"{ways}, or evaluate one model with --checkpoint FILE."
         return f"{ways}."
-
-
-def _dealt(all_lines: Iterator[Line], number: int, of: int, spare: bool) -> Iterator[Line]:
-    """Every `of`-th line from the `number`-th on; if there is none and `spare`, that of another shard."""
-    first: list[Line] = []
-    for place, line in enumerate(all_lines):
-        if place % of == number - 1:
-            yield line
-        if place < number:
-            first.append(line)
-    if spare and 0 < len(first) < number:
-        yield first[(number - 1) % len(first)]._replace(helps=True)
 
 
 def _results_dealt(

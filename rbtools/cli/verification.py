@@ -19,7 +19,6 @@ from rbtools.execution.executor import JobFunction
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import CheckpointHints, OtherCheckpoint, resolve_inputs, with_file
 from rbtools.inputs.resolve import checkpoint_of
-from rbtools.lazy import torch
 from rbtools.records import consistency, expr, metric_name
 from rbtools.records.results import is_number
 from rbtools.scoring import minmax, published_difference, remeasured
@@ -58,9 +57,6 @@ class VerifyJob(JobFunction):
 
     def with_run(self, run: Run) -> JobFunction:
         return dataclasses.replace(self, run=run)
-
-    def preload(self) -> None:
-        torch.nn  # noqa: B018  (reading it imports torch)
 
     def __call__(self, record: Record) -> Record:
         entries = self._chosen(record)

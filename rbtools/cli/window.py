@@ -1,4 +1,4 @@
-"""The lines of a filter between input and output, and jobs for its idle workers."""
+"""The lines of a filter between input and output."""
 
 from __future__ import annotations
 
@@ -34,16 +34,13 @@ class Window:
         """The jobs of a line; a line without jobs is written in its turn."""
         record = self.loop.record_of(line)
         if record is not None:
-            yield from self.jobs(record, where(line), helps=line.helps, results=line.results)
+            yield from self.jobs(record, where(line), results=line.results)
             return
         if line.results is not None and 0 not in line.results:  # the shard of the first result passes it on
             if self.loop.source.places:
                 self.finish(self._places(1)[0], self.loop.place_of_another)
             else:
                 self.room.release()
-            return
-        if line.helps:
-            self.room.release()
             return
         self.finish(self._places(1)[0], lambda: self.loop.passing(line))
 
@@ -117,35 +114,3 @@ class Window:
             self.writing = False
         del self.held[number]
         self.waiting.pop(number, None)
-
-
-class Helpers:
-    """Jobs for idle workers once all lines are read: batches of records that other workers process."""
-
-    def __init__(self, executor: Executor, window: Window) -> None:
-        self.executor, self.window = executor, window
-        self.helped: dict[int, int] = {}  # by the place of a helper: the place that it helps
-        self.complete: set[int] = set()  # places that leave no work for helpers
-        self.count = 0
-
-    def send(self) -> None:
-        """Give every idle worker the record that has the fewest helpers."""
-        running = [place for place in self.window.waiting if place not in self.window.held]
-        free = self.executor.capacity - len(running) - len(self.helped)
-        running = [place for place in running if place not in self.complete and self._divisible(place)]
-        for _ in range(free if running else 0):
-            place = min(running, key=[*self.helped.values()].count)
-            self.count += 1
-            self.helped[-self.count] = place
-            job, _ = self.window.waiting[place]
-            self.executor.submit(job._replace(place=-self.count, helps=True))
-
-    def ended(self, event: Finished) -> None:
-        """Remove a helper. Its results are in the store; errors come from the job that it helped."""
-        place = self.helped.pop(event.place)
-        if not event.report.pending:
-            self.complete.add(place)
-
-    def _divisible(self, place: int) -> bool:
-        job, _ = self.window.waiting[place]
-        return self.executor.functions[job.function].divisible

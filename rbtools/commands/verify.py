@@ -147,11 +147,9 @@ class _OrItsOwn(shared.RecordSource):
 
     start: Callable[[], dict[str, Any]] | None = None
 
-    def lines(
-        self, screen: shared.Terminal, output: RecordWriter, *, spare: bool = False, results: int = 1
-    ) -> Iterator[Line]:
+    def lines(self, screen: shared.Terminal, output: RecordWriter, *, results: int = 1) -> Iterator[Line]:
         came = False
-        for line in super().lines(screen, output, spare=spare, results=results):
+        for line in super().lines(screen, output, results=results):
             came = True
             yield line
         if not came and self.start is not None:

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 from rbtools.errors import RbError
-from rbtools.execution import cores
 from rbtools.execution.run import Run
 from rbtools.lazy import torch
 
@@ -24,18 +23,16 @@ _KEPT, _LARGE = 1 << 30, 32 << 20  # glibc accepts at most the latter
 def taken(run: Run, threads: int) -> Iterator[torch.device]:
     """The device of `--device` ("auto": the first GPU, else the CPU), with the number of threads set.
 
-    CPU threads are shared by all stages of a pipe: a stage holds one core for each while it computes, and
-    waits for them. Raises RbError for a device that is unknown to torch or not available.
+    Raises RbError for a device that is unknown to torch or not available.
     """
     device = choose(run)
     if device.type != "cpu":
         with float32(device):
             yield device
         return
-    with cores.held(run.store.folder, threads, run.report.check_cancelled):
-        torch.set_num_threads(threads)
-        _keep_memory()
-        yield device
+    torch.set_num_threads(threads)
+    _keep_memory()
+    yield device
 
 
 @contextlib.contextmanager

@@ -42,9 +42,6 @@ class JobFunction:
         """The splits of the data set of `--dataset` that the work reads, whichever record it gets."""
         return ()
 
-    def preload(self) -> None:
-        """Import the modules that the work needs, in a thread or once for all workers. Use no device."""
-
 
 class Unfinished(BaseException):
     """A job was interrupted that has a result as it stands; `__cause__` is the interruption."""
@@ -83,14 +80,12 @@ class JobReport:
 class Job(NamedTuple):
     """A record for one of an executor's functions, and its place in the output.
 
-    A job that `helps` has a negative place: it computes batches of an evaluation that another job holds, and
-    nobody waits for its result.
+    A job with a negative place computes batches of another one's evaluation: nobody waits for its result.
     """
 
     place: int
     function: int
     record: dict[str, Any]
-    helps: bool = False
 
 
 class Finished(NamedTuple):
@@ -165,7 +160,7 @@ def run_job(function: JobFunction, record: dict[str, Any], run: Run) -> JobRepor
 
 def run_on(job: Job, functions: Sequence[JobFunction], run: Run) -> JobReport:
     """Run a job with the run of the current process."""
-    return run_job(functions[job.function], job.record, run.changed(helps=job.helps))
+    return run_job(functions[job.function], job.record, run)
 
 
 class Executor:
@@ -173,7 +168,7 @@ class Executor:
 
     Use as a context manager: leaving it stops running jobs; finished work stays in the store. Subclasses
     define `submit` (in a worker `run_on` does the work), start and end their workers on entering and leaving,
-    and report by `post`. They retry the job of a lost worker themselves, unless it `helps`.
+    and report by `post`. They retry the job of a lost worker themselves.
 
     A worker gets a pickled copy of the run: its callbacks are lost and set anew there, `worker` is its number
     on its machine, which chooses a GPU, and `jobs` is how many share the cores of that machine.
@@ -181,8 +176,7 @@ class Executor:
     `capacity` is how many jobs run at once, known after entering. `own_capacity`: the engine itself decides
     how many where `--jobs` does not say; `jobs` is 0 then, but in a worker 1 or more. `in_process`: `submit`
     returns when the job has ended. `last` is the event that was read last; after an interruption it may be
-    unhandled, or arrive again. `preload`: workers import what their work takes before the first job is there.
-    `status` formats a job's progress for the status line.
+    unhandled, or arrive again. `status` formats a job's progress for the status line.
     """
 
     own_capacity: ClassVar[bool] = False
@@ -192,7 +186,6 @@ class Executor:
         self.functions, self.run = functions, run
         self.capacity = max(run.placement.jobs, 1)
         self.last: Event | BaseException | None = None
-        self.preload = False
         self.status: Callable[[Progress], str] = lambda progress: progress.text
         self._events: deque[Event | BaseException] = deque()
         self._arrived = threading.Event()
@@ -272,5 +265,4 @@ def executor_for(functions: Sequence[JobFunction], run: Run, at_most: int | None
     if run.placement.engine == LOCAL and (run.placement.jobs <= 1 or (at_most == 1 and not divided)):
         return InProcessExecutor(functions, run)
     executor: Executor = ENGINES.load(run.placement.engine)(functions, run)
-    executor.preload = at_most == 1  # its network is read at the same time, which needs torch as well
     return executor

@@ -1,7 +1,7 @@
 """Worker processes on this machine: several records at a time.
 
-Each worker is forked from a process that has imported what they need (`fork_server`); a thread of this
-process listens to it. When a worker dies, its record is retried; a worker whose parent has ended ends itself.
+A thread of this process starts each worker and listens to it. When a worker dies, its record is tried again;
+a worker whose parent has ended ends itself.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import NoReturn
+from multiprocessing.context import SpawnProcess
 
 from rbtools.execution import device, executor
-from rbtools.execution.fork_server import ForkServer
 from rbtools.execution.run import Run
 
 TRIES = 2
+_SECONDS_TO_END = 1.5  # for the workers to end before they are killed
 _SECONDS_TO_END_ALONE = 10.0
 _SECONDS_BETWEEN_PROGRESS = 0.2
+
+Worker = tuple[Connection, SpawnProcess]
 
 
 class LocalExecutor(executor.Executor):
@@ -36,36 +38,36 @@ class LocalExecutor(executor.Executor):
         self._jobs: queue.SimpleQueue[tuple[executor.Job, int] | None] = queue.SimpleQueue()  # and its try
         self._ending = threading.Event()
         self._starting = threading.Lock()
-        self._server: ForkServer | None = None
-        self._threads: list[threading.Thread] = []
+        self._processes: set[SpawnProcess] = set()
 
     def __enter__(self) -> LocalExecutor:
-        with contextlib.suppress(Exception):  # the first job tries again, and reports the error
-            self._server = self._started_server()
+        resource_tracker.ensure_running()  # here, since starting it unblocks SIGINT in its thread
         for number in range(self.capacity):
-            self._threads.append(threading.Thread(target=self._serve, args=(number,), daemon=True))
-            self._threads[-1].start()
+            threading.Thread(target=self._serve, args=(number,), daemon=True).start()
         return self
-
-    def _started_server(self) -> ForkServer:
-        work = partial(_work, list(self.functions), self.run)
-        return ForkServer(work, partial(_preload, list(self.functions) if self.preload else ()))
 
     def submit(self, job: executor.Job) -> None:
         """Queue a job; the first free worker takes it."""
         self._jobs.put((job, 1))
 
     def __exit__(self, *error: object) -> None:
-        with self._starting:  # from here on no server is started, since nothing would end it
+        with self._starting:  # from here on no worker is started, since nothing would end it
             self._ending.set()
-        for _thread in self._threads:
+        for _number in range(self.capacity):
             self._jobs.put(None)
-        if self._server is not None:
-            self._server.end()
+        for process in self._processes:
+            process.terminate()
+        end = time.monotonic() + _SECONDS_TO_END
+        for process in self._processes:
+            process.join(max(end - time.monotonic(), 0))
+            if process.is_alive():
+                process.kill()
 
     def _serve(self, number: int) -> None:
         """Pass jobs to one worker, which is replaced when it dies."""
-        worker: tuple[Connection, int] | None = None
+        # A process started by this thread inherits the mask: Ctrl-C reaches only its parent.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        worker: Worker | None = None
         while (item := self._jobs.get()) is not None and not self._ending.is_set():
             job, tries = item
             try:
@@ -76,7 +78,7 @@ class LocalExecutor(executor.Executor):
                 problem = f"No worker process could be started: {error}. Use fewer --jobs."
                 self.post(executor.Finished(job.place, executor.JobReport(problem=problem)))
                 continue
-            connection, pid = worker
+            connection, process = worker
             try:
                 connection.send(job)
                 while not isinstance(message := connection.recv(), executor.JobReport):
@@ -86,24 +88,30 @@ class LocalExecutor(executor.Executor):
                 connection.close()
                 worker = None
                 if not self._ending.is_set():
-                    self._died(pid, job, tries)
-        if worker is not None:
-            worker[0].close()
+                    self._died(process, job, tries)
 
-    def _start(self, number: int) -> tuple[Connection, int] | None:
-        """The connection to a new worker, and its process number; None if the executor is ending."""
+    def _start(self, number: int) -> Worker | None:
+        """The connection to a new worker, and its process; None if the executor is ending."""
+        context = multiprocessing.get_context("spawn")
         with self._starting:
             if self._ending.is_set():
                 return None
-            if self._server is None or not self._server.is_alive():
-                self._server = self._started_server()
-            return self._server.fork(number)
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work, args=(list(self.functions), self.run, theirs, number), daemon=True
+            )
+            try:
+                process.start()
+            finally:
+                theirs.close()
+            self._processes.add(process)
+            return ours, process
 
-    def _died(self, pid: int, job: executor.Job, tries: int) -> None:
+    def _died(self, process: SpawnProcess, job: executor.Job, tries: int) -> None:
         """Try the job of a dead worker again, or report that it failed."""
-        assert self._server is not None
-        ending = _ending_in_words(self._server.status(pid))
-        if tries < TRIES and not job.helps:
+        process.join(_SECONDS_TO_END)
+        ending = _ending_in_words(process.exitcode)
+        if tries < TRIES:
             self._jobs.put((job, tries + 1))
             self.post(executor.Notice(f"A worker {ending}; its record is tried again."))
             return
@@ -123,17 +131,10 @@ def _ending_in_words(code: int | None) -> str:
     return f"ended with status {code}"
 
 
-def _preload(functions: Sequence[executor.JobFunction]) -> None:
-    for function in functions:
-        function.preload()
-
-
 # --- in the worker ----------------------------------------------------------------------------------
 
 
-def _work(
-    functions: Sequence[executor.JobFunction], run: Run, connection: Connection, number: int
-) -> NoReturn:
+def _work(functions: Sequence[executor.JobFunction], run: Run, connection: Connection, number: int) -> None:
     """The main function of a worker process: one job after another until the connection closes, or SIGTERM
     comes.
     """
@@ -163,7 +164,7 @@ def _work(
         pass
     except SystemExit as end:
         status = int(end.code or 0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the fork server sends it too, and ends at the same time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes from the parent and from the group
     # Without torch's shutdown, which takes seconds on a busy machine.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -200,7 +200,7 @@ class RayExecutor(executor.Executor):
             if not {cls.__name__ for cls in type(error).__mro__}.intersection(_LOST):
                 problem = f"A Ray worker could not do the work: {_in_words(error)}"
                 problem += " Is the same rbtools on all nodes?"
-            elif ticket.tries < TRIES and not ticket.job.helps:
+            elif ticket.tries < TRIES:
                 ticket.tries += 1
                 self._waiting.appendleft(ticket)
                 lost = f"A Ray worker was lost ({type(error).__name__}); its record is tried again."

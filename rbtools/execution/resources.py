@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any
 
 from rbtools.errors import UsageError
-from rbtools.execution import ENGINES, LOCAL, cores, measured_threads
-from rbtools.execution.measured_threads import Trial
+from rbtools.execution import ENGINES, LOCAL, cores
 from rbtools.execution.run import Run
 
 MOST = 1024  # processes or threads: no machine has more cores, and starting more would overload it
@@ -53,14 +52,13 @@ def check(threads: int | None, device: str) -> None:
         )
 
 
-def threads_for(run: Run, arch: object, share: int | None = None, trial: Trial | None = None) -> int:
+def threads_for(run: Run, arch: object, share: int | None = None) -> int:
     """CPU threads of one evaluation. The first of these that applies:
 
     - `--threads`;
     - one for the networks of NAS-Bench-201 (and of its theory), which are small: a second thread gains them
       little, and several of them then share the cores without contention;
     - what OMP_NUM_THREADS or MKL_NUM_THREADS asks for, the fair share at most;
-    - what a measurement of the network found to pay (`trial`), the fair share at most;
     - the fair share: the cores that this process may use, divided by the workers.
 
     `share`: the fair share, if it is not that of this machine.
@@ -70,19 +68,16 @@ def threads_for(run: Run, arch: object, share: int | None = None, trial: Trial |
     if isinstance(arch, Mapping) and arch.get("space") in SMALL:
         return 1
     most = share or max(cores.count() // max(run.placement.jobs, 1), 1)
-    thread_count = cores.asked()
-    if thread_count is not None:
-        return min(thread_count, most)
-    return most if trial is None or most == 1 else measured_threads.of(run, trial, most)
+    return min(cores.asked() or most, most)
 
 
-def training_threads(run: Run, arch: object, trial: Trial | None = None) -> int:
+def training_threads(run: Run, arch: object) -> int:
     """CPU threads of a training: as `threads_for`, but up to all of the machine's cores.
 
     The number of threads changes how sums are rounded, and so the weights: it must not depend on the number
     of parallel trainings (`--jobs`).
     """
-    return threads_for(run, arch, cores.count(), trial)
+    return threads_for(run, arch, cores.count())
 
 
 def visible_gpus() -> int:

@@ -47,8 +47,7 @@ class Placement:
     as the engine has room for (`Executor.own_capacity`). jobs_per_gpu: how many share a GPU of a cluster.
     worker: the number of this worker, from 0 on. divide: processes that share the store share the batches of
     an evaluation. workers: the number that one evaluation is cut for, not the number that exists; 1 for
-    several records, 0 where `jobs` is 0. helps: this process computes batches of evaluations that others
-    hold.
+    several records, 0 where `jobs` is 0.
     """
 
     device: str = "auto"
@@ -60,7 +59,6 @@ class Placement:
     worker: int = 0
     divide: bool = False
     workers: int = 1
-    helps: bool = False
     unordered: bool = False
 
     @property

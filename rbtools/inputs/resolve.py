@@ -6,14 +6,13 @@ import os
 import re
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rbtools import check_input
 from rbtools.errors import Pending, RbError
 from rbtools.execution import resources
-from rbtools.execution.measured_threads import Trial
 from rbtools.execution.run import Run
 from rbtools.inputs.data import Data, InMemory, data_of, named_data, of_data
 from rbtools.lazy import nn, torch
@@ -177,13 +176,7 @@ class Inputs:
 
     def threads(self) -> int:
         """CPU threads of an evaluation of the network (`resources.threads_for`)."""
-        arch = self.record["arch"]
-        what = identity(arch)
-        if what.get("space") == "checkpoint":
-            what["checkpoint"] = self.checkpoint  # a program has no further description of its network
-        bare = self.run.changed(defend=None)
-        network = partial(load_model, self.record, self.data, bare, torch.device("cpu"))
-        return resources.threads_for(self.run, arch, trial=Trial(what, self.data.about.shape, network))
+        return resources.threads_for(self.run, self.record["arch"])
 
     def record_with_data(self) -> dict[str, Any]:
         """The record with the data set that it was first evaluated on, and the order of its classes. Without

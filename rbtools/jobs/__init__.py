@@ -10,7 +10,6 @@ from typing import Any
 
 from rbtools.execution.executor import JobFunction
 from rbtools.execution.run import Run
-from rbtools.lazy import torch
 from rbtools.trainer.recipe import Recipe
 
 
@@ -21,9 +20,6 @@ class _RunJob(JobFunction):
 
     def with_run(self, run: Run) -> JobFunction:
         return dataclasses.replace(self, run=run)  # type: ignore[type-var]
-
-    def preload(self) -> None:
-        torch.nn  # noqa: B018  (reading it imports torch)
 
 
 class _SplitJob(_RunJob):

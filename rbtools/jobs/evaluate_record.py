@@ -203,7 +203,7 @@ def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
         run,
         [unit.outcomes_key for unit in units],
         lambda: [_stored_entries(run, unit.entries_key) for unit in units],
-        plan=lambda entries: run.plan.evaluation(task.title, inputs.record, _lacking(units, entries, inputs)),
+        title=task.title,
         anew=save is not None,  # the store holds no images
         help=None if save else lambda entries: _compute(inputs, task, units, entries, None, helping=True),
     ) as (computed, ours):
@@ -270,19 +270,6 @@ def _correct(units: Sequence[_CacheUnit], inputs: Inputs) -> dict[tuple[str, int
 
 def _cache_units(inputs: Inputs, task: EvalTask) -> list[_CacheUnit]:
     return [_cache_unit(inputs, output) for output in task.outputs()]
-
-
-def _lacking(
-    units: Sequence[_CacheUnit], computed: Sequence[Any], inputs: Inputs
-) -> list[tuple[str, dict[str, Any], int]]:
-    """For each unit without entries: the key of its outcomes, its output, and how many images are missing."""
-    n, store = inputs.n, inputs.run.store
-    lacking = [unit for unit, entries in zip(units, computed, strict=True) if entries is None]
-    left = [n - min(len(Outcomes(store, unit.outcomes_key)), n) for unit in lacking]
-    return [
-        (unit.outcomes_key, unit.outcomes_fields["column"], images)
-        for unit, images in zip(lacking, left, strict=True)
-    ]
 
 
 def _stored_entries(run: Run, key: str) -> Entries | None:
@@ -445,7 +432,7 @@ def _run_batches(
     resolve.checkpoint_of(inputs.record, inputs.run)
     record, data, n, run = inputs.record, inputs.data, inputs.n, inputs.run
     checks = None
-    randomness.found(inputs)  # it takes cores of its own, which would be waited for below
+    randomness.found(inputs)  # it takes a device of its own
     with device.taken(run, inputs.threads()) as chosen:
         divided = divide.is_divided(outputs, n, chosen, data.about.shape, run)
         if helping and not divided:

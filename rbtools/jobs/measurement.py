@@ -17,7 +17,6 @@ from rbtools.attacks import ATTACKS
 from rbtools.attacks.pgd import OnSphere
 from rbtools.errors import RbError, UsageError
 from rbtools.execution import device, resources
-from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
@@ -31,7 +30,6 @@ from rbtools.records import metric_name, results, schema
 from rbtools.rng import seed_fields
 from rbtools.spaces.identity import identity
 from rbtools.store import digest
-from rbtools.trainer import init
 from rbtools.trainer.validation import trained_on
 
 if TYPE_CHECKING:
@@ -122,10 +120,7 @@ def measure(record: dict[str, Any], request: MeasureRequest, run: Run) -> dict[s
         run,
         names,
         lambda: [run.store.result(name) for name in names],
-        plan=lambda results: run.plan.measures(
-            record,
-            [(name, what) for name, what, had in zip(names, keys, results, strict=True) if had is None],
-        ),
+        title="measures",
         help=partial(compute, helping=True),
     ) as (computed, ours):
         if ours:
@@ -287,7 +282,7 @@ def _compute(
     """
     missing = [place for place, entry_list in enumerate(results) if entry_list is None]
     items, names = [jobs[place][0] for place in missing], [jobs[place][2] for place in missing]
-    with device.taken(run, _threads(record, items[0].data, request, run)) as chosen:
+    with device.taken(run, resources.threads_for(run, arch_of(record, items[0].data))) as chosen:
         measuring = measure_batches.Measuring(record, request.init_seed, run, chosen)
         if run.placement.divide and measuring.is_divisible(items):
             finished = measuring.divided(items, names, helping=helping)
@@ -300,15 +295,6 @@ def _compute(
             results[place] = [_entry(job, value, request, run) | cost for value in values]
             about = {"kind": "evaluation", "of": fields, **resolve.names(record, job.data)}
             run.store.keep_result(name, fields, results[place], about)
-
-
-def _threads(record: dict[str, Any], data: Data, request: MeasureRequest, run: Run) -> int:
-    """The fastest number of CPU threads for the network, measured with fresh weights."""
-    if run.placement.threads is not None:
-        return run.placement.threads
-    arch = arch_of(record, data)
-    network = partial(init.fresh, arch, data.about, request.init_seed, allow_code=run.selection.allow_code)
-    return resources.threads_for(run, arch, trial=Trial(identity(arch), data.about.shape, network))
 
 
 def _entry(job: MeasureItem, value: Value, request: MeasureRequest, run: Run) -> dict[str, Any]:

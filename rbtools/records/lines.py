@@ -37,7 +37,6 @@ class BadLine(RbError):
 class Line(NamedTuple):
     """One line of input: its place, its text, and its record or its problem.
 
-    helps: another shard writes the result, and this one only computes a part of it.
     continues: it is a further line of a JSON document over several lines; the error is on its first line.
     results: which of the results that a tool makes of the record are this shard's; None: all.
     """
@@ -47,7 +46,6 @@ class Line(NamedTuple):
     text: bytes
     record: dict[str, Any] | None
     problem: str | None
-    helps: bool = False
     continues: bool = False
     results: tuple[int, ...] | None = None
 

@@ -159,10 +159,10 @@ class SearchCommand:
 
     def live(self, pipe: str) -> int:
         """Search by the pipe of --live."""
-        from rbtools.execution.shell_pipe import ShellPipe
+        from rbtools.search.live import LivePipe
 
         wanted = self._objectives(self.options.objective)
-        return self._found_out(wanted, ShellPipe(pipe, self.run, self.options.time_limit))
+        return self._found_out(wanted, LivePipe(pipe, self.run, self.options.time_limit))
 
     def measured(self, metric: str) -> int:
         """Search by the measure of --measure, on freshly initialised networks."""

@@ -108,11 +108,6 @@ def threads(data: bytes | None) -> int | None:
     return _number(data, "threads")
 
 
-def epochs(data: bytes | None) -> int:
-    """After how many epochs a training was interrupted; 0 without a state."""
-    return _number(data, "epoch") or 0
-
-
 def _number(data: bytes | None, name: str) -> int | None:
     try:
         number = None if data is None else unpickle.torch_file(io.BytesIO(data)).get(name)

@@ -53,7 +53,7 @@ def search(method: Any, run: Run, channels: int, cells: int) -> dict[str, Any]:
         run.store.keep_result(key, what, results[0], {"dataset": data.name, "name": method.name})
 
     look_up = lambda: [run.store.result(key)]  # noqa: E731
-    with memoized(run, [key], look_up, plan=lambda _: None) as (results, ours):
+    with memoized(run, [key], look_up, title="search by a supernet") as (results, ours):
         if ours:
             compute(results)
     return {**results[0], "dataset": data.name}

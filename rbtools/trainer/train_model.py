@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbtools import datasets, registry, spaces
 from rbtools.errors import RbError
 from rbtools.execution import cores, device, precision, resources
-from rbtools.execution.measured_threads import Trial
 from rbtools.execution.memoize import memoized
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
@@ -98,7 +97,7 @@ def train(record: dict[str, Any], method: Method, recipe: Recipe, run: Run) -> d
         run,
         [kept.own],
         lambda: [kept.look()],
-        plan=lambda _: _planned(kept, what, record["arch"], run),
+        title=str(what["method"]["name"]),
     ) as (results, ours):
         if ours:
             run.store.check_writable()
@@ -140,11 +139,6 @@ class _TrainingCache:
         self.key = digest(what)
         self.along = None if along is None else along.key_fields(self.key)
         self.own = self.key if self.along is None else digest(self.along)
-
-    def files(self) -> tuple[str, ...]:
-        """The kinds of the files that a training leaves, at most."""
-        both = self.recipe.val > 0 and self.recipe.keep == "all"
-        return ("results",) * (1 if self.along is None else 2) + ("objects",) * (1 + both)
 
     def look(self) -> dict[str, Any] | None:
         """The stored result, if it is complete, or None."""
@@ -245,15 +239,6 @@ def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] |
     return {"checkpoint": resolve.checkpoint_name(record, run), **fields}
 
 
-def _planned(kept: _TrainingCache, what: dict[str, Any], arch: dict[str, Any], run: Run) -> None:
-    """Note a training in a dry run, from the epoch on that the store has no state of."""
-    from rbtools.trainer.state import epochs  # torch
-
-    stored = run.store.state(kept.own)
-    done = 0 if stored is None else epochs(stored)
-    run.plan.training(kept.own, what, arch, kept.recipe.epochs, kept.files(), done)
-
-
 def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
     from rbtools.trainer.loop import fit
 
@@ -269,9 +254,8 @@ def _fit(task: TrainingTask, run: Run, key: str) -> dict[str, Any]:
 
 def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
     """CPU threads of each process of a training on this machine: the user's number; else the number that the
-    training began with, since another one rounds differently; else the fastest for its network.
+    training began with, since another one rounds differently; else that of `resources.training_threads`.
     """
-    from rbtools.trainer import init
     from rbtools.trainer.state import threads as threads_of  # torch, which a stored training does not need
 
     arch, here = task.record["arch"], distributed.here()
@@ -280,8 +264,7 @@ def _threads(task: TrainingTask, run: Run, state: bytes | None) -> int:
         began = threads_of(state)
     if began is not None:
         return max(min(began, cores.count() // here), 1)
-    trial = Trial(identity(arch), task.data.about.shape, lambda: init.network(task, run))
-    return max(resources.training_threads(run, arch, trial) // here, 1)
+    return max(resources.training_threads(run, arch) // here, 1)
 
 
 def _trained(

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rbtools.cli import filter_loop, preload, read_ahead, window
+from rbtools.cli import filter_loop, read_ahead, window
 from rbtools.cli.read_ahead import ReadAhead
 from rbtools.cli.source import RecordSource
 from rbtools.cli.terminal import Terminal
 from rbtools.errors import RbError
-from rbtools.execution.executor import Executor, Finished, Job, JobFunction, JobReport, Progress
+from rbtools.execution.executor import Executor, Finished, Job, JobFunction, JobReport
 from rbtools.execution.run import Run
 from rbtools.records import Line
 from tests.runner import model, records, run
@@ -60,29 +54,23 @@ class Divisible(Same):
 
 
 class Scripted(Executor):
-    """Two workers: the last record ends only when the other worker helps."""
+    """Three workers."""
 
     def __init__(self, functions: Sequence[JobFunction], run: Run) -> None:
         super().__init__(functions, run)
-        self.capacity = 2
+        self.capacity = 3
         self.jobs: list[Job] = []
 
     def submit(self, job: Job) -> None:
         self.jobs.append(job)
-        if job.helps:
-            self.post(Progress("half", job.place))
-            self.post(Finished(job.place, JobReport(result=job.record)))
-        if job.helps or job.record["arch"]["name"] != "c" or not self.run.placement.divide:
-            last = [one for one in self.jobs if not one.helps][-1]
-            self.post(Finished(last.place, JobReport(result=last.record)))
+        if len(self.jobs) == 3 or not self.run.placement.divide:
+            self.post(Finished(-1, JobReport(result={})))
+            self.post(Finished(0, JobReport(result=job.record)))
 
 
-@pytest.mark.parametrize(("function", "divide"), [(Divisible, True), (Divisible, False), (Same, False)])
-def test_an_idle_worker_helps_with_the_last_record(
-    function: type[JobFunction],
-    divide: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("divide", [True, False])
+def test_all_workers_share_one_model(
+    divide: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: list[Scripted] = []
 
@@ -91,18 +79,10 @@ def test_an_idle_worker_helps_with_the_last_record(
         return made[0]
 
     monkeypatch.setattr(filter_loop, "executor_for", scripted)
-    lines = [json.dumps({"schema": 1, "arch": {"name": name}}) for name in "abc"]
-    Path("in.jsonl").write_text("\n".join(lines) + "\n")
-    shown: list[str] = []
-    run = Run.of(tool="test", jobs=2, divide=divide, progress=shown.append)
-    filter_loop.filter_records(RecordSource(files=("in.jsonl",)), [function()], Terminal("test"), run=run)
-    written = [json.loads(line)["arch"]["name"] for line in capsys.readouterr().out.splitlines()]
-    assert written == ["a", "b", "c"]
-    helping = [job for job in made[0].jobs if job.helps]
-    assert [job.record["arch"]["name"] for job in helping] == (["c"] if divide else [])
-    assert len(made[0].jobs) == 3 + divide
-    if divide:
-        assert re.fullmatch(r"\[3/3\] c half · 0:\d\d left in all", shown[-1])
+    run, one = Run.of(tool="test", jobs=3, divide=divide), {"schema": 1, "arch": {"name": "a"}}
+    filter_loop.filter_records(RecordSource(), [Divisible()], Terminal("test"), run=run, start=lambda _: one)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [one]
+    assert [job.place for job in made[0].jobs] == ([0, -1, -2] if divide else [0])
 
 
 def test_a_data_set_that_is_not_there_is_one_error_before_the_first_record() -> None:
@@ -134,15 +114,6 @@ def test_shards_divide_the_results_of_a_record_and_keep_their_places() -> None:
     ]
 
 
-def test_a_stage_says_how_long_all_records_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    archs = records(run("arch", "--index 5,6,7 --cells 1 --channels 2"))
-    assert "records come" not in run("train", "--epochs 0", archs).stderr
-    monkeypatch.setattr(filter_loop, "LONG", 0.0)
-    said = run("train", "--epochs 0 --seed 1", archs).stderr
-    assert re.search(r"^rb-train: 3 records come; each takes .*, all of them .*--sample N", said, re.M)
-    assert "records come" not in run("train", "--epochs 0 --seed 1", archs).stderr  # they are in the store
-
-
 def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_ahead, "MOST_BYTES", 100)
     read: list[int] = []
@@ -162,45 +133,3 @@ def test_lines_are_read_ahead_no_further_than_memory_allows(monkeypatch: pytest.
             numbers.append(line.number)
             assert len(read) - line.number <= 6
     assert numbers == list(range(1, 50)) and ahead.ended and ahead.count == 100
-
-
-@dataclass(frozen=True)
-class Preloaded(Same):
-    """Notes that it was preloaded, and what a job found of that."""
-
-    begun: threading.Event
-    notes: list[str]
-
-    def preload(self) -> None:
-        self.begun.set()
-        self.notes.append("preloaded")
-        raise ImportError("the job reports it")
-
-    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
-        self.notes.append("job")
-        return record
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_a_stage_imports_what_its_jobs_need_once_while_its_first_record_is_late(
-    late: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(preload, "BEGUN", time.perf_counter() - (0 if late else 3600))
-    job = Preloaded(threading.Event(), [])
-    os.mkfifo("pipe")
-
-    def upstream() -> None:
-        with open("pipe", "w") as stream:
-            assert not late or job.begun.wait(60)
-            stream.write('{"schema":1,"arch":{"name":"a"}}\n' * 2)
-
-    with ThreadPoolExecutor() as pool:
-        wrote = pool.submit(upstream)
-        filter_loop.filter_records(
-            RecordSource(files=("pipe",)), [job], Terminal("test"), run=Run.of(tool="test")
-        )
-        wrote.result()
-    assert job.notes == ["preloaded"] * late + ["job", "job"]
-    printed = capsys.readouterr()
-    assert printed.out.count("\n") == 2 and "Error" not in printed.err
-    assert not preload.running()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from rbtools.attacks import ATTACKS
 from rbtools.datasets import load
 from rbtools.evaluation import randomised
 from rbtools.evaluation.by_draws import Pilot, of_means
-from rbtools.execution import cores
 from tests.runner import Record, run
 
 NOISE = "x + .25 * torch.randn_like(x)"
@@ -184,23 +181,6 @@ def test_the_pilot_runs_where_an_attack_asks(monkeypatch: pytest.MonkeyPatch) ->
     assert not asked
     assert entry(record(attack("fgsm", "--eps", "48", "--store", "other")), "fgsm.48")["eot"] == 4
     assert asked == [8]
-
-
-def test_the_look_takes_its_cores_before_the_evaluation_holds_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all cores held, looking at the other split waited for ever."""
-    held, depth = cores.held, []
-
-    @contextlib.contextmanager
-    def once(*arguments: Any) -> Iterator[None]:
-        assert not depth, "cores are taken while others are held"
-        with held(*arguments):
-            depth.append(1)
-            yield
-            depth.pop()
-
-    monkeypatch.setattr(cores, "held", once)
-    result = run("ge", ["acc", "--n", "10", *network("x")])
-    assert result.exit_code == 0, result.stderr
 
 
 def test_autoattacks_own_code_keeps_its_number_of_draws() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,23 +15,20 @@ import torch
 from rbtools.attacks import ATTACKS
 from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
-from rbtools.errors import Pending, RbError
+from rbtools.errors import RbError
 from rbtools.evaluation import base, evaluate
 from rbtools.evaluation.base import EvalTask, Outcomes, TilePart
 from rbtools.evaluation.certified import CertifiedTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask
-from rbtools.execution import memoize
-from rbtools.execution.executor import Finished, Job
-from rbtools.execution.local import LocalExecutor
 from rbtools.execution.run import Run
 from rbtools.inputs.resolve import Inputs
-from rbtools.jobs import EvaluateJob
 from rbtools.jobs.evaluate_record import run_task
 from rbtools.jobs.transfer import TransferTask
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
 from rbtools.store import Store, lease
+from tests.waiting import elsewhere
 
 Record = dict[str, Any]
 TASKS: dict[str, Callable[[], EvalTask]] = {
@@ -48,7 +43,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits come in batches of 4 x 16: six of the test split, which are not cut further."""
     monkeypatch.setattr(base, "BATCH", {"cpu": 16, "cuda": 128})
     monkeypatch.setattr(evaluate, "TILES_OF_BATCH", {})
-    monkeypatch.setattr(memoize, "_SECONDS_FOR_OTHERS", 0.0)
 
 
 @pytest.fixture
@@ -116,8 +110,8 @@ def test_divided_is_as_of_one_process(
     expected = run_task(trained["erm"], question, run_in(alone))
     batches_alone = sorted(computed)
     if helped:
-        with pytest.raises(Pending):
-            run_task(trained["erm"], question, run_in(shared, divide=True, helps=True))
+        with elsewhere():
+            run_task(trained["erm"], question, run_in(shared, divide=True))
         computed.clear()
     result = run_task(trained["erm"], question, run_in(shared, divide=True))
     assert timeless(result) == timeless(expected)
@@ -170,8 +164,8 @@ def test_fewer_images_than_a_batch_are_divided_too(
     expected = run_task(trained["erm"], task, run_in(alone, n=50))
     assert computed == [50]
     computed.clear()
-    with pytest.raises(Pending):
-        run_task(trained["erm"], task, run_in(shared, n=50, divide=True, workers=2, helps=True))
+    with elsewhere():
+        run_task(trained["erm"], task, run_in(shared, n=50, divide=True, workers=2))
     assert computed == [16, 16, 18]
     result = run_task(trained["erm"], task, run_in(shared, n=50, divide=True, workers=2))
     assert computed == [16, 16, 18]
@@ -191,7 +185,7 @@ def test_a_helper_that_comes_too_late_computes_nothing(
         return load(inputs, *rest)
 
     monkeypatch.setattr(Inputs, "load_model", ended_meanwhile)
-    run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True, helps=True))
+    run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True))
     assert len(computed) == 6
     assert not list(Store("rb-store").files("state")) and not list(Store("rb-store").files("leases"))
 
@@ -220,8 +214,8 @@ def test_a_batch_that_another_process_computes_is_left_to_it(
         return None if len(asked) == 3 else claim(path)
 
     monkeypatch.setattr(lease, "claim", third_is_taken)
-    with pytest.raises(Pending):
-        run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True, helps=True))
+    with elsewhere():
+        run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True))
     assert len(computed) == 5 + 1  # in its second round it found the lease free
     computed.clear()
     run_task(trained["pgd"], TASKS["pgd"](), run_in("rb-store", divide=True))
@@ -255,8 +249,8 @@ def test_a_damaged_part_is_computed_again(
 ) -> None:
     alone, shared = copies(tmp_path)
     run_task(trained["erm"], TASKS["pgd"](), run_in(alone))
-    with pytest.raises(Pending):
-        run_task(trained["erm"], TASKS["pgd"](), run_in(shared, divide=True, helps=True))
+    with elsewhere():
+        run_task(trained["erm"], TASKS["pgd"](), run_in(shared, divide=True))
     next(iter(Store(shared).files("state"))).write_bytes(b"cut off")
     computed.clear()
     run_task(trained["erm"], TASKS["pgd"](), run_in(shared, divide=True))
@@ -282,8 +276,8 @@ def test_a_store_that_cannot_be_written_costs_nothing_twice(
 
 
 def test_a_helper_has_no_part_in_what_is_not_divided(trained: dict[str, Record], computed: list[int]) -> None:
-    with pytest.raises(Pending):
-        run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", n=50, divide=True, helps=True))
+    with elsewhere():
+        run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", n=50, divide=True))
     assert computed == []
 
 
@@ -306,38 +300,3 @@ def test_a_part_is_read_as_it_was_written(values: np.ndarray) -> None:
     assert part.totals == {"seconds": 0.5, "forward": 7}
     np.testing.assert_array_equal(part.values, values.astype(part.values.dtype))
     assert TilePart.decoded(b"{}\n") is None
-
-
-def test_a_helping_job_computes_batches_in_its_worker_and_no_result(trained: dict[str, Record]) -> None:
-    """Train has 1,442 images: three batches of 512. A batch has a part for each output: clean and FGSM."""
-    run = run_in("rb-store", divide=True, jobs=1, split="train")
-    task = AttackTask(ATTACKS.build("fgsm"), (8 / 255,))
-    with LocalExecutor([EvaluateJob(task, run)], run) as executor:
-        executor.submit(Job(-1, 0, trained["erm"], helps=True))
-        event = next(executor.events())
-    assert isinstance(event, Finished) and event.place == -1 and event.report.pending
-    assert len(list(Store("rb-store").files("state"))) == 3 * 2
-    assert not list(Store("rb-store").files("outcomes")) and not list(Store("rb-store").files("leases"))
-
-
-@pytest.mark.parametrize("source", ["record", "checkpoint"])
-def test_two_workers_share_one_record(source: str, trained: dict[str, Record], tmp_path: Path) -> None:
-    alone, shared = copies(tmp_path)
-    record = trained["erm"]
-    weights = Store(alone).object(record["checkpoint"])
-    words = ["fgsm", "--split", "train", "--device", "cpu", "--threads", "1"]
-    if source == "checkpoint":
-        words += ["--checkpoint", str(weights), "--arch", record["arch"]["str"], "--dataset", "digits"]
-    results = []
-    for folder, jobs in ((alone, "1"), (shared, "2")):
-        done = subprocess.run(
-            [sys.executable, "-m", "rbtools.commands.attack", *words, "--store", folder, "--jobs", jobs],
-            input=json.dumps(record) if source == "record" else "",
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        results.append(timeless(json.loads(done.stdout)))
-    assert results[0] == results[1]
-    assert outcomes(shared) == outcomes(alone)
-    assert not list(Store(shared).files("state"))

@@ -19,28 +19,6 @@ from rbtools.execution.run import Run
 
 LARGE, CELL = {"space": "zoo", "name": "resnet18"}, {"space": "nasbench201"}
 ARRAY = {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_MIN": "2", "SLURM_ARRAY_TASK_STEP": "2"}
-FILES = {
-    "cgroup v2": {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "250000 100000\n"},
-    "of a group above": {
-        "proc/self/cgroup": "0::/a/b\n",
-        "sys/fs/cgroup/a/cpu.max": "150000 100000\n",
-        "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
-    },
-    "mounted at the top of a container": {
-        "proc/self/cgroup": "0::/not/seen\n",
-        "sys/fs/cgroup/cpu.max": "50000 100000\n",
-    },
-    "cgroup v1": {
-        "proc/self/cgroup": "5:memory:/m\n4:cpu,cpuacct:/job\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
-        "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
-        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-    },
-    "no quota": {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"},
-    "no cgroups": {},
-    "damaged": {"proc/self/cgroup": "0::/a\n::\n", "sys/fs/cgroup/a/cpu.max": "1 0\n"},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -49,36 +27,6 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cores, "count", lambda: 8)
-
-
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ("cgroup v2", 2.5),
-        ("of a group above", 1.5),
-        ("mounted at the top of a container", 0.5),
-        ("cgroup v1", 3.0),
-        ("no quota", None),
-        ("no cgroups", None),
-        ("damaged", None),
-    ],
-)
-def test_the_quota_of_control_groups_is_read(files: str, limit: float | None, tmp_path: Path) -> None:
-    for name, text in FILES[files].items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert cores.cgroup_cores(str(tmp_path)) == limit
-
-
-@pytest.mark.parametrize(("limit", "count"), [(None, 6), (2.5, 2), (0.5, 1), (64.0, 6)])
-def test_no_more_cores_than_affinity_and_quota_allow(
-    limit: float | None, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    monkeypatch.setattr(cores, "cgroup_cores", lambda: limit)
-    assert cores.count() == count
 
 
 @pytest.mark.parametrize(

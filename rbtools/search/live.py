@@ -1,0 +1,96 @@
+"""The pipe of `--live`: the user's command line evaluates architectures.
+
+Only a command line given by the user is ever run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from rbtools.execution.run import Run
+from rbtools.records import BadLine, dumps, parse
+
+Record = dict[str, Any]
+_POLL_SECONDS = 0.5
+
+
+@dataclass
+class LivePipe:
+    """A command line that takes records and returns them with results, in their order.
+
+    `run.placement.jobs` of them work at once, each for at most `seconds` a record (None: as long as it
+    takes). They also use the store of the run (`RB_STORE`).
+    """
+
+    command: str
+    run: Run
+    seconds: float | None = None
+
+    def __call__(self, records: Sequence[Record]) -> list[Record]:
+        """The output for each record, in order; without output, the record with an `error`."""
+        jobs = min(max(self.run.placement.jobs, 1), len(records))
+        shares = [records[start::jobs] for start in range(jobs)]
+        store = self.run.store.folder
+        results = list(records)
+        with contextlib.ExitStack() as started, ThreadPoolExecutor(jobs) as threads:
+            processes = []
+            for _ in shares:
+                process = subprocess.Popen(
+                    ["sh", "-c", self.command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=os.environ if store is None else {**os.environ, "RB_STORE": str(store)},
+                    start_new_session=True,
+                )
+                processes.append(process)
+                started.callback(_end, process)
+            futures = [*map(threads.submit, [self._answers] * jobs, processes, shares)]
+            try:
+                while wait(futures, _POLL_SECONDS).not_done:
+                    self.run.report.check_cancelled()
+            except BaseException:
+                started.close()  # then the threads end too
+                raise
+            for start, future in enumerate(futures):
+                results[start::jobs] = future.result()
+        return results
+
+    def _answers(self, process: subprocess.Popen[bytes], share: Sequence[Record]) -> list[Record]:
+        limit = None if self.seconds is None else self.seconds * len(share)
+        text = b"".join(dumps(record) + b"\n" for record in share)
+        try:
+            output, errors = process.communicate(text, limit)
+            reason = f"The command ended with status {process.returncode}, without this record."
+        except subprocess.TimeoutExpired:
+            _end(process)
+            output, errors = process.communicate()
+            reason = f"It took longer than {limit:g} seconds."
+        said = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+        reason += f" It said: {said[-1].strip()[:300]}" if said else ""
+        try:
+            found = [parse(line) for line in output.splitlines()]
+        except BadLine as wrong:
+            found, reason = [], f"The command wrote a line that {wrong}"
+        names = [record["arch"].get("name") for record in share]
+        if len(found) > len(share):
+            found = []
+            reason = "The command gives several records for one. Choose one method, attack and seed."
+        elif [record.get("arch", {}).get("name") for record in found] != names[: len(found)]:
+            found, reason = [], "The command wrote a record that does not belong to an input."
+        error = {"tool": "rb-search", "message": reason}
+        return found + [{**record, "error": error} for record in share[len(found) :]]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the shell and all that it started."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGTERM)
