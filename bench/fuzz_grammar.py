@@ -1,20 +1,18 @@
 """The one grammar of the fuzzer: a valid thing of which a part is something else.
 
 `Chance` draws from a seed: values that nobody expects, records and objects with a field replaced, left out,
-renamed or added, bytes that are damaged, archives whose headers lie, and pickles of which an opcode is
-dropped, doubled, swapped, or makes another value than it did.
+renamed or added, bytes that are damaged, and pickles of which an opcode is dropped, doubled, swapped, or
+makes another value than it did.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import pickletools
 import random
 import re
 import struct
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -139,43 +137,6 @@ class Chance:
             end = min(len(data), start + self.pick((0, 1, 1, 4, 64, len(data))))
             new = self.pick((b"", b"\xff", data[start:end] * 2, b"\n", b'"', self.data(8)))
             data = data[:start] + new + data[end:]
-        return data
-
-    def tar(self, members: list[tuple[str, bytes]]) -> bytes:
-        """A tar with odd members among these, and headers that lie."""
-        stream = io.BytesIO()
-        with tarfile.open(
-            fileobj=stream, mode="w", format=self.pick((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT))
-        ) as tar:
-            for name, data in members:
-                entry = tarfile.TarInfo(name)
-                entry.size = len(data)
-                if self.often(8):
-                    entry.type = self.pick((b"1", b"2", b"3", b"6", b"5", b"S", b"7", b"x", b"L"))
-                    entry.linkname = self.pick(("../outside", "/etc/passwd", "a"))
-                if self.often(8):
-                    entry.mtime = self.pick((0, 2**33, -1, 1e300))
-                if self.often(8) and tar.format == tarfile.PAX_FORMAT:
-                    key = self.pick(
-                        ("path", "size", "mtime", "GNU.sparse.map", "GNU.sparse.major", "linkpath")
-                    )
-                    entry.pax_headers = {
-                        key: self.pick(("nan", "1e999", "../x", "9" * 400, "-5", "0,9", "1"))
-                    }
-                try:
-                    tar.addfile(entry, io.BytesIO(data))
-                except (ValueError, OverflowError, UnicodeError):
-                    continue
-        data = stream.getvalue()
-        for _ in range(self.pick((0, 0, 1, 2))):
-            start = 512 * self.integer(0, max(0, len(data) // 512 - 1))
-            field, size = self.pick(((124, 12), (136, 12), (0, 100), (156, 1), (100, 8)))
-            new = self.pick((b"7" * size, b"\x80" + b"\xff" * (size - 1), b"\0" * size, b"-" * size))
-            head = bytearray(data[start : start + 512].ljust(512, b"\0"))
-            head[field : field + size] = new
-            head[148:156] = b" " * 8
-            head[148:156] = b"%06o\0 " % sum(head)
-            data = data[:start] + bytes(head) + data[start + 512 :]
         return data
 
     # ---- pickles ----

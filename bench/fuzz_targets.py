@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import bz2
 import contextlib
-import gzip
 import io
 import json
-import lzma
 import math
 import os
 import pickle
@@ -312,7 +310,6 @@ def last_of_trace(text: str) -> str:
 # ---- checkpoints -----------------------------------------------------------------------------------
 
 OBJECT_MARK = b"object\n"  # an input that is given to the recogniser as an object: a pickle follows
-CIFAR_MARK = b"cifar\n"  # an input that is a batch of CIFAR: a pickle follows
 TENSORS = (
     "stem.0.weight lastact.0.weight classifier.weight cells.1.conv_a.op.1.weight"
     " cells.99999999.conv_a.op.1.weight conv1.weight bn1.weight layer1.0.conv1.weight linear.weight"
@@ -347,7 +344,6 @@ class Checkpoints:
     """The recogniser: from a file to a network that takes images, with its facts, or to a message."""
 
     def __init__(self) -> None:
-        import numpy as np
         import torch
 
         torch.set_num_threads(1)
@@ -356,12 +352,6 @@ class Checkpoints:
         self.path = self.folder / "weights.pt"
         self.states = small_states()
         self.files = saved_files(self.states, self.folder)
-        self.batch = {
-            b"data": np.zeros((2, 12), np.uint8),
-            b"labels": [0, 1],
-            b"x": np.float32(1),
-            "mean": {1: (2,)},
-        }
         self.watch = Watch()
 
     def make(self, chance: Chance) -> bytes:
@@ -369,8 +359,6 @@ class Checkpoints:
         kind = chance.integer(0, 9)
         if kind == 0:
             return chance.damaged(chance.pick(self.files))
-        if kind == 1:
-            return CIFAR_MARK + chance.pickle(pickle.dumps(self.batch, chance.integer(0, 4)))
         if kind < 6:
             return self.repacked(chance.pick(self.files), chance)
         value = self.object(chance)
@@ -457,9 +445,6 @@ class Checkpoints:
 
         from rbtools.models import checkpoint, weights_file
 
-        if data.startswith(CIFAR_MARK):
-            self.check_batch(data[len(CIFAR_MARK) :])
-            return
         arch = ARCHES[sum(data[-64:]) % len(ARCHES)]
         classes, shape = ((None, None), (10, (3, 32, 32)), (10, (1, 28, 28)))[len(data) % 3]
         known = {"none": None, "cifar10": ((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))}
@@ -492,17 +477,6 @@ class Checkpoints:
             torch.manual_seed(0)
         if ran.exists():
             raise Finding("code in the file ran")
-
-    def check_batch(self, data: bytes) -> None:
-        """Arrays and lists, or one of two errors."""
-        from rbtools.datasets import cifar
-        from rbtools.unpickle import Refused
-
-        with self.watch:
-            try:
-                cifar.read_pickle(io.BytesIO(data))
-            except (Refused, ValueError) as wrong:
-                told(f"{wrong}.")
 
     def usable(self, network: Any, arch: Any, facts: Any) -> None:
         import torch
@@ -772,79 +746,11 @@ class Adversarial(Files):
                 raise Finding(f"a block of {len(ids)}, {len(forms)} and {len(differences)}")
 
 
-class Shards(Files):
-    """WebDataset's shards of ImageNet."""
-
-    writes = True
-
-    def make(self, chance: Chance) -> bytes:
-        members = []
-        for number in range(chance.pick((1, 2, 5))):
-            key = chance.pick((f"{number:04}", f"{number:04}", *NAMES))
-            label = chance.pick((b"0", b"7", b"1000", b"-1", b"x", b"9" * 8, b"9" * 400, b"", "٣".encode()))
-            members += [(f"{key}.cls", label), (f"{key}.png", chance.damaged(png()))]
-        data = chance.tar(members)
-        return chance.damaged(data) if chance.often(4) else data
-
-    def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.datasets import decode, imagenet
-        from rbtools.lazy import np
-
-        (folder / "val-000.tar").write_bytes(data)
-        tree = imagenet.packed_tree([folder / "val-000.tar"], [f"n{number:08}" for number in range(1000)])
-        out = np.zeros((len(tree), 3, 8, 8), np.uint8)
-        decode.decode(tree, range(len(tree)), out, decode.Scaling(8))
-
-
-class StoreArchives(Files):
-    """What `rb-store import` is given, packed and not."""
-
-    writes = True
-
-    def make(self, chance: Chance) -> bytes:
-        from rbtools.store import archive
-        from rbtools.store.checksum import sealed
-        from rbtools.store.content_store import MARKER
-
-        members = [(archive.FIRST, chance.pick((MARKER, MARKER, MARKER, b"{}", b"[" * 10**5)))]
-        for _ in range(chance.integer(0, 5)):
-            kind = chance.pick(("results", "outcomes", "state", "objects", "cache", "leases"))
-            name = chance.pick((f"{kind}/ab/{HASH}", f"{kind}/ab/{HASH}", f"{kind}/ab/../{HASH}", *NAMES))
-            odd = json.dumps(chance.odd(), default=str).encode()
-            bodies = [sealed(b'{"metric":"acc"}'), sealed(odd), sealed(pickle.dumps(print)), b"[" * 10**5]
-            bodies += [chance.data(99), b"\x93NUMPY" + chance.data(40), bytes(10**6)]
-            members.append((name, chance.pick(bodies)))
-        count = chance.pick((len(members) - 1, len(members) - 1, *NUMBERS))
-        members.append((archive.LAST, json.dumps({"files": count}).encode()))
-        data = chance.tar(members)
-        data = chance.damaged(data) if chance.often(5) else data
-        pack: Callable[[bytes], bytes] = chance.pick((bytes, gzip.compress, bz2.compress, lzma.compress))
-        if chance.often(10):  # it unpacks to much
-            data += bytes(200_000_000)
-        packed = pack(data) if len(data) < 10**8 else gzip.compress(data, 1)
-        return chance.damaged(packed) if chance.often(5) else packed
-
-    def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.store import archive, listing
-        from rbtools.store.content_store import Store
-
-        store = Store(folder / "store")
-        for taken in archive.take(store, io.BytesIO(data), "a.tar"):
-            if taken.problem is not None:
-                told(f"{taken.problem}.")
-        for kind in ("results", "outcomes", "objects", "state"):
-            list(listing.paths(store, kind))
-        for _ in listing.records(store):
-            pass
-
-
 TARGETS: dict[str, Callable[[], Any]] = {
     "records": Records,
     "checkpoints": Checkpoints,
     "safetensors": Safetensors,
     "images": Images,
     "parquet": Parquet,
-    "shards": Shards,
     "adv": Adversarial,
-    "archives": StoreArchives,
 }

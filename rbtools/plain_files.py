@@ -1,9 +1,9 @@
 """Files that a record or an option names: how all of rbtools opens them for reading.
 
-A path may come from an untrusted source: a record names data sets and checkpoints, an archive or a shared
-folder contains links. A device has no end, and a pipe may have no writer, so only plain files are read, and
-lists up to a limit. What only the command line names and is read once from front to back (records, an
-archive, settings) may also be a pipe, such as the shell's `<(...)`.
+A path may come from an untrusted source: a record names data sets and checkpoints, a shared folder contains
+links. A device has no end, and a pipe may have no writer, so only plain files are read, and
+lists up to a limit. What only the command line names and is read once from front to back (records,
+settings) may also be a pipe, such as the shell's `<(...)`.
 """
 
 from __future__ import annotations
@@ -122,9 +122,7 @@ def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -
 
 
 def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
-    """The text of a file's content. Raises UnicodeDecodeError; RbError where it is compressed or UTF-16."""
-    if other := not_utf8(data[:64], path, "> NEWFILE"):
-        raise RbError(f"{os.fspath(path)} {other}, and name that file.")
+    """The text of a file's content. Raises UnicodeDecodeError."""
     return io.TextIOWrapper(io.BytesIO(data), encoding).read()
 
 

@@ -43,11 +43,3 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     low = 0.0 if successes <= 0 else max(0.0, reach(successes, trials - successes))
     high = 1.0 if successes >= trials else min(1.0, 1 - reach(trials - successes, successes))
     return min(low, share), max(high, share)
-
-
-def uncorrected(share: float, trials: int) -> Interval:
-    """Wilson's interval of 95 % without the correction (JASA 22, 1927), which the first versions gave."""
-    z2 = 1.959963984540054**2
-    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = math.sqrt(z2 * (share * (1 - share) / trials + z2 / (4 * trials**2))) / (1 + z2 / trials)
-    return max(0.0, centre - half), min(1.0, centre + half)

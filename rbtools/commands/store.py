@@ -1,29 +1,25 @@
-"""rb-store: list, check, clean and move stored results."""
+"""rb-store: list, check and clean stored results."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from rbtools.cli import options, shared
-from rbtools.cli.output import RecordWriter, Stop
+from rbtools.cli.output import RecordWriter
 from rbtools.cli.per_image import AnswersReader
 from rbtools.cli.sink import compiled
 from rbtools.errors import RbError, UsageError
-from rbtools.plain_files import streamed
 from rbtools.records import SCHEMA, dumps, expr
-from rbtools.store import Store, archive, listing, upkeep
-from rbtools.store.files import user_output
+from rbtools.store import Store, listing, upkeep
 
 _STEP = 1000
 
 KINDS = ("training", "tracking", "evaluation")
-MANY = 5000  # with this many results or more, several processes read
 
 _options = (
     click.argument("keys", nargs=-1, metavar="[KEY]..."),
@@ -45,16 +41,6 @@ class StoreSelection(NamedTuple):
 choice_options = options.bundle("choice", StoreSelection, *_options)
 
 
-class SelectionPart(NamedTuple):
-    """The selected results of a part of the store; `absent` counts those that lack a name of --where."""
-
-    lines: bytes
-    matching: int
-    seen: int
-    absent: int
-    damaged: list[str]
-
-
 class SelectedResults:
     """The selected results; damaged ones are reported and left out."""
 
@@ -63,44 +49,14 @@ class SelectedResults:
         self.condition = None if choice.where is None else compiled(choice.where, "--where")
         self.matching = self.damaged = self.seen = self.absent = 0
 
-    def records(self) -> Iterator[listing.ListedResult]:
-        """Their files and records."""
-        for result in listing.records(self.store, self.choice.keys or None):
-            self.seen += result.record is not None
-            if result.record is None:
-                self._say_damaged(result.path)
-            elif self._counted_fit(result.record):
-                yield result
-
-    def lines(self) -> Iterator[bytes]:
-        """Their records as JSON, many lines at once and without a newline at the end."""
-        if self.choice.keys:
-            yield from (dumps(result.record) for result in self.records() if result.record is not None)
-            return
-        folders = listing.folders(self.store, "results")
-        for part in listing.parallel_map(self._part, folders, self._processes(folders)):
-            for path in part.damaged:
-                self._say_damaged(path)
-            self.matching, self.seen = self.matching + part.matching, self.seen + part.seen
-            self.absent += part.absent
-            if part.lines:
-                yield part.lines
-
-    def _processes(self, folders: list[str]) -> int:
-        from rbtools.execution import cores
-
-        # Keys are hashes, so every folder has about as many results as the first one.
-        first = sum(1 for _ in listing.paths(self.store, "results", folders[:1]))
-        return cores.count() if first * len(folders) > MANY else 1
-
-    def _part(self, folder: str) -> SelectionPart:
-        """The selected results of one folder; may run in another process."""
-        here = SelectedResults(self.store, self.choice, self.screen)
-        results = list(listing.records_in(self.store, folder))
-        records = [record for _, record in results if record is not None]
-        damaged = [path for path, record in results if record is None]
-        lines = [dumps(record) for record in records if here._counted_fit(record)]
-        return SelectionPart(b"\n".join(lines), len(lines), len(records), here.absent, damaged)
+    def records(self) -> Iterator[dict[str, Any]]:
+        for path, record in listing.records(self.store, self.choice.keys or None):
+            self.seen += record is not None
+            if record is None:
+                self.damaged += 1
+                self.screen.error(f"{path} is damaged. rb-store verify --delete removes damaged files.")
+            elif self._counted_fit(record):
+                yield record
 
     def _counted_fit(self, record: dict[str, Any]) -> bool:
         try:
@@ -117,10 +73,6 @@ class SelectedResults:
         if self.choice.kind is not None and record["stored"]["kind"] != self.choice.kind:
             return False
         return self.condition is None or self.condition.holds(record)
-
-    def _say_damaged(self, path: str) -> None:
-        self.damaged += 1
-        self.screen.error(f"{path} is damaged. rb-store verify --delete removes damaged files.")
 
     def why_nothing(self) -> str:
         """The message for an empty selection."""
@@ -140,7 +92,7 @@ store_option = options.bundle("store", lambda store: Store(store), options.store
 
 @shared.group
 def main() -> None:
-    """List, check, clean, export and import stored results.
+    """List, check and clean stored results. A store is a folder: tar moves it.
 
     \b
     Examples:
@@ -149,8 +101,6 @@ def main() -> None:
       rb-store du
       rb-store verify --delete
       rb-store gc --keep-metrics --dry-run
-      rb-store export part.tar --where 'arch.space == "nasbench201"'
-      rb-store import part.tar --store other-store
     """
 
 
@@ -167,8 +117,8 @@ def ls(choice: StoreSelection, store: Store, screen: shared.Terminal) -> int:
     """
     chosen = SelectedResults(store, choice, screen)
     with _output() as output:
-        for text in chosen.lines():
-            output.line(text)
+        for record in chosen.records():
+            output.line(dumps(record))
     if not chosen.matching and not chosen.damaged:
         screen.say(chosen.why_nothing())
     return chosen.status()
@@ -275,72 +225,6 @@ def gc(keep_metrics: bool, dry_run: bool, store: Store, screen: shared.Terminal)
 
 
 @shared.command()
-@click.argument("file", metavar="FILE")
-@choice_options
-@click.option("--no-checkpoints", is_flag=True, help="Only results, without weights.")
-@store_option
-@options.screen_options
-def export(
-    file: str, choice: StoreSelection, no_checkpoints: bool, store: Store, screen: shared.Terminal
-) -> int:
-    """Write results to one archive.
-
-    Without KEY, --where or --kind, exports the whole store. FILE may be - for standard output. A result
-    includes its outcomes for each example, or the checkpoint of a training. The archive is a tar file, for
-    rb-store import on another machine.
-    """
-    weights, chosen = not no_checkpoints, None
-    listing.existing(store)
-    if any(choice):
-        chosen = SelectedResults(store, choice, screen)
-        files: Iterable[archive.ArchiveMember] = archive.belonging(store, chosen.records(), weights=weights)
-    else:
-        files = archive.everything(store, weights=weights)
-    count = size = bad = 0
-    with _archive_out(file) as stream:
-        for count, (written, problem) in enumerate(archive.put(files, stream), start=1):
-            size += written
-            if problem is not None:
-                bad += 1
-                screen.error(f"{problem}; it is left out.")
-            if count % _STEP == 0:
-                screen.status(f"{count} files, {_in_bytes(size)}")
-    screen.clear()
-    screen.say(f"{_counted(count - bad, 'file')}, {_in_bytes(size)}.")
-    if not count and chosen is not None:
-        screen.say(chosen.why_nothing())
-    return shared.FAILED if bad or (chosen and chosen.damaged) else shared.DONE
-
-
-@shared.command()
-@click.argument("file", metavar="FILE")
-@store_option
-@options.screen_options
-def import_(file: str, store: Store, screen: shared.Terminal) -> int:
-    """Import an archive.
-
-    FILE was written by rb-store export, and may be - for standard input. Each entry is checked before it is
-    imported; existing entries are kept. The archive may be compressed (gzip, bzip2, xz).
-    """
-    new = size = there = refused = 0
-    try:
-        with _archive_in(file) as stream:
-            for name, length, is_new, problem in archive.take(store, stream, file):
-                if problem is not None:
-                    refused += 1
-                    screen.error(f"{name} is refused: {problem}.")
-                new, size, there = new + is_new, size + length, there + (not is_new and problem is None)
-                if (new + there) % _STEP == 0:
-                    screen.status(f"{new + there} files, {_in_bytes(size)}")
-    except archive.Cut as wrong:
-        raise Stop(f"{wrong} {_counted(new, 'file')} imported before that.") from None
-    finally:
-        screen.clear()
-    screen.say(f"{_counted(new, 'file')} imported ({_in_bytes(size)}), {there} already there.")
-    return shared.FAILED if refused else shared.DONE
-
-
-@shared.command()
 @options.stored_images_options
 @options.stream_options
 def answers(source: shared.RecordSource, work: shared.CommandContext) -> int:
@@ -371,32 +255,6 @@ def _output() -> Iterator[RecordWriter]:
         yield output
     finally:
         output.restore()
-
-
-@contextlib.contextmanager
-def _archive_out(file: str) -> Iterator[IO[bytes]]:
-    if file != "-":
-        with user_output(Path(file).absolute(), hint="Free some space, or write elsewhere.") as stream:
-            yield stream
-        return
-    if sys.stdout.isatty():
-        raise UsageError("An archive is no text for a terminal. Send it to a file or a pipe, or name a FILE.")
-    yield sys.stdout.buffer
-    sys.stdout.buffer.flush()
-
-
-@contextlib.contextmanager
-def _archive_in(file: str) -> Iterator[IO[bytes]]:
-    if file == "-":
-        if sys.stdin.isatty():
-            raise UsageError("No archive was given. Pipe one in (rb-store export - | ...), or name a FILE.")
-        yield sys.stdin.buffer
-        return
-    if Path(file).is_dir() or not Path(file).exists():
-        problem = "is a folder" if Path(file).is_dir() else "does not exist"
-        raise UsageError(f"{file} {problem}. Expected an archive that rb-store export wrote.")
-    with streamed(file) as stream:
-        yield stream
 
 
 def _show(rows: list[dict[str, Any]], output: RecordWriter) -> None:
@@ -431,11 +289,9 @@ for _command, _name in (
     (du, "du"),
     (verify, "verify"),
     (gc, "gc"),
-    (export, "export"),
     (answers, "answers"),
 ):
     main.add_command(_command, _name)
-main.add_command(import_, "import")
 
 
 if __name__ == "__main__":

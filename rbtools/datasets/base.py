@@ -51,18 +51,16 @@ class Description:
 
 
 class Remote(NamedTuple):
-    """A file to download: its addresses (the first that answers is used), its MD5, its size in words. into:
-    the folder that it is unpacked to, for an archive that is not read directly.
-    """
+    """A file to download: its address, MD5, and size in words. into: the folder that it is unpacked to."""
 
-    urls: tuple[str, ...]
-    md5: str | None
+    url: str
+    md5: str
     size: str
     into: str | None = None
 
     @property
     def name(self) -> str:
-        return self.urls[0].rpartition("/")[2]
+        return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

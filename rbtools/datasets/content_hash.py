@@ -16,8 +16,6 @@ from rbtools.store.checksum import stamp
 if TYPE_CHECKING:
     import numpy as np
 
-CHUNK = 1 << 20
-
 
 def pixels_hash(shape: tuple[int, ...], chunks: Iterable[np.ndarray], labels: np.ndarray) -> str:
     """SHA-256 (hex) of the shape (N, C, H, W), the pixels in order, and the labels.
@@ -73,13 +71,10 @@ def _key(what: Iterable[str], files: Iterable[tuple[str, str | os.PathLike[str]]
     return f"data:{total.hexdigest()}", settled
 
 
-def md5_of(path: str | os.PathLike[str], offset: int = 0, length: int | None = None) -> str:
-    """The MD5 of a file's bytes, or of a part of them; publishers of data sets use MD5."""
+def md5_of(path: str | os.PathLike[str]) -> str:
+    """The MD5 of a file; publishers of data sets use MD5."""
     total = hashlib.md5(usedforsecurity=False)
-    left = os.stat(path).st_size if length is None else length
     with opened(path) as file:
-        file.seek(offset)
-        while left > 0 and (chunk := file.read(min(CHUNK, left))):
+        while chunk := file.read(1 << 20):
             total.update(chunk)
-            left -= len(chunk)
     return total.hexdigest()

@@ -6,19 +6,15 @@ ICLR 2019; Zenodo records 2535967 and 3555552, whose MD5 sums these are.
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar
 
 from rbtools.datasets import cifar, content_hash, npy, streaming
 from rbtools.datasets.base import Dataset, Description, HashCache, check_labels, damaged
-from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote, check
+from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote
 from rbtools.errors import RbError, near
 from rbtools.lazy import np
-from rbtools.plain_files import plain
-from rbtools.store.archive import TarHeader
 from rbtools.units import SEVERITIES
 
 # The corruptions of the benchmark, and those that its authors use for validation.
@@ -108,17 +104,10 @@ class CifarC(PublishedDataset):
         return [self.archive]
 
     def parts(self, split: str) -> list[DataFile]:
-        """The file of labels, then a file per corruption; members of the archive if it is not unpacked."""
+        """The file of labels, then a file per corruption."""
         wanted = ["labels", *dict.fromkeys(name for name, _ in self._blocks())]
-        paths = [f"{self.folder}/{name}.npy" for name in wanted]
-        folder = self.folder_of(paths, f"Unpack {self.archive.name} again.")
-        if folder is not None:
-            return [DataFile(folder / f"{name}.npy", self.md5s[name]) for name in wanted]
-        packed = self.found(self.archive.name)
-        if packed is None:
-            layout = f"{self.folder}/{wanted[1]}.npy and {self.folder}/labels.npy, or {self.archive.name}"
-            raise self.not_here(split, layout)
-        return self._members(packed, wanted)
+        paths = self.all_of(split, [f"{self.folder}/{name}.npy" for name in wanted])
+        return [DataFile(path, self.md5s[name]) for path, name in zip(paths, wanted, strict=True)]
 
     def load(self, split: str) -> Dataset:
         self.known(split)
@@ -136,13 +125,16 @@ class CifarC(PublishedDataset):
         return self.loaded(split, images, labels, self.class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers the pixels and labels of the selected blocks, packed or not."""
+        """Covers the pixels and labels of the selected blocks."""
         self.known(split)
         parts = self.parts(split)
         size = self.sizes["test"]
 
         def make() -> str:
-            check(self.name, parts, self.remotes(split))
+            for part in parts:
+                if (md5 := content_hash.md5_of(part.path)) != part.md5:
+                    expected = f"the file of the data set {self.name} whose MD5 is {part.md5}"
+                    raise damaged(part.path, expected, f"its MD5 is {md5}", "Remove it and get it again.")
             arrays, labels = self._arrays(split)
             chunks = (
                 arrays[name][(severity - 1) * size : severity * size].transpose(0, 3, 1, 2)
@@ -150,7 +142,7 @@ class CifarC(PublishedDataset):
             )
             return content_hash.pixels_hash((len(labels), *self.shape), chunks, labels)
 
-        files = [(f"{part.path.name}:{part.offset}", part.path) for part in parts]
+        files = [(part.path.name, part.path) for part in parts]
         return content_hash.remembered(cache, (self.name, split), files, make)
 
     def _blocks(self) -> list[tuple[str, int]]:
@@ -158,21 +150,6 @@ class CifarC(PublishedDataset):
         word, _, severity = (self.argument or "").partition(".")
         names = (word,) if word else CORRUPTIONS
         return [(name, number) for name in names for number in SEVERITIES if severity in ("", str(number))]
-
-    def _members(self, archive: Path, wanted: list[str]) -> list[DataFile]:
-        """The positions of the files in the archive, which is not compressed."""
-        try:
-            with tarfile.open(plain(archive), "r:", tarinfo=TarHeader) as tar:
-                there = {member.name.rpartition("/")[2]: member for member in tar if member.isfile()}
-        except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
-            raise damaged(archive, f"the archive {self.archive.name}", error) from None
-        lacking = [f"{name}.npy" for name in wanted if f"{name}.npy" not in there]
-        if lacking:
-            raise damaged(archive, f"the archive {self.archive.name}", f"it lacks {', '.join(lacking)}")
-        members = {name: there[f"{name}.npy"] for name in wanted}
-        return [
-            DataFile(archive, self.md5s[name], one.offset_data, one.size) for name, one in members.items()
-        ]
 
     def _arrays(self, split: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Memory maps (50000, 32, 32, 3) by corruption, and the labels of all images int64 (N,)."""
@@ -192,7 +169,7 @@ class CifarC(PublishedDataset):
             kind = "whole numbers" if name == "labels" else "bytes"
             expected = f"{name}.npy of the data set {self.name}: {kind} of the shape {shape}"
             try:
-                array = npy.mapped(part.path, part.offset, part.length)
+                array = npy.mapped(part.path)
             except (ValueError, OSError) as error:
                 raise damaged(part.path, expected, error) from None
             if (
@@ -214,9 +191,10 @@ class Cifar10C(CifarC):
     normalization: ClassVar[str] = "cifar10"
     md5s: ClassVar[dict[str, str]] = CIFAR10_C
     archive: ClassVar[Remote] = Remote(
-        ("https://zenodo.org/records/2535967/files/CIFAR-10-C.tar",),
+        "https://zenodo.org/records/2535967/files/CIFAR-10-C.tar",
         "56bf5dcef84df0e2308c6dcbcbbd8499",
         "2.9 GB",
+        "CIFAR-10-C",
     )
 
 
@@ -230,7 +208,8 @@ class Cifar100C(CifarC):
     normalization: ClassVar[str] = "cifar100"
     md5s: ClassVar[dict[str, str]] = CIFAR100_C
     archive: ClassVar[Remote] = Remote(
-        ("https://zenodo.org/records/3555552/files/CIFAR-100-C.tar",),
+        "https://zenodo.org/records/3555552/files/CIFAR-100-C.tar",
         "11f0ed0f1191edbf9fa23466ae6021d3",
         "2.9 GB",
+        "CIFAR-100-C",
     )

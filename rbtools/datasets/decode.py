@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 # Files a thread takes at a time: enough to make scheduling cheap, few enough that an
 # unreadable image is reported soon.
 CHUNK = 64
-GATHERED = 512  # images whose encoded bytes are in memory together
 
 # More than 8 bits a channel; Pillow's own conversion would turn most of it white.
 DEEP_MODES = ("I", "F")
@@ -42,7 +41,7 @@ class Scaling(NamedTuple):
 
 
 class Encoded(Protocol):
-    """Encoded images by number: files of a folder, members of an archive, rows of a table."""
+    """Encoded images by number: files of a folder, rows of a table."""
 
     def __len__(self) -> int: ...
 
@@ -51,9 +50,6 @@ class Encoded(Protocol):
 
     def open(self, index: int) -> IO[bytes]:
         """A stream of its bytes, closed by the caller."""
-
-    def gathered(self, ids: Sequence[int]) -> Encoded:
-        """The same images; those of `ids` may be loaded together, if that is faster."""
 
 
 def size_of(images: Encoded, index: int) -> tuple[int, int]:
@@ -77,16 +73,12 @@ def check_sizes(images: Encoded) -> None:
     """Raise RbError where the images are not all of one size, by their headers alone."""
     first = size_of(images, 0)
 
-    for start in range(0, len(images), GATHERED):
-        ids = range(start, min(start + GATHERED, len(images)))
-        part = images.gathered(ids)
+    def work(number: int) -> None:
+        size, _ = _header(images, number)
+        if size != first:
+            raise odd_size(images, first, number, size)
 
-        def work(number: int, ids: range = ids, part: Encoded = part) -> None:
-            size, _ = _header(part, ids[number])
-            if size != first:
-                raise odd_size(images, first, ids[number], size)
-
-        _in_threads(len(ids), work)
+    _in_threads(len(images), work)
 
 
 def decode(
@@ -100,15 +92,7 @@ def decode(
     torchvision's Resize (bilinear) and CenterCrop; with a `Scaling`, every image is. Raises RbError naming
     the first file that is unreadable, or of another size.
     """
-    numbers = [int(number) for number in ids]
-    for start in range(0, len(numbers), GATHERED):
-        part = numbers[start : start + GATHERED]
-        at_hand = images.gathered(part)
-
-        def work(number: int, start: int = start, at_hand: Encoded = at_hand) -> None:
-            _decode_one(at_hand, numbers[start + number], out[start + number], resize)
-
-        _in_threads(len(part), work)
+    _in_threads(len(ids), lambda place: _decode_one(images, int(ids[place]), out[place], resize))
 
 
 def _in_threads(count: int, work: Callable[[int], None]) -> None:

@@ -1,35 +1,25 @@
-"""imagenet: ILSVRC2012 in the user's folders, with the indices of its 1,000 classes.
-
-Packed files are WebDataset's shards (`val-000.tar`), which have for each image NAME.jpg (or .jpeg, .png,
-.webp) and NAME.cls, its class index as text, and the Hub's parquet files. At first only headers and labels
-are read; an image is read where it is used.
-"""
+"""imagenet: ILSVRC2012 in the user's folders, with the indices of its 1,000 classes."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache
 from pathlib import Path
-from typing import IO, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from rbtools.datasets import parquet
-from rbtools.datasets.base import Dataset, Description, damaged
-from rbtools.datasets.decode import Encoded, Scaling
+from rbtools.datasets.base import Dataset, Description
+from rbtools.datasets.decode import Scaling
 from rbtools.datasets.photographs import Photographs
 from rbtools.datasets.published_files import Remote
 from rbtools.datasets.tree import Tree, class_folders, is_image, labelled, scan, some
-from rbtools.errors import RbError, one_line
-from rbtools.plain_files import opened, plain, read_text
-from rbtools.store.archive import TarHeader
-from rbtools.store.checksum import stamp_of
+from rbtools.errors import RbError
+from rbtools.plain_files import read_text
 
 WNID = re.compile(r"n\d{8}")
-# The number of a validation image in its file's name; on the Hub its wnid follows.
+# The number of a validation image in its file's name; its wnid may follow.
 NUMBER = re.compile(r"(?:.*/)?[^/]*_(\d{8})(?:_n\d{8})?\.\w+")
 LABELS = (
     "LOC_val_solution.csv",
@@ -42,11 +32,6 @@ _PREPROCESSING = re.compile(
     r"(?:(squash-)?(bilinear|bicubic)(?=-\d+-\d+$)|(crop|squash)(?=-\d+$))-(\d{1,4})(?:-(\d{1,4}))?", re.ASCII
 )
 MOST_PIXELS = 4096  # a side
-_SHARD = re.compile(r"(?:.*[-_.])?(train|validation|val)[-_.]?\d.*|\d+", re.DOTALL)  # without its ending
-_ENDINGS = (".tar", ".parquet")
-_IMAGE_ENDINGS, _LABEL_ENDING = ("jpg", "jpeg", "png", "webp"), "cls"
-EXPECTED = "a WebDataset shard: for each image NAME.jpg and NAME.cls, its class index as text"
-MOST_DIGITS = 8  # the most digits of a class index
 SUBSET = "robustbench"  # the split of the 5,000 images that RobustBench evaluates on
 
 
@@ -89,8 +74,7 @@ def scaling(text: str) -> tuple[Scaling, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Photographs):
-    """ILSVRC2012 in folders of wnids, the flat validation folder beside a file with its labels, WebDataset's
-    shards, or the Hub's parquet files.
+    """ILSVRC2012 in folders of wnids, or the flat validation folder beside a file with its labels.
 
     Images of any size are scaled and cropped (`scaling`), and read when they are used. A folder with some of
     the classes has the indices of all 1,000. Any number of images is allowed. The split `robustbench` is the
@@ -148,13 +132,9 @@ class ImageNet(Photographs):
     def tree(self, split: str) -> Tree:
         folder = self._place("train" if split == "train" else "test")
         if folder is None:
-            layout = "imagenet/val/n01440764/*.JPEG, imagenet/val/ILSVRC2012_val_*.JPEG, or shards"
-            raise self.not_here(split, f"{layout} (imagenet/*validation-00.tar or .parquet)")
-        files = packed_files(folder, _names(split))
-        if files:
-            tree: Tree = packed_tree(files, facts().wnids)
-        else:
-            tree = scan(folder) if class_folders(folder) else _flat(folder)
+            layout = "imagenet/val/n01440764/*.JPEG or imagenet/val/ILSVRC2012_val_*.JPEG"
+            raise self.not_here(split, layout)
+        tree = scan(folder) if class_folders(folder) else _flat(folder)
         strange = [name for name in tree.classes if name not in facts().wnids]
         if strange:
             raise RbError(
@@ -176,9 +156,7 @@ class ImageNet(Photographs):
     def _place(self, split: str) -> Path | None:
         """The folder of a split: below one of the usual names, or such a folder itself for `test`."""
         for folder in self.folders:
-            if packed_files(self.home / folder, _names(split)):
-                return self.home / folder
-            for name in (*_names(split), *(["test"] if split == "test" else [])):
+            for name in ("train",) if split == "train" else ("val", "validation", "test"):
                 if (self.home / folder / name).is_dir():
                     return self.home / folder / name
         for folder in self.folders if split == "test" else ():
@@ -190,15 +168,10 @@ class ImageNet(Photographs):
         return None
 
 
-def _names(split: str) -> tuple[str, ...]:
-    """The words for a split; the labels of ImageNet's own test split are not published."""
-    return ("train",) if split == "train" else ("val", "validation")
-
-
 def _published_subset(tree: Tree) -> list[int]:
     """The positions of the images that RobustBench evaluates on."""
     wanted = set(facts().robustbench)
-    numbers = (NUMBER.fullmatch(tree.file_name(index)) for index in range(len(tree)))
+    numbers = (NUMBER.fullmatch(name) for _, name in tree.files)
     return [position for position, match in enumerate(numbers) if match and int(match[1]) in wanted]
 
 
@@ -250,139 +223,3 @@ def _labels(source: Path, files: Sequence[str]) -> Iterator[tuple[str, str]]:
     except (ValueError, IndexError):
         form = "a wnid or a class number in each line" if source.suffix == ".txt" else "ImageId,wnid boxes"
         raise RbError(f"The file {source} is not the published one: expected {form}.") from None
-
-
-# --- packed files ---------------------------------------------------------------------------------
-
-
-class Packed(NamedTuple):
-    """Packed images by name: the class index of each, and functions that read some of them or one."""
-
-    labels: dict[str, int]
-    read: Callable[[str], bytes]
-    gather: Callable[[Sequence[str]], Callable[[str], bytes]] | None = None
-    file_names: Mapping[str, str] = {}  # the names of the original image files
-
-
-@dataclass(frozen=True)
-class PackedTree(Tree):
-    """The images of one split in packed files, by the names that `files` has for them."""
-
-    sources: Sequence[Path]
-    packed: Packed
-
-    def open(self, index: int) -> IO[bytes]:
-        return io.BytesIO(self.packed.read(self.files[index][1]))
-
-    def gathered(self, ids: Sequence[int]) -> Tree:
-        if self.packed.gather is None:
-            return self
-        read = self.packed.gather([self.files[index][1] for index in ids])
-        return replace(self, packed=self.packed._replace(read=read, gather=None))
-
-    def file_name(self, index: int) -> str:
-        name = self.files[index][1]
-        return self.packed.file_names.get(name, name)
-
-    def stored(self) -> Iterator[tuple[str, str]]:
-        return ((path.name, str(path)) for path in self.sources)
-
-
-class Member(NamedTuple):
-    """Where an image lies in a shard, and its class index."""
-
-    path: Path
-    offset: int
-    size: int
-    label: int
-
-
-def packed_files(root: Path, names: Sequence[str]) -> list[Path]:
-    """The packed files of a split below a folder, in order; `names` are the split's words.
-
-    A file says its split (`imagenet1k-validation-00.tar`, `data/train-00000-of-00294.parquet`), or lies in a
-    folder that does. Where there are both kinds, the tar files are taken.
-    """
-    files: list[Path] = []
-    for folder in (root, root / "data", *(root / name for name in names)):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            match = _SHARD.fullmatch(path.stem) if path.suffix in _ENDINGS else None
-            if match and path.is_file() and (match[1] or folder.name) in names:
-                files.append(path)
-        if files:
-            break
-    return [path for path in files if path.suffix == ".tar"] or files
-
-
-def packed_tree(paths: Sequence[Path], class_names: Sequence[str]) -> PackedTree:
-    """The images of these files. Raises RbError for a damaged one and for a class index that is none."""
-    read = _of_tar if paths[0].suffix == ".tar" else _of_parquet
-    packed = read(tuple((path, stamp_of(path).text) for path in paths))
-    labels = packed.labels
-    wrong = next((name for name, label in labels.items() if not 0 <= label < len(class_names)), None)
-    if wrong is not None:
-        raise RbError(
-            f"{one_line(str(paths[0].parent / wrong))} has the class index {labels[wrong]}. Expected 0 to"
-            f" {len(class_names) - 1}, the indices of ImageNet's classes in the order of their wnids."
-        )
-    present = sorted(set(labels.values()))
-    position = {label: number for number, label in enumerate(present)}
-    files = [(position[label], name) for name, label in labels.items()]
-    return PackedTree(paths[0].parent, [class_names[label] for label in present], files, {}, paths, packed)
-
-
-@lru_cache(maxsize=2)
-def _of_tar(files: tuple[tuple[Path, str], ...]) -> Packed:
-    members = {name: member for path, _ in files for name, member in _members(path)}
-
-    def data(name: str) -> bytes:
-        member = members[name]
-        with opened(member.path) as file:
-            file.seek(member.offset)
-            return file.read(member.size)
-
-    return Packed({name: member.label for name, member in members.items()}, data)
-
-
-def _members(path: Path) -> Iterator[tuple[str, Member]]:
-    images: dict[str, tuple[str, int, int]] = {}
-    labels: dict[str, int] = {}
-    bytes_in_file = path.stat().st_size
-    try:
-        with tarfile.open(plain(path), "r:", tarinfo=TarHeader) as archive:
-            for member in archive:
-                folder, _, file = member.name.rpartition("/")
-                key, _, ending = file.partition(".")
-                if not member.isreg() or member.issparse() or not key:
-                    continue
-                if member.offset_data + member.size > bytes_in_file:
-                    raise ValueError(f"its member {member.name} is cut off")
-                key, ending = f"{folder}/{key}", ending.lower()
-                if ending == _LABEL_ENDING:
-                    stream = archive.extractfile(member) if member.size <= MOST_DIGITS else None
-                    labels[key] = int(stream.read()) if stream else -1
-                elif ending in _IMAGE_ENDINGS:
-                    images[key] = (f"{path.name}/{member.name}", member.offset_data, member.size)
-    except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
-        raise damaged(path, EXPECTED, str(error)) from None
-    without = next((name for key, (name, *_) in images.items() if key not in labels), None)
-    if without is not None or not images:
-        raise damaged(path, EXPECTED, f"{without} has no .cls" if without else "it has no images")
-    for key, (name, offset, size) in images.items():
-        yield name, Member(path, offset, size, labels[key])
-
-
-@lru_cache(maxsize=2)
-def _of_parquet(files: tuple[tuple[Path, str], ...]) -> Packed:
-    table = parquet.ImageTable([path for path, _ in files])
-    rows = {f"row {row}": row for row in range(len(table))}
-
-    def data(name: str, source: Encoded = table) -> bytes:
-        with source.open(rows[name]) as stream:
-            return stream.read()
-
-    def gather(names: Sequence[str]) -> Callable[[str], bytes]:
-        return partial(data, source=table.gathered([rows[name] for name in names]))
-
-    labels = {name: int(table.labels[row]) for name, row in rows.items()}
-    return Packed(labels, data, gather, dict(zip(rows, table.file_names() or (), strict=False)))

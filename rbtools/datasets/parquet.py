@@ -5,14 +5,11 @@ PATH is a .parquet file, or a folder with data/train-00000-of-00001.parquet ... 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import os
 import re
-import threading
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -45,7 +42,6 @@ EXPECTED = (
 # The Hub's names of splits; synonyms of `validation`, which is used if there is no `test`.
 _SPLIT = re.compile(r"(?:partial-)?(train|test|validation|valid|val|dev)\b")
 _SAME = {"valid": "validation", "val": "validation", "dev": "validation"}
-AT_ONCE = 32  # the number of rows that are read together
 _IMAGES, _LABELS = ("image", "img"), ("label", "labels", "fine_label")
 
 
@@ -54,8 +50,7 @@ class Parquet(DatasetSource):
     """Images as PNG, JPEG ... in a column, labels in another; `validation` is used if there is no `test`.
 
     Classes are those of the file's Hub features, else the numbers up to the highest label. Images are RGB, or
-    have one channel if most are greyscale; PATH:rgb and PATH:grey choose. They must have one size. Decoded
-    images are kept in memory, if they fit; else they are read and decoded where they are used.
+    have one channel if most are greyscale; PATH:rgb and PATH:grey choose. They must have one size.
     """
 
     def __post_init__(self) -> None:
@@ -175,35 +170,25 @@ def _splits(path: Path) -> dict[str, list[Path]]:
 
 
 class ImageTable:
-    """The rows of a split: labels int64 (N,), and encoded images by number.
-
-    Labels are in memory. An image is read on access, with all rows before it in its row group. Rows in
-    ascending order are read only once (`gathered`).
-    """
+    """The rows of a split, in memory: labels int64 (N,), and encoded images by number."""
 
     def __init__(self, files: list[Path]) -> None:
         self._files = files
         pa, pq = pyarrow_modules()
         try:
             schema = pq.read_schema(plain(files[0]))
-            self._image, label = _columns(pa, schema, files[0])
-            opened = [pq.ParquetFile(plain(file), memory_map=True) for file in files]
-            if any(table.schema_arrow.field(self._image) != schema.field(self._image) for table in opened):
-                raise ValueError(f"its column {self._image} differs from that of another file")
-            for table, file in zip(opened, files, strict=True):
-                groups = range(table.metadata.num_row_groups)
-                rows = sum(table.metadata.row_group(group).num_rows for group in groups)
-                if rows > (size := file.stat().st_size):  # equal labels in a row take little memory
-                    raise ValueError(f"it claims {rows} rows in {size} bytes")
-            column = pa.concat_tables([table.read([label]) for table in opened]).column(label)
-            if column.null_count:
+            image, label = _columns(pa, schema, files[0])
+            for file in files:
+                if (rows := pq.read_metadata(plain(file)).num_rows) > (size := file.stat().st_size):
+                    raise ValueError(f"it claims {rows} rows in {size} bytes")  # equal labels need few
+            table = pa.concat_tables([pq.ParquetFile(plain(file)).read([image, label]) for file in files])
+            if table.column(label).null_count:
                 raise ValueError(f"its column {label} has rows without a value")
-            self.labels: np.ndarray = column.to_numpy().astype(np.int64)
+            self.labels: np.ndarray = table.column(label).to_numpy().astype(np.int64)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise damaged(files[0], EXPECTED, str(error).split("\n")[0]) from None
+        self._images = table.column(image)
         self.class_names = _named_in(schema, label)
-        self._opened = opened
-        self._reader = _RowReader(files, opened, self._image)
         if not len(self.labels):
             raise RbError(f"The file {files[0]} has no rows. Expected {EXPECTED}.")
 
@@ -214,7 +199,7 @@ class ImageTable:
         return f"in row {index} of {self._files[0]}{' and the following' if len(self._files) > 1 else ''}"
 
     def open(self, index: int) -> IO[bytes]:
-        row = self._reader.row(index)
+        row = self._images[index].as_py()
         data = row["bytes"] if isinstance(row, dict) else row
         if not data:
             raise OSError(
@@ -222,91 +207,9 @@ class ImageTable:
             )
         return io.BytesIO(data)
 
-    def gathered(self, ids: Sequence[int]) -> GatheredRows:
-        """These rows in memory, each row group read once."""
-        rows: dict[int, bytes] = {}
-        for index in sorted(ids):
-            with contextlib.suppress(OSError), self.open(index) as stream:  # `open` repeats the message
-                rows[index] = stream.read()
-        return GatheredRows(self, rows)
-
-    def file_names(self) -> list[str] | None:
-        """The name of the file that each image was made of, as the Hub's files note it; None without."""
-        pa = pyarrow_modules()[0]
-        try:
-            column = pa.concat_tables([table.read([f"{self._image}.path"]) for table in self._opened]).column(
-                0
-            )
-            return [str((row or {}).get("path") or "") for row in column.to_pylist()]
-        except (pa.ArrowException, OSError, IndexError, AttributeError):
-            return None
-
     def grey(self) -> list[bool]:
-        """Which of some images, spread over at most nine row groups, have one channel."""
-        starts = self._reader.starts
-        each = 99 // min(9, len(starts) - 1)
-        return [
-            decode.is_grey(self, int(starts[group]) + row)
-            for group in decode.sample(len(starts) - 1, 9)
-            for row in decode.sample(int(starts[group + 1] - starts[group]), each)
-        ]
-
-
-@dataclass(frozen=True)
-class GatheredRows:
-    """Rows of a table whose images are in memory."""
-
-    table: ImageTable
-    rows: dict[int, bytes]
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def path(self, index: int) -> str:
-        return self.table.path(index)
-
-    def open(self, index: int) -> IO[bytes]:
-        return io.BytesIO(self.rows[index]) if index in self.rows else self.table.open(index)
-
-    def gathered(self, ids: Sequence[int]) -> GatheredRows:
-        return self
-
-
-class _RowReader:
-    """Reads rows of one column, a few at a time; going forward in a row group costs no more than its rows."""
-
-    def __init__(self, files: list[Path], opened: Sequence[Any], column: str) -> None:
-        self._column = column
-        self._groups: list[tuple[Path, Any, int]] = []
-        starts = [0]
-        for path, file in zip(files, opened, strict=True):
-            for group in range(file.num_row_groups):
-                self._groups.append((path, file, group))
-                starts.append(starts[-1] + file.metadata.row_group(group).num_rows)
-        self.starts = np.array(starts)
-        self._lock = threading.Lock()
-        self._batches: Iterator[Any] = iter(())
-        self._batch: Any = ()
-        self._group, self._first = -1, 0  # the row group that is read, and the first row of the batch
-
-    def row(self, index: int) -> Any:
-        """Raises RbError naming a damaged file."""
-        group = int(np.searchsorted(self.starts, index, side="right")) - 1
-        path, file, number = self._groups[group]
-        with self._lock:
-            try:
-                if group != self._group or index < self._first:
-                    self._group, self._first, self._batch = group, int(self.starts[group]), ()
-                    self._batches = file.iter_batches(
-                        AT_ONCE, row_groups=[number], columns=[self._column], use_threads=False
-                    )
-                while index >= self._first + len(self._batch):
-                    self._first += len(self._batch)
-                    self._batch = next(self._batches).column(0)
-                return self._batch[index - self._first].as_py()
-            except (pyarrow_modules()[0].ArrowException, OSError, ValueError, StopIteration) as error:
-                self._group = -1
-                raise damaged(path, EXPECTED, str(error).split("\n")[0]) from None
+        """Which of at most 99 images, evenly spread, have one channel."""
+        return [decode.is_grey(self, row) for row in decode.sample(len(self))]
 
 
 def pyarrow_modules() -> tuple[Any, Any]:

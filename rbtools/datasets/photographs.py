@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import os
-import zipfile
-import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import ClassVar
 
 from rbtools.datasets import cifar
-from rbtools.datasets.base import Dataset, Description, HashCache, NotHere, damaged
+from rbtools.datasets.base import Dataset, Description, HashCache
 from rbtools.datasets.published_files import DataFile, PublishedDataset, Remote
 from rbtools.datasets.tree import Tree, fingerprint, is_image, labelled, same_classes, scan, some
 from rbtools.errors import RbError
-from rbtools.plain_files import plain, read_text
-from rbtools.store.checksum import stamp_of
+from rbtools.plain_files import read_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +76,7 @@ class Cinic10(Photographs):
     class_names: ClassVar[Sequence[str]] = cifar.Cifar10.class_names
     folders: ClassVar[tuple[str, ...]] = ("CINIC-10", "cinic10", "cinic-10", "CINIC10", ".")
     archive: ClassVar[Remote] = Remote(
-        (
-            "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
-            "https://datashare.is.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
-        ),
+        "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
         "6ee4d0c996905fe93221de577967a372",
         "690 MB",
         "CINIC-10",
@@ -99,12 +91,6 @@ class Cinic10(Photographs):
             if (self.home / folder / split / self.class_names[0]).is_dir():
                 return scan(self.home / folder / split)
         wanted = f"{self.folders[0]}/{split}/{self.class_names[0]}/*.png"
-        packed, target = self.found(self.archive.name), self.home / self.folders[0]
-        if packed is not None:
-            raise NotHere(
-                f"The archive {packed} has to be unpacked, so that {self.home / wanted} is there. Add"
-                f" --download, or: mkdir {target} && tar xf {packed} -C {target}"
-            )
         raise self.not_here(split, wanted)
 
 
@@ -168,30 +154,20 @@ ANNOTATIONS = "val_annotations.txt"
 
 @dataclass(frozen=True)
 class Placed(Tree):
-    """A tree whose images are at `places`, in a folder or a zip archive.
+    """A tree whose images are at `places` below its root.
 
     Images are named <class>/<file>, so that all layouts have the same names and fingerprint.
     """
 
     places: list[str] = field(default_factory=list)
-    archive: zipfile.ZipFile | None = None
 
     def path(self, index: int) -> str:
-        """The path of the image, or of the archive, which is the file that can change."""
-        return os.path.join(self.root, self.places[index]) if self.archive is None else str(self.root)
-
-    def open(self, index: int) -> IO[bytes]:
-        if self.archive is None:
-            return super().open(index)
-        try:
-            return io.BytesIO(self.archive.read(self.places[index]))
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise OSError(f"{self.places[index]} in the archive is damaged: {error}") from None
+        return os.path.join(self.root, self.places[index])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TinyImageNet(Photographs):
-    """200 classes of ImageNet at 64x64, unpacked or in their zip archive (Stanford's course CS231n).
+    """200 classes of ImageNet at 64x64 (Stanford's course CS231n).
 
     The test images have no labels, so the 10,000 validation images are the test split, as usual. The classes
     are the WordNet numbers in alphabetical order, as torchvision's ImageFolder takes them.
@@ -210,7 +186,10 @@ class TinyImageNet(Photographs):
         ".",
     )
     archive: ClassVar[Remote] = Remote(
-        ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",), "90528d7ca1a48142e341f4ef8d21d0de", "250 MB"
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        "90528d7ca1a48142e341f4ef8d21d0de",
+        "250 MB",
+        FOLDER,
     )
 
     def remotes(self, split: str) -> list[Remote]:
@@ -220,64 +199,34 @@ class TinyImageNet(Photographs):
         for folder in self.folders:
             root = self.home / folder
             if (root / "wnids.txt").is_file():
-                return _tree(root, split, _names(root), partial(_text, root))
-        packed = self.found(self.archive.name)
-        if packed is None:
-            layout = f"{FOLDER}/wnids.txt with train and val beside it"
-            raise self.not_here(split, f"{layout}, or {self.archive.name}")
-        return self._in_archive(packed, split)
-
-    def _in_archive(self, packed: Path, split: str) -> Tree:
-        try:
-            archive = _opened(str(packed), stamp_of(packed).text)
-            inner = f"{FOLDER}/"
-            names = [name.removeprefix(inner) for name in archive.namelist() if name.startswith(inner)]
-            tree = _tree(packed, split, names, lambda name: archive.read(inner + name).decode("utf-8"))
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
-            raise damaged(packed, f"the archive {self.archive.name}", error) from None
-        return Placed(
-            tree.root, tree.classes, tree.files, {}, [inner + name for name in tree.places], archive
-        )
-
-
-@lru_cache(maxsize=1)
-def _opened(path: str, stamp: str) -> zipfile.ZipFile:
-    """The archive with that stamp, cached: its list of 120,000 files takes a second to read."""
-    return zipfile.ZipFile(plain(path))
-
-
-def _text(root: Path, name: str) -> str:
-    return read_text(root / name)
+                return _tree(root, split)
+        raise self.not_here(split, f"{FOLDER}/wnids.txt with train and val beside it")
 
 
 def _names(root: Path) -> list[str]:
-    """The names of all files below a folder, as an archive of it lists them."""
-
-    def walk(folder: str) -> Iterator[str]:
-        with os.scandir(root / folder) as entries:
-            for entry in entries:
-                name = f"{folder}{entry.name}"
-                if entry.is_dir():
-                    yield from walk(f"{name}/")
-                else:
-                    yield name
-
-    return [name for part in ("train", "val") if (root / part).is_dir() for name in walk(f"{part}/")]
+    """The paths of all files below train and val."""
+    return [
+        os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+        for part in ("train", "val")
+        for folder, _, names in os.walk(root / part)
+        for name in names
+    ]
 
 
-def _tree(root: Path, split: str, names: list[str], read: Callable[[str], str]) -> Placed:
-    """The images of a split among all files: by class, then by name.
+def _tree(root: Path, split: str) -> Placed:
+    """The images of a split: by class, then by name.
 
     In the official layout the validation images are in one folder, with their classes in a list; in many
     copies they are sorted into class folders.
     """
-    classes = sorted(read("wnids.txt").split())
+    classes = sorted(read_text(root / "wnids.txt").split())
     # Lines such as `val_0.JPEG n03444034 0 32 44 62` with tabs: file -> class.
-    listed = read(f"val/{ANNOTATIONS}").splitlines() if f"val/{ANNOTATIONS}" in names else []
-    class_of = {fields[0]: fields[1] for line in listed if len(fields := line.split("\t")) > 1}
+    listed = root / "val" / ANNOTATIONS
+    lines = read_text(listed).splitlines() if listed.is_file() else []
+    class_of = {fields[0]: fields[1] for line in lines if len(fields := line.split("\t")) > 1}
     part, number = ("train", "val")[split == "test"], {name: i for i, name in enumerate(classes)}
     entries = []
-    for name in names:
+    for name in _names(root):
         first, _, below = name.partition("/")
         file = below.rpartition("/")[2]
         if first != part or not is_image(file):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from rbtools.datasets import content_hash, fetch
 from rbtools.datasets.base import (
@@ -23,21 +24,17 @@ from rbtools.datasets.base import (
 from rbtools.datasets.normalization import NORMALIZATIONS
 from rbtools.errors import RbError
 from rbtools.lazy import np
+from rbtools.plain_files import read_plain
 
 # The data folder without --data-dir and RB_DATA.
 DEFAULT_FOLDER = "data"
 
 
 class DataFile(NamedTuple):
-    """A file that a split is read from, and the MD5 that its publisher prints for it, if any.
-
-    `offset` and `length` locate a file in an uncompressed archive.
-    """
+    """A file that a split is read from, and the MD5 that its publisher prints for it, if any."""
 
     path: Path
     md5: str | None = None
-    offset: int = 0
-    length: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,32 +87,28 @@ class PublishedDataset(DatasetSource):
         if split not in self.sizes:
             raise self.unknown_split(split, self.sizes)
 
-    def found(self, *names: str) -> Path | None:
-        """The first existing file of these names in any of the folders, by name first."""
-        paths = (self.home / folder / name for name in names for folder in self.folders)
-        return next((path for path in paths if path.is_file()), None)
+    def all_of(self, split: str, names: Sequence[str]) -> list[Path]:
+        """The paths of these files, in the first folder that has one of them.
 
-    def folder_of(self, names: Sequence[str], advice: str) -> Path | None:
-        """The folder of the first of these files that is there, which has all; None where none is there.
-
-        Raises RbError for a folder that has only some of them.
+        Raises NotHere, and RbError for a folder that has only some of them.
         """
-        first = self.found(*names)
-        if first is None:
-            return None
-        files = [Path(name).name for name in names]
-        lacking = [name for name in files if not first.with_name(name).is_file()]
-        if lacking:
-            raise RbError(
-                f"The folder {first.parent} lacks {', '.join(lacking)} of the data set {self.name}. {advice}"
-            )
-        return first.parent
+        places = [[self.home / folder / name for name in names] for folder in self.folders]
+        for paths in (*places, [self.home / Path(name).name for name in names]):
+            lacking = [path.name for path in paths if not path.is_file()]
+            if not lacking:
+                return paths
+            if len(lacking) < len(paths):
+                raise RbError(
+                    f"The folder {paths[0].parent} lacks {', '.join(lacking)} of the data set {self.name}."
+                    " Get its files again."
+                )
+        raise self.not_here(split, Path(self.folders[0], names[0]).as_posix())
 
     def not_here(self, split: str, layout: str) -> NotHere:
         """The error for files that were not found: expected layout, searched folders, what to do."""
         folders = ", ".join(str(self.home / folder) for folder in self.folders)
         remotes = self.remotes(split)
-        offers = " and ".join(f"{remote.urls[0]} ({remote.size})" for remote in remotes)
+        offers = " and ".join(f"{remote.url} ({remote.size})" for remote in remotes)
         do = f"Add --download to get {offers}, or get" if remotes else "Get"
         return NotHere(
             f"The data set {self.name} was not found. Expected {layout}; looked in {folders}. {do} it"
@@ -125,40 +118,64 @@ class PublishedDataset(DatasetSource):
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays(PublishedDataset):
-    """A published data set that comes as arrays, and is read whole."""
+    """A published data set that comes as arrays, and is read whole.
+
+    files: split -> (path below one of the folders, MD5), in the order of the examples.
+    """
+
+    files: ClassVar[dict[str, tuple[tuple[str, str], ...]]]
+    content: ClassVar[str]  # what a file of it is, in words
 
     @abstractmethod
-    def read(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Images uint8 (N, C, H, W) and labels int64 (N,). Raises RbError naming an unreadable file."""
+    def unpacked(self, data: bytes) -> Any:
+        """What the bytes of one file hold. Whatever it raises is told with the name of the file."""
+
+    def joined(self, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Images uint8 (N, C, H, W) and labels int64 (N,) of what the files hold."""
+        images, labels = zip(*parts, strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+
+    def parts(self, split: str) -> list[DataFile]:
+        files = dict(self.files[split])
+        return list(map(DataFile, self.all_of(split, list(files)), files.values()))
 
     def load(self, split: str) -> Dataset:
         """Raises RbError where a file is missing, damaged, or holds something else."""
         return self.loaded(split, *self._checked(split), self.class_names)
 
     def fingerprint(self, split: str, cache: HashCache | None = None) -> str:
-        """Covers pixels and labels, so that a packed and an unpacked archive have the same one.
-
-        Raises RbError for a file whose MD5 is not the published one.
-        """
+        """Covers pixels and labels. Raises RbError for a file whose MD5 is not the published one."""
         self.known(split)
-        parts = self.parts(split)
 
         def make() -> str:
-            check(self.name, parts, self.remotes(split))
             images, labels = self._checked(split)
             return content_hash.pixels_hash(images.shape, [images], labels)
 
-        files = [(part.path.name, part.path) for part in parts]
+        files = [(part.path.name, part.path) for part in self.parts(split)]
         return content_hash.remembered(cache, (self.name, split), files, make)
+
+    def read(self, part: DataFile) -> Any:
+        """What a file holds, after the check of its MD5: a pickle runs code."""
+        expected = f"{self.content} of the data set {self.name}"
+        if part.md5 is not None:
+            expected += f", whose MD5 is {part.md5}"
+        try:
+            data = read_plain(part.path)
+            md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            if md5 != (part.md5 or md5):
+                raise ValueError(f"its MD5 is {md5}")
+            return self.unpacked(data)
+        except Exception as error:  # numpy, gzip and scipy raise many kinds of errors
+            raise damaged(part.path, expected, error, "Remove it and get it again.") from None
 
     def _checked(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         self.known(split)
-        images, labels = self.read(split)
-        if len(images) != self.sizes[split] or images.shape[1:] != self.shape:
+        images, labels = self.joined([self.read(part) for part in self.parts(split)])
+        if images.shape != (self.sizes[split], *self.shape) or len(labels) != len(images):
             raise RbError(
-                f"The files of the data set {self.name} hold {_sized(images.shape)} for the split {split}."
-                f" Expected {_sized((self.sizes[split], *self.shape))}: get the official files, or use"
-                " imagefolder:PATH or npz:PATH for data of your own."
+                f"The files of the data set {self.name} hold {_sized(images.shape)} and {len(labels)} labels"
+                f" for the split {split}. Expected {_sized((self.sizes[split], *self.shape))}: get the"
+                " official files, or use imagefolder:PATH or npz:PATH for data of your own."
             )
         check_labels(self.name, labels, self.class_names)
         return images, labels
@@ -166,18 +183,3 @@ class Arrays(PublishedDataset):
 
 def _sized(shape: tuple[int, ...]) -> str:
     return f"{shape[0]} images of {'x'.join(map(str, shape[1:]))}"
-
-
-def check(name: str, parts: Sequence[DataFile], remotes: Sequence[Remote]) -> None:
-    """Raise RbError for a file that is empty, a web page, or not the published one."""
-    for part in parts:
-        md5 = None if part.md5 is None else content_hash.md5_of(part.path, part.offset, part.length)
-        if md5 != part.md5:
-            addresses = " or ".join(remote.urls[0] for remote in remotes)
-            source = f" from {addresses}, or with --download" if addresses else ""
-            raise damaged(
-                part.path,
-                f"the official file of the data set {name}, whose MD5 is {part.md5}",
-                f"its MD5 is {md5}",
-                f"Remove it and get it again{source}.",
-            )

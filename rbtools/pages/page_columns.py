@@ -34,8 +34,6 @@ _GROUP_OF = {
     "pfail": "probabilistic",
     "ge": "generalisation",
     "test_minus_train": "generalisation",
-    "loss_gap": "generalisation",
-    "error_gap": "generalisation",
     "corrupt": "corruptions",
     "params": "cost",
     "macs": "cost",

@@ -166,7 +166,7 @@ def _field(field: expr.Expression, record: Record) -> Any:
 
 
 def commands_of(record: Record) -> list[str]:
-    """The command lines that made the record, each once; none in older records and those of Python calls."""
+    """The command lines that made the record, each once; none in records of Python calls."""
     sources = [record.get("train"), *(record.get("evals") or ())]
     lines = [source.get("command") for source in sources if isinstance(source, Mapping)]
     return list(dict.fromkeys(CONTROL.sub("\ufffd", line) for line in lines if isinstance(line, str)))

@@ -22,9 +22,9 @@ FIELD = "checksums"
 _DIGITS = 16  # hexadecimal
 
 
-def of(entry: Mapping[str, Any], *also: str) -> str:
-    """The checksum of an entry, and of the fields `also`: 64 bits of BLAKE2b of its JSON with sorted keys."""
-    fields = {name: entry[name] for name in (*_counted(tuple(entry)), *also)}
+def of(entry: Mapping[str, Any]) -> str:
+    """The checksum of an entry: 64 bits of BLAKE2b of its JSON with sorted keys."""
+    fields = {name: entry[name] for name in _counted(tuple(entry))}
     try:
         text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
         # a whole number written as a float
@@ -37,13 +37,10 @@ def of(entry: Mapping[str, Any], *also: str) -> str:
 
 def fits(text: str, entry: Mapping[str, Any]) -> bool:
     """Whether `text` is the checksum of this entry."""
-    if text == of(entry):
-        return True
-    # Older records: `confirmed` counted as a result, though it depends on the batch.
-    return "confirmed" in entry and text == of(entry, "confirmed")
+    return text == of(entry)
 
 
-_EXPONENT = orjson.dumps(1e16)[1:-2]  # "e+"; in older versions "e", which most entries contain
+_EXPONENT = orjson.dumps(1e16)[1:-2]  # "e+"; older versions of orjson write "e"
 
 
 @lru_cache(maxsize=4096)

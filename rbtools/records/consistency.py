@@ -93,8 +93,7 @@ def contradicts_name(name: str, entry: Entry) -> str | None:
 
 
 def without_checksum(record: Record) -> list[str]:
-    """The metrics of entries that have no checksum: older versions of rbtools, other programs and manual
-    edits write such entries."""
+    """The metrics of entries that have no checksum: other programs and manual edits write such entries."""
     sums = checksums.known(record)
     return [entry["metric"] for entry in record.get("evals") or () if entry["metric"] not in sums]
 
@@ -202,10 +201,9 @@ def _interval(record: Record, measured: Sequence[_Measured]) -> _Findings:
                 yield name, "interval", f"{name} is {value:.6g}, outside its own interval {_pair(ends)}."
             elif field == "ci95" and "anytime" not in entry and is_count(name, entry) and 0 <= value <= 1:
                 n = entry["n"]
-                older, wanted = proportions.uncorrected(value, n), proportions.wilson(value * n, n)
-                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (older[1] - older[0]) / 2
-                off = [max(abs(ends[0] - low), abs(ends[1] - high)) for low, high in (older, wanted)]
-                if min(off) > allowed:
+                low, high = wanted = proportions.wilson(value * n, n)
+                allowed = 1e-6 if str(entry.get("tool")).startswith("rb-") else (high - low) / 2
+                if max(abs(ends[0] - low), abs(ends[1] - high)) > allowed:
                     says = f"{name} has the interval {_pair(ends)}, but that of {value:.6g} with n"
                     yield name, "interval", f"{says} {n} is {_pair(wanted)}."
 
@@ -439,7 +437,7 @@ def standard_error(value: float, entry: Entry) -> float | None:
     if not (isinstance(ends, list) and len(ends) == 2):
         if type(n) is not int or n <= 0:
             return None
-        ends = proportions.uncorrected(min(max(value, 0.0), 1.0), n)
+        ends = proportions.wilson(min(max(value, 0.0), 1.0) * n, n)
     return float(ends[1] - ends[0]) / 2 / 1.96
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from rbtools.errors import RbError
 
 SPLITS = ("train", "valid", "val")
-DIFFERENCES = ("test_minus_train", "loss_gap", "error_gap")  # the last two are prefixes of former names
+DIFFERENCE = "test_minus_train"
 
 # Lower is better for a name that begins with one of these, or has one of these as a part.
 LOWER_FAMILIES = frozenset(
@@ -93,8 +93,8 @@ class MetricName(NamedTuple):
 
     @property
     def is_gap(self) -> bool:
-        """Whether it is test - train, also by a former name (`loss_gap.pgd20.8`)."""
-        return self.prefixes[:1] != () and self.prefixes[0] in DIFFERENCES
+        """Whether it is test - train."""
+        return self.prefixes[:1] == (DIFFERENCE,)
 
     @property
     def split(self) -> str:
@@ -130,7 +130,7 @@ def parse(name: str) -> MetricName:
             return MetricName(prefixes=tuple(parts.pop("prefixes").split(".")[:-1]), **parts)
     words = name.split(".")
     count = 0
-    while words[count] in ("ge", *SPLITS, *DIFFERENCES) and any(words[count + 1 :]):
+    while words[count] in ("ge", *SPLITS, DIFFERENCE) and any(words[count + 1 :]):
         count += 1
     return MetricName(".".join(words[count:]), prefixes=tuple(words[:count]))
 

@@ -52,12 +52,9 @@ def sealed(data: bytes, key: str = "") -> bytes:
 
 
 def unsealed(data: bytes, key: str = "") -> bytes | None:
-    """The data without their checksum; None if it fits neither the data with that key nor these alone.
-
-    Earlier versions sealed all files without a key.
-    """
+    """The data without their checksum; None if it does not fit the data with that key."""
     body, mark = data[:-66], data[-66:]
-    return body if mark == _mark(body, key) or (key and mark == _mark(body)) else None
+    return body if mark == _mark(body, key) else None
 
 
 def _mark(data: bytes, key: str = "") -> bytes:

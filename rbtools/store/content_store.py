@@ -345,7 +345,7 @@ def _file_key(path: str | os.PathLike[str]) -> tuple[str, bool]:
     OSError."""
     absolute = os.path.abspath(path)
     text, settled = checksum.stamp_of(absolute)
-    return f"{FILE}{text}:{absolute}", settled  # a key of earlier versions has the path, "/...", first
+    return f"{FILE}{text}:{absolute}", settled
 
 
 def is_current(key: str) -> bool:

@@ -6,15 +6,11 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import re
-import signal
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
-from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.plain_files import open_plain
@@ -26,8 +22,6 @@ _CHUNK = 1 << 20
 _FOLDER, _NAME = re.compile("[0-9a-f]{2}"), re.compile("[0-9a-f]{64}")
 FOLDERS = ("results", "outcomes", "objects", "state", "cache", "leases")
 ASIDE, TOTAL = "aside", "total"
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 _NAMED_BY_SPLIT = ("measure", "two-phase")  # the names of their entries include the split
 
 
@@ -226,15 +220,6 @@ def checkpoint_of(record: dict[str, Any]) -> str | None:
     return str(record["checkpoint"]).removeprefix("sha256:")
 
 
-def best_of(record: dict[str, Any]) -> str | None:
-    """The same for its best weights, if a validation chose them."""
-    train = record.get("train")
-    chosen = train.get("checkpoints") if isinstance(train, dict) else None
-    best = chosen.get("best") if isinstance(chosen, dict) else None
-    training = record["stored"]["kind"] == "training"
-    return best.removeprefix("sha256:") if training and isinstance(best, str) else None
-
-
 def size_of(store: Store, name: str) -> int:
     """The bytes of a checkpoint; 0 if it was removed."""
     path = store.path("objects", name) if is_name(name) else None
@@ -308,56 +293,3 @@ def _files(folder: str) -> list[os.DirEntry[str]]:
     except FileNotFoundError:
         return []
     return files
-
-
-def parallel_map(work: Callable[[Item], Answer], items: Sequence[Item], processes: int) -> Iterator[Answer]:
-    """The result of `work` for each item, in order; in several processes if possible.
-
-    The processes are forks of this one, so that they start fast and `work` may be any function that uses no
-    threads. Each works ahead as far as its pipe buffers, and ends when nobody reads from it. Errors of `work`
-    are raised here.
-    """
-    if processes < 2 or len(items) < 2 or sys.platform != "linux":
-        yield from map(work, items)
-        return
-    context = multiprocessing.get_context("fork")
-    ends: list[Connection] = []
-    helpers = []
-    try:
-        for number in range(processes):
-            reader, writer = context.Pipe(duplex=False)
-            ends.append(reader)
-            args = (work, items[number::processes], writer, list(ends))
-            helpers.append(context.Process(target=_help, args=args, daemon=True))
-            helpers[-1].start()
-            writer.close()
-        for place in range(len(items)):
-            answer, error = ends[place % processes].recv()
-            if error is not None:
-                raise error
-            yield answer
-    finally:
-        for end in ends:
-            end.close()
-        for helper in helpers:
-            helper.terminate()
-            helper.join()
-
-
-def _help(
-    work: Callable[[Any], Any], items: Sequence[Any], answers: Connection, others: Sequence[Connection]
-) -> None:
-    """The main function of a helper process. Only the parent handles Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:  # only the reader may hold these open, or this process would not notice its end
-        other.close()
-    try:
-        for item in items:
-            try:
-                answer: tuple[Any, Exception | None] = work(item), None
-            except Exception as error:
-                answer = None, error
-            answers.send(answer)
-    except BrokenPipeError:
-        return

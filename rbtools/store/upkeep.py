@@ -49,12 +49,12 @@ def verify(store: Store) -> Iterator[Checked]:
                 continue
 
 
-def problem(kind: str, path: str, name: str | None = None) -> str | None:
-    """The problem of a file of that kind and name (its own by default), in words.
+def problem(kind: str, path: str) -> str | None:
+    """The problem of a file of that kind, in words.
 
     Raises FileNotFoundError if it does not exist.
     """
-    name = os.path.basename(path) if name is None else name
+    name = os.path.basename(path)
     if not listing.is_name(name) or os.path.islink(path):
         return FOREIGN
     try:
@@ -66,7 +66,7 @@ def problem(kind: str, path: str, name: str | None = None) -> str | None:
         raise
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
-    body = unsealed(data, name)
+    body = unsealed(data, name if kind in ("outcomes", "state") else "")
     if body is None:
         return "its content does not fit its checksum"
     try:

@@ -93,7 +93,7 @@ class TrainState:
         self.epoch, self.history, self.tracked = stored["epoch"], stored["history"], stored["tracked"]
         self.best, self.drawn, self.places = stored["best"], stored["drawn"], stored["places"]
         self.passes.update(stored["passes"])
-        self.stopped = stored.get("stopped", False)  # states of 0.1.0 have no such rule
+        self.stopped = stored["stopped"]
         for name, values in self.carried.items():
             values.copy_(stored["carried"][name])
 

@@ -159,9 +159,8 @@ def overfitting(history: Mapping[str, Sequence[float]]) -> int | None:
     that under the training's own single step (`robust_acc`) is more than .2 above it.
     """
     attacked, own_step = (history.get(name, ()) for name in ("pgd_acc", "robust_acc"))
-    first, highest = len(own_step) - len(attacked) + 1, 0.0  # an older run may have begun without attacks
-    for epoch, pgd in enumerate(attacked, first):
-        own = own_step[epoch - 1]
+    highest = 0.0
+    for epoch, (pgd, own) in enumerate(zip(attacked, own_step, strict=False), 1):
         if pgd < _FALL * highest and highest - pgd > _GAP and own - pgd > _GAP:
             return epoch
         highest = max(highest, pgd)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 from pathlib import Path
 from typing import Any
 
@@ -59,28 +58,6 @@ def test_no_input_ends_a_reader(name: str) -> None:
     target = TARGETS.TARGETS[name]()
     for seed in range(EACH):
         target.check(target.make(CHANCE(seed)))
-
-
-def test_a_pickle_of_other_opcodes_is_read_or_refused() -> None:
-    """Without the networks of the whole target: the reader of data sets alone."""
-    import pickle
-
-    import numpy as np
-
-    from rbtools.datasets import cifar
-    from rbtools.unpickle import Refused
-
-    value = {b"data": np.zeros((2, 12), np.uint8), b"labels": [0, 1], "x": np.float32(1)}
-    outcomes = set()
-    for seed in range(300):
-        data = CHANCE(seed).pickle(pickle.dumps(value, seed % 5))
-        try:
-            cifar.read_pickle(io.BytesIO(data))
-            outcomes.add("read")
-        except (Refused, ValueError) as wrong:
-            TARGETS.told(f"{wrong}.")
-            outcomes.add(type(wrong).__name__)
-    assert len(outcomes) >= 3
 
 
 def test_a_file_that_is_written_elsewhere_is_a_finding() -> None:

@@ -8,7 +8,6 @@ import pty
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rbtools.commands import attack, rank, train
-from rbtools.commands import store as store_command
 from rbtools.commands.store import main
 from rbtools.store import Store, files
 
@@ -26,8 +24,8 @@ FGSM = ["fgsm", "--eps", "8", "--n", "40", *CPU]
 TRAIN = ["--val", "0", "--epochs", "2", "--lr", "0.2", *CPU]  # as the fixture's "erm"
 
 
-def run(*arguments: str, text: str | bytes = "") -> Result:
-    return CliRunner().invoke(main, list(arguments), input=text)
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
 
 
 def tool(command: Any, arguments: list[str], *records: Record) -> Result:
@@ -112,14 +110,6 @@ def test_ls_says_why_there_is_nothing(
     result = run("ls", *arguments)
     assert (result.exit_code, result.stdout) == (status, "")
     assert result.stderr.startswith("rb-store: ") and said in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_ls_says_the_same_from_helpers(attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = run("ls").stdout
-    monkeypatch.setattr(store_command, "MANY", 0)
-    assert run("ls").stdout == plain
-    assert run("ls", "--where", "acc > 2").stderr == "rb-store: none of 6 results matches.\n"
-    assert run("ls", "--where", "acc +").exit_code == 2
 
 
 def test_ls_names_what_is_damaged_and_lists_the_rest(attacked: dict[str, Record]) -> None:
@@ -241,88 +231,9 @@ def test_while_somebody_works_checkpoints_stay(attacked: dict[str, Record]) -> N
     assert "rb-store: warning: 1 piece of work in progress: checkpoints were kept." in result.stderr
 
 
-# --- export and import ----------------------------------------------------------------------------
-
-
-def kept(folder: str) -> dict[str, bytes]:
-    found = Store(folder)
-    paths = [path for kind in ("objects", "results", "outcomes") for path in found.files(kind)]
-    return {path.name: path.read_bytes() for path in paths}
-
-
-def test_a_store_moves_through_a_file(attacked: dict[str, Record]) -> None:
-    out = run("export", "part.tar")
-    assert (out.exit_code, out.stdout) == (0, "") and out.stderr.startswith("rb-store: 12 files, ")
-    into = run("import", "part.tar", "--store", "other")
-    assert into.exit_code == 0 and "12 files imported" in into.stderr and "0 already there" in into.stderr
-    assert kept("other") == kept("rb-store")
-    assert run("ls", "--store", "other").stdout == run("ls").stdout
-    again = run("import", "part.tar", "--store", "other")
-    assert again.exit_code == 0 and "0 files imported (0 bytes), 12 already there." in again.stderr
-
-
-def test_a_part_moves_through_a_pipe(attacked: dict[str, Record]) -> None:
-    part = run("export", "-", "--where", "train.method == 'erm'", "--no-checkpoints")
-    assert part.exit_code == 0
-    assert run("import", "-", "--store", "other", text=part.stdout_bytes).exit_code == 0
-    listed = lines(run("ls", "--store", "other"))
-    assert len(listed) == 3 and {one["checkpoint"] for one in listed} == {attacked["erm"]["checkpoint"]}
-    assert not list(Store("other").files("objects"))
-
-
-def test_a_part_of_nothing_is_said(attacked: dict[str, Record]) -> None:
-    result = run("export", "part.tar", "--where", "acc > 2")
-    assert result.exit_code == 0 and "none of 6 results matches." in result.stderr
-
-
-def test_an_entry_that_is_refused_is_named_and_status_1(attacked: dict[str, Record]) -> None:
-    run("export", "part.tar")
-    with tarfile.open("part.tar") as old, tarfile.open("forged.tar", "w") as new:
-        for entry in old:
-            if entry.name.startswith("outcomes"):
-                entry.name = "../" + entry.name
-            new.addfile(entry, old.extractfile(entry))
-    result = run("import", "forged.tar", "--store", "other")
-    assert result.exit_code == 1 and result.stderr.count("is refused: it is no file of a store.") == 4
-    assert len(kept("other")) == 8
-
-
-def test_an_archive_that_was_cut_off_is_status_1_and_says_what_came_in(attacked: dict[str, Record]) -> None:
-    run("export", "part.tar")
-    data = Path("part.tar").read_bytes()
-    Path("part.tar").write_bytes(data[: len(data) // 2])
-    result = run("import", "part.tar", "--store", "other")
-    assert result.exit_code == 1
-    assert "The archive part.tar is damaged or ends early" in result.stderr
-    assert f"{len(kept('other'))} files imported before that." in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ["import", "nowhere.tar"],
-            "nowhere.tar does not exist. Expected an archive that rb-store export wrote.",
-        ),
-        (["import", "."], ". is a folder."),
-        (["import", "text"], "text"),
-        (["export", "missing/part.tar", "--store", "nowhere"], "There is no store"),
-    ],
-)
-def test_archives_that_cannot_be_had_are_said(arguments: list[str], said: str) -> None:
-    Path("text").write_text("no archive")
-    result = run(*arguments)
-    assert result.exit_code in (1, 2) and result.stdout == ""
-    assert result.stderr.startswith("rb-store: error: ") and said in result.stderr
-
-
-def test_a_terminal_gets_no_archive(attacked: dict[str, Record]) -> None:
-    assert on_terminal("export", "-") == ""
-
-
 # --- the store itself -----------------------------------------------------------------------------
 
-ALL = [["ls"], ["du"], ["verify"], ["gc"], ["export", "part.tar"]]
+ALL = [["ls"], ["du"], ["verify"], ["gc"]]
 
 
 @pytest.mark.parametrize("arguments", ALL, ids=[words[0] for words in ALL])
@@ -333,11 +244,8 @@ def test_a_store_that_is_not_there_is_said_and_not_made(arguments: list[str]) ->
     assert not list(Path().iterdir())
 
 
-@pytest.mark.parametrize(
-    "arguments", [*ALL, ["import", "part.tar"]], ids=[*(one[0] for one in ALL), "import"]
-)
+@pytest.mark.parametrize("arguments", ALL, ids=[words[0] for words in ALL])
 def test_a_store_of_another_format_is_left_alone(arguments: list[str], attacked: dict[str, Record]) -> None:
-    run("export", "part.tar")
     Path("rb-store/format.json").write_text('{"format":9}')
     before = sorted(Path().rglob("*"))
     result = run(*arguments)
@@ -348,7 +256,6 @@ def test_a_store_of_another_format_is_left_alone(arguments: list[str], attacked:
 def test_a_store_that_cannot_be_written_can_be_read(
     attacked: dict[str, Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("export", "whole.tar")
     shutil.rmtree("rb-store/outcomes")
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -358,9 +265,8 @@ def test_a_store_that_cannot_be_written_can_be_read(
     monkeypatch.setattr(Path, "unlink", refuse)
     assert [run(*words).exit_code for words in (["ls"], ["du"], ["verify"], ["gc", "--dry-run"])] == [0] * 4
     assert run("gc", "--keep-metrics", "--dry-run").exit_code == 0
-    for words in (["gc", "--keep-metrics"], ["import", "whole.tar"]):
-        result = run(*words)
-        assert result.exit_code == 2 and "Read-only file system" in result.stderr
+    result = run("gc", "--keep-metrics")
+    assert result.exit_code == 2 and "Read-only file system" in result.stderr
     next(store().files("results")).write_bytes(b"")
     result = run("verify", "--delete")
     assert result.exit_code == 1 and [row["deleted"] for row in lines(result)] == [False]

@@ -116,7 +116,7 @@ def test_download_brings_what_is_missing_and_only_when_asked(trained, tmp_path, 
         path.name: server.offer(path.name, path.read_bytes()).md5
         for path in (tmp_path / "made/MNIST/raw").iterdir()
     }
-    monkeypatch.setattr(digits, "_MIRRORS", (f"{server.address}/",))
+    monkeypatch.setattr(digits, "_ADDRESS", f"{server.address}/")
     monkeypatch.setattr(digits.Mnist, "sizes", {"train": 12, "test": 12})
     listed = {
         split: tuple((name, sums[f"{name}.gz"]) for name, _ in parts)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ from rbtools import datasets
 from rbtools.datasets.imagenet import facts
 from rbtools.datasets.streaming import Streamed
 from rbtools.errors import RbError
-from tests.datasets import archives
 
 # The labels of the first validation images: class indices, and the numbers of the development kit.
 INDICES, NUMBERS = (65, 970, 230, 809, 516), (490, 361, 171, 822, 297)
@@ -125,109 +122,3 @@ def test_other_folders_and_preprocessings_are_refused(flat: Path) -> None:
     image(0, (9, 9)).save(cats / "a.png")
     with pytest.raises(RbError, match=r"class folders cats, which are no wnids.*imagefolder:PATH"):
         datasets.load("imagenet", "test", "data")
-
-
-def packed(folder: Path, flat: Path, labels: tuple[int | str, ...] = INDICES) -> None:
-    """Two WebDataset shards of the flat folder's images, in the order of their numbers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for shard, numbers in enumerate(((1, 2, 3), (4, 5))):
-        with tarfile.open(folder / f"imagenet1k-validation-{shard:02}.tar", "w") as archive:
-            for number in numbers:
-                name = f"ILSVRC2012_val_{number:08}"
-                image = (flat / f"{name}.JPEG").read_bytes()
-                for ending, data in (("jpg", image), ("cls", str(labels[number - 1]).encode())):
-                    member = tarfile.TarInfo(f"{name}.{ending}")
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
-
-
-def test_webdataset_shards_are_the_same_images(flat: Path, tmp_path: Path, settled: None) -> None:
-    packed(tmp_path / "packed" / "imagenet", flat)
-    (flat.parent / "val.txt").write_text(LABELS["val.txt"])
-    plain, shards = (datasets.load("imagenet", "test", folder) for folder in ("data", tmp_path / "packed"))
-    assert shards.labels.tolist() == list(INDICES)
-    assert torch.equal(shards.images[:], plain.images[:])
-    about = datasets.describe("imagenet", tmp_path / "packed")
-    assert about.sizes["test"] == 5 and "has 5 of the 1,000 classes" in about.notes[0]
-    cache = archives.Memory()
-    content = datasets.fingerprint("imagenet", "test", tmp_path / "packed")
-    assert [datasets.fingerprint("imagenet", "test", tmp_path / "packed", cache) for _ in "ab"] == [
-        content
-    ] * 2
-    assert list(cache.values()) == [content]
-    packed(tmp_path / "packed" / "imagenet", flat, (1, *INDICES[1:]))
-    assert datasets.fingerprint("imagenet", "test", tmp_path / "packed", cache) != content
-    wanted = [number for number in range(1, 6) if number in facts().robustbench]
-    assert about.sizes.get("robustbench", 0) == len(wanted)
-
-
-def test_the_hubs_parquet_files_are_the_same_images(flat: Path, tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    folder = tmp_path / "hub" / "imagenet-1k" / "data"
-    folder.mkdir(parents=True)
-    for part, numbers in enumerate(((1, 2), (3, 4, 5))):
-        rows = [{"bytes": (flat / f"ILSVRC2012_val_{n:08}.JPEG").read_bytes(), "path": None} for n in numbers]
-        table = pa.table({"image": rows, "label": [INDICES[n - 1] for n in numbers]})
-        pq.write_table(table, folder / f"validation-{part:05}-of-00002.parquet")
-    pq.write_table(pa.table({"image": rows, "label": [-1, -1, -1]}), folder / "test-00000-of-00001.parquet")
-    (flat.parent / "val.txt").write_text(LABELS["val.txt"])
-    plain, hub = (datasets.load("imagenet", "test", place) for place in ("data", tmp_path / "hub"))
-    assert hub.labels.tolist() == list(INDICES) and torch.equal(hub.images[:], plain.images[:])
-    assert torch.equal(hub.images[[4, 0, 2]], plain.images[[4, 0, 2]])
-
-
-@pytest.mark.parametrize("name", ["ILSVRC2012_val_{:08}.JPEG", "val/ILSVRC2012_val_{:08}_n01440764.JPEG"])
-def test_robustbenchs_images_are_found_in_parquet_files_by_their_names(tmp_path: Path, name: str) -> None:
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    chosen = facts().robustbench[0]
-    numbers = [chosen + 1, chosen, chosen + 2]
-    assert not {chosen + 1, chosen + 2} & set(facts().robustbench)
-    folder = tmp_path / "hub" / "imagenet"
-    folder.mkdir(parents=True)
-    rows = [
-        {"bytes": archives.png(archives.pixels(n, 1, 3, 8, 8)[0]), "path": name.format(n)} for n in numbers
-    ]
-    table = pa.table({"image": rows, "label": [0, 7, 9]})
-    pq.write_table(table, folder / "validation-00000-of-00001.parquet", row_group_size=2)
-    assert datasets.describe("imagenet", tmp_path / "hub").sizes["robustbench"] == 1
-    subset = datasets.load("imagenet", "robustbench", tmp_path / "hub")
-    assert subset.labels.tolist() == [7]
-    whole = datasets.load("imagenet", "test", tmp_path / "hub")
-    assert torch.equal(subset.images[:], whole.images[1:2])
-
-
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        ((1000, *INDICES[1:]), "class index 1000"),
-        (("x", *INDICES[1:]), "invalid literal"),
-        (("1" * 9, 1, 2, 3, 4), "-1"),
-    ],
-)
-def test_a_shard_with_another_label_is_refused(
-    flat: Path, tmp_path: Path, labels: tuple[int | str, ...], words: str
-) -> None:
-    packed(tmp_path / "packed" / "imagenet", flat, labels)
-    with pytest.raises(RbError, match=words):
-        datasets.load("imagenet", "test", tmp_path / "packed")
-
-
-def test_a_shard_that_is_cut_off_or_without_labels_is_refused(flat: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "packed" / "imagenet"
-    packed(folder, flat)
-    shard = folder / "imagenet1k-validation-01.tar"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:2000])
-    with pytest.raises(RbError, match=r"imagenet1k-validation-01.tar.*cut off"):
-        datasets.load("imagenet", "test", tmp_path / "packed")
-    with tarfile.open(shard, "w") as archive:
-        archive.add(flat / "ILSVRC2012_val_00000001.JPEG", "a.jpg")
-        link = tarfile.TarInfo("a.cls")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
-        archive.addfile(link)
-    with pytest.raises(RbError, match=r"a.jpg has no .cls"):
-        datasets.load("imagenet", "test", tmp_path / "packed")

@@ -140,28 +140,6 @@ def test_larger_than_memory_is_decoded_as_it_is_asked_for(save, monkeypatch):
     assert np.array_equal(found[torch.tensor([6, 0, 3, 0])].numpy(), IMAGES[[6, 0, 3, 0]])
 
 
-def test_only_the_rows_that_are_asked_for_are_read(save, pa, monkeypatch):
-    """Images of a row group are read a few at a time, forward; of other row groups nothing."""
-    from rbtools.datasets import parquet
-
-    read = []
-    file = pa.parquet.ParquetFile
-    whole = file.iter_batches
-
-    def counted(self, *arguments, **options):
-        for batch in whole(self, *arguments, **options):
-            read.append((*options["row_groups"], len(batch)))
-            yield batch
-
-    monkeypatch.setattr(file, "iter_batches", counted)
-    monkeypatch.setattr(parquet, "AT_ONCE", 2)
-    monkeypatch.setenv("RB_IMAGE_MEMORY", "1")
-    data = datasets.load(save("test-00000-of-00001.parquet"), "test")
-    read.clear()
-    assert np.array_equal(data.images[[5, 0, 4]].numpy(), IMAGES[[5, 0, 4]])
-    assert read == [(0, 2), (1, 2), (1, 1)]  # row groups of three rows
-
-
 def test_missing_pyarrow_says_what_to_install(monkeypatch, tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -140,14 +140,6 @@ def test_outcomes_and_states_under_the_key_of_another_count_as_absent(kind: str,
     assert store.damaged == [place]
 
 
-def test_outcomes_and_states_of_earlier_versions_are_found(store: Store) -> None:
-    for kind in ("outcomes", "state"):
-        path = store.path(kind, KEY)
-        path.parent.mkdir(parents=True)
-        path.write_bytes(sealed(b"bytes"))
-    assert store.outcomes(KEY) == store.state(KEY) == b"bytes" and not store.damaged
-
-
 def test_a_cached_text_under_the_key_of_another_is_no_answer(store: Store) -> None:
     store.put("one", "value")
     copied(store, "cache", *(hashlib.sha256(key).hexdigest() for key in (b"one", b"two")))

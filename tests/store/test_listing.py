@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -144,51 +141,6 @@ def test_a_checkpoint_that_was_dropped_since_has_no_bytes(filled: Any) -> None:
         one["checkpoint"]: one["stored"]["checkpoint_bytes"] for one in of_kind(filled.store, "training")
     }
     assert sizes[gone] == 0 < sizes[kept]
-
-
-@pytest.mark.parametrize("processes", [1, 2, 3])
-def test_answers_come_in_the_order_of_the_items(processes: int) -> None:
-    found = list(listing.parallel_map(lambda item: (item * item, os.getpid()), range(20), processes))
-    assert [square for square, _ in found] == [item * item for item in range(20)]
-    assert (len({pid for _, pid in found}) == processes) is (processes > 1 or found[0][1] == os.getpid())
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_an_error_of_a_helper_is_raised_here(processes: int) -> None:
-    def work(item: int) -> int:
-        if item == 3:
-            raise RbError("The third is wrong.")
-        return item
-
-    found = []
-    with pytest.raises(RbError, match="third"):
-        for answer in listing.parallel_map(work, range(10), processes):
-            found.append(answer)
-    assert found == [0, 1, 2]
-
-
-def test_helpers_end_with_who_stops_reading() -> None:
-    answers = listing.parallel_map(lambda item: (os.getpid(), b"x" * 1_000_000), range(50), 2)
-    helpers = {next(answers)[0], next(answers)[0]}
-    answers.close()  # type: ignore[attr-defined]
-    for helper in helpers:
-        with pytest.raises(ProcessLookupError):
-            os.kill(helper, 0)
-
-
-def test_helpers_end_when_who_they_work_for_is_killed() -> None:
-    # They hold copies of its standard output: whoever reads that would wait for ever.
-    code = (
-        "import os, time\nfrom rbtools.store.listing import parallel_map\n"
-        "answers = parallel_map(lambda item: (os.getpid(), b'x' * 1_000_000), range(60), 3)\n"
-        "print(*[next(answers)[0] for _ in range(3)], flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert len(set(process.stdout.readline().split())) == 3
-        process.kill()
-        assert process.communicate(timeout=120)[0] == ""  # it ends when all copies are closed
 
 
 def test_usage_counts_files_and_bytes_of_each_kind(filled: Any) -> None:
