@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results, schema
-from rbtools.records.expr.tokens import tokenize
 from rbtools.scoring import means
 
 REFERENCE = "reference"  # on the right of a condition: the value of the reference of --paired
@@ -112,7 +111,7 @@ class Assertion:
 def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
     """Parse `aa.8 >= .4`. Raises UsageError that names the option."""
     try:
-        signs = [token for token in tokenize(text) if token.kind == "sign" and token.text in _HOLDS]
+        signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:
             raise RbError(f"'{text}' has {len(signs)} of >=, >, <= and <.")
         (sign,) = signs
