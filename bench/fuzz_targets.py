@@ -128,7 +128,6 @@ EXTRA = """
 <results: corrupt all --n 2 --reference @alone.jsonl --dry-run
 <results: search random --objective acc --budget 4 --runs 1 --report-table @changed
 <results: train --method erm --epochs 0 --init checkpoint
-<results: plot radar --metric acc,fgsm.8,params:lower --missing worst -o o.svg
 <results: plot cells --by acc -o o.svg
 <results: plot bars --metric acc,fgsm.8 --group train.method --within dataset -o o.svg
 """

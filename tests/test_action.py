@@ -104,16 +104,14 @@ def test_the_steps_gate_a_model_and_write_a_table(tmp_path: Path) -> None:
     accepted = json.loads(baseline.read_text())
     assert "fgsm.8" in accepted["metrics"]
     outputs = forge.outputs
-    assert ElementTree.parse(outputs["junit"]).getroot().attrib == {"tests": "2", "failures": "0"}
-    assert json.loads(Path(outputs["sarif"]).read_text())["runs"][0]["results"] == []
+    report = ElementTree.parse(outputs["junit"]).getroot().attrib
+    assert (report["tests"], report["failures"]) == ("2", "0")
 
-    # A condition that fails: the baseline stays, and the reports and the summary say why.
+    # A condition that fails: the baseline stays, and the report and the summary say why.
     status, said = forge.run(**{**inputs, "assert": "fgsm.8 >= reference + .5"})
     assert status == 1 and "does not hold" in said and "does not hold" in forge.summary
     assert json.loads(baseline.read_text()) == accepted
     assert ElementTree.parse(outputs["junit"]).getroot().attrib["failures"] == "1"
-    (failure,) = json.loads(Path(outputs["sarif"]).read_text())["runs"][0]["results"]
-    assert failure["ruleId"] == "fgsm.8 >= reference + .5"
 
 
 def test_an_evaluation_that_fails_ends_the_gate(tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ _form_option = click.option(
     "--format",
     "form",
     default=None,
-    type=click.Choice((*FORMATS, *assertions.REPORTS)),
-    help="How to write; junit and sarif: the assertions, for continuous integration.  [default: table on a"
-    " terminal, else jsonl]",
+    type=click.Choice((*FORMATS, "junit")),
+    help="How to write; junit: the assertions, for continuous integration.  [default: table on a terminal,"
+    " else jsonl]",
 )
 
 _point_option = click.option(
@@ -248,7 +248,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
         passed = not conditions or _passes(
             ranking, conditions, choice.top, sink, options.form, first=baseline is not None
         )
-        if ranking is not None and options.form not in assertions.REPORTS:
+        if ranking is not None and options.form != "junit":
             write(ranking, choice, options.shown, options.form, output, screen, per_image)
         if baseline is not None and ranking is not None and passed and not sink.bad:
             baseline.accept(_first_of(ranking), screen)
@@ -263,10 +263,8 @@ def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
     conditions = [
         assertions.assertion(text.removeprefix("point:"), point=text.startswith("point:")) for text in texts
     ]
-    if options.form in assertions.REPORTS and not conditions:
-        raise UsageError(
-            f"--format {options.form} reports assertions, but none is given. Add --assert 'aa.8 >= .4'."
-        )
+    if options.form == "junit" and not conditions:
+        raise UsageError("--format junit reports assertions, but none is given. Add --assert 'aa.8 >= .4'.")
     if options.baseline is not None:
         if not conditions:
             raise UsageError("--baseline keeps what meets --assert. Add --assert 'aa.8 >= reference - .01'.")
@@ -304,8 +302,8 @@ def _passes(
     *,
     first: bool,
 ) -> bool:
-    """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML or as
-    SARIF. first: where there is no reference, each record is its own."""
+    """Whether the written records meet the conditions; reports those that do not, also as JUnit's XML.
+    first: where there is no reference, each record is its own."""
     entries = [] if ranking is None else [entry for group in ranking.groups for entry in group[:top]]
     paired = {} if ranking is None else ranking.paired
     reference = ranking.reference.record if ranking is not None and ranking.reference is not None else None
@@ -320,8 +318,8 @@ def _passes(
     if sink.failed:
         why = f"{counted(sink.failed, 'record')} failed before and cannot be judged."
         results += [assertions.Verdict("failed records", one.text, why) for one in conditions]
-    if form in assertions.REPORTS:
-        sink.output.line(assertions.REPORTS[form](results).rstrip("\n").encode())
+    if form == "junit":
+        sink.output.line(assertions.to_junit(results).encode())
     failures = [result for result in results if result.problem is not None]
     for failure in failures:
         sink.screen.error(f"{failure.record}: {failure.problem}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.container import Container
     from matplotlib.figure import Figure
-    from matplotlib.text import Annotation
 
 
 Share = Literal["all", "y", "none"]
@@ -23,9 +23,7 @@ _INCH = 72.0  # points
 _SPACING = 1.35  # distance of two lines, in font sizes
 _TOWER = 8  # a legend with more names has at least two columns
 _SMALLEST = 5.0  # points; a smaller name cannot be read
-_NEAR, _STEP, _RINGS = 0.055, 0.085, 7  # inches to the first ring, inches between rings, number of rings
-_HINTED = 1.06  # hinting widens text by at most this factor; it depends on the font library's version
-_DIRECTIONS = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
+_BESIDE, _LEVELS = 4.0, (0, 9, -9, 18, -18)  # where a name may stand beside its point, in points
 
 
 def text_width(text: str, size: float) -> float:
@@ -265,84 +263,44 @@ def name_below(grid: Grid, labels: Sequence[str]) -> tuple[str, float]:
     return "", max(map(len, lines)) * line_height(style.SMALL)
 
 
-class Label(NamedTuple):
-    """A name that is placed once the figure has its size."""
-
-    at: tuple[float, float]
-    artist: Annotation
-    width: float
-
-
 def write_names(axes: Axes, points: Sequence[tuple[float, float]], names: Sequence[str]) -> None:
-    """Add the names; `settle_names` places them when the figure's size is known."""
+    """Add the names beside the points; `settle_names` hides those that have no room."""
     from matplotlib import patheffects
 
-    size = style.SMALL - 0.5
-    labels = []
     for point, name in zip(points, names, strict=True):
         artist = axes.annotate(
             name,
             point,
-            xytext=(_NEAR * 72, 0),
+            xytext=(0, 0),
             textcoords="offset points",
-            size=size,
+            size=style.SMALL - 0.5,
             va="center",
             zorder=6,
             arrowprops={"arrowstyle": "-", "color": style.GREY, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 1},
         )
         artist.set_in_layout(False)
         artist.set_path_effects([patheffects.withStroke(linewidth=1.6, foreground="white")])
-        labels.append(Label(point, artist, _HINTED * text_width(name, size)))
-    vars(axes.figure).setdefault("rbtools_names", []).append((axes, labels))
+        vars(axes.figure).setdefault("rbtools_names", []).append((axes, artist))
 
 
 def settle_names(figure: Figure) -> None:
-    """Move all names to free places; names without a free place in the axes are hidden."""
+    """Put each name right or left of its point, or higher or lower, where it covers no other name. One
+    without such a place in the axes is hidden."""
+    from matplotlib.text import Text
+
     waiting = vars(figure).get("rbtools_names", [])
     if waiting:
         figure.draw_without_rendering()
-    for axes, labels in waiting:
-        _place_names(axes, labels, figure.dpi)
-
-
-Box = tuple[float, float, float, float]
-
-
-def _place_names(axes: Axes, labels: Sequence[Label], dpi: float) -> None:
-    high = line_height(style.SMALL - 0.5) * 0.8
-    dots = [tuple(axes.transData.transform(label.at) / dpi) for label in labels]
-    window = axes.get_window_extent()
-    frame = tuple(edge / dpi for edge in window.extents)
-    taken: list[Box] = [(x - 0.03, y - 0.03, x + 0.03, y + 0.03) for x, y in dots]
-    for label, (x, y) in zip(labels, dots, strict=True):
-        box = next((box for box in _rings(x, y, label.width, high) if _free(box, taken, frame)), None)
-        if box is None:
-            label.artist.set_visible(False)
-            continue
-        taken.append(box)
-        left, low, right, top = box
-        label.artist.set_horizontalalignment("center")
-        label.artist.set_position((((left + right) / 2 - x) * 72, ((low + top) / 2 - y) * 72))
-        close = abs((left + right) / 2 - x) - label.width / 2 < 0.1 and abs((low + top) / 2 - y) < 0.14
-        assert label.artist.arrow_patch is not None  # the annotation was made with arrowprops
-        label.artist.arrow_patch.set_visible(not close)
-
-
-def _rings(x: float, y: float, width: float, high: float) -> list[Box]:
-    """The candidate places of a name: rings around its point, from near to far."""
-    boxes = []
-    for ring in range(_RINGS):
-        away = _NEAR + ring * _STEP
-        for right, up in _DIRECTIONS:
-            middle = x + right * (away + width / 2), y + up * (away + high / 2)
-            boxes.append(
-                (middle[0] - width / 2, middle[1] - high / 2, middle[0] + width / 2, middle[1] + high / 2)
-            )
-    return boxes
-
-
-def _free(box: Box, taken: Sequence[Box], frame: Sequence[float]) -> bool:
-    inside = box[0] >= frame[0] and box[1] >= frame[1] and box[2] <= frame[2] and box[3] <= frame[3]
-    return inside and not any(
-        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
-    )
+    taken: list[Any] = []
+    for axes, name in waiting:
+        frame = axes.get_window_extent()
+        for up, (side, away) in itertools.product(_LEVELS, (("left", _BESIDE), ("right", -_BESIDE))):
+            name.set_horizontalalignment(side)
+            name.set_position((away, up))
+            box = Text.get_window_extent(name)
+            inside = all(frame.contains(x, y) for x, y in (box.min, box.max))
+            if inside and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+        else:
+            name.set_visible(False)

@@ -101,7 +101,7 @@ def _scaled(contributions: Record, terms: Sequence[WeightedMetric]) -> list[floa
 
 @dataclass(frozen=True, kw_only=True)
 class Composed(Drawing):
-    """The options of bars and radar for a composite score, as rb-score has them."""
+    """The options of bars for a composite score, as rb-score has them."""
 
     metric: str | None = param(
         None,

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import io
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from xml.sax.saxutils import quoteattr
 
 from rbtools.errors import RbError, UsageError
 from rbtools.records import expr, results, schema
-from rbtools.records.expr.tokens import tokenize
 from rbtools.scoring import means
 
 REFERENCE = "reference"  # on the right of a condition: the value of the reference of --paired
 _HOLDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
-_SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 # Characters that XML 1.0 (section 2.2) does not have or that terminals obey, and marks of direction.
 _NO_XML = re.compile(
     "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
@@ -114,7 +111,7 @@ class Assertion:
 def assertion(text: str, option: str = "--assert", *, point: bool = False) -> Assertion:
     """Parse `aa.8 >= .4`. Raises UsageError that names the option."""
     try:
-        signs = [token for token in tokenize(text) if token.kind == "sign" and token.text in _HOLDS]
+        signs = [token for token in expr.tokens(text) if token.text in _HOLDS]
         if len(signs) != 1:
             raise RbError(f"'{text}' has {len(signs)} of >=, >, <= and <.")
         (sign,) = signs
@@ -162,42 +159,17 @@ def verdicts(
 
 def to_junit(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:
     """The verdicts in JUnit's XML: a test case for each record (`classname`) and assertion (`name`)."""
+    from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
-    def attribute(text: str) -> str:
-        return quoteattr(_NO_XML.sub("?", text))
-
-    count = f'tests="{len(verdicts)}" failures="{sum(one.problem is not None for one in verdicts)}"'
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites {count}>"]
-    lines.append(f"  <testsuite name={attribute(suite)} {count}>")
+    cases = TestSuite(suite)
     for verdict in verdicts:
-        case = f"    <testcase classname={attribute(verdict.record)} name={attribute(verdict.assertion)}"
-        problem = verdict.problem
-        end = "/>" if problem is None else f"><failure message={attribute(problem)}/></testcase>"
-        lines.append(case + end)
-    return "\n".join([*lines, "  </testsuite>", "</testsuites>"]) + "\n"
-
-
-def to_sarif(verdicts: Sequence[Verdict], suite: str = "rb-rank") -> str:
-    """The verdicts in SARIF 2.1.0: a rule for each assertion, a result for each record that fails it.
-
-    A record has no place in a source file: its name is a logical location.
-    """
-    rules = list(dict.fromkeys(verdict.assertion for verdict in verdicts))
-    results = [
-        {
-            "ruleId": verdict.assertion,
-            "ruleIndex": rules.index(verdict.assertion),
-            "level": "error",
-            "message": {"text": f"{verdict.record}: {verdict.problem}"},
-            "locations": [{"logicalLocations": [{"name": verdict.record, "kind": "resource"}]}],
-        }
-        for verdict in verdicts
-        if verdict.problem is not None
-    ]
-    driver = {"name": suite, "rules": [{"id": text, "shortDescription": {"text": text}} for text in rules]}
-    log = {"$schema": _SARIF, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
-    return json.dumps(log, indent=2) + "\n"
-
-
-# What rb-rank --format writes in place of records.
-REPORTS: dict[str | None, Callable[[Sequence[Verdict]], str]] = {"junit": to_junit, "sarif": to_sarif}
+        name, record, problem = (_NO_XML.sub("?", text or "") for text in (verdict.assertion, *verdict[::2]))
+        case = TestCase(name, record)
+        case.result = [Failure(problem)] if problem else []
+        cases.add_testcase(case)
+    report = JUnitXml()
+    report.add_testsuite(cases)
+    report.update_statistics()
+    file = io.BytesIO()
+    report.write(file, pretty=True)
+    return file.getvalue().decode()

@@ -14,7 +14,6 @@ from rbtools.lazy import np, special
 
 KINDS = ("kendall", "spearman")
 FEWEST = 3  # least number of records: two always agree or disagree
-_BLOCK = 1 << 20  # signs of record pairs at a time, over all columns, so that they fit into the cache
 _ENOUGH = 16.0  # an interval needs this many resamples with a value
 
 
@@ -99,27 +98,6 @@ def lines(matrix: Matrix, bootstrap: int = 0, seed: int = 0) -> Iterator[dict[st
             yield line
 
 
-def average_ranks(numbers: np.ndarray) -> np.ndarray:
-    """Ranks (N, M) from 1 within each column of numbers (N, M); equal numbers share their mean rank."""
-    start, end, order = _runs(numbers)
-    ranks = np.empty(numbers.shape)
-    np.put_along_axis(ranks, order, (start + end) / 2 + 1, axis=0)
-    return ranks
-
-
-def _runs(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each sorted column, begin and end of the run of equal numbers at every place; and the order."""
-    order = numbers.argsort(0, kind="stable")
-    ordered = np.take_along_axis(numbers, order, 0)
-    places = np.arange(len(numbers))[:, None]
-    differs = ordered[1:] != ordered[:-1]
-    edge = np.ones((1, numbers.shape[1]), bool)
-    begins, ends = np.concatenate([edge, differs]), np.concatenate([differs, edge])
-    start = np.maximum.accumulate(np.where(begins, places, 0), axis=0)
-    last = np.where(ends, places, len(numbers))
-    return start, np.minimum.accumulate(last[::-1], axis=0)[::-1], order
-
-
 def _matrix(
     kind: str, numbers: np.ndarray, left: list[int], right: list[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -160,9 +138,11 @@ def _patterns(known: np.ndarray, columns: list[int]) -> list[tuple[list[int], np
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Pearson's correlation of average ranks (A, B) between columns (N, A) and (N, B)."""
+    from scipy.stats import rankdata
+
     # Sums of quarters are exact, and so is the root of a square: equal orders give exactly 1.
-    x = average_ranks(a) - (len(a) + 1) / 2
-    y = x if b is a else average_ranks(b) - (len(b) + 1) / 2
+    x = rankdata(a, axis=0) - (len(a) + 1) / 2
+    y = x if b is a else rankdata(b, axis=0) - (len(b) + 1) / 2
     scale = np.sqrt(np.outer((x * x).sum(0), (y * y).sum(0)))
     coefficients: np.ndarray = np.divide(x.T @ y, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
     return coefficients.clip(-1, 1)
@@ -170,83 +150,21 @@ def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _kendall(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """tau-b (A, B) between columns (N, A) and (N, B)."""
-    n, columns = len(a), a.shape[1] + (0 if b is a else b.shape[1])
-    pairs = a.shape[1] * b.shape[1] / (2 if b is a else 1)
-    # Estimated nanoseconds on one core of both ways: signs of all record pairs and their products, or sorting
-    # for each pair of columns.
-    by_signs = n * n / 2 * (0.6 * columns + 0.04 * pairs)
-    by_sorting = pairs * (3e5 + 300 * n)
-    if by_sorting < by_signs:
-        return _by_sorting(a, b)
-    x = _dense(a)
-    y = x if b is a else _dense(b)
-    surplus = _concordance(x, y)
-    untied_a, untied_b = _untied(a), _untied(b)
-    scale = np.sqrt(np.outer(untied_a, untied_b))
-    coefficients: np.ndarray = np.divide(surplus, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
+    from scipy.stats import kendalltau
+
+    scale = np.sqrt(np.outer(_untied(a), _untied(b)))
+    coefficients = np.full(scale.shape, np.nan)
+    for i, j in zip(*scale.nonzero(), strict=True):
+        tau = kendalltau(a[:, i], b[:, j], method="asymptotic").statistic
+        # scipy divides by two roots; a whole number over one root is exactly 1 for equal orders.
+        coefficients[i, j] = np.round(tau * scale[i, j]) / scale[i, j]
     return coefficients.clip(-1, 1)
 
 
-def _by_sorting(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Knight's algorithm for each pair, by scipy: for few columns or many records."""
-    from scipy.stats import kendalltau
-
-    coefficients = np.full((a.shape[1], b.shape[1]), np.nan)
-    for i in range(a.shape[1]):
-        for j in range(b.shape[1]):
-            if b is a and j < i:
-                coefficients[i, j] = coefficients[j, i]
-            elif a[:, i].min() < a[:, i].max() and b[:, j].min() < b[:, j].max():
-                coefficients[i, j] = kendalltau(a[:, i], b[:, j], method="asymptotic").statistic
-    return coefficients
-
-
-def _dense(numbers: np.ndarray) -> np.ndarray:
-    """Columns as rows (M, N) of ranks from 0 in float32; equal numbers share the lowest rank."""
-    start, _, order = _runs(numbers)
-    ranks = np.empty(numbers.shape, np.float32)
-    np.put_along_axis(ranks, order, start.astype(np.float32), axis=0)
-    return np.ascontiguousarray(ranks.T)
-
-
-def _concordance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Concordant minus discordant pairs of records (A, B), of ranks (A, N) and (B, N).
-
-    Signs of differences are -1, 0 and 1, and their sums in one block are below 2**24, so float32 is exact.
-    One matrix product handles all columns.
-    """
-    n = x.shape[1]
-    total = np.zeros((len(x), len(y)))
-    depth = max(1, _BLOCK // (max(len(x), len(y)) * n))
-    for start in range(0, n, depth):
-        signs = _signs(x, start, depth)
-        other = signs if y is x else _signs(y, start, depth)
-        total += signs @ other.T
-    return total
-
-
-def _signs(ranks: np.ndarray, start: int, depth: int) -> np.ndarray:
-    """For each column (M, N), the signs of differences of `depth` records from `start` on to those after
-    them.
-
-    float32 (M, depth * (N - start)). Pairs among the `depth` records are counted once.
-    """
-    some = ranks[:, start : start + depth]
-    signs = some[:, :, None] - ranks[:, None, start:]
-    np.clip(signs, -1, 1, out=signs)
-    if some.shape[1] > 1:
-        signs[:, :, : some.shape[1]] *= np.triu(np.ones((some.shape[1],) * 2, np.float32))
-    rows: np.ndarray = signs.reshape(len(ranks), -1)
-    return rows
-
-
-def _untied(numbers: np.ndarray) -> np.ndarray:
-    """How many pairs of records differ in each column: (M,)."""
-    start, end, _ = _runs(numbers)
-    n = len(numbers)
-    # A run of t equal numbers has t places with t - 1 others each, which counts its pairs twice.
-    untied: np.ndarray = n * (n - 1) / 2 - (end - start).sum(0) / 2
-    return untied
+def _untied(numbers: np.ndarray) -> list[float]:
+    """How many pairs of records differ in each column."""
+    counts = (np.unique(column, return_counts=True)[1] for column in numbers.T)
+    return [(len(numbers) ** 2 - (count**2).sum()) / 2 for count in counts]
 
 
 def _intervals(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rbtools.errors import RbError
-from rbtools.records import metric_name
-from rbtools.records.expr.tokens import tokenize
+from rbtools.records import expr, metric_name
 from rbtools.records.metric_name import MetricName
 
 AXES = {
@@ -76,13 +74,10 @@ def is_attack(parts: MetricName) -> bool:
 
 def is_share(name: str) -> bool:
     """Whether a metric, or a mean or a difference of metrics, is a share of images or copies."""
-    try:
-        tokens = tokenize(name)
-    except RbError:
-        return metric_name.is_share(name)
-    of_names = [token.text for token in tokens if token.kind in ("name", "glob")]
+    tokens = expr.tokens(name)
+    of_names = [token.text for token in tokens if token.kind == "name"]
     functions = {"mean", "min", "max", "std", "union", "union.common", "class.min"} & {*of_names}
-    signs = {token.text for token in tokens if token.kind not in ("name", "glob", "end")}
+    signs = {token.text for token in tokens if token.kind != "name"}
     names = [one for one in of_names if one not in functions]
     of_globs = [re.sub(r"\*|\?|\[[^][]*\]", "1", one) for one in names]  # pgd20.* as pgd20.1
     return bool(names) and all(map(metric_name.is_share, of_globs)) and signs <= {"(", ")", ",", "+", "-"}

@@ -381,7 +381,7 @@ def test_add_does_not_overwrite_what_was_made_otherwise() -> None:
         ("acc", "--add is 'acc'. Expected NAME=EXPRESSION"),
         ("=acc", "--add is '=acc'. Expected NAME=EXPRESSION"),
         ("a*=acc", "--add is 'a*=acc'. Expected NAME=EXPRESSION"),
-        ("x=acc -", "--add x: Expression 'acc -^' does not parse"),
+        ("x=acc -", "--add x: Expression 'acc -' does not parse"),
     ],
 )
 def test_what_is_nothing_to_add(text: str, message: str) -> None:

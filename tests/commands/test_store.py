@@ -97,7 +97,7 @@ def test_ls_lists_what_is_asked_for(options: list[str], count: int, attacked: di
     [
         (["--where", "acc > 2"], 0, "none of 6 results matches."),
         (["--where", "acx > 2"], 0, "no result has all of acx, which --where needs."),
-        (["--where", "acc >"], 2, "error: --where: Expression 'acc >^' does not parse"),
+        (["--where", "acc >"], 2, "error: --where: Expression 'acc >' does not parse"),
         (["--where", "acc + 1"], 2, "error: --where: Expression 'acc + 1' is"),
         (["--kind", "model"], 2, "'model' is not one of 'training', 'tracking', 'evaluation'"),
         (["zzzz"], 2, "error: 'zzzz' is no key. Expected 4 or more hexadecimal digits"),

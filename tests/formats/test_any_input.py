@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,13 +27,6 @@ ROW |= {"ar": {"PGD20": 50.0, "AA": 40.5}, "pr": {"0.03": 99.0}, "probacc": {"0.
 ROW |= {"ge_ar": {"PGD20": 1.0}, "ge_pr": {"0.08": 1.0}, "time_s_per_ep": 3}
 INFO = {"dataset": "cifar10", "architecture": "ResNet-18", "eps": "8/255", "clean_acc": "90.1"}
 INFO["autoattack_acc"] = "50"
-TRAINING = {"seed": 0, "best_epoch": 0, "val_acc": [50.0], "pgd": [30.0], "train_loss": [2.0]}
-TEST = {
-    "test_clean_acc": 90.5,
-    "Linf_pgd_acc": 50.0,
-    "corruptions": {"fog": {"1": {"acc": 80.0, "loss": 1.0}}},
-}
-ARCH = {"D1": 5, "W1": 10, "D2": 7, "W2": 8, "D3": 4, "W3": 16}
 SAMPLES: dict[str, dict[str, Any]] = {
     "prbench": {"f.json": [ROW, ROW]},
     "robustbench": {
@@ -55,7 +47,6 @@ SAMPLES: dict[str, dict[str, Any]] = {
         },
     },
     "nasrobbench201": {"f.json": {"cifar10": {"0": {"val_acc": {"1": 0.5, "threeseed": 0.5}, "aa": 0.5}}}},
-    "nares": {"f.jsonl": {"arch_id": 1, "arch": ARCH, "MACs": 1, "train": [TRAINING], "test_best": [TEST]}},
 }
 
 # A failure is reported without shrinking, which takes minutes.
@@ -173,10 +164,3 @@ def test_a_line_end_in_a_file_is_none_in_a_message() -> None:
 def test_a_name_of_another_kind_is_no_name_of_the_zoo() -> None:
     record = {"arch": {"name": {"a": {}}}, "metrics": {"acc": 0.5}}
     assert run("csv", "--write", "out", text=json.dumps(record)).exit_code == 0
-
-
-def test_a_seed_of_another_kind_is_a_seed_of_its_own() -> None:
-    record = json.loads(run("nares", put(SAMPLES["nares"])).stdout)
-    record["train"]["seed"] = [1]
-    run("nares", "--write", "out", text=f"{json.dumps(record)}\n" * 2)
-    assert json.loads(Path("out").read_text())["train"][0]["seed"] == [1]

@@ -88,7 +88,7 @@ def test_a_page_is_of_one_model_and_replaces_nothing() -> None:
     assert Path("page/README.md").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["hub", "mlflow", "robustbench-claim"])
+@pytest.mark.parametrize("name", ["hub", "mlflow"])
 def test_what_is_only_written_says_so_and_needs_metrics(name: str) -> None:
     chosen = FORMATS.build(name)
     with pytest.raises(RbError, match="is written, not read"):
@@ -169,41 +169,6 @@ def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
     result = convert("mlflow", "--write mlruns", model())
     assert result.exit_code == 2 and "rbtools[mlflow]" in result.stderr and not Path("mlruns").exists()
-
-
-# --- RobustBench ----------------------------------------------------------------------------------
-
-
-def test_a_claim_has_what_the_maintainers_ask_for() -> None:
-    words = "--title T --url https://x --authors A --code https://y --extra-data false --write claim.md"
-    result = convert(
-        "robustbench-claim", words, model(), model("wrn-28-10", arch={"space": "zoo", "name": "wrn-28-10"})
-    )
-    assert result.exit_code == 0, result.stderr
-    lines = Path("claim.md").read_text().splitlines()
-    assert "- **Paper Title**: T" in lines and "## Model 2" in lines
-    for line in (
-        "- **Dataset**: cifar10",
-        "- **Threat Model**: Linf",
-        "- **eps**: 8/255",
-        "- **Clean accuracy**: 85 (100 images, 95 % interval 77.00 to 91.00)",
-        "- **Robust accuracy**: 50 (100 images, 95 % interval 40.00 to 60.00)",
-        "- **Additional data**: false",
-        "- **Evaluation method**: AutoAttack, standard (rbtools, aa.8)",
-        "- **Checkpoint and code**: https://y",
-    ):
-        assert lines.count(line) == 2, line
-    assert "- **Architecture**: WideResNet-28-10" in lines
-
-
-def test_a_claim_about_corruptions_has_no_eps_and_one_without_a_robust_metric_is_none() -> None:
-    mean = {"metric": "corrupt.mean", "value": 0.7}
-    told = reading.texts("robustbench-claim", [runner.model("x", ACC, mean, dataset="cifar10")])[""]
-    assert (
-        "**Threat Model**: Common Corruptions\n- **eps**: N/A" in told and "**Robust accuracy**: 70\n" in told
-    )
-    result = convert("robustbench-claim", "--write claim.md", runner.model("x", ACC, dataset="cifar10"))
-    assert result.exit_code == 1 and "rb-attack aa" in result.stderr and not Path("claim.md").exists()
 
 
 # --- tables ---------------------------------------------------------------------------------------

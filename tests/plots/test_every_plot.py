@@ -49,7 +49,6 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         {"view": "label", "image_class": 3},
     ],
     "confusion": [{}, {"metric": "fgsm.*"}],
-    "upset": [{"metric": "pgd20.8,corrupt.fog.*"}, {}],
     "curves": [
         {},
         {"over": "severity"},
@@ -66,7 +65,6 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         {"view": "grid"},
         {"view": "network"},
     ],
-    "radar": [{"metric": SCORED}, {"metric": SCORED, "weightings": WEIGHTINGS}],
     "bars": [{"metric": SCORED}, {"metric": SCORED, "weightings": WEIGHTINGS}],
 }
 

@@ -16,7 +16,6 @@ from rbtools.errors import RbError
 from rbtools.measures import MEASURES
 from rbtools.pages import page_columns
 from rbtools.plots import PLOTS, base, box, layout, style, weightings, words
-from rbtools.records import answers
 from rbtools.scoring import plotted
 from rbtools.scoring.plan import presets
 from rbtools.spaces import nasbench201
@@ -228,14 +227,6 @@ def test_medians_of_different_records_are_not_joined(crowd: Records) -> None:
     assert list(both[-2].get_xdata()) == list(one_data_set[-1].get_xdata())
 
 
-def test_records_that_lack_a_spoke_are_not_the_best(fifteen: Records) -> None:
-    lacking = {**fifteen[0], "arch": {"space": "zoo", "name": "lacking"}, "metrics": {"acc": 1.0}}
-    asked = {"metric": "acc,fgsm.8,pr.uniform.0.08", "top": 6}
-    figure = drawn("radar", [lacking, *fifteen], missing="renormalise", **asked)
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert len(names) == 6 and not any("lacking" in name for name in names)
-
-
 def test_records_with_different_metrics_are_refused_as_by_rb_score(fifteen: Records) -> None:
     lacking = {**fifteen[0], "metrics": {"acc": 1.0, "fgsm.8": 0.5}}
     with pytest.raises(RbError, match=r"1 of 16 records have no 'pgd20\.8' .*--missing renormalise"):
@@ -299,12 +290,6 @@ def test_names_that_are_cut_stay_apart() -> None:
     assert layout.apart(["acc", "acc"], 0.6, 7) == ["acc", "acc"]
 
 
-def test_a_radar_that_was_asked_for_nothing_does_not_blame_an_option() -> None:
-    some = [named(name, metrics={"acc": 0.5, name: 1.0}) for name in "abc"]
-    with pytest.raises(RbError, match="The metrics that every record has, acc, make 1 spokes"):
-        drawn("radar", some)
-
-
 def test_ranks_show_an_accuracy_that_most_records_have() -> None:
     some = [named(str(n), metrics={"acc": n / 9, "fgsm.8": n / 18, "pgd20.8": n / 20}) for n in range(8)]
     rare = named("rare", metrics={"acc": 0.5, "aa.76.5": 0.9})
@@ -357,77 +342,6 @@ def test_a_confusion_matrix_is_summed_and_its_rows_are_shares(fifteen: Records) 
         drawn("confusion", fifteen, labels="cat,dog")
 
 
-def answered(name: str, **right: list[int]) -> dict[str, Any]:
-    """A record whose metrics, spelled with _ for a dot, have these bits."""
-    entries = []
-    for metric, bits in right.items():
-        some = np.array(bits, bool)
-        entries.append(
-            measured(metric.replace("_", "."), some) | {answers.FIELD: answers.packed(some, "abc")}
-        )
-    return model(name, *entries)
-
-
-def measured(metric: str, right: np.ndarray) -> dict[str, Any]:
-    return {"metric": metric, "value": float(right.mean()), "n": len(right)}
-
-
-def columns_of(figure: Any, rows: int) -> dict[tuple[int, ...], list[int]]:
-    """The number of images of each set of rows with dots, as it is drawn."""
-    above, matrix, _ = figure.axes
-    members = [tuple(map(int, line.get_ydata())) for line in matrix.lines[1:]]
-    heights = [int(bar.get_height()) for bar in above.patches]
-    assert len(members) == len(heights)
-    return {
-        some: [high for other, high in zip(members, heights, strict=True) if other == some]
-        for some in members
-    }
-
-
-def test_an_upset_plot_counts_the_images_of_each_set_of_parts() -> None:
-    one = answered("a", acc=[1, 1, 1, 1, 0], aa_8=[0, 0, 1, 1, 0], fog_3=[0, 1, 0, 1, 0])
-    two = answered("b", acc=[1, 1, 1, 1, 1], aa_8=[0, 0, 1, 0, 0], fog_3=[0, 1, 1, 1, 1])
-    figure = drawn("upset", [one, two], metric="aa.8,fog.3")
-    # by both, by aa.8 alone, by fog.3 alone; the image that is misclassified as it is comes last
-    assert columns_of(figure, 2) == {(0, 1): [2, 1], (0,): [4], (1,): [1]}
-    assert figure._suptitle.get_text() == "2 of 10 images survive all; summed over 2 records"
-    totals = [bar.get_width() for bar in figure.axes[2].patches]
-    assert totals == [1, 1, 6, 3]  # the misclassified one below each, then those that the part breaks
-    alone = drawn("upset", [answered("a", acc=[1, 1], aa_8=[0, 1])])
-    assert columns_of(alone, 1) == {(0,): [1]} and not alone.legends
-
-
-def test_an_upset_plot_shows_twenty_sets_and_says_how_many_more_there_are() -> None:
-    parts = {f"p_{part}": [number >> part & 1 for number in range(32)] for part in range(5)}
-    figure = drawn("upset", [answered("a", **parts)])
-    assert len(figure.axes[0].patches) == 20
-    assert figure._suptitle.get_text() == "1 of 32 images survive all; 11 more sets of 11 images left out (a)"
-
-
-@pytest.mark.parametrize(
-    ("record", "metric", "message"),
-    [
-        (answered("a", aa_8=[0, 1]), "aa.8,fog.3", "no record has an entry of 'fog.3'"),
-        (model("a", measured("aa.8", np.arange(2))), "aa.8", "a has no answers of aa.8 for single images"),
-        (model("a", measured("aa.8", np.arange(2))), None, "rb-attack aa --per-image"),
-        (answered("a", acc=[0, 1]), "acc", "There are no answers"),
-        (answered("a", aa_8=[1, 1]), "aa.8", "None of aa.8 breaks an image"),
-        (answered("a", aa_8=[0, 1], fog_3=[0, 1, 1]), None, "of different images (2 and 3)"),
-        (answered("a", **{f"p_{part}": [0, 1] for part in range(17)}), None, "17 parts, and 16 fit"),
-    ],
-)
-def test_an_upset_plot_says_what_it_lacks(record: Any, metric: str | None, message: str) -> None:
-    with pytest.raises(RbError, match=re.escape(message)):
-        drawn("upset", [record], metric=metric)
-
-
-def test_an_upset_plot_names_the_record_with_damaged_answers() -> None:
-    record = answered("a", aa_8=[0, 1, 1], fog_3=[0, 0, 1])
-    record["evals"][1]["value"] = 1.0
-    with pytest.raises(RbError, match=r"a: The answers of fog\.3 are damaged: 1 of 3 images count"):
-        drawn("upset", [record])
-
-
 def test_ranks_change_from_metric_to_metric() -> None:
     some = [named("abc"[n], metrics={"acc": n, "ge.acc": n, "fgsm.8": 1}) for n in range(3)]
     figure = drawn("ranks", some, metric="acc,ge.acc,fgsm.8", view="changes")
@@ -452,12 +366,10 @@ def test_operations_of_the_best_cells_are_counted() -> None:
         ("hist", {"metric": "*"}, "More than 8 histograms in one figure"),
         ("hist", {"bins": 999_999_999}, "--bins is 999999999. Expected 1000 at most"),
         ("bars", {"within": "datset"}, "--within: no record has 'datset'."),
-        ("radar", {"preset": "prbnch"}, "Unknown preset 'prbnch'. Did you mean 'prbench'"),
         ("hist", {"width": 1.0}, "The width of a figure is 1 inches. Expected 2 to 40."),
         ("scatter", {"colour": "acc", "neighbours": "0"}, "--colour and --neighbours both"),
         ("scatter", {"x": "ge.pr.uniform.0.08 - 1", "log_x": True}, "Ratios need numbers above 0"),
         ("ranks", {"view": "changes", "metric": "acc"}, "Ranks change between metrics"),
-        ("radar", {"metric": "acc,fgsm.8"}, "--metric names 2 spokes of the radar. Expected 3 to 24"),
         ("curves", {"over": "rho", "metric": "fgsm.*"}, "runs over rho. Measure some"),
         ("curves", {"over": "epoch", "metric": "val_ac"}, "no history has 'val_ac'. Did you mean 'val_acc'"),
         ("cells", {"view": "graph"}, "There are 15 cells to draw as graphs, and 12 fit"),

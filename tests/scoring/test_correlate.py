@@ -50,17 +50,6 @@ def test_values_are_scipys(kind: str, n: int, ties: bool, gaps: bool) -> None:
             assert found.n[i, j] == (~np.isnan(numbers[:, [i, j]])).all(1).sum()
 
 
-def test_signs_and_sorting_agree_over_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = table(301, ties=True)
-    sorted_ = correlate._by_sorting(numbers, numbers)
-    for block in (1, 4 * 301 * 7, 1 << 20):
-        monkeypatch.setattr(correlate, "_BLOCK", block)
-        x = correlate._dense(numbers)
-        untied = correlate._untied(numbers)
-        tau = correlate._concordance(x, x) / np.sqrt(np.outer(untied, untied))
-        assert tau == pytest.approx(sorted_, abs=1e-12)
-
-
 def test_rows_with_columns() -> None:
     numbers = table(60, ties=True)
     whole = values("kendall", numbers)

@@ -31,7 +31,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, shown
 from rbtools.records.expr.names import (
     MissingName,
     Record,
@@ -41,9 +41,9 @@ from rbtools.records.expr.names import (
     nearest,
     select,
 )
-from rbtools.records.expr.parser import Parser
-from rbtools.records.expr.tokens import is_bare, items
-from rbtools.records.expr.values import kind
+from rbtools.records.expr.nodes import Builder
+from rbtools.records.expr.syntax import is_bare, items, tokens
+from rbtools.records.expr.values import NoValue, kind
 
 __all__ = [
     "Expression",
@@ -56,6 +56,7 @@ __all__ = [
     "kind",
     "nearest",
     "select",
+    "tokens",
 ]
 
 
@@ -67,11 +68,11 @@ class Expression:
     """
 
     def __init__(self, text: str) -> None:
-        parser = Parser(text)
+        built = Builder(text)
         self.text = text
-        self._node = parser.parse()
-        self.names: tuple[str, ...] = tuple(parser.names)
-        self.functions: frozenset[str] = frozenset(parser.functions)
+        self._node = built.node
+        self.names: tuple[str, ...] = tuple(built.names)
+        self.functions: frozenset[str] = frozenset(built.functions)
 
     def __call__(self, record: Record) -> Any:
         """The value for this record. A union that is among its metrics is not computed again.
@@ -80,7 +81,10 @@ class Expression:
         """
         if self.union is not None and self.text in (metrics := metrics_of(record)):
             return metrics[self.text]
-        return self._node(record)
+        try:
+            return self._node(record)
+        except NoValue as reason:
+            raise RbError(f"Expression '{shown(self.text)}' has no value: {reason}.") from None
 
     @property
     def is_mean(self) -> bool:
@@ -122,5 +126,5 @@ class Expression:
 
 
 def compile(text: str) -> Expression:
-    """Parse an expression. Raises RbError that points at the place that does not parse."""
+    """Parse an expression. Raises RbError if it does not parse."""
     return Expression(text)
