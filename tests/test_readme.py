@@ -60,12 +60,11 @@ CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 
 
 def files_of_a_user(folder: Path) -> None:
-    """`photos`, small drawings of ten classes, `model.pt`, a ResNet-18 that is right on them, `weights.yaml`.
+    """`photos`, small drawings of ten classes, `model.pt`, a ResNet-18 that is right on them.
 
     BatchNorm's statistics are those of the drawings, and the last layer interpolates their labels: nothing is
     trained, and no command has a cause for a warning.
     """
-    (folder / "weights.yaml").write_text("attack: 3\ncorruptions: 1\n")
     for split in ("train", "test"):
         for number, name in enumerate(CLASSES):
             class_folder = folder / "photos" / split / name

@@ -22,7 +22,7 @@ class CardTable:
     """Drawn on standard error while a card is made; `hear` takes the events of the terminal."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._limit, self._begin, self._since = seconds, time.monotonic(), time.monotonic()
+        self._limit, self._begin = seconds, time.monotonic()
         self._event: Event | None = None
         console = Console(file=sys.stderr)
         self._live = Live(self, console=console, refresh_per_second=_FRAMES, transient=True)
@@ -39,7 +39,7 @@ class CardTable:
     def hear(self, event: Event, record: dict[str, Any] | None) -> None:
         """Show how a card stands."""
         if event["event"] == "card":
-            self._event, self._since = event, time.monotonic()
+            self._event = event
             self._live.refresh()
 
     def __rich__(self) -> Group | Text:
@@ -52,11 +52,7 @@ class CardTable:
         text = clock_time(spent) + ("" if self._limit is None else f" of {clock_time(self._limit)}")
         if event["running"] is not None:
             text += f" · {event['running']} runs"
-            if event["next_n"] is not None:
-                text += f" on {event['next_n']:,} images"
-            if event["next_seconds"]:
-                left = event["next_seconds"] - (time.monotonic() - self._since)
-                text += f" · next look in about {clock_time(max(left, 0))}"
+            text += f" on {event['n']:,} images"
         return text + " · Ctrl-C writes the card as it stands"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -193,12 +192,8 @@ class _Measurement:
         checked = [entry for entry in sayable if _is_checklist(entry)]
         for entry in checked:
             if (command := self._check(entry)) is not None:
-                self._run_alone([command], entry)
+                self._run_check(command, entry)
         sayable = [entry for entry in sayable if not _is_checklist(entry)]
-        screened = [entry for entry in sayable if _sources(entry)]
-        for entry in screened:
-            self._screened(entry)
-        sayable = [entry for entry in sayable if not _sources(entry)]
         clean = [entry for entry in sayable if _bare(entry) == "acc"]
         for entry in clean:
             if "indices" not in entry:  # otherwise a difference may measure it too
@@ -211,14 +206,14 @@ class _Measurement:
                 options = {**command.options, "from_": sources}
                 command = command._replace(options=options)
             self._run(command, sayable)
-        for entry in [*sayable, *screened, *checked]:
+        for entry in [*sayable, *checked]:
             verdicts[entry["metric"]] = self._verdict(entry)
         return verdicts
 
-    def _run_alone(self, commands: list[EntryCommand], entry: Entry, store: str | None = None) -> None:
-        """Run commands, of which the last one measures this entry."""
+    def _run_check(self, command: EntryCommand, entry: Entry) -> None:
+        """Run a command that measures this entry beside others."""
         try:
-            result = [self._results(command, store) for command in commands][-1]
+            result = self._results(command)
         except RbError as wrong:
             self.failed[entry["metric"]] = str(wrong)
         else:
@@ -241,22 +236,6 @@ class _Measurement:
             options[option] = values[0]
         options |= entry_commands.defended(entry)
         return EntryCommand(("attack", "check"), options)
-
-    def _screened(self, entry: Entry) -> None:
-        """Measure an entry of --two-phase whose screen had outcomes of the store: those attacks run first,
-        into a store of their own.
-        """
-        shared = ("n", "split", "precision", "defend", "backward")
-        of_entry = {name: entry[name] for name in shared if name in entry}
-        sources = [{**of_entry, **source} for source in _sources(entry)]
-        try:
-            commands = entry_commands.commands({str(source["metric"]): source for source in sources})
-            commands += entry_commands.commands({entry["metric"]: entry})
-        except (Unsayable, KeyError):
-            self.failed[entry["metric"]] = "the entry does not say how the attacks of its screen ran"
-            return
-        with tempfile.TemporaryDirectory(prefix="rb-verify-") as folder:
-            self._run_alone(commands, entry, folder)
 
     def _source(self, name: str) -> Record | None:
         """The attacked model whose checkpoint has that name; None if the record does not have it."""
@@ -315,22 +294,17 @@ class _Measurement:
             return None
         return sorted(self.job.draws(self.record, "images").sample(order, wanted)), len(order)
 
-    def _results(self, command: EntryCommand, store: str | None = None) -> Record:
-        """What a command gives. `store`: a folder for the results of several, in place of the run's store."""
-        run, record = self.job.run, self.bare
-        options = run.options(_OPTIONS)
-        if store is not None:
-            _, path = checkpoint_of(record, run)
-            record, options = {**record, "checkpoint_file": str(path)}, {**options, "store": store}
+    def _results(self, command: EntryCommand) -> Record:
+        """What a command gives."""
         lists = dict(command.lists)
         of_command = dict(command.options)
         if of_command.pop("ladder", False):
             lists["eps"] = [*lists["eps"], ":ladder=yes"]
         tool, *words = (*command.words, *([",".join(lists.pop(""))] if "" in lists else []))
-        options = {**options, **of_command, **lists, "force": store is None}
+        options = {**self.job.run.options(_OPTIONS), **of_command, **lists, "force": True}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            (result,) = keywords.call(tool, words, options, MemoryStreams([record]))
+            (result,) = keywords.call(tool, words, options, MemoryStreams([self.bare]))
         return {**result}
 
     def _verdict(self, entry: Entry) -> Record:
@@ -367,13 +341,6 @@ def _is_checklist(entry: Entry) -> bool:
     """Whether it is the number of failing tests, with the entries of these tests."""
     named = metric_name.without_split(entry["metric"]) == CHECKLIST
     return named and is_number(entry.get("eps")) and type(entry.get("n")) is int
-
-
-def _sources(entry: Entry) -> list[Entry]:
-    """The stored attacks of the screen of an entry of --two-phase."""
-    about = entry.get("two_phase")
-    sources = about.get("sources") if isinstance(about, Mapping) else None
-    return [one for one in sources if isinstance(one, Mapping)] if isinstance(sources, list) else []
 
 
 def _bare(entry: Entry) -> str:

@@ -115,8 +115,8 @@ def main(
     writes the records on; every other field passes through. Clean accuracy ("acc") is added too. An image
     that is misclassified without an attack counts as fooled. The search may run in lower precision; success
     is decided by the unchanged model in float32. With --two-phase N the attack, such as aa, runs only on N of
-    the images that neither PGD nor an earlier attack with stored outcomes breaks. From these the accuracy
-    under all of the attacks is estimated, with its interval. --two-phase all is exact.
+    the images that PGD does not break. From these the accuracy under both is estimated, with its interval.
+    --two-phase all is exact.
 
     --save-adv FILE.adv writes evidence for rb-verify --adv: the perturbation of each broken image. It is
     rounded as coarsely as the model in float32 still misclassifies the image, mostly to 8-bit images whose
@@ -152,8 +152,8 @@ def main(
             )
         if method.grid != "none":
             raise UsageError(
-                "--two-phase has no --grid: its screen and the stored results of earlier attacks are of"
-                " real-valued images. Attack all images: leave out --two-phase."
+                "--two-phase has no --grid: its screen is of real-valued images. Attack all images: leave out"
+                " --two-phase."
             )
         return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
     if screen_steps is not None:

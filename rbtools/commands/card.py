@@ -13,14 +13,14 @@ import click
 
 from rbtools import parse_units
 from rbtools.cli import options, shared, streams
-from rbtools.cli.config import parse_yaml
 from rbtools.cli.source import RecordSource, file_path
 from rbtools.errors import RbError, UsageError
-from rbtools.plain_files import opened, read_settings
+from rbtools.plain_files import opened
 from rbtools.records import dumps
 
 if TYPE_CHECKING:
     from rbtools.cli.output import RecordWriter
+    from rbtools.execution.run import Run
     from rbtools.jobs.model_card import CardRequest
     from rbtools.scoring.table import Table
 
@@ -39,22 +39,6 @@ def _seconds(text: str) -> float | None:
     return float(parts[1]) * _UNITS[parts[2]]
 
 
-def _weights(text: str) -> dict[str, float]:
-    """The parts and weights of --for: a name, or a YAML file. Raises UsageError."""
-    from rbtools.jobs.card_parts import CHOICES, weights_of
-
-    if text in CHOICES:
-        return CHOICES[text]
-    if not text.endswith((".yaml", ".yml")):
-        raise UsageError(f"--for is '{text}'. Expected {', '.join(CHOICES)}, or FILE.yaml.")
-    import yaml
-
-    try:
-        return weights_of(parse_yaml(read_settings(file_path(text))))
-    except (RbError, yaml.YAMLError, UnicodeDecodeError) as wrong:
-        raise UsageError(f"--for {text}: {' '.join(str(wrong).split())}") from None
-
-
 @shared.command()
 @click.option(
     "--time",
@@ -65,18 +49,12 @@ def _weights(text: str) -> dict[str, float]:
     " first look.",
 )
 @click.option(
-    "--precision",
-    default=0.01,
-    type=click.FloatRange(0, 0.5, min_open=True),
-    help="A part is finished where the value that all images would give is known to so much.",
-)
-@click.option(
     "--for",
     "purpose",
     default="all",
-    metavar="NAME|FILE.yaml",
-    help="Which parts, and their weights: all, l-inf, corruptions, pr, or a file with a line for each part,"
-    " such as 'attack: 3'. Parts: clean, attack, norms, curve, corruptions, pr, gap, masking, certificate.",
+    metavar="NAME|PARTS",
+    help="Which parts: all, l-inf, corruptions, pr, or a list such as clean,attack of the parts clean,"
+    " attack, norms, curve, corruptions, pr, gap, masking, certificate.",
 )
 @click.option(
     "--eps", default="8", metavar="DISTANCE", help="The distance of the L-infinity attacks, in 1/255."
@@ -92,7 +70,6 @@ def _weights(text: str) -> dict[str, float]:
 @options.card_options
 def main(
     limit: str,
-    precision: float,
     purpose: str,
     eps: str,
     output: str | None,
@@ -103,14 +80,13 @@ def main(
 
     Clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
     probabilistic robustness, the generalisation gap, the tests for masked gradients, a certificate. FILE is
-    records, or a checkpoint; of two checkpoints the time goes to where it decides which is better.
+    records, or a checkpoint; two checkpoints are compared image by image, each in half of the time.
 
-    Every part first has a look at a few images. Then the next look is the one that shortens an interval most
-    per second, until all are as short as --precision, or the time is over. Ctrl-C ends it, too: the record is
-    written as it stands, and the next run goes on from there. Entries are those of the tools at that number
-    of images, and so are the stored results: rb-attack aa finds what was done. Their intervals hold although
-    the run looks often and stops anywhere: "anytime" in evals has the number of planned looks, and the
-    interval of the value that all images would give.
+    Every part looks at 16 images, then at 32, 64 and so on, until the time is over or all images are
+    evaluated. Ctrl-C ends it, too: the record is written as it stands, and the next run goes on from there.
+    Entries are those of the tools at that number of images, and so are the stored results: rb-attack aa finds
+    what was done. Their intervals hold although the run looks often and stops anywhere: "anytime" in evals
+    has the number of planned looks.
 
     \b
     Examples:
@@ -118,13 +94,17 @@ def main(
       rb-card --for corruptions --time 5s --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
       rb-card --for pr --time 5s -o card.md trained.jsonl
     """
+    from rbtools.jobs.card_parts import chosen
     from rbtools.jobs.model_card import CardJob, CardRequest
 
     distances = parse_units.distances(eps, "linf", work.screen.warn)
     if len(distances) != 1 or distances[0] == 0:
         raise UsageError(f"--eps is {eps}. A card is at one distance above 0, such as 8.")
     _check_output(output)
-    request = CardRequest(_weights(purpose), distances[0], _seconds(limit), precision)
+    try:
+        request = CardRequest(tuple(chosen(purpose)), distances[0], _seconds(limit))
+    except RbError as wrong:
+        raise UsageError(str(wrong)) from None
     models = [path for path in source.files if _is_checkpoint(path)]
     if len(models) == 2 and len(source.files) == 2:
         if output is not None and Path(output).suffix.startswith(".htm"):
@@ -259,7 +239,7 @@ def _compare(
     """Compare two checkpoints; write the record of each, and say which is better at what."""
     from rbtools.execution.executor import Unfinished
     from rbtools.inputs import checkpoints
-    from rbtools.jobs.card_pair import CardPair
+    from rbtools.jobs.model_card import answer_lines, run_pair
 
     hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
     shared.checked(hints, work.run)
@@ -269,11 +249,10 @@ def _compare(
         stopped: BaseException | None = None
         try:
             first, second = (checkpoints.record_of(file_path(path), hints, run) for path in paths)
-            pair = CardPair((first, second), request, run)
             if run.plan is not None:
-                return _planned((first, second), pair.missing(), stream, work)
+                return _planned((first, second), request, run, stream, work)
             with _table(request, work):
-                records = pair.made()
+                records = run_pair((first, second), request, run)
         except Unfinished as stop:
             records, stopped = stop.result, stop.__cause__
         except UsageError:
@@ -284,7 +263,7 @@ def _compare(
         for record in records:
             stream.line(dumps(record))
         _pages(records, output, work)
-        for line in pair.answers(names):
+        for line in answer_lines(records[0], names):
             work.screen.say(line)
         if stopped is not None:
             raise stopped
@@ -292,10 +271,22 @@ def _compare(
 
 
 def _planned(
-    records: tuple[Record, Record], missing: int, stream: RecordWriter, work: shared.CommandContext
+    records: tuple[Record, Record],
+    request: CardRequest,
+    run: Run,
+    stream: RecordWriter,
+    work: shared.CommandContext,
 ) -> int:
-    """Report a dry run of two cards, of which `missing` are not in the store."""
+    """Report a dry run of two cards."""
+    from rbtools.errors import Pending
+    from rbtools.jobs.model_card import run_card
+
+    missing = 0
     for record in records:
+        try:
+            run_card(record, request, run)
+        except Pending:
+            missing += 1
         stream.line(dumps(record))
     work.screen.tell(work.run.plan.event())
     for line in work.run.plan.words(2, 2 - missing, missing):

@@ -1,4 +1,8 @@
-"""The intervals of a card's entries, which hold for all planned looks together (`probabilistic.looks`)."""
+"""The looks of a card, and intervals that hold for all of them together.
+
+A card looks at 16, 32, 64 ... images, and may end at any of these looks, for any reason. With K of them each
+interval has the error 0.05 / K, so that all hold together with probability 95 % (Bonferroni's inequality).
+"""
 
 from __future__ import annotations
 
@@ -6,69 +10,65 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rbtools.lazy import np
-from rbtools.probabilistic import looks
+from rbtools.probabilistic import intervals
 from rbtools.probabilistic.estimate import interval_name
-from rbtools.probabilistic.looks import AnytimeInterval
+from rbtools.proportions import Interval
 from rbtools.records import answers, metric_name
 
 Entry = dict[str, Any]
+_FIRST = 16
+
+
+def sizes(most: int) -> list[int]:
+    """The numbers of images of the looks: each twice as many; the last is `most`."""
+    planned, size = [], _FIRST
+    while size < most:
+        planned.append(size)
+        size *= 2
+    return [*planned, most]
+
+
+def confidence(looks: int) -> float:
+    """The confidence of each of so many looks with which all of them hold together."""
+    return 1 - 0.05 / looks
 
 
 class LookIntervals:
     """The entries of one look, whose intervals hold for all looks of the part together."""
 
-    def __init__(self, result: Mapping[str, Any], planned: int, n: int, total: int) -> None:
-        """result: the record of the look; planned: the number of looks; n: its images, of `total`."""
+    def __init__(self, result: Mapping[str, Any], looks: int) -> None:
         self.evals: list[Entry] = list(result.get("evals") or ())
         self.by_name = {entry["metric"]: entry for entry in self.evals}
-        self.planned, self.sure = planned, looks.confidence(planned)
-        self.seen, self.total = n / total, total
+        self.looks, self.sure = looks, confidence(looks)
 
     def entries(self) -> Iterator[Entry]:
+        own = interval_name(self.sure)
         for entry in self.evals:
-            bare = {name: value for name, value in entry.items() if not _is_interval(name, self.sure)}
-            both = self.of(entry)
-            if both is None:
-                yield bare
-                continue
-            of_source, of_all = ([float(end) for end in ends] for ends in both)
-            about = {"looks": self.planned, "confidence": round(self.sure, 6)}
-            yield {
-                **bare,
-                "ci95": of_source,
-                "anytime": {**about, "images": self.total, "interval": of_all},
-            }
+            bare = {name: value for name, value in entry.items() if name not in ("ci95", own)}
+            found = self.of(entry)
+            if found is not None:
+                about = {"looks": self.looks, "confidence": round(self.sure, 6)}
+                bare |= {"ci95": [float(end) for end in found], "anytime": about}
+            yield bare
 
-    def of(self, entry: Entry) -> AnytimeInterval | None:
-        """The intervals of an entry; None where it is no mean of values in [0, 1]."""
-        value, n, sure = entry.get("value"), entry.get("n", 0), self.sure
-        own = entry.get(interval_name(sure))
+    def of(self, entry: Entry) -> Interval | None:
+        """The interval of an entry; None where it is no mean of values in [0, 1]."""
+        value, n = entry.get("value"), entry.get("n", 0)
         if value is None:
             return None
-        if own is not None and "gamma" in entry:  # made at this confidence
-            if "rho" in entry:
-                return looks.of_interval(value, tuple(own), self.seen)
-            return looks.of_copies(value, tuple(own), n, entry["samples"], self.seen, sure)
+        if "gamma" in entry and (own := entry.get(interval_name(self.sure))) is not None:
+            return own[0], own[1]  # made at this confidence
         if "ci95" not in entry:
             return None
         if isinstance(n, list):
-            return self._difference(entry)
-        if "two_phase" in entry:
-            return looks.of_sample(entry["two_phase"]["strata"], value, n, self.seen, sure)
+            train, test = (self.by_name.get(name, {}) for name in metric_name.sides_of_ge(entry["metric"]))
+            of_train, of_test = self.of(train), self.of(test)
+            if of_train is None or of_test is None:
+                return None
+            return intervals.square_and_add(train["value"], of_train, test["value"], of_test)
         if (found := values_of(entry, self.by_name)) is not None:
-            return looks.of_mean(found, self.seen, sure)
-        return looks.of_share(value, n, self.seen, sure) if 0 <= value <= 1 else None
-
-    def _difference(self, entry: Entry) -> AnytimeInterval | None:
-        train, test = (self.by_name.get(name, {}) for name in metric_name.sides_of_ge(entry["metric"]))
-        of_train, of_test = self.of(train), self.of(test)
-        if of_train is None or of_test is None:
-            return None
-        return looks.difference(train["value"], of_train, test["value"], of_test)
-
-
-def _is_interval(name: str, sure: float) -> bool:
-    return name in ("ci95", interval_name(sure))
+            return intervals.mean_interval(found, confidence=self.sure)
+        return intervals.clopper_pearson(value * n, n, self.sure) if 0 <= value <= 1 else None
 
 
 def values_of(entry: Mapping[str, Any], entries: Mapping[str, Entry]) -> np.ndarray | None:

@@ -1,17 +1,17 @@
 """An expensive attack on a sample of the images that cheap attacks do not break: `rb-attack aa --two-phase`.
 
-The screen, PGD (in L1 APGD) on the cross-entropy and then on the margin, runs on all images that no attack
-broke whose outcomes are stored (`earlier_outcomes`). The attack itself runs on the first N images that all of
-them leave, in a random stratified order (`probabilistic.two_phase`). That order is one fixed list, so that a
-larger N, or a run after a crash, continues from the stored outcomes. A finished estimate is a result of its
-own in the store: to find it again takes neither images nor torch.
+The screen, PGD (in L1 APGD) on the cross-entropy and then on the margin, runs on all images. The attack
+itself runs on the first N images that the screen leaves, in a random stratified order
+(`probabilistic.two_phase`). That order is one fixed list, so that a larger N, or a run after a crash,
+continues from the stored outcomes. A finished estimate is a result of its own in the store: to find it again
+takes neither images nor torch.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from rbtools.evaluation.tasks import AttackOutput, AttackTask, CleanOutput
 from rbtools.inputs import resolve
 from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.jobs import evaluate_record, randomness
-from rbtools.jobs.earlier_outcomes import ScreenSource, ScreenSources
 from rbtools.lazy import np, torch
 from rbtools.probabilistic import two_phase
 from rbtools.records import answers, dumps, results
@@ -61,24 +60,16 @@ def screen_of(method: Attack, steps: int) -> tuple[Attack, ...]:
 
 @dataclass(frozen=True)
 class ScreenOutput(Output):
-    """A row (1,) for each example: its smallest margin under the attacks that it survives, or -1.
-
-    sources: the keys of stored outcomes of other attacks. excluded: returns the numbers of the examples that
-    these attacks broke, which are not attacked here.
-    """
+    """A row (1,) for each example: its smallest margin under the attacks that it survives, or -1."""
 
     attacks: tuple[Any, ...]
-    sources: tuple[str, ...] = ()
-    excluded: Callable[[], Sequence[int]] = field(default=tuple, compare=False)
 
     @property
     def allow_fast_model(self) -> bool:
         return True
 
     def key_fields(self) -> dict[str, Any]:
-        sources = {"sources": list(self.sources)} if self.sources else {}
-        attacks = [AttackOutput(attack).key_fields() for attack in self.attacks]
-        return {"kind": "screen", "attacks": attacks, **sources}
+        return {"kind": "screen", "attacks": [AttackOutput(attack).key_fields() for attack in self.attacks]}
 
     def entry_template(self) -> list[Entry]:
         return [{"metric": "screen"}]
@@ -90,9 +81,8 @@ class ScreenOutput(Output):
     def rows(self, batch: Batch) -> Outcome:
         """The rows of a batch, float32 (N, 1). Each attack gets the images that the one before does not
         break."""
-        excluded = torch.isin(batch.ids, torch.tensor(self.excluded(), device=batch.ids.device).long())
-        still_correct, least = batch.clean & ~excluded, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
-        totals = {"forward": 0.0 if self.attacks else float(len(excluded)), "backward": 0.0}
+        still_correct, least = batch.clean, torch.full_like(batch.images[:, 0, 0, 0], torch.inf)
+        totals = {"forward": 0.0, "backward": 0.0}
         for attack in self.attacks:
             result = tasks.run_attack(batch, attack, still_correct=still_correct)
             still_correct = result.survived
@@ -160,8 +150,7 @@ def _run(record: dict[str, Any], request: TwoPhaseRequest, run: Run) -> dict[str
     inputs = resolve_inputs(record, run)
     if randomness.found(inputs).randomised:
         raise RbError("--two-phase has no verdict by rates, and this model is randomised: leave it out.")
-    sources = ScreenSources(inputs)
-    estimates = [TwoPhaseEvaluation(inputs, request, eps, sources) for eps in request.eps]
+    estimates = [TwoPhaseEvaluation(inputs, request, eps) for eps in request.eps]
     expected = [estimate.expected() for estimate in estimates]
     evaluate_record.check_entries(inputs.record, expected, run)
     if run.plan is not None:
@@ -195,63 +184,12 @@ def _finer(record: dict[str, Any], entry: Entry, run: Run) -> Entry:
 class TwoPhaseEvaluation:
     """The two phases at one eps."""
 
-    def __init__(self, inputs: Inputs, request: TwoPhaseRequest, eps: float, known: ScreenSources) -> None:
-        self.inputs, self.request, self._known = inputs, request, known
+    def __init__(self, inputs: Inputs, request: TwoPhaseRequest, eps: float) -> None:
+        self.inputs, self.request = inputs, request
         self.method = replace(request.method, eps=eps)
         self.task = _SampleTask(self.method, (eps,))
-
-    @cached_property
-    def sources(self) -> list[ScreenSource]:
-        """The stored outcomes that are part of the screen.
-
-        If the record has this estimate from a former run, they are those of that run.
-        """
-        only = None
-        for entry in self.inputs.record.get("evals") or ():
-            about = entry.get("two_phase")
-            if entry.get("metric") != AttackOutput(self.method).metric or not isinstance(about, dict):
-                continue
-            if not self.inputs.run.replace:
-                former = [source for source in about.get("sources") or () if isinstance(source, dict)]
-                only = [str(source.get("outcomes")) for source in former]
-        return self._known.of(self.method, self._screen, only)
-
-    @property
-    def _screen(self) -> list[Attack]:
-        return [replace(attack, eps=self.method.eps) for attack in self.request.screen]
-
-    @cached_property
-    def attacks(self) -> list[Attack]:
-        """The attacks of the screen that run: those for which no stored outcomes serve.
-
-        The last one also runs if no stored outcomes have margins.
-        """
-        screen = self._screen
-        serving = [[source for source in self.sources if source.serves_for(attack)] for attack in screen]
-        has_margins = any(source.margins is not None for sources in serving for source in sources)
-        needed = None if has_margins else screen[-1]
-        return [
-            attack for attack, sources in zip(screen, serving, strict=True) if not sources or attack is needed
-        ]
-
-    @cached_property
-    def screening(self) -> ScreenTask:
-        """The screen as a task on all images."""
-        keys = tuple(sorted(source.key for source in self.sources))
-        return ScreenTask(ScreenOutput(tuple(self.attacks), keys, lambda: self._broken))
-
-    @cached_property
-    def _broken(self) -> list[int]:
-        """The numbers of the examples that the stored outcomes broke."""
-        data = self.inputs.data
-        broken = np.zeros(self.inputs.n, bool)
-        for source in self.sources:
-            broken |= source.broken
-        if not broken.any():
-            return []
-        order = data.order(data.load().labels)[: self.inputs.n]
-        numbers: list[int] = order[torch.from_numpy(broken)].tolist()
-        return numbers
+        self.attacks: list[Attack] = [replace(attack, eps=eps) for attack in request.screen]
+        self.screening = ScreenTask(ScreenOutput(tuple(self.attacks)))
 
     def calls(self) -> list[Callable[[], Any]]:
         """Both phases, for a dry run."""
@@ -274,20 +212,15 @@ class TwoPhaseEvaluation:
     def expected(self) -> Entry:
         """The entry as far as it is known before the work."""
         (entry,) = evaluate_record.expected_entries(self.inputs, self.task)
-        attacks = [attack.stem for attack in self.attacks]
-        names = dict.fromkeys([*attacks, *(source.metric for source in self.sources)])
         # the key of the sample, which does not depend on the attack
         drawn = seed_fields(self.inputs.run.settings.seed)
-        return {**entry, **drawn, "screen": ",".join(names)}
+        return {**entry, **drawn, "screen": ",".join(attack.stem for attack in self.attacks)}
 
     @cached_property
     def margins(self) -> np.ndarray:
         """The margin of each image (n,) under the screen, in the order of the evaluation; -1 if broken."""
         values = evaluate_record.stored_outcomes(self.inputs, self.screening)[self.screening.screen]
-        margins: np.ndarray = values[:, 0].copy()
-        for source in self.sources:
-            if source.margins is not None:
-                margins = np.where(margins >= 0, np.minimum(margins, source.margins), margins)
+        margins: np.ndarray = values[:, 0]
         return margins
 
     def entry(self) -> Entry:
@@ -337,7 +270,7 @@ class TwoPhaseEvaluation:
                 for name, output in outputs.items()
             },
             **seed_fields(inputs.run.settings.seed),
-            "sources": [source.described() for source in self.sources],
+            "sources": [],
             "screen_steps": getattr(request.screen[0], "steps", None),
             "n": inputs.n,
             **({"size": request.size} if request.goal is None else {"goal": request.goal}),
@@ -394,8 +327,6 @@ class TwoPhaseEvaluation:
             "strata": [list(part) for part in parts],
             "interval": [end / n for end in estimate.interval],
         }
-        if self.sources:
-            about["sources"] = [source.described() for source in self.sources]
         for entry in of_sample:
             if "broken_by" in entry:
                 about["broken_by"] = entry["broken_by"]
