@@ -18,9 +18,8 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import command_line, config, events, exit_status, option_groups, preload, streams
+from rbtools.cli import command_line, config, events, exit_status, option_groups, preload
 from rbtools.cli.method_options import for_people, legible, method_options
-from rbtools.cli.option_parts import OLD_WORDS
 from rbtools.cli.tools import CONTEXT, params_of
 from rbtools.errors import RbError, unknown
 
@@ -81,9 +80,7 @@ class _Main:
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, after notices about deprecated options in the command line."""
-        for notice in ctx.meta.pop(OLD_WORDS, ()):
-            streams.of_command().terminal(ctx.command_path.split()[0], False, False, None).warn(notice)
+        """Run the command, after a look at its numbers."""
         for param in self.get_params(ctx):  # JSON cannot hold NaN, infinity, integers beyond 64 bits
             value = ctx.params.get(param.name or "")
             if isinstance(value, int) and abs(value) > registry.MOST:
@@ -279,8 +276,8 @@ class OptionChooser(_Main, click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named: list[str] = []
         args = with_pairs(args)
-        settings = [] if config.covers(self, args) else config.keys(ctx, args)
-        said = [f"--{key.name}={config.text_of(key.value)}" for key in settings]
+        settings = {} if config.covers(self, args) else config.settings(ctx, args)
+        said = [f"--{name}={config.text_of(value)}" for name, value in settings.items()]
         for position, word in enumerate(before := [*said, *args]):
             if word == "--":
                 break

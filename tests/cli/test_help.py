@@ -73,16 +73,3 @@ def test_every_name_of_a_group_is_an_option_of_some_tool() -> None:
 def test_the_options_of_the_chosen_class_come_first_and_common_ones_last() -> None:
     titles = re.findall(r"^(\w.*):$", run("attack", "pgd --help").stdout, re.M)
     assert titles == ["Options of pgd", "Options", *(group.title for group in option_groups.GROUPS)]
-
-
-@pytest.mark.parametrize(
-    ("tool", "words", "instead"),
-    [
-        ("train", "--stack-seeds 2", "--stack-seeds is gone. Seeds are trained one after another"),
-        ("attack", "pgd --device-rate h200.jsonl", "--device-rate is gone. --dry-run says how long work"),
-    ],
-)
-def test_an_option_that_is_gone_says_what_to_use(tool: str, words: str, instead: str) -> None:
-    done = run(tool, words)
-    assert done.exit_code == 2 and instead in done.stderr
-    assert words.split()[-2] not in run(tool, words.rpartition("--")[0] + "--help-all").stdout

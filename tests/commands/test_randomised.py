@@ -156,7 +156,7 @@ def test_what_has_no_verdict_by_rates_is_refused_and_one_draw_is_accepted() -> N
 
 
 def test_the_pilot_says_where_it_met_its_bound() -> None:
-    one = record(attack("fgsm", "--eps", "48", "--draws", "20:eot-max=2"))
+    one = record(attack("fgsm", "--eps", "48", "--draws", "20", "--eot-max", "2"))
     warnings = entry(one, "fgsm.48")["warnings"]
     assert entry(one, "fgsm.48")["eot"] == 2 and "The pilot stopped at 2 draws" in warnings[0]
 

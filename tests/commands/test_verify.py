@@ -245,7 +245,7 @@ def test_an_estimate_whose_screen_had_stored_outcomes(known: dict[str, Record]) 
     import rbtools
 
     rbtools.attack(known["erm"], "pgd", eps=[4], steps=3, n=60)
-    record = rbtools.attack(known["erm"], "pgd", eps=[8], steps=3, n=60, two_phase="10:steps=2")
+    record = rbtools.attack(known["erm"], "pgd", eps=[8], steps=3, n=60, two_phase=10, screen_steps=2)
     (entry,) = [one for one in record["evals"] if "two_phase" in one]
     assert entry["two_phase"]["sources"][0]["metric"] == "pgd3.4"
     assert verdicts(run([], record))[entry["metric"]] == "match"
