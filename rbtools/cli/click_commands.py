@@ -39,7 +39,7 @@ class _Main:
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
         command_line.note(str(command.name), arguments if args is None else None)
-        command._main_shell_completion(extra, name, complete_var)
+        command._main_shell_completion(extra, name, complete_var or "_RB_COMPLETE")
         with exit_status.caught(command, name) as result:
             with command.make_context(name, arguments, **extra) as context:  # type: ignore[arg-type]
                 outcome = command.invoke(context)
@@ -56,6 +56,15 @@ class _Main:
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return legible(option_groups.with_help_all(super().get_params(ctx)))  # type: ignore[misc]
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first paragraphs and the examples; with --help-all the whole text."""
+        first, *more = inspect.cleandoc(typing.cast(click.Command, self).help or "").split("\n\n")
+        if not option_groups.every(ctx):
+            more = [one for place, one in enumerate(more) if not place or one.startswith("\b\nExample")]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("\n\n".join([first, *more]))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options in groups, those of the chosen classes first; the commands below this one."""
@@ -334,7 +343,8 @@ class OptionChooser(_Main, click.Command):
         super().format_help_text(ctx, formatter)
         for name, cls in ctx.meta.get("rbtools.named", {}).items():
             with formatter.section(f"{self.option} {name}"):
-                formatter.write_text(for_people(cls))
+                paragraphs = for_people(cls).split("\n\n")
+                formatter.write_text("\n\n".join(paragraphs[: None if option_groups.every(ctx) else 2]))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.choose(()))]

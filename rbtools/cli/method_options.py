@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from rbtools import registry
 
@@ -141,9 +142,16 @@ def _help(field: dataclasses.Field[Any]) -> str:
     return f"{text}  [default: {default}]"
 
 
+def _names_of_files(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
+    """What tells a shell to complete names of files."""
+    return [CompletionItem(text, type="file")]
+
+
 def legible(params: list[click.Parameter]) -> list[click.Parameter]:
     """The parameters as help should show them: numbers as N and X, and no default that is empty."""
     for param in params:
+        if any(word in (param.metavar or "") for word in ("FILE", "DIR")):
+            param._custom_shell_complete = _names_of_files
         if isinstance(param, click.Option) and not param.is_flag:
             if param.metavar is None and isinstance(param.type, click.types.IntParamType):
                 param.metavar = "N"
