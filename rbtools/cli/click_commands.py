@@ -339,9 +339,11 @@ class OptionChooser(_Main, click.Command):
         return [flag for option in options for flag in [*option.opts, *option.secondary_opts]]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own help, then that of each chosen class."""
-        super().format_help_text(ctx, formatter)
-        for name, cls in ctx.meta.get("rbtools.named", {}).items():
+        """The command's own help, and that of each chosen class; of these --help has the first paragraphs."""
+        named = ctx.meta.get("rbtools.named", {})
+        if not named or option_groups.every(ctx):
+            super().format_help_text(ctx, formatter)
+        for name, cls in named.items():
             with formatter.section(f"{self.option} {name}"):
                 paragraphs = for_people(cls).split("\n\n")
                 formatter.write_text("\n\n".join(paragraphs[: None if option_groups.every(ctx) else 2]))

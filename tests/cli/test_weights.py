@@ -181,7 +181,7 @@ def test_what_has_no_weights_says_so(data: str) -> None:
         f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2" in message
     )
     result = attack(*where, "nowhere")
-    assert result.exit_code == 2 and "nowhere does not exist. Expected a file." in result.stderr
+    assert result.exit_code == 2 and "nowhere, which is no folder. Expected" in result.stderr
     given = {"schema": 1, "arch": {"space": "zoo", "name": "resnet18"}}
     assert "of the space 'zoo'" in said(attack(*where, folder, given=given))
     result = attack("--checkpoint", "data.npz", *where, folder)
@@ -269,4 +269,4 @@ def test_a_checkpoint_in_several_files_is_one(ending: str) -> None:
 def test_a_folder_without_weights_says_what_is_wanted() -> None:
     Path("none").mkdir()
     result = run("attack", "none --checkpoint none")
-    assert result.exit_code == 2 and "a folder with nothing in it. Expected a file" in result.stderr
+    assert result.exit_code == 2 and "--checkpoint none is a folder without" in result.stderr

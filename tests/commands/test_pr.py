@@ -108,7 +108,7 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     assert "note" not in run([*chosen, "29", "--rho", "0.1"], known["erm"]).stderr
     assert "note" not in run([*chosen, "20", "--rho", "0.1", "--confidence", "0.8"], known["erm"]).stderr
     assert "note" not in run([*chosen, "3"]).stderr  # without a record there is no note
-    for option in ("--sampling=adaptive", "--sampling=fixed", "--require-decided"):
+    for option in ("--sampling=adaptive", "--require-decided"):
         refused = run([*chosen, "298", "--rho", "0.01", option], known["erm"])
         assert refused.exit_code == 2 and refused.stdout == ""
         assert "298 samples cannot show a failure rate below 0.01: at 95 % that takes 299" in refused.stderr

@@ -377,7 +377,7 @@ def test_two_evaluations_of_a_checkpoint_are_one_record(more: list[str], turned:
 
 def test_without_merging_a_group_is_of_all_its_records() -> None:
     parts = [evaluated(acc=(0.5, 40)), evaluated(acc=(0.75, 10))]
-    result = run(["--by", "acc", "--no-merge", "--aggregate", "by:arch.name"], parts)
+    result = run(["--by", "acc", "--no-merge", "--aggregate-by", "arch.name"], parts)
     (found,) = map(json.loads, result.stdout.splitlines())
     assert found["metrics"] == {"acc": 0.625} and found["aggregated"]["records"] == 2
 
@@ -446,7 +446,7 @@ def test_a_group_for_records_without_the_field() -> None:
     result = run(["--by", "acc", "--aggregate-by", "train.method"], some)
     assert result.stderr == "rb-rank: warning: 1 record without train.method, in a group of their own.\n"
     assert (
-        "--aggregate by: no record has 'train.mthod'."
+        "--aggregate-by: no record has 'train.mthod'."
         in run(["--aggregate-by", "train.mthod", "--by", "acc"], SEEDS).stderr
     )
 
@@ -590,18 +590,18 @@ WRONG = {
     '--where "acc >"': "--where: Expression 'acc >^' does not parse",
     '--where "acx > 1"': "--where: There is no metric or field 'acx'. Did you mean 'acc'?",
     "--within datset": "--within: no record has 'datset'. Did you mean 'dataset'?",
-    "--aggregate-by method": "--aggregate by: no record has 'method'. Did you mean 'train.method'?",
+    "--aggregate-by method": "--aggregate-by: no record has 'method'. Did you mean 'train.method'?",
     "--pivot method": "--pivot: no record has 'method'. Did you mean 'train.method'?",
     "--aggregate seeds": "--aggregate: no record has 'seeds'. Did you mean 'seed'?",
     "--aggregate method": "--aggregate: no record has 'method'. Did you mean 'train.method'?",
     '--where "train.method == pgd"': "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: ",
     '--where "train.method in [pgd]"': "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: ",
     "--pareto acc,fgsm": "There is no metric or field 'fgsm'.",
-    "--pivot train.method --aggregate-by dataset": "--pivot and --aggregate by: both say what the rows are.",
+    "--pivot train.method --aggregate-by dataset": "--pivot and --aggregate-by: both say what the rows are.",
     "--pivot train.method --top 1": "--top needs a ranking, but --pivot keeps the order.",
     "--pivot train.method --ci": "--ci needs a ranking, but --pivot keeps the order.",
     "--pivot train.methd": "--pivot: no record has 'train.methd'.",
-    "--aggregate-by *": "--aggregate: Expression '^*' does not parse",
+    "--aggregate-by *": "--aggregate-by: Expression '^*' does not parse",
 }
 
 
@@ -665,9 +665,9 @@ def test_merging_results_of_other_numbers_of_images_is_said() -> None:
 def test_a_mean_over_values_of_other_numbers_of_images_is_said() -> None:
     seeds = [{**of_images("a", acc=n), "train": {"seed": seed}} for seed, n in enumerate((50, 200))]
     words = "a mean of acc is over values of 50 to 200 images."
-    for fields in ("seed", "by:arch.name"):
-        assert words in run(["--by", "acc", "--aggregate", fields], seeds).stderr
-        assert words not in run(["--by", "acc", "--aggregate", fields], seeds[:1] * 2).stderr
+    for fields in ("--aggregate=seed", "--aggregate-by=arch.name"):
+        assert words in run(["--by", "acc", fields], seeds).stderr
+        assert words not in run(["--by", "acc", fields], seeds[:1] * 2).stderr
 
 
 def test_a_column_of_several_numbers_of_images_is_said() -> None:

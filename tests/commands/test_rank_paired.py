@@ -203,7 +203,6 @@ def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, wh
     [
         ("--paired nobody", "there is no record nobody."),
         ("--paired 4", "there is no record 4."),
-        ("--paired base:rew=yes", "--paired has no 'rew'. Did you mean 'raw'?"),
         ("--paired base --aggregate-by train.method", "--paired compares models"),
         ("--assert 'pgd20.8 >= reference'", "'reference' is the record of --paired. Add --paired"),
         ("--paired base --assert 'pgd20.8 >= 2 * reference'", "is not the reference plus or minus a number."),
