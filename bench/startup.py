@@ -36,7 +36,8 @@ COMPLETIONS = Path(__file__).resolve().parents[1] / "completions"
 SHELLS = {
     "bash": (
         ("bash", "--noprofile", "--norc"),
-        f"source '{COMPLETIONS}/rbtools.bash'; COMP_WORDS=(rb-attack sq) COMP_CWORD=1; _rb_complete_completion rb-attack",
+        f"source '{COMPLETIONS}/rbtools.bash'; COMP_WORDS=(rb-attack sq) COMP_CWORD=1;"
+        " _rb_complete_completion rb-attack",
     ),
     "zsh": (
         ("zsh", "-f"),

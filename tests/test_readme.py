@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import torch
 from click.testing import CliRunner
