@@ -597,7 +597,7 @@ WRONG = {
     '--where "train.method == pgd"': "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: ",
     '--where "train.method in [pgd]"': "field 'pgd'. A text stands in quotes: 'pgd'. Metrics: ",
     "--pareto acc,fgsm": "There is no metric or field 'fgsm'.",
-    "--pivot train.method --aggregate-by dataset": "--pivot and --aggregate-by: both say what the rows are.",
+    "--pivot train.method --aggregate-by dataset": "--pivot and --aggregate-by both say what the rows are.",
     "--pivot train.method --top 1": "--top needs a ranking, but --pivot keeps the order.",
     "--pivot train.method --ci": "--ci needs a ranking, but --pivot keeps the order.",
     "--pivot train.methd": "--pivot: no record has 'train.methd'.",
