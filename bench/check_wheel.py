@@ -68,7 +68,7 @@ class Probe(NamedTuple):
 EXTRAS = {
     "clip": Probe(
         ("open_clip", "timm"),
-        "rb-attack none --n 4 --arch open_clip:ViT-S-32-alt:prompts=prompts.txt --checkpoint clip.pt"
+        "rb-attack none --n 4 --arch open_clip:ViT-S-32-alt --prompts prompts.txt --checkpoint clip.pt"
         " --normalize none --dataset imagefolder:photos",
         CLIP,
     ),
@@ -86,14 +86,14 @@ EXTRAS = {
         " | rb-train --epochs 1 --batch-size 10",
         TABLE,
     ),
-    "ray": Probe(("ray",), "rb-attack fgsm --n 10 --jobs 1:engine=ray trained.jsonl"),
+    "ray": Probe(("ray",), "rb-attack fgsm --n 10 --jobs 1 --engine ray trained.jsonl"),
     "search": Probe(
         ("pymoo",),
         "rb-arch --unique | rb-search nsga2 --objective arch.macs:lower,arch.params:lower --budget 50",
     ),
     "tensorboard": Probe(
         ("tensorboard",),
-        "rb-arch --index 13714 --cells 1 --channels 4 | rb-train --epochs 1 --log tensorboard:curves",
+        "rb-arch --index 13714 --cells 1 --channels 4 | rb-train --epochs 1 --tensorboard curves",
     ),
     "timm": Probe(("timm",), "rb-arch --arch timm:test_resnet --dataset digits | rb-train --epochs 1"),
 }

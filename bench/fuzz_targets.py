@@ -27,11 +27,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import snapshots
 from fuzz_grammar import NAMES, NUMBERS, Chance, checked_png, pickles
 
 from rbtools.cli import tools
 from rbtools.errors import RbError
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/golden"))
+import make as golden
 
 LONGEST_MESSAGE = 1500  # characters; what a person reads
 INFLATED = 20_000_000  # numbers of a tensor that is made whole
@@ -121,9 +123,10 @@ class First(Chance):
 
 # ---- records ---------------------------------------------------------------------------------------
 
-# Command lines that read records, beside those of the snapshots. @changed is a file of the whole stream,
+# Command lines that read records, beside those of the golden set. @changed is a file of the whole stream,
 # @alone.jsonl one of its first changed record.
 EXTRA = """
+<results: rank --by acc
 <results: attack transfer --n 4 --from @alone.jsonl
 <results: corrupt all --n 2 --reference @alone.jsonl --dry-run
 <results: search random --objective acc --budget 4 --runs 1 --report-table @changed
@@ -139,8 +142,17 @@ def commands(*groups: str) -> list[list[str]]:
     return [shlex.split(words) for _, _, words in steps if not any(word in words for word in ELSEWHERE)]
 
 
-COMMANDS = commands(*snapshots.STEPS, EXTRA)
-LIGHT = [n for n, words in enumerate(commands(snapshots.GIVEN)) if words[0] not in ("attack", "measure")]
+COMMANDS = commands(golden.STEPS.read_text("utf-8"), EXTRA)
+LIGHT = [n for n, words in enumerate(COMMANDS) if words[0] in ("rank", "corr", "score", "convert", "search")]
+# What makes the records of the pool, one after another.
+POOL = (
+    "attack fgsm --eps 4,8 --n 10 --detail",
+    "attack pgd --steps 2 --n 10",
+    "corrupt contrast --severity 1-5 --n 10",
+    "pr --gamma 0.1,0.2 --samples 20 --n 10",
+    "ge acc --n 10",
+    "measure params,macs,margin --batches 1 --batch-size 4",
+)
 # Figures take a second to draw, other things a tenth of that.
 RARELY = [n for n, words in enumerate(COMMANDS) if words[0] == "plot" and words[1] != "leaderboard"]
 OFTEN = [n for n in range(len(COMMANDS)) if n not in RARELY]
@@ -188,18 +200,15 @@ class Records:
         os.chdir(self.folder)
         file = Path("records.json")
         if not file.exists():
-            trained = [
-                line
-                for line in snapshots.TRAINED.splitlines()
-                if line.partition(":")[0].strip("<")[:6] == "stream"
-            ]
-            listed, learnt = (group.strip().splitlines()[0] for group in (snapshots.GIVEN, snapshots.TRAINED))
-            taken = snapshots.take(self.folder, [listed, snapshots.FORMULA, learnt, "\n".join(trained)])
-            written = [
-                line for step in reversed(taken.values()) for line in step["stdout"] if isinstance(line, dict)
-            ]
-            records = [line for line in written if "arch" in line and "error" not in line]
-            file.write_text(json.dumps(records[:40] + snapshots.given_records()), "utf-8")
+            from click.testing import CliRunner
+
+            text = golden.inputs(self.folder)["both"]
+            written = []
+            for words in POOL:
+                tool, *more = words.split()
+                text = CliRunner().invoke(tools.tool(tool).command, more, input=text).stdout
+                written += [json.loads(line) for line in text.splitlines()]
+            file.write_text(json.dumps(written[::-1] + golden.table()), "utf-8")
         return json.loads(file.read_text("utf-8"))
 
     def input(self, number: int, changed: Sequence[bytes]) -> bytes:

@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 
 class RbError(Exception):
@@ -120,47 +120,32 @@ _AROUND = "models/normalize.py", "models/programs.py", "evaluation/fast_model.py
 
 
 @contextlib.contextmanager
-def in_words_of_python(parts: Mapping[str, str] | None = None) -> Iterator[None]:
+def in_words_of_python() -> Iterator[None]:
     """Let errors speak of arguments and not of options: see `as_arguments`."""
     try:
         yield
     except RbError as wrong:
-        wrong.args = (as_arguments(str(wrong), parts),)
+        wrong.args = (as_arguments(str(wrong)),)
         raise
 
 
-def as_arguments(text: str, parts: Mapping[str, str] | None = None) -> str:
-    """A message of a command in words of Python: `--batch-size 64` becomes batch_size=64.
-
-    parts: arguments that are parts of an option, "val:patience" -> "patience".
-    """
-    known = parts or {}
-
-    def of_option(match: re.Match[str]) -> str:
-        name = known.get(f"{match[3]}:{match[1]}")
-        return match[0] if name is None else f"{name}{match[2] or ''}"
+def as_arguments(text: str) -> str:
+    """A message of a command in words of Python: `--batch-size 64` becomes batch_size=64."""
 
     def argument(match: re.Match[str]) -> str:
-        name, value, key, of_key = match.groups()
-        words = [name.replace("-", "_")]
-        if value is not None:
-            words[0] += f"={value}" if re.fullmatch(r"[\d.]+|[A-Z]+", value) else f"='{value}'"
-        if key is not None:
-            given = of_key.replace("/", ",")
-            key = known.get(f"{name}:{key}", key.replace("-", "_"))
-            words.append(f"{key}={given}" if re.fullmatch(r"[\d.]+|[A-Z]", given) else f"{key}='{given}'")
-        return ", ".join(words)
+        name, value = match[1].replace("-", "_"), match[2]
+        if value is None:
+            return name
+        return f"{name}={value}" if re.fullmatch(r"[\d.]+|[A-Z]+", value) else f"{name}='{value}'"
 
-    text = re.sub(r"\b(\w+)(=\S+)? of --([a-z]+(?:-[a-z]+)*(?: cutout)?)", of_option, text)
     return _OPTION.sub(argument, text)
 
 
-# An option; its value, where that is a number, a placeholder or a known word; and a part of it.
+# An option, and its value, where that is a number, a list of numbers, a placeholder or a known word.
 _OPTION = re.compile(
     r"--([a-z]+(?:-[a-z]+)*)"
-    r"(?: (\d+(?:\.\d+)?|[A-Z]+|best|last|random|adam|sgd|step|piecewise|cosine|onecycle|constant|awp|mixup"
-    r"|cutout|l2|wci|sharpness|robust|checkpoint|timm|chen-lee|train|eval|cpu)(?![\w-]))?"
-    r"(?::([a-z-]+)=([\w/]+))?"
+    r"(?: (\d+(?:[.,]\d+)*|[A-Z]+|best|last|random|adam|sgd|step|piecewise|cosine|onecycle|constant|awp|mixup"
+    r"|cutout|l2|wci|sharpness|robust|checkpoint|timm|chen-lee|example|train|eval|cpu)(?![\w-]))?"
 )
 
 

@@ -42,7 +42,6 @@ def param(
     bounds: str | None = None,
     typed: object = None,
     flags: tuple[str, ...] = (),
-    part_of: str | None = None,
 ) -> Any:
     """Return a dataclass field that is also a command-line option.
 
@@ -52,8 +51,7 @@ def param(
     at its default: results that were stored before the option was added remain valid. `elsewhere` is a common
     other name, for a hint. `bounds` are the bounds of a number in the help, such as "[1, inf)" or "(0, 1)".
     `typed` is the default on the command line, if it is not the field's own. `flags` replaces the option's
-    flags: without it they are --NAME, and --no-NAME too for a bool. `part_of` ("schedule:decay") makes it a
-    key of another option: see cli/option_parts.py.
+    flags: without it they are --NAME, and --no-NAME too for a bool.
     """
     metadata = {
         "help": help,
@@ -67,7 +65,6 @@ def param(
         "bounds": bounds,
         "typed": typed,
         "flags": flags,
-        "part_of": part_of,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -78,9 +75,9 @@ def public_name(field: dataclasses.Field[Any]) -> str:
 
 
 def option_name(field: dataclasses.Field[Any]) -> str:
-    """The option of a field in a message: --epochs, or for a part of another one "patience of --val"."""
-    whole, *keys = str(field.metadata.get("part_of") or public_name(field).replace("_", "-")).split(":")
-    return f"{keys[-1]} of --{whole}" if keys else f"--{whole}"
+    """The option of a field in a message, such as --epochs."""
+    flags: tuple[str, ...] = field.metadata.get("flags") or ()
+    return flags[0] if flags else f"--{public_name(field).replace('_', '-')}"
 
 
 def options(cls: type) -> list[dataclasses.Field[Any]]:

@@ -20,7 +20,7 @@ _SUCH_AS = {
     "--gamma": "0.08 or 8/255",
     "--rho": "0.05",
     "--seed": "0",
-    "milestones of --schedule": "75",
+    "--milestones": "75",
 }
 
 

@@ -48,9 +48,9 @@ def same(made: dict[str, Any], line: str, record: dict[str, Any]) -> None:
 
 def test_each_function_gives_the_record_of_its_tool() -> None:
     record, how = {"arch": ARCH}, {"n": 20, "store": "one"}
-    trained = rbtools.train(record, "pgd", **OPTIONS, track="robust:n=9", store="one")
+    trained = rbtools.train(record, "pgd", **OPTIONS, track="robust", track_n=9, store="one")
     line = "train --method pgd --epochs 1 --batch-size 256 --attack-steps 1 --eps 16"
-    same(trained, f"{line} --track robust:n=9", record)
+    same(trained, f"{line} --track robust --track-n 9", record)
     attacked = rbtools.attack(trained, "pgd", eps=[8, "32/255"], steps=2, **how)
     same(attacked, "attack pgd --eps 8,32/255 --steps 2 --n 20", trained)
     assert {"pgd2.8", "pgd2.32"} <= attacked["metrics"].keys()
@@ -81,7 +81,7 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
 
 
 def test_a_recipe_is_written_as_it_is_typed() -> None:
-    line = "train --epochs 0 --schedule step:milestones=3/5-6 --regularize none --normalize none"
+    line = "train --epochs 0 --schedule step --milestones 3,5-6 --regularize none --normalize none"
     how: dict[str, Any] = {
         "schedule": "step:milestones=3/5-6",
         "regularize": "none",
@@ -137,7 +137,7 @@ def test_a_record_of_a_file_is_loaded_without_its_data_set() -> None:
         ("measure", ["ntk"], {"batch_size": 0}, "measure ntk --batch-size 0"),
         ("pr", [], {"gamma": 8}, "pr --gamma 8"),
         ("pr", [], {"denominator": "al"}, "pr --denominator al"),
-        ("pr", [], {"sampling": "rare:runs=1"}, "pr --sampling rare:runs=1"),
+        ("pr", [], {"sampling": "rare", "runs": 1}, "pr --sampling rare --runs 1"),
         ("pr", [], {"threads": 10**9}, "pr --threads 1000000000"),
         ("train", ["pdg"], {}, "train --method pdg"),
         ("train", ["erm"], {"eps": 8}, "train --method erm --eps 8"),
@@ -280,9 +280,9 @@ def test_score_rank_and_corr_give_what_their_tools_write() -> None:
     assert scored == written("score", line, some)
     assert rbtools.score(some, weights={"acc": 1, "pgd20.8": "2:higher"}, within=["dataset"]) == scored
     assert rbtools.rank(scored, top=3) == written("rank", ["--top", "3"], scored)
-    line = ["--by", "mean(acc, pgd20.8):lower", "--aggregate", "by:train.method", "--where", "acc > 0.3"]
+    line = ["--by", "mean(acc, pgd20.8):lower", "--aggregate-by", "train.method", "--where", "acc > 0.3"]
     assert rbtools.rank(
-        some, "mean(acc, pgd20.8):lower", aggregate="by:train.method", where="acc > 0.3"
+        some, "mean(acc, pgd20.8):lower", aggregate_by="train.method", where="acc > 0.3"
     ) == written("rank", line, some)
     line = ["--kind", "kendall", "--rows", "acc", "--bootstrap", "20", "--seed", "3"]
     assert rbtools.corr(some, kind="kendall", rows="acc", bootstrap=20, seed=3) == written("corr", line, some)

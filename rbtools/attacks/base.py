@@ -45,7 +45,7 @@ def step_size_param(default: str) -> Any:
 
 def relative_step_param() -> Any:
     """The field of the length of a step as a share of eps."""
-    return param(None, "Length of a step as a share of eps.", check="non-negative", part_of="step-size")
+    return param(None, "Length of a step as a share of eps.", check="non-negative")
 
 
 def backend_param() -> Any:

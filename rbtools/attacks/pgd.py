@@ -53,7 +53,7 @@ class PGD(SequentialAttack):
         "constant",
         "How the step shrinks over the run: not at all, or to zero along a line or half a cosine.",
         choices=("constant", "linear", "cosine"),
-        part_of="step-size:decay",
+        flags=("--step-decay",),
     )
     start: str = param(
         "uniform", "Start at a random point of the ball, or at the image.", choices=("uniform", "zero")

@@ -46,7 +46,6 @@ def build_context(
     device: str,
     engine: str,
     prepare: str = "fold",
-    replace: bool = False,
     defend: str | None = None,
     backward: str | None = None,
     checkpointed: bool = False,
@@ -64,7 +63,7 @@ def build_context(
     screen = terminal(quiet, verbose, log)
     resources.check(threads, device)
     if fields.get("address") is not None and engine != "ray":
-        raise UsageError("HOST:PORT of --jobs is of a Ray cluster. Write --jobs ray:HOST:PORT.")
+        raise UsageError("--ray-address is of a Ray cluster. Add --engine ray.")
     processes = resources.jobs(jobs, threads, jobs_per_gpu, device, engine)
     finished = Store(None if store == "none" else store, force=force, dry=dry_run)
     if dry_run:
@@ -75,7 +74,7 @@ def build_context(
     if defend is not None:
         fields["defend"] = _stages(defend, backward, checkpointed, bool(fields.get("allow_code")))
     elif backward is not None or checkpointed:
-        raise UsageError("--defend names no stage. Write --defend LIST:backward=..., such as jpeg:75.")
+        raise UsageError("--backward and --checkpointed are of stages. Name some: --defend jpeg:75.")
     tasks = resources.slurm_tasks()
     run = Run.of(
         tool=screen.tool,
@@ -90,7 +89,7 @@ def build_context(
         engine=engine,
         prepare=prepare != "none",
         compile=prepare == "compile",
-        replace=replace or force,
+        replace=force,
         progress=screen.status,
         notify=screen.once,
         event=screen.tell,

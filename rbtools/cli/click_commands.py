@@ -18,9 +18,8 @@ from typing import Any
 import click
 
 from rbtools import __version__, registry
-from rbtools.cli import command_line, config, events, exit_status, option_groups, streams
+from rbtools.cli import command_line, config, events, exit_status, option_groups
 from rbtools.cli.method_options import for_people, legible, method_options
-from rbtools.cli.option_parts import OLD_WORDS
 from rbtools.cli.tools import CONTEXT, params_of
 from rbtools.errors import RbError, unknown
 
@@ -40,7 +39,7 @@ class _Main:
         arguments = list(sys.argv[1:] if args is None else args)
         name = prog_name or str(command.name)
         command_line.note(str(command.name), arguments if args is None else None)
-        command._main_shell_completion(extra, name, complete_var)
+        command._main_shell_completion(extra, name, complete_var or "_RB_COMPLETE")
         with exit_status.caught(command, name) as result:
             with command.make_context(name, arguments, **extra) as context:  # type: ignore[arg-type]
                 outcome = command.invoke(context)
@@ -57,6 +56,15 @@ class _Main:
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return legible(option_groups.with_help_all(super().get_params(ctx)))  # type: ignore[misc]
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first paragraphs and the examples; with --help-all the whole text."""
+        first, *more = inspect.cleandoc(typing.cast(click.Command, self).help or "").split("\n\n")
+        if not option_groups.every(ctx):
+            more = [one for place, one in enumerate(more) if not place or one.startswith("\b\nExample")]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("\n\n".join([first, *more]))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options in groups, those of the chosen classes first; the commands below this one."""
@@ -81,9 +89,7 @@ class _Main:
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, after notices about deprecated options in the command line."""
-        for notice in ctx.meta.pop(OLD_WORDS, ()):
-            streams.of_command().terminal(ctx.command_path.split()[0], False, False, None).warn(notice)
+        """Run the command, after a look at its numbers."""
         for param in self.get_params(ctx):  # JSON cannot hold NaN, infinity, integers beyond 64 bits
             value = ctx.params.get(param.name or "")
             if isinstance(value, int) and abs(value) > registry.MOST:
@@ -279,8 +285,8 @@ class OptionChooser(_Main, click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named: list[str] = []
         args = with_pairs(args)
-        settings = [] if config.covers(self, args) else config.keys(ctx, args)
-        said = [f"--{key.name}={config.text_of(key.value)}" for key in settings]
+        settings = {} if config.covers(self, args) else config.settings(ctx, args)
+        said = [f"--{name}={config.text_of(value)}" for name, value in settings.items()]
         for position, word in enumerate(before := [*said, *args]):
             if word == "--":
                 break
@@ -333,11 +339,14 @@ class OptionChooser(_Main, click.Command):
         return [flag for option in options for flag in [*option.opts, *option.secondary_opts]]
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own help, then that of each chosen class."""
-        super().format_help_text(ctx, formatter)
-        for name, cls in ctx.meta.get("rbtools.named", {}).items():
+        """The command's own help, and that of each chosen class; of these --help has the first paragraphs."""
+        named = ctx.meta.get("rbtools.named", {})
+        if not named or option_groups.every(ctx):
+            super().format_help_text(ctx, formatter)
+        for name, cls in named.items():
             with formatter.section(f"{self.option} {name}"):
-                formatter.write_text(for_people(cls))
+                paragraphs = for_people(cls).split("\n\n")
+                formatter.write_text("\n\n".join(paragraphs[: None if option_groups.every(ctx) else 2]))
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         classes = ctx.meta.get("rbtools.classes") or [self.registry.load(self.choose(()))]

@@ -20,7 +20,7 @@ RARE = ("noise", "norm", "clip", "truncate", "particles", "moves", "runs", "floo
 KERNELS = ("clean", "robust", "twice", "joint")  # ntk's numbers; computing one also computes those before it
 _MEASURED = ("on", "split", "batches", "batch_size", "batchnorm", "seed")
 _PIXELS = ("cw-l2", "ddn")  # attacks whose distances are on [0, 1] whatever their entry says
-_NO_HASH = "Chosen images were evaluated (--n LIST), of which the record has only a hash."
+_NO_HASH = "Chosen images were evaluated (--indices), of which the record has only a hash."
 
 
 class Unsayable(Exception):
@@ -36,6 +36,11 @@ class EntryCommand(NamedTuple):
     words: tuple[str, ...]
     options: Mapping[str, Any] = {}
     lists: Mapping[str, Sequence[Any]] = {}
+
+    def on_images(self, numbers: Sequence[int]) -> EntryCommand:
+        """The same on these images alone."""
+        options = {name: value for name, value in self.options.items() if name != "n"}
+        return self._replace(options={**options, "indices": numbers})
 
     def adding(self, **options: object) -> EntryCommand:
         return self._replace(options={**self.options, **plain(options)})
@@ -86,7 +91,7 @@ def defended(entry: Entry) -> dict[str, str]:
         return {}
     hows = set(backward) if isinstance(backward, list) else set()
     how = next(iter(hows)) if len(hows) == 1 and hows <= {"none", "identity", "own"} else None
-    return {"defend": stages if how is None else f"{stages}:backward={how}"}
+    return {"defend": stages} if how is None else {"defend": stages, "backward": how}
 
 
 # --- settings as options ---------------------------------------------------------------------------------
@@ -206,11 +211,11 @@ def _is_partial(entry: Entry) -> bool:
 
 
 def batch_of(entry: Entry) -> dict[str, Any]:
-    """The option --batch of the entry of a model that adapts."""
+    """The options of the entry of a model that adapts."""
     adapts = entry.get("adapts")
     if not isinstance(adapts, Mapping):
         return {}
-    return {"batch": f"{adapts.get('batch')}:adapts={adapts.get('to')}"}
+    return {"batch": adapts.get("batch"), "adapts": adapts.get("to")}
 
 
 def _counts(entry: Entry, entries: Mapping[str, Entry]) -> list[Any] | None:
@@ -276,8 +281,8 @@ def _attack(attack: str, entry: Entry, eps: float, norm: str) -> EntryCommand:
     if isinstance(about, dict):  # a value estimated from a sample
         sampled, goal = about.get("sampled"), about.get("goal")
         size = "all" if sampled == about.get("survivors") else sampled
-        steps = f":steps={about['screen_steps']}" if "screen_steps" in about else ""
-        options["two_phase"] = f"{size if goal is None else goal}{steps}"
+        options |= {"two_phase": size} if goal is None else {"precision_goal": goal}
+        options |= {"screen_steps": about["screen_steps"]} if "screen_steps" in about else {}
     if is_transfer(entry):
         options = {"attack": attack, "from_": ",".join(listed(entry["source"])), **options}
         return EntryCommand(("attack", "transfer"), options, {"eps": distances})
@@ -385,7 +390,7 @@ def _measurements(entries: Sequence[Entry]) -> list[EntryCommand]:
 def _measured_on(entry: Entry) -> dict[str, Any]:
     options = _present(entry, *_MEASURED)
     if "init_seed" in entry:
-        options["on"] = f"{entry.get('on', 'auto')}:seed={entry['init_seed']}"
+        options["init_seed"] = entry["init_seed"]
     n, batches, size = entry.get("n"), entry.get("batches"), entry.get("batch_size")
     if isinstance(batches, int) and isinstance(size, int) and n != batches * size:
         options |= _present(entry, "n")  # the last batch is smaller

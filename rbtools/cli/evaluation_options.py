@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import click
 
-from rbtools.cli.option_parts import Compound, Part, old_flag
-
-
-def _images(text: str) -> dict[str, Any]:
-    """A number of images, or a list or file of their numbers, of which first=N takes the first N."""
-    if chosen := re.fullmatch(r"(.+):first=(\d+)", text):
-        return {"indices": chosen[1], "n": chosen[2]}
-    return {"n": text} if re.fullmatch(r"[-+]?[\d.]+", text) else {"indices": text}
-
-
 n_option = click.option(
-    "--n",
-    cls=Compound,
-    split=_images,
-    type=click.IntRange(1),
-    default=None,
-    metavar="N|LIST|FILE[:KEY]",
-    help="Use N images, balanced over classes; or those with the numbers of a list in the split (0-999 are"
-    " its first 1,000), or of a FILE (KEY: one of its lists); LIST:first=N takes N of them.",
+    "--n", type=click.IntRange(1), default=None, metavar="N", help="Use N images, balanced over classes."
 )
-indices_part = click.option("--indices", cls=Part, part_of="n", metavar="LIST|FILE", now="--n LIST")
+indices_option = click.option(
+    "--indices",
+    default=None,
+    metavar="LIST|FILE",
+    help="Use the images with these numbers in the split (0-999 are its first 1,000), or with those in a FILE"
+    " (FILE:NAME is one of its lists); --n takes N of them.",
+)
 batch_option = click.option(
     "--batch",
-    cls=Compound,
     type=click.IntRange(1),
     default=None,
     metavar="N",
     help="Images at a time; changes memory, not results.",
 )
-adapts_part = click.option(
+adapts_option = click.option(
     "--adapts",
-    cls=Part,
-    part_of="batch:adapts",
     type=click.Choice(("batch", "stream")),
     default=None,
-    help="of a model that adapts to its test images: every batch of N starts from the checkpoint, or its"
-    " state goes on from batch to batch; results depend on N then",
+    help="Of a model that adapts to its test images: every batch of --batch images starts from the"
+    " checkpoint, or its state goes on from batch to batch; results depend on --batch then.",
 )
 prepare_option = click.option(
     "--prepare",
@@ -61,14 +44,10 @@ of_searches = (
         " it.",
     ),
     prepare_option,
-    old_flag("--no-prepare", "prepare", "none"),
-    old_flag("--compile", "prepare", "compile"),
 )
 of_stages = (
     click.option(
         "--defend",
-        cls=Compound,
-        free=True,
         metavar="LIST",
         default=None,
         help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4, resize-pad,"
@@ -76,19 +55,15 @@ of_stages = (
     ),
     click.option(
         "--backward",
-        cls=Part,
-        part_of="defend:backward",
         type=click.Choice(("none", "identity", "own")),
         default=None,
-        help="how gradients pass all stages: none (zero), identity (BPDA), or own.  [default: of each stage"
-        " what gives the strongest attack]",
+        help="How gradients pass all stages of --defend: none (zero), identity (BPDA), or own.  [default: of"
+        " each stage what gives the strongest attack]",
     ),
     click.option(
         "--checkpointed",
-        cls=Part,
-        part_of="defend:checkpointed",
         is_flag=True,
-        help="compute the iterations of a stage again for its gradient, which takes less memory",
+        help="Compute the iterations of a stage again for its gradient, which takes less memory.",
     ),
 )
 per_image_option = click.option(
@@ -97,7 +72,6 @@ per_image_option = click.option(
 of_draws = (
     click.option(
         "--draws",
-        cls=Compound,
         type=click.IntRange(1),
         default=20,
         metavar="N",
@@ -105,11 +79,9 @@ of_draws = (
     ),
     click.option(
         "--eot-max",
-        cls=Part,
-        part_of="draws:eot-max",
         type=click.IntRange(2),
         default=32,
         metavar="M",
-        help="The most draws of a gradient that the pilot chooses",
+        help="The most draws of a gradient that the pilot chooses.",
     ),
 )

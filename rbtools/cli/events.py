@@ -1,4 +1,4 @@
-"""Events for programs: `--log FILE` has one JSON object a line, `--log tensorboard:DIR` curves of trainings.
+"""Events for programs: `--log FILE` has one JSON object a line, `--tensorboard DIR` curves of trainings.
 
 Every event has `time` (UTC), `tool`, `pid` and `event`: start, record, epoch, warning, error or end. The
 stages of a pipe may write one file: each line is appended at once.
@@ -83,7 +83,7 @@ class Board:
             from tensorboard.summary import Writer
         except ImportError:
             raise UsageError(
-                "--log tensorboard:DIR needs the package tensorboard, which is not installed:"
+                "--tensorboard DIR needs the package tensorboard, which is not installed:"
                 " pip install 'rbtools[tensorboard]'."
             ) from None
         try:

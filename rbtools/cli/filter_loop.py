@@ -2,7 +2,7 @@
 
 With `--jobs 1` a job runs where its record is read. Otherwise a thread reads ahead within a bounded
 window, the executor of `--jobs` runs the jobs, and this process writes the results in input order (or as
-they finish, with `--jobs N:unordered`).
+they finish, with `--jobs N --unordered`).
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def arguments(
 
 def _of_weights(value: object) -> bool:
     """Whether --checkpoint names a folder of weights, or a member of the file that the record names."""
-    return value is None or os.path.isdir(str(value).partition("#")[0] or ".")
+    return value is None or os.path.isdir(str(value))
 
 
 def _tokens(name: str, option: click.Option | None, value: object, streams: MemoryStreams) -> list[str]:
@@ -138,7 +138,7 @@ def _tokens(name: str, option: click.Option | None, value: object, streams: Memo
     ):
         streams.files[name] = value
         value = name
-    if name == "n" and isinstance(value, Iterable) and not isinstance(value, str):
+    if name == "indices" and isinstance(value, Iterable) and not isinstance(value, str):
         value = ",".join(f"{number}-{number}" for number in value)
     if option.multiple and isinstance(value, Iterable) and not isinstance(value, str):
         return [f"{flag}={as_typed(item)}" for item in value]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from rbtools import registry
-from rbtools.cli.option_parts import Compound, Switch, option_class
 
 
 def for_people(cls: type) -> str:
@@ -50,13 +50,11 @@ def method_options(classes: Sequence[type]) -> list[click.Option]:
     options: dict[str, click.Option] = {}
     for cls in classes:
         hints = _hints(cls)
-        fields = registry.options(cls)
-        for field in fields:
+        for field in registry.options(cls):
             if field.name not in options:
-                settings = _settings(field, hints[field.name], fields)
-                option = settings.pop("cls", click.Option)
-                options[field.name] = option(
-                    _names(field, hints[field.name]), default=None, help=_help(field), **settings
+                hint = hints[field.name]
+                options[field.name] = click.Option(
+                    _names(field, hint), default=None, help=_help(field), **_type(field, hint)
                 )
     return list(options.values())
 
@@ -68,12 +66,10 @@ def spec_options(
     cls: type,
     defaults: Mapping[str, object],
     shared: Mapping[str, Decorator],
-    splits: Mapping[str, Callable[[str], dict[str, Any]]] | None = None,
 ) -> list[Decorator]:
     """Decorators for the fields of a dataclass that is a command's own options, with their defaults.
 
-    `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`; `splits`
-    says how options whose value has parts are divided.
+    `defaults` replaces defaults of fields; `shared` has the options of fields that are no `param`.
     """
     hints = _hints(cls)
     decorators = []
@@ -83,9 +79,7 @@ def spec_options(
         elif "help" in field.metadata:
             typed = field.metadata["typed"]
             default = defaults.get(field.name, field.default if typed is None else typed)
-            settings = _settings(field, hints[field.name], registry.options(cls))
-            if field.name in (splits or {}):
-                settings |= {"cls": Compound, "split": (splits or {})[field.name]}
+            settings = _type(field, hints[field.name])
             if typing.get_origin(hints[field.name]) is tuple and typed is None:
                 settings |= {"multiple": True}
             decorators.append(
@@ -111,27 +105,8 @@ def _names(field: dataclasses.Field[Any], hint: object) -> list[str]:
     return [field.name, *(field.metadata["flags"] or switch)]
 
 
-def _settings(
-    field: dataclasses.Field[Any], hint: object, fields: Sequence[dataclasses.Field[Any]]
-) -> dict[str, Any]:
-    """The class of an option, the type of its value, and its placeholder in the help."""
-    name = registry.public_name(field).replace("_", "-")
-    wholes = {str(other.metadata["part_of"]).partition(":")[0] for other in fields}
-    settings = option_class(field.metadata["part_of"], name in wholes) | _type(field, hint)
-    settings |= {"split": _step} if name == "step-size" and name in wholes else {}
-    settings |= {"now": "--step-size 'X*eps'"} if field.metadata["part_of"] == "step-size" else {}
-    if _kind(hint) is bool and not field.metadata["flags"] and not field.metadata["part_of"]:
-        settings |= {"cls": Switch, "on": bool(field.default)}
-    return settings
-
-
-def _step(text: str) -> dict[str, Any]:
-    """A distance, or `0.25*eps`: a share of eps."""
-    share = text.replace(" ", "").removesuffix("*eps")
-    return {"relative_step": share} if share != text.replace(" ", "") else {"step_size": text}
-
-
 def _type(field: dataclasses.Field[Any], hint: object) -> dict[str, Any]:
+    """The type of an option's value, and its placeholder in the help."""
     kind, metadata = _kind(hint), field.metadata
     if kind is bool:
         return {"is_flag": True}
@@ -167,9 +142,16 @@ def _help(field: dataclasses.Field[Any]) -> str:
     return f"{text}  [default: {default}]"
 
 
+def _names_of_files(ctx: click.Context, param: click.Parameter, text: str) -> list[CompletionItem]:
+    """What tells a shell to complete names of files."""
+    return [CompletionItem(text, type="file")]
+
+
 def legible(params: list[click.Parameter]) -> list[click.Parameter]:
     """The parameters as help should show them: numbers as N and X, and no default that is empty."""
     for param in params:
+        if any(word in (param.metavar or "") for word in ("FILE", "DIR")):
+            param._custom_shell_complete = _names_of_files
         if isinstance(param, click.Option) and not param.is_flag:
             if param.metavar is None and isinstance(param.type, click.types.IntParamType):
                 param.metavar = "N"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,13 +22,86 @@ class OptionGroup(NamedTuple):
 
 
 GROUPS = (
-    OptionGroup("Model", ("checkpoint", "arch", "normalize", "defend"), ("allow-code",)),
-    OptionGroup("Data", ("dataset", "split", "n"), ("data-dir", "download")),
-    OptionGroup("Running", ("device", "jobs", "seed"), ("batch", "precision", "prepare", "threads", "shard")),
     OptionGroup(
-        "Records and store", ("store", "dry-run"), ("as", "in-place", "errors", "allow-empty", "force")
+        "Optimisation",
+        ("epochs", "batch-size", "lr", "optimizer", "schedule", "weight-decay"),
+        ("lr-rule", "micro-batch", "momentum", "nesterov", "milestones", "decay", "ema", "deterministic"),
     ),
-    OptionGroup("Messages and help", ("quiet", "verbose", "help", "help-all"), ("log", "config", "version")),
+    OptionGroup(
+        "Regularisation",
+        ("augment", "regularize"),
+        (
+            "label-smoothing",
+            "cutout-length",
+            "mixup-alpha",
+            "awp-gamma",
+            "awp-warmup",
+            "l2",
+            "wci-weight",
+            "filter",
+            "filter-rule",
+            "warm-steps",
+            "clean-pass",
+        ),
+    ),
+    OptionGroup(
+        "Validation, and what is kept",
+        ("val", "select", "track", "init"),
+        (
+            "patience",
+            "output",
+            "keep",
+            "every",
+            "track-n",
+            "stop-on",
+            "stop-patience",
+            "init-file",
+            "resample",
+            "tensorboard",
+        ),
+    ),
+    OptionGroup(
+        "Model",
+        ("checkpoint", "arch", "normalize"),
+        ("member", "prompts", "allow-code", "defend", "backward", "checkpointed", "draws", "eot-max"),
+    ),
+    OptionGroup(
+        "Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map", "classes")
+    ),
+    OptionGroup(
+        "Running",
+        ("device", "jobs", "seed"),
+        (
+            "batch",
+            "adapts",
+            "precision",
+            "prepare",
+            "threads",
+            "shard",
+            "jobs-per-gpu",
+            "engine",
+            "ray-address",
+            "unordered",
+        ),
+    ),
+    OptionGroup(
+        "Records and store",
+        ("store", "dry-run"),
+        ("as", "per-image", "in-place", "errors", "allow-empty", "force"),
+    ),
+    OptionGroup(
+        "Messages and help",
+        ("quiet", "help", "help-all"),
+        ("verbose", "log", "config", "version"),
+    ),
+)
+# Further options that --help only names, in the sections where they stand.
+RARE = frozenset(
+    "ladder detail save-adv-format precision-goal screen-steps relative-step step-decay eot grid target"
+    " require-decided particles moves runs floor confidence passes denominator only clip truncate"
+    " attack-norm step-size init-seed batchnorm iterations tolerance activation rho lipschitz"
+    " lipschitz-theta smooth smooth-theta gamma softmax updates weight c failure examples largest form"
+    " source save-adv reference queries".split()
 )
 _GROUP_OF = {name: group for group in GROUPS for name in (*group.shown, *group.more)}
 
@@ -53,19 +127,22 @@ _help_all = click.Option(
     is_eager=True,
     expose_value=False,
     callback=_explain,
-    help="Explain the options too that --help only names, and exit.",
+    help="Explain all options, and exit.",
 )
 
 
 def with_help_all(params: Sequence[click.Parameter]) -> list[click.Parameter]:
-    """The parameters, with --help-all where --help leaves an option unexplained."""
-    if any(long_name(param) in group.more for param in _options(params) for group in GROUPS):
-        return [*params, _help_all]
-    return list(params)
+    """The parameters, with --help-all."""
+    return [*params, _help_all]
+
+
+def every(ctx: click.Context) -> bool:
+    """Whether all is explained (--help-all)."""
+    return bool(ctx.meta.get(_ALL, False))
 
 
 def _options(params: Sequence[click.Parameter]) -> list[click.Option]:
-    return [param for param in params if isinstance(param, click.Option) and not param.hidden]
+    return [param for param in params if isinstance(param, click.Option)]
 
 
 def long_name(param: click.Option) -> str:
@@ -83,24 +160,28 @@ def sections(
 ) -> Iterator[HelpSection]:
     """The sections of a command's help: the options of its chosen classes under `title` (`chosen` has their
     names), its own options, then the groups."""
-    every = ctx.meta.get(_ALL, False)
     options = _options(params)
     ungrouped = [param for param in options if param.name not in chosen and not shared(param)]
-    yield HelpSection(title, _records(ctx, [one for one in options if one.name in chosen]), [])
-    yield HelpSection("Options", _records(ctx, ungrouped), [])
+    yield _section(ctx, title, [one for one in options if one.name in chosen], RARE)
+    yield _section(ctx, "Options", ungrouped, RARE)
     for group in GROUPS:
-        members = [
-            one for one in options if one.name not in chosen and _GROUP_OF.get(long_name(one)) == group
-        ]
-        if every:
-            yield HelpSection(group.title, _records(ctx, members), [])
-            continue
-        explained = sorted(
-            (one for one in members if long_name(one) in group.shown),
-            key=lambda one: group.shown.index(long_name(one)),
-        )
-        named = [f"--{long_name(one)}" for one in members if one not in explained]
-        yield HelpSection(group.title, [*map(_brief, _records(ctx, explained))], named)
+        names = (*group.shown, *group.more)
+        members = [one for one in options if one.name not in chosen and long_name(one) in names]
+        members.sort(key=lambda one: names.index(long_name(one)))
+        # beside a named method the rest is only named
+        rare = names if ctx.meta.get("rbtools.named") and group is not GROUPS[-1] else group.more
+        yield _section(ctx, group.title, members, rare)
+
+
+def _section(
+    ctx: click.Context, title: str, options: Sequence[click.Option], rare: Collection[str]
+) -> HelpSection:
+    """A section in which the rare options are only named, unless all is explained."""
+    if every(ctx):
+        return HelpSection(title, _records(ctx, options), [])
+    named = [f"--{long_name(one)}" for one in options if long_name(one) in rare]
+    explained = [one for one in options if long_name(one) not in rare]
+    return HelpSection(title, [*map(_brief, _records(ctx, explained))], named)
 
 
 def _records(ctx: click.Context, options: Sequence[click.Option]) -> list[tuple[str, str]]:
@@ -117,9 +198,9 @@ def _brief(record: tuple[str, str]) -> tuple[str, str]:
 
 def write(formatter: click.HelpFormatter, parts: Iterator[HelpSection]) -> None:
     """Write the sections that are not empty, with all texts in one column."""
-    every = list(parts)
-    width = min(max((len(term) for part in every for term, _ in part.records), default=0), _TERMS)
-    for part in every:
+    sections = list(parts)
+    width = min(max((len(term) for part in sections for term, _ in part.records), default=0), _TERMS)
+    for part in sections:
         if not part.records and not part.named:
             continue
         with formatter.section(part.title):
@@ -127,4 +208,7 @@ def write(formatter: click.HelpFormatter, parts: Iterator[HelpSection]) -> None:
                 (term, text), *others = part.records
                 formatter.write_dl([(term.ljust(width), text), *others], col_max=_TERMS)
             if part.named:
-                formatter.write_text(f"And {', '.join(part.named)}.")
+                text = f"And {', '.join(part.named)}."
+                room = formatter.width - formatter.current_indent
+                for line in textwrap.wrap(text, room, break_on_hyphens=False):
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")

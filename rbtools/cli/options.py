@@ -11,7 +11,6 @@ import click
 
 from rbtools.cli import build_context, config, evaluation_options, streams
 from rbtools.cli.method_options import Decorator, spec_options
-from rbtools.cli.option_parts import Compound, Part, old_flag
 from rbtools.cli.source import RecordSource
 from rbtools.errors import UsageError
 from rbtools.execution import ENGINES, LOCAL
@@ -52,18 +51,16 @@ def spec(
     cls: type,
     make: Callable[..., Any] | None = None,
     defaults: Mapping[str, object] | None = None,
-    splits: Mapping[str, Callable[[str], dict[str, Any]]] | None = None,
     **shared: Decorator,
 ) -> Callable[[F], F]:
     """A bundle of the fields of a dataclass; `make` takes their values in its place.
 
-    `defaults`, `shared` and `splits`: see `spec_options`.
+    `defaults` and `shared`: see `spec_options`.
     """
-    return bundle(name, make or cls, *spec_options(cls, defaults or {}, shared, splits))
+    return bundle(name, make or cls, *spec_options(cls, defaults or {}, shared))
 
 
 _files = click.argument("files", nargs=-1, metavar="[FILE]...")
-_RETRYING = (old_flag("--strict", "errors", "stop"), old_flag("--retry-errors", "errors", "retry"))
 _stop_option = click.option(
     "--errors",
     default="pass",
@@ -83,7 +80,6 @@ allow_empty_option = click.option(
 _stream_options = (
     _files,
     _errors_option,
-    *_RETRYING,
     allow_empty_option,
     click.option(
         "--shard",
@@ -97,57 +93,27 @@ _stream_options = (
 )
 
 
-def gone(name: str, instead: str, *, is_flag: bool = False) -> Callable[[F], F]:
-    """A removed option, hidden: using it is an error that names its replacement."""
-
-    def refuse(context: click.Context, param: click.Parameter, value: object) -> None:
-        if value not in (None, False):
-            raise UsageError(f"{name} is gone. {instead}")
-
-    return click.option(name, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse)
-
-
-def _refuse(option: str) -> None:
-    """Refuse an option of the tools that write each record on, by its name."""
-    raise UsageError(
-        f"{option} is for tools that write every record on;"
-        f" {click.get_current_context().command_path.split()[0]} reads all records and writes something else."
-        " Leave it out."
-    )
-
-
-def _refused(context: click.Context, param: click.Parameter, value: object) -> None:
-    if value:
-        _refuse(param.opts[0])
-
-
 def _sink_source(errors: str, **options: object) -> RecordSource:
     if "retry" in errors.split(","):
-        _refuse("--errors retry")
+        raise UsageError(
+            "--errors retry is for tools that write every record on;"
+            f" {click.get_current_context().command_path.split()[0]} reads all records and writes something"
+            " else. Leave it out."
+        )
     return record_source(errors, **options)
 
 
-# Hidden: using one is an error that says why the tool does not have it.
-_refused_options = tuple(
-    click.option(name, is_flag=flag, hidden=True, expose_value=False, callback=_refused)
-    for name, flag in (("--shard", False), ("--in-place", True))
-)
-
-prompts_part = click.option(
+prompts_option = click.option(
     "--prompts",
-    cls=Part,
-    part_of="arch:prompts",
     metavar="FILE",
-    help="for open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates such as"
-    " 'a photo of a {}.', or JSON.",
+    help="For --arch open_clip:NAME, the classes of the zero-shot classifier: a line for each, and"
+    " templates such as 'a photo of a {}.', or JSON.",
 )
 arch_option = click.option(
     "--arch",
-    cls=Compound,
-    free=True,
     metavar="NAME",
     help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-    " repo:OWNER/NAME, robustbench:NAME, open_clip:NAME:prompts=FILE, or python:MODULE:FUNCTION;"
+    " repo:OWNER/NAME, robustbench:NAME, open_clip:NAME, or python:MODULE:FUNCTION;"
     " preactresnet18:shortcut=input for a variant.  [default: recognised in the file]",
 )
 normalize_option = click.option(
@@ -159,7 +125,7 @@ normalize_option = click.option(
 )
 
 stream_options = bundle("source", record_source, *_stream_options)
-_sink_options = (_files, _stop_option, *_RETRYING, allow_empty_option, *_refused_options)
+_sink_options = (_files, _stop_option, allow_empty_option)
 sink_options = bundle("source", _sink_source, *_sink_options)
 merge_option = click.option(
     "--merge/--no-merge",
@@ -169,40 +135,55 @@ merge_option = click.option(
 merging_sink_options = bundle("source", _sink_source, *_sink_options, merge_option)
 
 
-def _weights(text: str) -> dict[str, Any]:
-    """FILE#MEMBER, or a folder of weights."""
-    path, _, member = (
-        (text, "", "") if os.path.exists(text) else text.rpartition("#") if "#" in text else (text, "", "")
-    )
-    if os.path.isdir(path):
-        from rbtools.inputs import published_weights  # --help does not need it
+def _file_of_weights(context: click.Context, param: click.Parameter, path: str | None) -> str | None:
+    """The file; that of a folder as downloads from the Hub have it. Raises UsageError for other folders."""
+    if path is None or not os.path.isdir(path):
+        return path
+    from rbtools.inputs import published_weights  # --help does not need it
 
-        path = published_weights.in_folder(path)
-    values = {"weights" if os.path.isdir(path) else "checkpoint": path} if path else {}
-    return values | ({"member": member} if member else {})
+    file = published_weights.in_folder(path)
+    if file == path:
+        names = " or ".join(published_weights.HUB_FILES)
+        raise UsageError(
+            f"--checkpoint {path} is a folder without {names}. Name a file, or write --weights DIR for"
+            " published weights of the records' architectures."
+        )
+    return file
 
 
 checkpoint_option = click.option(
     "--checkpoint",
-    cls=Compound,
-    split=_weights,
-    metavar="FILE[#MEMBER]|DIR",
-    help="Evaluate this checkpoint; no records are read. #MEMBER: which weights, where a file has several:"
-    " best, ema, cifar10/777 ... Published weights have names: hf:ORG/NAME[@REVISION], timm:NAME,"
-    " torchvision:NAME[:WEIGHTS]; --download fetches them. DIR: for records without a checkpoint, published"
-    " weights of nasbench201 by index: 000123-FULL.pth, or NATS-Bench's 000123.pickle.pbz2.",
+    callback=_file_of_weights,
+    metavar="FILE",
+    help="Evaluate this checkpoint; no records are read. Published weights have names: "
+    " hf:ORG/NAME[@REVISION], timm:NAME, torchvision:NAME[:WEIGHTS]; --download fetches them.",
 )
-weights_parts = (
-    click.option("--weights", cls=Part, part_of="checkpoint", metavar="DIR", now="--checkpoint DIR"),
-    click.option("--member", cls=Part, part_of="checkpoint", metavar="NAME", now="--checkpoint FILE#MEMBER"),
+member_option = click.option(
+    "--member",
+    metavar="NAME",
+    help="Which weights, where a file has several: best, ema, cifar10/777 ...",
+)
+weights_options = (
+    click.option(
+        "--weights",
+        metavar="DIR",
+        help="For records without a checkpoint, published weights of nasbench201 by index: 000123-FULL.pth,"
+        " or NATS-Bench's 000123.pickle.pbz2.",
+    ),
+    member_option,
 )
 source_options = bundle(
-    "source", record_source, *_stream_options, checkpoint_option, arch_option, prompts_part, normalize_option
+    "source",
+    record_source,
+    *_stream_options,
+    checkpoint_option,
+    arch_option,
+    prompts_option,
+    normalize_option,
 )
 
 eps_option = click.option(
     "--eps",
-    cls=Compound,
     default="8",
     metavar="LIST",
     help="Distances to attack at: in 1/255 for L-infinity (8, 8/255, 1-4, 1,2,8), on [0, 1] for L2.",
@@ -236,24 +217,10 @@ _message_options = (*_word_options[:2], _log_option, *_word_options[2:])
 screen_options = bundle("screen", build_context.terminal, *_message_options)
 
 
-def _logs(text: str) -> dict[str, Any]:
-    """FILE, tensorboard:DIR, or both with a comma."""
-    files = [piece for piece in text.split(",") if not piece.startswith("tensorboard:")]
-    boards = [piece.partition(":")[2] for piece in text.split(",") if piece.startswith("tensorboard:")]
-    return {name: ",".join(some) for name, some in (("log", files), ("tensorboard", boards)) if some}
-
-
-# The log of a training, and --tensorboard, which arrives at the command by itself.
-_training_log_option = click.option(
-    "--log",
-    cls=Compound,
-    split=_logs,
-    metavar="FILE|tensorboard:DIR",
-    help="Append events to FILE, one JSON object per line; or write the curves of all epochs to DIR (pip"
-    " install 'rbtools[tensorboard]').",
-)
-tensorboard_part = click.option(
-    "--tensorboard", cls=Part, part_of="log", metavar="DIR", now="--log tensorboard:DIR"
+tensorboard_option = click.option(
+    "--tensorboard",
+    metavar="DIR",
+    help="Write the curves of all epochs to DIR (pip install 'rbtools[tensorboard]').",
 )
 
 
@@ -275,7 +242,6 @@ _store_options = (
         show_envvar=True,
         help="Folder of stored results and checkpoints; none: neither write nor read one.",
     ),
-    old_flag("--no-store", "store", "none"),
     click.option(
         "--force",
         is_flag=True,
@@ -287,7 +253,6 @@ _store_options = (
         is_flag=True,
         help="Compute nothing; report what would be, how much the store has, and about how long it takes.",
     ),
-    gone("--device-rate", "--dry-run says how long work takes on this machine, by results of the store."),
 )
 
 allow_code_option = click.option(
@@ -298,8 +263,6 @@ allow_code_option = click.option(
 _data_options = (
     click.option(
         "--dataset",
-        cls=Compound,
-        free=True,
         metavar="NAME",
         default=None,
         help="digits, cifar10, cifar10:classes=cat/dog, cifar10-c:fog.3 ..., imagefolder:PATH, npz:PATH,"
@@ -316,8 +279,6 @@ _data_options = (
     click.option("--download", is_flag=True, help="Download a missing published data set into --data-dir."),
     click.option(
         "--class-map",
-        cls=Part,
-        part_of="dataset:class-map",
         metavar="FILE",
         help="JSON file from class to class number, if the checkpoint's order is not the data set's.",
     ),
@@ -331,58 +292,38 @@ _data_options = (
 )
 
 
-def _workers(text: str) -> dict[str, Any]:
-    """N, auto, or ray[:HOST:PORT]."""
-    engine, colon, address = text.partition(":")
-    if engine == LOCAL or engine not in ENGINES:
-        return {"jobs": text}
-    return {"engine": engine, "address": address} if colon else {"engine": engine}
-
-
 _machine_options = (
     click.option("--device", default="auto", metavar="NAME", help="cpu, cuda, cuda:1, or auto."),
     click.option(
         "--jobs",
-        cls=Compound,
-        split=_workers,
         default=None,
-        metavar="N|auto|ray[:HOST:PORT]",
-        help="Worker processes, spread over all GPUs; auto: one for each core, or for each GPU; ray: on a Ray"
-        " cluster (pip install 'rbtools[ray]'), without an address that of RAY_ADDRESS, else one that runs on"
-        " this machine, else a new one.  [default: 1; on Ray, as many as fit the cluster]",
+        metavar="N|auto",
+        help="Worker processes, spread over all GPUs; auto: one for each core, or for each GPU.  [default: 1;"
+        " on Ray, as many as fit the cluster]",
     ),
     click.option(
         "--jobs-per-gpu",
-        cls=Part,
-        part_of="jobs:per-gpu",
         default=None,
         type=click.IntRange(1),
         metavar="N",
-        help="Workers on each GPU with auto and ray.  [default: 1]",
+        help="Workers on each GPU with --jobs auto and on Ray.  [default: 1]",
     ),
     click.option(
         "--engine",
-        cls=Part,
-        part_of="jobs:engine",
         default=LOCAL,
         type=click.Choice(tuple(ENGINES)),
-        help="Where N workers run.",
-        now="--jobs ray[:HOST:PORT]",
+        help="Where the workers run: on this machine, or on a Ray cluster (pip install 'rbtools[ray]').",
     ),
     click.option(
         "--ray-address",
         "address",
-        cls=Part,
-        part_of="jobs:address",
         metavar="HOST:PORT",
         default=None,
-        help="Of the Ray cluster, with engine=ray.",
-        now="--jobs ray:HOST:PORT",
+        help="Of the Ray cluster.  [default: RAY_ADDRESS, else one that runs on this machine, else a new"
+        " one]",
     ),
     click.option(
         "--unordered",
-        cls=Part,
-        part_of="jobs:unordered",
         is_flag=True,
         help="Write records as they finish, not in input order.",
     ),
@@ -412,7 +353,6 @@ _training_options = (
         type=click.Choice(("none", "fold")),
         help="fold: attack a copy with BatchNorm folded, channels last and in --precision.",
     ),
-    old_flag("--no-prepare", "prepare", "none"),
 )
 _seed_option = click.option("--seed", default=0, type=click.IntRange(0), help="Seed of all random numbers.")
 
@@ -423,19 +363,18 @@ def _work(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 seeking_options = _work(_seed_option, _training_options[0], *_store_options, *_message_options)
-train_options = _work(*_training_options, *_store_options, *_word_options, _training_log_option)
+train_options = _work(*_training_options, *_store_options, *_message_options)
 _split_option = click.option("--split", default="test", help="Which split to evaluate on.")
 
 
 _as_option = click.option("--as", "name_as", metavar="NAME", default=None, help="Call the result NAME.")
 _evaluation_options = (
     _seed_option,
-    *weights_parts,
+    *weights_options,
     evaluation_options.n_option,
-    evaluation_options.indices_part,
+    evaluation_options.indices_option,
     evaluation_options.batch_option,
     _as_option,
-    click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force"),
     *_store_options,
     *_message_options,
 )
@@ -445,7 +384,7 @@ verify_options = bundle(
     functools.partial(build_context.build_context, force=False, dry_run=False),
     _seed_option,
     *_machine_options,
-    *weights_parts,
+    *weights_options,
     click.option("--n", type=click.IntRange(1), default=None, help="On N random images of each entry's."),
     evaluation_options.batch_option,
     store_option,
@@ -453,7 +392,7 @@ verify_options = bundle(
 )
 _split_options = (_split_option, evaluation_options.per_image_option)
 _verdict_options = (*evaluation_options.of_draws, *evaluation_options.of_stages)
-_judging_options = (*_verdict_options, evaluation_options.adapts_part, *_split_options)
+_judging_options = (*_verdict_options, evaluation_options.adapts_option, *_split_options)
 bare_run_options = _work(*evaluation_options.of_draws, *_split_options, *_evaluation_options)
 run_options = _work(*_judging_options, *_evaluation_options)
 search_options = _work(*_judging_options, *evaluation_options.of_searches, *_evaluation_options)
@@ -468,7 +407,7 @@ measuring_options = _work(*_evaluation_options)
 # The parts of a card have their own names; --precision is of the intervals.
 card_options = _work(
     *_verdict_options,
-    evaluation_options.adapts_part,
+    evaluation_options.adapts_option,
     evaluation_options.per_image_option,
     evaluation_options.prepare_option,
     *(option for option in _evaluation_options if option is not _as_option),
@@ -494,7 +433,7 @@ config.SHARED |= _long_options(
     evaluation_options.of_searches,
     _evaluation_options,
     [_split_option, normalize_option],
-) - {"as", "member", "normalize", "replace", "weights"}
+) - {"as", "member", "normalize", "weights"}
 
 image_options = bundle(
     "work", build_context.alone, _seed_option, *_data_options, _split_option, *_message_options

@@ -33,7 +33,6 @@ class RankOptions:
 
     keys: list[rank_order.SortKey]
     front: list[rank_order.SortKey]
-    higher: bool | None
     within: list[str]
     aggregate: list[str]
     group: list[str]

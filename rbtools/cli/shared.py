@@ -113,7 +113,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
                     f"{option} describes a --checkpoint, but none is given. Add --checkpoint FILE."
                 )
         if work.run.selection.member is not None and work.run.selection.weights is None:
-            raise UsageError("--checkpoint has only #MEMBER. Write FILE#MEMBER, or DIR#MEMBER.")
+            raise UsageError("--member is of a file. Add --checkpoint FILE, or --weights DIR.")
         return filter_records(source, [job], work)
     if source.files:
         raise UsageError("Both --checkpoint and FILE are given. Evaluate one or the other.")

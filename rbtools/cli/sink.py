@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
 
 from rbtools.cli import shared
-from rbtools.cli.option_parts import Part
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.source import name_of
 from rbtools.errors import RbError, UsageError, shown
@@ -21,12 +20,6 @@ FORMATS = ("jsonl", "table", *render.RENDERERS)
 where_option = click.option(
     "--where", default=None, metavar="EXPR", help="Only records for which this holds: 'acc > 0.8'."
 )
-
-
-def direction_option(whole: str) -> Callable[[Any], Any]:
-    """The deprecated options for METRIC:lower and METRIC:higher of another option."""
-    now = f"--{whole} METRIC:lower or METRIC:higher"
-    return click.option("--lower/--higher", cls=Part, part_of=whole, default=None, now=now)
 
 
 form_option = click.option(

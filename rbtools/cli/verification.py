@@ -271,7 +271,7 @@ class _Measurement:
         part = None
         try:
             part = self._images(command)
-            result = self._results(command if part is None else command.adding(n=part[0]))
+            result = self._results(command if part is None else command.on_images(part[0]))
         except RbError as wrong:
             for entry in entries:
                 self.failed.setdefault(entry["metric"], str(wrong))
@@ -285,7 +285,11 @@ class _Measurement:
     def _images(self, command: EntryCommand) -> tuple[list[int], int] | None:
         """The random part of the command's images with their number; None for all of them."""
         wanted = self.job.n
-        if wanted is None or command.words[0] in _OF_ALL or {"two_phase", "batch"} & command.options.keys():
+        if (
+            wanted is None
+            or command.words[0] in _OF_ALL
+            or {"two_phase", "precision_goal", "batch"} & command.options.keys()
+        ):
             return None
         inputs = resolve_inputs(self.bare, self.job.run, command.options.get("split", "test"))
         n = command.options.get("n")
@@ -297,11 +301,8 @@ class _Measurement:
     def _results(self, command: EntryCommand) -> Record:
         """What a command gives."""
         lists = dict(command.lists)
-        of_command = dict(command.options)
-        if of_command.pop("ladder", False):
-            lists["eps"] = [*lists["eps"], ":ladder=yes"]
         tool, *words = (*command.words, *([",".join(lists.pop(""))] if "" in lists else []))
-        options = {**self.job.run.options(_OPTIONS), **of_command, **lists, "force": True}
+        options = {**self.job.run.options(_OPTIONS), **command.options, **lists, "force": True}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             (result,) = keywords.call(tool, words, options, MemoryStreams([self.bare]))
@@ -314,7 +315,7 @@ class _Measurement:
         if measured is None:
             return _unknown(entry, self.failed.get(entry["metric"], "no tool measures a metric of that name"))
         if entry["metric"] not in self.parts and entry.get("indices") != measured.get("indices"):
-            return _unknown(entry, "it is of chosen images (--n LIST), of which the record has only a hash")
+            return _unknown(entry, "it is of chosen images (--indices), of which the record has only a hash")
         if words := remeasured.different(entry, measured):
             return _unknown(entry, f"it was measured differently: {words}")
         return remeasured.judged(entry, measured, self.parts.get(entry["metric"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import click
 
 from rbtools import units
 from rbtools.cli import options, shared, streams
-from rbtools.cli.option_parts import Compound, Part
 from rbtools.errors import RbError, UsageError, of_network
 from rbtools.records import SCHEMA, dumps
 from rbtools.registry import OWN
@@ -68,14 +66,12 @@ _choice_options = options.bundle(
     "--from-checkpoint",
     "checkpoints",
     multiple=True,
-    metavar="FILE[#MEMBER]",
+    metavar="FILE",
     help="Write a record for this weights file and those that follow; the network in each is recognised by"
-    " the names and shapes of its tensors. #MEMBER: which weights, where a file has several.",
+    " the names and shapes of its tensors.",
 )
 @click.option(
     "--arch",
-    cls=Compound,
-    free=True,
     default=None,
     metavar="LIST",
     help="Architectures by name: resnet18, nb201-13714, torchvision:NAME, timm:NAME, repo:OWNER/NAME,"
@@ -83,8 +79,8 @@ _choice_options = options.bundle(
     " the network in the files.",
 )
 @options.normalize_option
-@options.prompts_part
-@click.option("--member", cls=Part, part_of="from-checkpoint", now="--from-checkpoint FILE#MEMBER")
+@options.prompts_option
+@options.member_option
 @options.allow_code_option
 @click.option(
     "--space", default="nasbench201", type=click.Choice(list(SPACES)), help="The set of architectures."
@@ -158,8 +154,7 @@ def main(
             member=member,
             allow_code=allow_code,
         )
-        names = [_file_and_member(name) for name in [*checkpoints, *files]]
-        recognised = _of_files(names, (arch, normalize, prompts), screen, run)
+        recognised = _of_files([*checkpoints, *files], (arch, normalize, prompts), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
     program = _is_program(dataset) or any(map(_is_program, (arch or "").split(",")))
     _refuse_without_files(files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
@@ -185,9 +180,9 @@ def main(
 
 
 def _of_files(
-    files: Sequence[tuple[str, str]], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
+    files: Sequence[str], described: tuple[str | None, ...], screen: shared.Terminal, run: Run
 ) -> Iterator[dict[str, Any]]:
-    """A record for each file and member, in their order, with an `error` if its network is not recognised.
+    """A record for each file, in their order, with an `error` if its network is not recognised.
 
     described: the user's description of the files, as arguments of `CheckpointHints`. Raises UsageError for a
     path that is no file, before any file is read.
@@ -196,13 +191,12 @@ def _of_files(
 
     hints = checkpoints.CheckpointHints(*described)
     shared.checked(hints, run)
-    paths = [(shared.file_path(name), member) for name, member in files]
+    paths = [shared.file_path(name) for name in files]
 
     def file_records() -> Iterator[dict[str, Any]]:
-        for path, member in paths:
-            of_file = run.changed(member=member or run.selection.member)
+        for path in paths:
             try:
-                yield checkpoints.record_of(path, hints, of_file, with_data=run.selection.dataset is not None)
+                yield checkpoints.record_of(path, hints, run, with_data=run.selection.dataset is not None)
             except UsageError:
                 raise
             except RbError as wrong:
@@ -211,11 +205,6 @@ def _of_files(
                 yield {"schema": SCHEMA, "checkpoint_file": path, "error": error}
 
     return file_records()
-
-
-def _file_and_member(text: str) -> tuple[str, str]:
-    path, _, member = (text, "", "") if os.path.exists(text) else text.partition("#")
-    return path, member
 
 
 FOR_FILES = ("normalize", "prompts", "member")  # and --allow-code, which the user's own data sets need too

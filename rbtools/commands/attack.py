@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from rbtools import parse_units
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.lattice import grid_param
 from rbtools.cli import options, shared, streams
-from rbtools.cli.option_parts import Compound, Part
 from rbtools.cli.source import file_path
 from rbtools.errors import RbError, UsageError
 from rbtools.plain_files import opened
@@ -35,26 +33,16 @@ _grid_option = click.option(
 )
 
 
-def _size_or_goal(text: str) -> dict[str, Any]:
-    """The value of --two-phase: N, all, or the wanted precision."""
-    is_goal = re.fullmatch(r"0?\.\d+|\de-\d+", text) is not None
-    return {"precision_goal" if is_goal else "two_phase": text}
-
-
 @shared.command(choose=ATTACKS)
 @options.eps_option
 @click.option(
     "--ladder",
-    cls=Part,
-    part_of="eps:ladder",
     is_flag=True,
     help="Count an image that is fooled at one distance as fooled at all larger ones.",
 )
 @options.detail_option
 @click.option(
     "--save-adv",
-    cls=Compound,
-    free=True,
     metavar="DIR|FILE.adv",
     default=None,
     help="Write the adversarial images to DIR, one .npz file per model and distance; or, quantised, those of"
@@ -62,33 +50,25 @@ def _size_or_goal(text: str) -> dict[str, Any]:
 )
 @click.option(
     "--save-adv-format",
-    cls=Part,
-    part_of="save-adv:format",
     type=click.Choice(["npz", "png"]),
     default=None,
     help="With png and --grid 8bit a folder of PNGs in place of each .npz, which rb-verify --adv judges.",
 )
 @click.option(
     "--two-phase",
-    cls=Compound,
-    split=_size_or_goal,
-    metavar="N|all|GOAL",
+    metavar="N|all",
     default=None,
-    help="Run the attack on a sample of N of the images that PGD does not break, or on all of them. With a"
-    " GOAL below 1, such as 0.01, the sample grows until the value on these images is known to +-GOAL.",
+    help="Run the attack on a sample of N of the images that PGD does not break, or on all of them.",
 )
 @click.option(
     "--precision-goal",
-    cls=Part,
-    part_of="two-phase",
     type=click.FloatRange(0, 0.5, min_open=True),
     default=None,
-    now="--two-phase GOAL",
+    help="As --two-phase, with a sample that grows until the value on these images is known to +- this, such"
+    " as 0.01.",
 )
 @click.option(
     "--screen-steps",
-    cls=Part,
-    part_of="two-phase:steps",
     type=click.IntRange(1),
     default=None,
     help="Gradient steps of the two PGD runs (in L1 APGD) on all images.  [default: 20]",
@@ -137,18 +117,18 @@ def main(
     Examples:
       rb-arch --sample 1 --cells 1 | rb-train --method trades --epochs 1 | rb-attack pgd --eps 8,16 --n 100
       rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
-      rb-attack aa --eps 32 --two-phase 0.1 trained.jsonl
+      rb-attack aa --eps 32 --precision-goal 0.1 trained.jsonl
     """
     from rbtools.evaluation.oblivious import attack_task
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
-        raise UsageError("ladder of --eps needs several distances: --eps 1,2,4,8:ladder=yes.")
+        raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
     _check_saved(save_adv, save_adv_format, method)
     if two_phase is not None or precision_goal is not None:
         if ladder or detail or save_adv is not None:
             raise UsageError(
-                "--two-phase attacks only some images: leave out ladder of --eps, --detail, --save-adv."
+                "--two-phase attacks only some images: leave out --ladder, --detail, --save-adv."
             )
         if method.grid != "none":
             raise UsageError(
@@ -157,7 +137,7 @@ def main(
             )
         return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
     if screen_steps is not None:
-        raise UsageError("--two-phase has only steps. Write --two-phase N:steps=20, or GOAL:steps=20.")
+        raise UsageError("--screen-steps are of --two-phase. Add --two-phase N, or --precision-goal X.")
     png = save_adv_format == "png"
     task = attack_task(work.run, method, distances, ladder=ladder, detail=detail, save=save_adv, png=png)
     return shared.evaluate(source, work, task)
@@ -166,7 +146,7 @@ def main(
 def _check_saved(path: str | None, format: str | None, method: Attack) -> None:
     """Raise UsageError for files that cannot hold the images of the attack."""
     if format is not None and (path is None or path.endswith(".adv")):
-        raise UsageError("format is of the files in a folder. Write --save-adv DIR:format=png.")
+        raise UsageError("--save-adv-format is of the files in a folder. Write --save-adv DIR.")
     if format == "png" and method.grid == "none":
         raise UsageError(
             "A PNG has pixels k/255, which the images of this attack need not have: rounded, they may be"
@@ -175,7 +155,7 @@ def _check_saved(path: str | None, format: str | None, method: Attack) -> None:
     if path is not None and path.endswith(".adv") and method.grid != "none" and method.norm != "linf":
         raise UsageError(
             f"FILE.adv rounds the images of an {method.norm.upper()} ball to levels that are not those of"
-            " 8-bit images. With --grid 8bit write --save-adv DIR:format=png."
+            " 8-bit images. With --grid 8bit write --save-adv DIR --save-adv-format png."
         )
 
 
@@ -193,7 +173,7 @@ def _two_phase(
     from rbtools.jobs.screened_attack import TwoPhaseRequest, screen_of
 
     if size is not None and goal is not None:
-        raise UsageError("--two-phase has a size and a goal. Fix the size, or the goal.")
+        raise UsageError("Both --two-phase and --precision-goal are given. Fix the size, or the goal.")
     if size not in (None, "all") and not (size.isdecimal() and int(size) >= _SMALLEST_SAMPLE):
         raise UsageError(
             f"--two-phase is {size}. Expected how many images to attack, {_SMALLEST_SAMPLE} or more, or all."

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from rbtools.cli import options, shared, streams
-from rbtools.cli.option_parts import old_flag
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.per_image import AnswersReader
 from rbtools.cli.sink import RecordReader, counted
@@ -41,7 +40,6 @@ from rbtools.store.files import check_folder_of, user_output, write_all
     type=click.Choice(("pass", "stop")),
     help="At a row or record that cannot be converted: pass it on, or stop.",
 )
-@old_flag("--strict", "errors", "stop")
 @options.allow_empty_option
 @options.screen_options
 def main(

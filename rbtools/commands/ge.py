@@ -11,7 +11,7 @@ from rbtools import parse_units
 from rbtools.attacks import ATTACKS
 from rbtools.cli import options, shared
 from rbtools.commands.corrupt import severity_option
-from rbtools.commands.pr import PROptions, old_adaptive, pr_options
+from rbtools.commands.pr import PROptions, pr_options
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.probabilistic import NOISES
 
@@ -109,7 +109,6 @@ def corrupt(
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
 @pr_options
-@old_adaptive
 @n_train_option
 @options.source_options
 @options.searched_splits_options

@@ -24,19 +24,17 @@ class MeasureOptions:
     )
     eps: str = param("8", "Distances of perturbed images, in 1/255.", metavar="LIST")
     attack: str = param("pgd", "Attacks that perturb images: pgd, fgsm, or both.", metavar="LIST")
-    attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)", part_of="attack:pgd:steps")
+    attack_steps: int = param(10, "Gradient steps of PGD.", bounds="[1, inf)")
     step_size: str | None = param(
         None,
         "Length of a step, in 1/255.  [default: 2.5*eps/steps]",
         metavar="DISTANCE",
-        part_of="attack:pgd:step-size",
     )
     attack_norm: str = param(
         "linf",
         "The ball of PGD: L-infinity, or L2 on the sphere of the image's norm; --eps and step-size are then"
         " shares of that norm.",
         choices=("linf", "sphere"),
-        part_of="attack:pgd:norm",
     )
     on: str = param(
         "auto",
@@ -53,7 +51,6 @@ class MeasureOptions:
         0,
         "Seed of fresh weights: those that rb-train --seed starts from.",
         bounds="[0, inf)",
-        part_of="on:seed",
     )
     batchnorm: str | None = param(
         None,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools import parse_units
 from rbtools.cli import options, shared
-from rbtools.cli.option_parts import old_flag
 from rbtools.errors import UsageError
 from rbtools.probabilistic import NOISES, sequential
 from rbtools.probabilistic.estimate import Estimator
@@ -64,7 +63,6 @@ class PROptions:
     require_decided: bool = param(
         False,
         "Refuse --samples that are too few to decide on any --rho at that --confidence.",
-        part_of="sampling:decided",
         flags=("--require-decided",),
     )
 
@@ -124,16 +122,10 @@ class RareOptions(PROptions):
         " adaptive multilevel splitting.",
         choices=("fixed", "adaptive", "rare"),
     )
-    particles: int = param(
-        200, "With rare: particles of a population.", bounds="[20, inf)", part_of="sampling:particles"
-    )
-    moves: int = param(
-        10, "With rare: moves of a particle between two levels.", bounds="[1, inf)", part_of="sampling:moves"
-    )
-    runs: int = param(10, "With rare: independent repetitions.", bounds="[2, inf)", part_of="sampling:runs")
-    floor: float = param(
-        1e-12, "With rare: a probability below this counts as 0.", metavar="SHARE", part_of="sampling:floor"
-    )
+    particles: int = param(200, "With rare: particles of a population.", bounds="[20, inf)")
+    moves: int = param(10, "With rare: moves of a particle between two levels.", bounds="[1, inf)")
+    runs: int = param(10, "With rare: independent repetitions.", bounds="[2, inf)")
+    floor: float = param(1e-12, "With rare: a probability below this counts as 0.", metavar="SHARE")
 
     @property
     def rare(self) -> bool:
@@ -150,7 +142,7 @@ class RareOptions(PROptions):
         estimator = self.estimator()
         gammas = parse_units.radii(self.gamma, noise.norm)
         for option, given in (
-            ("decided", self.require_decided),
+            ("--require-decided", self.require_decided),
             ("--only probacc", self.only != "both"),
             (f"--denominator {self.denominator}", self.denominator != "correct"),
         ):
@@ -159,9 +151,7 @@ class RareOptions(PROptions):
                     f"--sampling rare estimates failure probabilities: {option} does not go with it."
                 )
         if not 0 < self.floor < 1:
-            raise UsageError(
-                f"floor of --sampling is {self.floor:g}. Expected a probability in (0, 1), such as 1e-12."
-            )
+            raise UsageError(f"--floor is {self.floor:g}. Expected a probability in (0, 1), such as 1e-12.")
         if 0 in gammas:
             raise UsageError(
                 "--sampling rare needs a --gamma above 0: without noise there is nothing to fail."
@@ -178,13 +168,10 @@ class RareOptions(PROptions):
 # PRBench's text averages PR over the images that are classified correctly without noise; the generalisation
 # error in its tables is over all images.
 pr_options = options.spec("options", PROptions, defaults={"denominator": "both"})
-old_adaptive = old_flag("--adaptive", "sampling", "adaptive")
 
 
 @shared.command(choose=NOISES, option="--noise", default="uniform")
 @options.spec("options", RareOptions)
-@old_adaptive
-@old_flag("--rare", "sampling", "rare")
 @options.source_options
 @options.search_options
 def main(
@@ -215,7 +202,7 @@ def main(
       rb-pr --preset prbench-code --samples 20 --n 20 trained.jsonl
       rb-pr --gamma 0:0.15:31 --noise uniform,gaussian --samples 10 --n 20 trained.jsonl
       rb-pr --sampling adaptive --gamma 0.08 --rho 0.01 --samples 10000 --n 20 trained.jsonl
-      rb-pr --sampling rare:runs=2 --gamma 0.15 --n 2 trained.jsonl
+      rb-pr --sampling rare --runs 2 --gamma 0.15 --n 2 trained.jsonl
       rb-pr --gamma 0.1 --samples 20 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
     """
     from rbtools.jobs import EvaluateAllJob, EvaluateJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +12,12 @@ import click
 
 from rbtools.cli import against, options, paired_ranking, shared
 from rbtools.cli.baseline import Baseline
-from rbtools.cli.option_parts import Part
 from rbtools.cli.rank_output import Ranking, RankOptions, image_answers, write
 from rbtools.cli.sink import (
     FORMATS,
     Sink,
     compiled,
     counted,
-    direction_option,
     names,
     tell_united,
     where_option,
@@ -52,29 +50,6 @@ _form_option = click.option(
     " else jsonl]",
 )
 
-_point_option = click.option(
-    "--assert-point",
-    "assert_points",
-    cls=Part,
-    part_of="assert",
-    multiple=True,
-    now="--assert 'point:METRIC >= X'",
-)
-
-
-def _refused_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Former options of table layouts, hidden: each is an error that names its replacement."""
-    instead = "The cells of --format csv, or a line of jq on --format jsonl, make any table."
-    for name in ("--hide", "--bold-within"):
-        options.gone(name, instead)(function)
-    return function
-
-
-def _merging(text: str) -> dict[str, Any]:
-    """LIST of fields that may differ, by:LIST of fields that agree, or both."""
-    differ, by, agree = text.partition("by:")
-    return ({"aggregate": differ.rstrip(",")} if differ else {}) | ({"group": agree} if by else {})
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankingOptions:
@@ -86,19 +61,20 @@ class RankingOptions:
         metavar="EXPR[:lower|higher]",
     )
     top: int | None = param(None, "Only the first N (of each group).", bounds="[1, inf)", metavar="N")
-    lower: bool | None
     where: str | None
     within: str | None = param(
         None, "Rank within groups of records that agree in these fields.", metavar="LIST"
     )
     aggregate: str | None = param(
         None,
-        "Merge records that differ only in these fields, such as seed: means and deviations. by:LIST: those"
-        " that agree in these fields, whatever else differs. seed,by:train.method: one after the other.",
-        metavar="LIST|by:LIST",
+        "Merge records that differ only in these fields, such as seed: means and deviations.",
+        metavar="LIST",
     )
     group: str | None = param(
-        None, "Fields in which merged records agree.", metavar="LIST", part_of="aggregate"
+        None,
+        "Merge records that agree in these fields, whatever else differs; after --aggregate.",
+        metavar="LIST",
+        flags=("--aggregate-by",),
     )
     pareto: str | None = param(
         None, "Mark the Pareto front of these metrics: acc,pgd20.8,params:lower.", metavar="LIST"
@@ -144,7 +120,6 @@ class RankingOptions:
     paired_raw: bool = param(
         False,
         "Also p_raw, not corrected for the number of models.",
-        part_of="paired:raw",
         flags=("--paired-raw",),
     )
     per_class: str | None = param(
@@ -160,7 +135,6 @@ class RankingOptions:
         metavar="[point:]'METRIC >= X'",
         flags=("--assert",),
     )
-    assert_points: tuple[str, ...]
     baseline: str | None = param(
         None,
         "The reference of --assert is the last accepted record, in this file or in the store (for each data"
@@ -181,13 +155,9 @@ class RankingOptions:
 @options.spec(
     "options",
     RankingOptions,
-    splits={"aggregate": _merging},
-    lower=direction_option("by"),
     where=where_option,
-    assert_points=_point_option,
     form=_form_option,
 )
-@_refused_options
 @options.store_option
 @options.merging_sink_options
 @options.screen_options
@@ -216,7 +186,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
       rb-rank --by 'mean(fgsm.*, pgd20.*)' --format md results.jsonl
       rb-rank --by pgd20.8 --where 'acc > 0.5' --within arch.name --top 1 leaderboard.jsonl
       rb-rank --by pgd20.8 --aggregate seed --ci results.jsonl
-      rb-rank --pareto acc,pgd20.8 --aggregate by:train.method leaderboard.jsonl
+      rb-rank --pareto acc,pgd20.8 --aggregate-by train.method leaderboard.jsonl
       rb-rank --pivot train.method --metric acc,pgd20.8 --format latex leaderboard.jsonl
       rb-rank --by acc --against robustbench --format table results.jsonl
       rb-rank --by acc --top 1 --assert 'point:acc > 0' --format junit results.jsonl
@@ -259,7 +229,7 @@ def main(options: RankingOptions, store: str, source: shared.RecordSource, scree
 
 
 def _conditions(options: RankingOptions) -> list[assertions.Assertion]:
-    texts = [*options.asserts, *(f"point:{text}" for text in options.assert_points)]
+    texts = options.asserts
     conditions = [
         assertions.assertion(text.removeprefix("point:"), point=text.startswith("point:")) for text in texts
     ]
@@ -328,19 +298,14 @@ def _passes(
 
 def _choice(options: RankingOptions, compares: bool) -> RankOptions:
     items = names(",".join(options.by), "--by") if options.by else []
-    higher = None if options.lower is None else not options.lower
-    if higher is not None and len(items) > 1:
-        raise UsageError(
-            "--lower and --higher are for one key. With several, write them after each: acc:lower."
-        )
-    keys = [rank_order.key(item, higher) for item in items]
+    keys = [rank_order.key(item) for item in items]
     front = [rank_order.key(item) for item in names(options.pareto, "--pareto")]
     for option, sort_keys in (("--by", keys), ("--pareto", front)):
         for key in sort_keys:
             compiled(key.text, option)
     lists: dict[str, list[str]] = {}
     for field in ("within", "aggregate", "group", "pivot"):
-        option = "--aggregate" if field == "group" else f"--{field}"
+        option = "--aggregate-by" if field == "group" else f"--{field}"
         lists[field] = names(getattr(options, field), option)
         for name in lists[field]:
             compiled(name, option)
@@ -348,15 +313,15 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
         against.parts(options.against)  # raises an error for a wrong key before records are read
         if lists["pivot"] or lists["group"]:
             raise UsageError(
-                "--against compares models, but --pivot and --aggregate by: merge them. Leave them out."
+                "--against compares models, but --pivot and --aggregate-by merge them. Leave them out."
             )
     for option, reference in (("--paired", options.paired), ("--baseline", options.baseline)):
         if reference is not None and (lists["pivot"] or lists["group"]):
             raise UsageError(
-                f"{option} compares models, but --pivot and --aggregate by: merge them. Leave them out."
+                f"{option} compares models, but --pivot and --aggregate-by merge them. Leave them out."
             )
     if lists["pivot"] and lists["group"]:
-        raise UsageError("--pivot and --aggregate by: both say what the rows are. Give one of them.")
+        raise UsageError("--pivot and --aggregate-by both say what the rows are. Give one of them.")
     ci = options.ci or compares
     if ci and any("class.min" in compiled(key.text, "--by").functions for key in keys):
         raise UsageError(
@@ -368,7 +333,6 @@ def _choice(options: RankingOptions, compares: bool) -> RankOptions:
     return RankOptions(
         keys=keys,
         front=front,
-        higher=higher,
         **lists,
         top=options.top,
         ci=ci,
@@ -467,7 +431,7 @@ def _merged(
     fields = [*choice.group, *choice.pivot]
     if fields:
         extra = [name for name in choice.within if name not in fields]
-        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--aggregate by")
+        merged, lacking = grouped(texts, [*fields, *extra], "--pivot" if choice.pivot else "--aggregate-by")
         _tell_averaged(merged, sink.screen)
         for name, number in lacking.items():
             sink.screen.warn(f"{counted(number, 'record')} without {name}, in a group of their own.")
@@ -526,8 +490,7 @@ def _keyed(
 
     name = metric_name.default_rank_key(holding())
     again = ((text, parse_again(text)) for text in held)
-    higher = metric_name.higher_is_better(name) if choice.higher is None else choice.higher
-    return [rank_order.SortKey(name, higher)], itertools.chain(again, records)
+    return [rank_order.key(name)], itertools.chain(again, records)
 
 
 def _tell(

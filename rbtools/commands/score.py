@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from rbtools.cli import config, options, shared, streams
-from rbtools.cli.option_parts import Part
 from rbtools.cli.output import RecordWriter
 from rbtools.cli.sink import Inconsistent, RecordReader, counted, names, tell_united
 from rbtools.cli.source import name_of, stop_if_strict, where
@@ -77,7 +76,6 @@ from rbtools.store import Store
     "--dry-run", is_flag=True, help="Compute no score; report what would be scored, by which metrics."
 )
 @click.option("--force", is_flag=True, help="Let --add overwrite a metric of another origin.")
-@click.option("--replace", cls=Part, part_of="force", is_flag=True, now="--force")
 @options.merge_option
 @options.store_option
 @options.stream_options
@@ -91,7 +89,6 @@ def main(
     adds: tuple[str, ...],
     explains: tuple[str, ...],
     force: bool,
-    replace: bool,
     dry_run: bool,
     merge: bool,
     store: str,
@@ -127,7 +124,7 @@ def main(
     with shared.opened_output(source, screen) as output:
         adding = [] if dry_run else derived_metrics
         images = ImageOutcomes(Store(store))
-        held = _Held(composite, adding, force or replace, screen, source.strict, images)
+        held = _Held(composite, adding, force, screen, source.strict, images)
         failed = held.read(dataclasses.replace(source, merge=merge), output, stream=only_add and not dry_run)
         if not held.count:
             screen.say("no records came in.")
@@ -164,12 +161,12 @@ class _Held:
         self,
         composite: Composite,
         adds: Sequence[Derived],
-        replace: bool,
+        force: bool,
         screen: shared.Terminal,
         strict: bool,
         images: ImageOutcomes,
     ) -> None:
-        self.composite, self.adds, self.replace = composite, adds, replace
+        self.composite, self.adds, self.replace = composite, adds, force
         self.screen, self.strict, self.images = screen, strict, images
         self.texts: list[bytes] = []
         self.working: list[bool] = []

@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from rbtools.execution.run import Run
 
 
-def _rate(text: str) -> dict[str, Any]:
-    rule, colon, constant = text.partition(":")
-    return {"lr": constant, "lr_rule": rule} if colon else {"lr": text}
-
-
-def _weights(text: str) -> dict[str, Any]:
-    return {"output": "random"} if text == "random" else {"select": text}
-
-
 def _default_method(arguments: Sequence[str]) -> str:
     """The method where none is named: the preset's, else erm."""
     for place, word in enumerate(arguments):
@@ -46,10 +37,9 @@ def _default_method(arguments: Sequence[str]) -> str:
     metavar="LIST",
     help="How to train: " + ", ".join(METHODS) + ".  [default: erm, or the preset's]",
 )
-@options.spec("recipe", Recipe, dict, splits={"lr": _rate, "select": _weights})
-@options.tensorboard_part
+@options.spec("recipe", Recipe, dict)
+@options.tensorboard_option
 @click.option("--seed", default="0", metavar="LIST", help="Seeds; one trained record for each.")
-@options.gone("--stack-seeds", "Seeds are trained one after another, or at once with --jobs.")
 @options.stream_options
 @options.train_options
 def main(
@@ -168,7 +158,7 @@ def _refuse_together(run: Run) -> None:
     if distributed.count() == 1:
         return
     for option, wrong in (
-        (f"--jobs {run.placement.engine}", run.placement.engine != LOCAL),
+        (f"--engine {run.placement.engine}", run.placement.engine != LOCAL),
         ("--jobs", run.placement.has_workers),
     ):
         if wrong:

@@ -1,4 +1,4 @@
-"""The examples of a split that are used: by number (`--n 0-999`, `--n FILE`) or how many (`--n N`)."""
+"""The examples of a split that are used: by number (`--indices LIST|FILE`) or how many (`--n N`)."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def _listed(text: str) -> tuple[str, list[int]]:
             first, _, last = part.partition("-")
             low, high = int(first), int(last or first)
             if high >= MOST:
-                raise RbError(f"--n {text} names the example {high}. Expected numbers below {MOST}.")
+                raise RbError(f"--indices {text} names the example {high}. Expected numbers below {MOST}.")
             if high < low:
-                raise RbError(f"--n {text} has the range {part}, which is empty. Write {high}-{low}.")
+                raise RbError(f"--indices {text} has the range {part}, which is empty. Write {high}-{low}.")
             if len(numbers) + high - low >= MOST:
-                raise RbError(f"--n {text} names more than {MOST} examples. Expected each once.")
+                raise RbError(f"--indices {text} names more than {MOST} examples. Expected each once.")
             numbers.extend(range(low, high + 1))
-        return f"--n {text}", sorted(numbers)
+        return f"--indices {text}", sorted(numbers)
     path, key = _parts(text)
     try:
         content = read_text(path, "utf-8-sig")

@@ -113,12 +113,12 @@ def adapting(task: EvalTask, adapts: str, size: int | None) -> AdaptingTask:
     RbError for a task that has no verdict of whole batches."""
     if size is None:
         raise RbError(
-            f"How a model adapts depends on the size of its batches. Write --batch 64:adapts={adapts}."
+            "How a model adapts depends on the size of its batches. Add --batch, such as --batch 64."
         )
     if isinstance(task, tasks.AttackTask):
         if task.ladder or task.save:
             raise RbError(
-                f"{'--save-adv' if task.save else 'ladder of --eps'} is of images that are judged one by one,"
+                f"{'--save-adv' if task.save else '--ladder'} is of images that are judged one by one,"
                 " and this model adapts to its batch: leave it out."
             )
         if task.method.batch_dependent:

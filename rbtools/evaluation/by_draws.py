@@ -76,7 +76,7 @@ class Randomness(NamedTuple):
         return f"is randomised: {_WORDS[self.kind]}. Verdicts are rates over {draws} draws{means}.{single}"
 
     def checked(self, adapts: str | None) -> Randomness:
-        """The same, of a model that is declared to adapt or not (--batch N:adapts=...).
+        """The same, of a model that is declared to adapt or not (--adapts).
 
         Raises RbError for one that depends on other images without it, and with it for one that does not, or
         that is randomised.
@@ -98,8 +98,9 @@ class Randomness(NamedTuple):
     def _refusal(self) -> str:
         """Why a model that depends on other images is refused."""
         declare = (
-            "If it adapts to its test images, say so: --batch 64:adapts=batch, where every batch of 64 starts"
-            " from the checkpoint, or --batch 64:adapts=stream, where the state goes on from batch to batch."
+            "If it adapts to its test images, say so: --batch 64 --adapts batch, where every batch of 64"
+            " starts from the checkpoint, or --batch 64 --adapts stream, where the state goes on from batch"
+            " to batch."
         )
         if self.batch:
             return (
@@ -133,7 +134,7 @@ class Pilot(NamedTuple):
         return (
             f"The pilot stopped at {self.eot} draws: the sign of their mean gradient agrees with that of"
             f" {8 * self.eot} draws on {self.agreed:.0%} of the pixels (wanted: {AGREED:.0%}). A larger"
-            " --draws N:eot-max=M may find more."
+            " --eot-max M may find more."
         )
 
 
@@ -301,7 +302,7 @@ def by_draws(task: EvalTask, draws: int, pilot: Callable[[], Pilot]) -> EvalTask
     if not isinstance(task, tasks.AttackTask):
         return TaskByDraws(task, draws)
     if task.ladder:
-        raise RbError("ladder of --eps is of verdicts, and this model is randomised: leave it out.")
+        raise RbError("--ladder is of verdicts, and this model is randomised: leave it out.")
     found = pilot() if needs_pilot(task.method) else None
     plain = {"plain": task.method} if hasattr(task, "plain") else {}
     task = replace(task, method=of_means(task.method, 1 if found is None else found.eot), **plain)

@@ -67,7 +67,7 @@ class Membership:
             if error.name != "ray":
                 raise
             raise UsageError(
-                "--jobs ray needs Ray, and ray is not installed: pip install 'rbtools[ray]'."
+                "--engine ray needs Ray, and ray is not installed: pip install 'rbtools[ray]'."
             ) from None
         if self.address:
             _ask(self.address)
@@ -175,7 +175,7 @@ def _ask(address: str) -> None:
         reason = error.strerror or str(error) or type(error).__name__
         raise RbError(
             f"No Ray cluster answers at {address}: {reason}. Start one (ray start --head), check the address,"
-            " or leave out --jobs ray."
+            " or leave out --engine ray."
         ) from None
 
 

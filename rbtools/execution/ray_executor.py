@@ -274,7 +274,7 @@ def serve(version: str, spec: bytes, job: executor.Job, threads: int, inbox: Any
     if not sees(run, name):
         return executor.JobReport(
             problem=f"The Ray node {node} does not see the store {run.store.folder}. Name a folder that all"
-            " nodes share with --store, or leave out --jobs ray."
+            " nodes share with --store, or leave out --engine ray."
         )
     last = 0.0
 

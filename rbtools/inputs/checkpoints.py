@@ -71,14 +71,12 @@ class CheckpointHints:
         if zero_shot and self.prompts is None:
             raise RbError(
                 f"--arch {self.arch} is a zero-shot classifier, which needs the names of its classes. Write"
-                f" --arch {self.arch}:prompts=FILE, with {prompts.EXPECTED}."
+                f" --arch {self.arch} --prompts FILE, with {prompts.EXPECTED}."
             )
         if self.prompts is None:
             return {}
         if not zero_shot:
-            raise RbError(
-                "prompts=FILE is for a zero-shot classifier. Write --arch open_clip:NAME:prompts=FILE."
-            )
+            raise RbError("--prompts is for a zero-shot classifier. Add --arch open_clip:NAME.")
         path = os.path.abspath(self.prompts)
         return {"prompts": prompts.digest(path), "prompts_file": path}
 

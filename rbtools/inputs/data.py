@@ -54,7 +54,7 @@ class Data:
 
     def order(self, labels: torch.Tensor) -> torch.Tensor:
         """The examples (indices into the split) in the order of every evaluation; `--n` takes the first ones,
-        `--n LIST` only some of them.
+        `--indices LIST` only some of them.
         """
         if self.indices is None:
             return datasets.subset(labels, self.size, seed=0)
@@ -136,7 +136,7 @@ class InMemory(dict[str, Any]):
         self.model, self.data = model, data
 
     def split(self, split: str, chosen: Any) -> MemoryData:
-        """The images under the name of a split; `chosen`: only some of them (`--n LIST`)."""
+        """The images under the name of a split; `chosen`: only some of them (`--indices LIST`)."""
         return _selected(replace(self.data, split=split), chosen)
 
 
@@ -146,7 +146,7 @@ def beside(given: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _selected(data: D, chosen: Any, content: dict[str, Any] | None = None) -> D:
-    """The data, or only the images that are `chosen` (`--n LIST`: text, or `Indices` that were read).
+    """The data, or only the images that are `chosen` (`--indices LIST`: text, or `Indices` that were read).
 
     content: goes into the fingerprint of the part; without it that of the data does.
     """

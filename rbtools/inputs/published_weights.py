@@ -51,9 +51,8 @@ def check(folder: str) -> None:
         listed = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
         what = f"a folder with {listed or 'nothing in it'}" if where.is_dir() else "no folder"
         raise RbError(
-            f"--checkpoint is {folder}, which is {what}. Expected a file of weights, a folder with one of"
-            f" {', '.join(HUB_FILES)}, or published weights of nasbench201 such as"
-            f" {' or '.join(name.format(123) for name in FILES)}."
+            f"--weights is {folder}, which is {what}. Expected a folder of published weights of nasbench201,"
+            f" such as {' or '.join(name.format(123) for name in FILES)}."
         )
 
 

@@ -94,7 +94,7 @@ def say(path: str, arch: Mapping[str, Any], facts: Mapping[str, Any], run: Run) 
     if facts.get("others") and "member" not in arch:
         run.report.notify(
             f"{file} holds several sets of weights: {facts['nesting'][-1]} is taken, besides it are"
-            f" {', '.join(facts['others'])}. #MEMBER behind the file chooses."
+            f" {', '.join(facts['others'])}. --member chooses."
         )
     say_tie(path, facts, run)
     warn(path, facts, run)

@@ -96,7 +96,7 @@ class StoredAnswers:
             data = data_of({**record, "dataset": name}, run, split)
             fields = {"data": data.fingerprint, "split": split}
             if evaluate_record.examples_digest(fields, data.protocol()) != examples:
-                raise RbError("The evaluation had other images, such as those of a list (--n LIST).")
+                raise RbError("The evaluation had other images, such as those of a list (--indices LIST).")
             labels = data.load().labels
         except RbError as missing:
             self.without_data.setdefault(str(name), str(missing))

@@ -249,8 +249,8 @@ def header_of(path: str | Path) -> dict[str, Any]:
             text = read_plain(os.path.join(path, CLAIM), _LONGEST)
         except OSError:
             raise RbError(
-                f"{path} has no {CLAIM}. Expected DIR of rb-attack --grid 8bit --save-adv DIR:format=png, or"
-                " the folder of a result in it."
+                f"{path} has no {CLAIM}. Expected DIR of rb-attack --grid 8bit --save-adv DIR"
+                " --save-adv-format png, or the folder of a result in it."
             ) from None
         return _checked(path, text, ("n", "eps"))
     with _opened(path) as stream:

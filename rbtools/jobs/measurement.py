@@ -91,7 +91,7 @@ def perturbing(
             )
         if norm == "sphere" and (name != "pgd" or max(distances) > 2):
             raise UsageError(
-                "--attack pgd:norm=sphere is for pgd alone, with --eps a share of the image's norm up to 2,"
+                "--attack-norm sphere is for pgd alone, with --eps a share of the image's norm up to 2,"
                 " such as 0.1."
             )
         settings = {"steps": steps, "step_size": step_size, "iterate": "last"} if name == "pgd" else {}

@@ -35,7 +35,7 @@ def ge(record: dict[str, Any], task: EvalTask, run: Run, n_train: int | None = N
     difference of accuracies is Newcombe's; other intervals are combined by square-and-add. Gaps of losses and
     errors are `test_minus_train.NAME`. `n_train`: the number of training images, in place of `n`. Entries
     of one split with the same protocol are taken from the record. Images that the training held out (`--val`)
-    are not training images: entries identify the others by the hash of their numbers (`indices`). `--n LIST`
+    are not training images: entries identify the others by the hash of their numbers (`indices`). `--indices`
     selects the same numbers of either split. Raises RbError if the data set has only one split.
     """
     with _both_splits():

@@ -76,13 +76,11 @@ class BoundMeasure(Measure):
         None,
         "The first activation, of robbench2.  [default: the network's in fcnn and rescnn, else relu]",
         choices=("relu", "leaky", "sigmoid", "tanh", "swish"),
-        part_of="paper:robbench:activation",
     )
     rho: float | None = param(
         None,
         "L2 radius of images of norm 1, of robbench2.  [default: the attack's largest]",
         check="non-negative",
-        part_of="paper:robbench:rho",
     )
     lipschitz: float | None = param(
         None, "Lipschitz constant L of the loss by the image.  [default: estimated]"
@@ -90,7 +88,6 @@ class BoundMeasure(Measure):
     lipschitz_theta: float | None = param(
         None,
         "Lipschitz constant L_theta of the loss by the weights.  [default: estimated]",
-        part_of="lipschitz:theta",
     )
     smooth: float | None = param(
         None, "Smoothness beta: of the gradient by weights when images move.  [default: estimated]"
@@ -98,7 +95,6 @@ class BoundMeasure(Measure):
     smooth_theta: float | None = param(
         None,
         "Smoothness beta_theta: of that gradient when weights move.  [default: estimated]",
-        part_of="smooth:theta",
     )
     gamma: float | None = param(
         None, "L2 radius, of prbench.  [default: the attack's largest]", check="non-negative"
@@ -111,15 +107,13 @@ class BoundMeasure(Measure):
         None,
         "Updates T of the training.  [default: the record's]",
         check="non-negative",
-        part_of="examples:updates",
     )
     weight: float | None = param(
         None,
         "The lambda of prbench2, and of wci's theorem.  [default: the training's; n for wci]",
         check="positive",
-        part_of="examples:weight",
     )
-    c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.", part_of="form:c")
+    c: float | None = param(None, "Use T^(c psi) in place of T, as in PRBench's appendix.")
     form: str = param(
         "text", "Theorem 2 of PRBench as in its text or its appendix.", choices=("text", "appendix")
     )
@@ -129,7 +123,6 @@ class BoundMeasure(Measure):
         0.05,
         "Probability epsilon with which wci's lemma 1 may fail.",
         check="share",
-        part_of="largest:failure",
     )
     unit: bool = False  # whether the network has the form of the theory, with inputs of norm 1
     kappa: int = 0  # the largest filter of networks of the space rescnn
@@ -241,7 +234,7 @@ class BoundMeasure(Measure):
         if self.smooth_theta is None:
             more["smooth_theta_local"] = {"mean": math.fsum(local) / len(local), "least": min(local)}
         if self.examples is None or self.updates is None:
-            reason = "the record tells no training: give --examples N:updates=T"
+            reason = "the record tells no training: give --examples N and --updates T"
             return [_none(name, reason) for name in ("prbench1", "prbench2", "prbench4", "prbench5")]
         about = used["gamma"], self.examples, self.updates
         of_first = [key for key in guessed if key != "softmax"]

@@ -32,14 +32,11 @@ class Hessian(Measure):
     wrt: str = param("weight", "Derivatives with respect to what.", choices=("weight", "input", "both"))
     solver: str = param("lanczos", "How eigenvalues are found.", choices=("lanczos", "power", "both"))
     top: int = param(1, "Number of largest eigenvalues, by Lanczos.", check="positive")
-    iterations: int = param(
-        100, "Most products for an eigenvalue.", check="positive", part_of="solver:iterations"
-    )
+    iterations: int = param(100, "Most products for an eigenvalue.", check="positive")
     tolerance: float = param(
         1e-3,
         "Accuracy of eigenvalues, as a share of the largest.",
         check="positive",
-        part_of="solver:tolerance",
     )
     probes: int = param(20, "Random vectors for a trace.", check="positive")
 

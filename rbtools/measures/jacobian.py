@@ -37,7 +37,7 @@ class Jacobian(Measure):
     less_is_better = True
 
     projections: int = param(1, "Random directions for each image.", check="positive")
-    exact: bool = param(False, "All logits instead of random directions.", part_of="projections:exact")
+    exact: bool = param(False, "All logits instead of random directions.")
 
     @property
     def of_images(self) -> bool:
@@ -46,7 +46,7 @@ class Jacobian(Measure):
     def __call__(self, model: nn.Module, batch: MeasureBatch) -> BatchResult:
         if self.exact and batch.together:
             raise RbError(
-                "exact of --projections takes each image's Jacobian by itself, and with --batchnorm batch an"
+                "--exact takes each image's Jacobian by itself, and with --batchnorm batch an"
                 " image's logits depend on the others of its batch. Leave out one of the two."
             )
         squares: list[Tensor] = []

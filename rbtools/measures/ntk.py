@@ -56,7 +56,6 @@ class NTK(Measure):
         "The kernel of the sum of the logits; the sum of the logits' kernels; or, of two classes, the kernel"
         " of the logits' difference, the single output of the theory.",
         choices=("sum", "each", "difference"),
-        part_of="kernel:logits",
     )
 
     @property

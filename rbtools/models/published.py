@@ -74,8 +74,8 @@ def _chosen(runs: Mapping[str, Any], member: str | None, path: object) -> str:
         if len(datasets) > 1:
             raise RbError(
                 f"The file {path} has weights for {len(datasets)} data sets:"
-                f" {', '.join(map(shown, datasets))}. Say which are meant, such as #{datasets[0]} or"
-                f" #{in_order[0]} behind the file."
+                f" {', '.join(map(shown, datasets))}. Say which are meant, such as --member"
+                f" {datasets[0]} or --member {in_order[0]}."
             )
         return in_order[0]
     matches = [name for name in in_order if member in (name, name.rpartition("/")[0])]

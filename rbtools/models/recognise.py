@@ -35,7 +35,7 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
     if state.keys() >= CLIP:
         raise RbError(
             "The checkpoint is a CLIP model, a classifier only with the names of its classes. Say which with"
-            " --arch open_clip:NAME:prompts=FILE, such as open_clip:ViT-B-32, with the names of the classes"
+            " --arch open_clip:NAME --prompts FILE, such as open_clip:ViT-B-32, with the names of the classes"
             " in FILE."
         )
     for _, family in FAMILIES.loaded():

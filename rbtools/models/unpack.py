@@ -101,7 +101,7 @@ def _none_found(raw: Mapping[Any, Any], path: object, holders: Sequence[Any]) ->
         listed = ", ".join(shown(str(key)) for key in holders[:8]) + (", ..." if len(holders) > 8 else "")
         return RbError(
             f"The checkpoint {path} holds {len(holders)} sets of weights: {listed}."
-            " Say which one is meant with --checkpoint FILE#MEMBER."
+            " Say which one is meant with --member NAME."
         )
     listed = ", ".join(f"'{shown(str(key))}'" for key in list(raw)[:8]) or "nothing"
     return RbError(

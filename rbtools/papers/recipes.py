@@ -84,7 +84,7 @@ def _evaluated(s: Setting, dataset: str = "") -> str:
         "step": s.at("8/255", "2/255", "8/255"),
         "first": s.at("32/255", "0.03", "32/255"),
         "gamma": s.at("32/255,0.3,0.35,0.4", "0.03,0.08,0.1,0.12", "32/255,0.3,0.35,0.4"),
-        "images": s.at("--n-train 355", "--n 0-999", "--n 5 --n-train 5"),
+        "images": s.at("--n-train 355", "--indices 0-999", "--n 5 --n-train 5"),
         **_PR_OF_SET.get(dataset, {}),
     }
     images, n, truncate = of["images"], s.at("", "", "--n 5"), s.at("", "--truncate", "")
@@ -130,14 +130,14 @@ def prbench(s: Setting) -> str:
 
     def at_steps(made: str) -> str:
         """Table 12, with the filter of whole batches, as in the paper's code, and of each image."""
-        train = f"rb-train --method trades {filtered} --filter chen-lee:steps=$warm"
-        return f"for warm in {warm}; do {made} | {train}; {made} | {train},rule=example; done"
+        train = f"rb-train --method trades {filtered} --filter chen-lee --warm-steps $warm"
+        return f"for warm in {warm}; do {made} | {train}; {made} | {train} --filter-rule example; done"
 
     # Table 8, and without ViT-L table 9: ViT-S is timm's of 2020, whose weights are in a file.
     transformers = ""
     files: tuple[tuple[str, str], ...] = ((s.vits_of_scale(), ""),)
     if s.vit_s_of_scale():
-        files += ((f"timm:vit_small_patch16_224_2020{_SIDES}", f":file='{s.vit_s_of_scale()}'"),)
+        files += ((f"timm:vit_small_patch16_224_2020{_SIDES}", f" --init-file '{s.vit_s_of_scale()}'"),)
     for name, file in files:
         fit = f"--init timm{file} --preset prbench-code --jobs {s.jobs}"
         if name:
@@ -270,14 +270,14 @@ def nas_bench_201_robustness(s: Setting) -> str:
     measured = s.at(
         "--batches 2 --batch-size 64",
         "--preset jung2023",
-        "--batches 1 --batch-size 2 --probes 1 --solver lanczos:iterations=3",
+        "--batches 1 --batch-size 2 --probes 1 --solver lanczos --iterations 3",
     )
     return " | ".join(
         [
             f"{{ {archs}; }}",
             s.at(f"{trained} 6 --val 0 --jobs {s.jobs}", "cat", f"{trained} 1 --batch-size 512"),
             f"rb-attack fgsm {fgsm} --detail {weights}",
-            f"rb-attack pgd {near} --steps 40 --step-size '0.0333333*eps' --iterate last --detail {weights}",
+            f"rb-attack pgd {near} --steps 40 --relative-step 0.0333333 --iterate last --detail {weights}",
             f"rb-attack apgd-ce {near} {s.at('--steps 50', '', '--steps 3')} --detail {weights}",
             f"rb-attack square {near} {s.at('--queries 300', '', '--queries 5')} --detail {weights}",
             f"rb-corrupt {corrupted} --detail" if corrupted else "cat",
@@ -300,10 +300,11 @@ def wci(s: Setting) -> str:
     )
     small = f"--method pgd {eps} --val 0 --lr 0.05 --precision fp32 --attack-steps"
     how = s.at(
-        f"{small} 7 --epochs 24 --schedule piecewise:milestones=14/20 --track robust,wci:every=2,n=500",
-        "--preset rice2020 --track robust,wci:every=5",
-        f"{small} 1 --epochs 3 --batch-size 512 --schedule piecewise:milestones=2"
-        " --track robust,wci:every=1,n=5",
+        f"{small} 7 --epochs 24 --schedule piecewise --milestones 14,20 --track robust,wci --every 2"
+        " --track-n 500",
+        "--preset rice2020 --track robust,wci --every 5",
+        f"{small} 1 --epochs 3 --batch-size 512 --schedule piecewise --milestones 2"
+        " --track robust,wci --every 1 --track-n 5",
     )
     radius = " ".join(eps.split()[:2])
     bound = s.at(f"{radius} --batch-size 128", "--preset rice2020", f"{radius} --batch-size 8 --probes 2")
@@ -323,13 +324,13 @@ def theory(s: Setting) -> str:
     fcnn = s.at("--depth 3 --sample 6", "", "--depth 2 --sample 1 --width 8")
     rescnn = s.at("--depth 3 --sample 3 --width 16", "--sample 24", "--depth 2 --sample 1 --width 4")
     batch = s.at("--batch-size 20", "--batch-size 50", "--batch-size 4")
-    sphere = f"--attack pgd:norm=sphere{s.at('', '', ',steps=1')} --eps 0.01 {batch}"
+    sphere = f"--attack-norm sphere{s.at('', '', ' --attack-steps 1')} --eps 0.01 {batch}"
     few = s.at("--step-size 0.0025", "--step-size 0.0025", "--step-size 0.01 --attack-steps 1")
     return (
         f"{{ rb-arch --space fcnn {fcnn} {data}; rb-arch --space rescnn {rescnn} {data}; }}"
         f" | rb-train --preset nasrobbench201-algorithm1 --eps 0.01 {few} --track robust"
         f" --jobs {s.jobs} | rb-attack none"
-        f" | rb-measure ntk --kernel joint:logits=difference {sphere}"
+        f" | rb-measure ntk --kernel joint --logits difference {sphere}"
         f" | rb-measure bound --paper robbench {sphere}"
     )
 

@@ -127,7 +127,7 @@ TRAIN = (
     Field(
         "output",
         "protocol",
-        "of --select random: the step whose weights were chosen, and the number of steps",
+        "of --output random: the step whose weights were chosen, and the number of steps",
     ),
     Field("tracking", "protocol", "the metrics that were measured each epoch"),
     Field("seconds_per_epoch", "cost", "time of an epoch, without validation"),
@@ -152,9 +152,12 @@ _PROTOCOL = {
     "images": (
         ("split", "the part of the data set: train, valid or test; of a difference train-test or test-train"),
         ("dataset", "the data set, where it is not the record's"),
-        ("indices", "the hash of the examples' numbers, where they were chosen (--n LIST, train --val)"),
+        (
+            "indices",
+            "the hash of the examples' numbers, where they were chosen (--indices, train --val)",
+        ),
         ("train_indices", "the same hash for the training images of a difference"),
-        ("class_map", "the hash of the class names, where classes are mapped (--dataset ...:class-map=FILE)"),
+        ("class_map", "the hash of the class names, where classes are mapped (--class-map FILE)"),
     ),
     "random numbers": (
         ("seed", "the seed"),

@@ -22,16 +22,16 @@ class SortKey(NamedTuple):
     higher: bool
 
 
-def key(item: str, higher: bool | None = None) -> SortKey:
-    """Parse `EXPR[:lower|higher]`; the default direction is `higher`, else the metric's own. Raises RbError
-    for another word after the colon.
+def key(item: str) -> SortKey:
+    """Parse `EXPR[:lower|higher]`; the default direction is the metric's own. Raises RbError for another
+    word after the colon.
     """
     text, _, direction = item.rpartition(":")
     if direction in ("lower", "higher") and text:
         return SortKey(text.strip(), direction == "higher")
     if text and expr.is_bare(direction):
         raise UsageError(f"'{direction}' in '{item}' is no direction. Write {text}:lower or {text}:higher.")
-    return SortKey(item, higher_is_better(item) if higher is None else higher)
+    return SortKey(item, higher_is_better(item))
 
 
 class Ranked(NamedTuple):

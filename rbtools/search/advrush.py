@@ -33,7 +33,6 @@ class AdvRush(DARTS):
         4.0,
         "Factor of the penalty itself, as in the authors' code.",
         check="positive",
-        part_of="gamma:factor",
     )
     step_size: float = param(1.5, "Length of the move, in the images' own scale.", check="positive")
 

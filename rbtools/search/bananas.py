@@ -41,10 +41,10 @@ class Bananas:
     parents: int = param(2, "Best architectures to mutate.", check="positive")
     candidates: int = param(100, "Mutations to choose from.", check="positive")
     networks: int = param(3, "Networks of the ensemble.", check="positive")
-    layers: int = param(10, "Hidden layers of a network.", check="positive", part_of="networks:layers")
-    width: int = param(20, "Units of a hidden layer.", check="positive", part_of="networks:width")
-    epochs: int = param(150, "Epochs that a network is trained.", check="positive", part_of="networks:epochs")
-    lr: float = param(0.01, "Learning rate of Adam.", check="positive", part_of="networks:lr")
+    layers: int = param(10, "Hidden layers of a network.", check="positive")
+    width: int = param(20, "Units of a hidden layer.", check="positive")
+    epochs: int = param(150, "Epochs that a network is trained.", check="positive")
+    lr: float = param(0.01, "Learning rate of Adam.", check="positive")
     loss: str = param("mape", "Percentage or absolute error.", choices=("mape", "mae"))
 
     def propose(self, field: SearchSpace, draws: RunDraws) -> Proposals:

@@ -31,16 +31,12 @@ class DARTS:
     steps: int | None = param(None, "Most steps of an epoch.", check="positive")
     batch_size: int = param(64, "Images in a step.", check="positive")
     lr: float = param(0.025, "Learning rate of the weights; a cosine takes it to min.", check="positive")
-    lr_min: float = param(0.001, "Learning rate at the end.", check="non-negative", part_of="lr:min")
-    momentum: float = param(0.9, "Nesterov momentum.", check="fraction", part_of="lr:momentum")
-    weight_decay: float = param(
-        5e-4, "Weight decay of the weights.", check="non-negative", part_of="lr:decay"
-    )
+    lr_min: float = param(0.001, "Learning rate at the end.", check="non-negative")
+    momentum: float = param(0.9, "Nesterov momentum.", check="fraction")
+    weight_decay: float = param(5e-4, "Weight decay of the weights.", check="non-negative")
     clip: float = param(5.0, "Largest norm of the weights' gradient.", check="positive")
     arch_lr: float = param(3e-4, "Learning rate of the architecture parameters.", check="positive")
-    arch_decay: float = param(
-        1e-3, "Weight decay of the architecture parameters.", check="non-negative", part_of="arch-lr:decay"
-    )
+    arch_decay: float = param(1e-3, "Weight decay of the architecture parameters.", check="non-negative")
 
     def architecture_loss(self, model: nn.Module, images: Tensor, labels: Tensor, epoch: int) -> Tensor:
         """The loss of the architecture parameters, on images that the weights are not trained on."""

@@ -36,7 +36,7 @@ class SearchObjective(NamedTuple):
         return "higher" if self.higher else "lower"
 
 
-def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[SearchObjective, ...]:
+def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
     """Parse `EXPR[:lower|higher]`, several with commas; the default direction is the metric's own.
 
     Raises UsageError for none, a duplicate, or an expression that does not parse.
@@ -46,7 +46,7 @@ def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[SearchO
         text, colon, word = piece.rpartition(":")
         directed = bool(colon) and word in ("lower", "higher")
         text = text.strip() if directed else piece
-        higher = metric_name.higher_is_better(text) if lower is None else not lower
+        higher = metric_name.higher_is_better(text)
         try:
             compiled = expr.compile(text)
         except RbError as wrong:
@@ -59,11 +59,9 @@ def objectives(texts: Sequence[str], lower: bool | None = None) -> tuple[SearchO
     return tuple(parsed.values())
 
 
-def asked_of(
-    algorithm: Algorithm, texts: Sequence[str], lower: bool | None = None
-) -> tuple[SearchObjective, ...]:
+def asked_of(algorithm: Algorithm, texts: Sequence[str]) -> tuple[SearchObjective, ...]:
     """The objectives of an algorithm. Raises UsageError for more than it takes."""
-    wanted = objectives(texts, lower)
+    wanted = objectives(texts)
     if len(wanted) > 1 and not algorithm.many:
         raise UsageError(
             f"rb-search {algorithm.name} takes one objective, and there are {len(wanted)}. Make one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rbtools.cli import options, shared
-from rbtools.cli.sink import direction_option, form_option, where_option
+from rbtools.cli.sink import form_option, where_option
 from rbtools.search import SEARCHES, search_command
 
 
@@ -13,7 +13,6 @@ from rbtools.search import SEARCHES, search_command
 @options.spec(
     "options",
     search_command.SearchOptions,
-    lower=direction_option("objective"),
     where=where_option,
     form=form_option,
 )

@@ -44,7 +44,6 @@ class SearchOptions:
         "What to optimise: a metric, or an expression such as 'mean(fgsm.*, pgd20.*)'; several with commas.",
         metavar="EXPR[:lower|higher]",
     )
-    lower: bool | None
     budget: int = param(150, "Queries of a run.", bounds="[1, inf)")
     runs: int | None = param(
         None, "Independent repetitions.  [default: 100 in a table, 1 live]", bounds="[1, inf)"
@@ -53,7 +52,6 @@ class SearchOptions:
         False,
         "Charge repeated queries of an architecture.  [default: they are free]",
         flags=("--charge-repeats",),
-        part_of="budget:charge-repeats",
     )
     table: tuple[str, ...] = param((), "Records to search in, like FILE.", metavar="FILE")
     report_table: tuple[str, ...] = param(
@@ -272,7 +270,7 @@ class SearchCommand:
     def _objectives(self, texts: Sequence[str]) -> tuple[SearchObjective, ...]:
         from rbtools.search.objective import asked_of
 
-        return asked_of(self.algorithm, texts, self.options.lower)
+        return asked_of(self.algorithm, texts)
 
     def _rules(self) -> Rules:
         from rbtools.search.driver import Rules

@@ -107,7 +107,7 @@ class TrainSetup:
 
     @cached_property
     def drawn(self) -> int | None:
-        """The step whose initial weights are kept (--select random)."""
+        """The step whose initial weights are kept (--output random)."""
         return drawn_step(self.recipe, self.steps, self.settings.seed)
 
     def tell(self, message: str) -> None:

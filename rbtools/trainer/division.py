@@ -50,7 +50,7 @@ def notices(
     if whole:
         yield (
             f"{method.name} with these options depends on the images in a piece, {piece} instead of {size}:"
-            " micro of --batch-size changes the result, not only the memory."
+            " --micro-batch changes the result, not only the memory."
         )
 
 
@@ -70,7 +70,7 @@ def check_pieces(sizes: Sequence[int], micro_batch: int | None, processes: int) 
         expected = f"Use a --batch-size that leaves a last batch of {processes} images or more."
         if min(shares) > 0:
             problem += f" or {max(shares)}: {min(pieces)} or {max(pieces)} pieces of micro={micro_batch}"
-            expected = "Use another micro of --batch-size, or a --batch-size that the GPUs share evenly."
+            expected = "Use another --micro-batch, or a --batch-size that the GPUs share evenly."
         raise RbError(f"{problem}. BatchNorm over all GPUs waits for each of them in every pass. {expected}")
 
 

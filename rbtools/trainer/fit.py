@@ -69,12 +69,8 @@ class Fit:
         return "\n".join([line, *self.notices])
 
 
-_PARTS = {str(one.metadata["part_of"]): one.name for one in registry.options(Recipe)}
-_PARTS["regularize cutout:length"] = "cutout_length"
-
-
 @check_input.outside_inference
-@in_words_of_python(_PARTS)
+@in_words_of_python()
 def fit(
     model: nn.Module,
     data: Any,
@@ -135,7 +131,7 @@ def fit(
         done = _trained(task, model, run, chosen)
     unused = (f"{name} has no effect: {why}." for name, why in built.unused.items() if name in options)
     best, passes = done.get("best_epoch"), done.get("passes")
-    told = tuple(as_arguments(text, _PARTS) for text in (*unused, *notices))
+    told = tuple(as_arguments(text) for text in (*unused, *notices))
     return Fit(model, done["history"], built, recipe, seed, done["epochs"], best, passes, told)
 
 
@@ -208,9 +204,7 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
 
 
 @contextlib.contextmanager
-def _borrowed(
-    model: nn.Module, shape: tuple[int, int, int], device: torch.device
-) -> Iterator[torch.device]:
+def _borrowed(model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> Iterator[torch.device]:
     """Move the model to the device inside the block, where it leaves its images (C, H, W) as they are; then
     restore its device, modes and the random state."""
     home = next(model.parameters()).device

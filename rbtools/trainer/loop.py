@@ -82,7 +82,7 @@ def train(setup: TrainSetup, state: TrainState, keep: Callable[[TrainState], Non
                 count = recipe.micro_batch or recipe.batch_size
                 raise RbError(
                     f"Memory ran out with {count} images at once. Send each batch through in smaller pieces"
-                    " with --batch-size N:micro=M, or use a smaller --batch-size."
+                    " with --micro-batch M, or use a smaller --batch-size."
                 ) from error
             start = time.perf_counter()
             due = writing_seconds <= _SHORT or start - last_end >= _TIMES_AS_LONG * writing_seconds

@@ -107,7 +107,7 @@ def batches(order: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def drawn_step(recipe: Recipe, steps: int, seed: int) -> int | None:
-    """With --select random the drawn step whose initial weights the training returns; else None."""
+    """With --output random the drawn step whose initial weights the training returns; else None."""
     if recipe.output != "random" or not steps:
         return None
     numbers = torch.Generator().manual_seed(mixed_seed(seed, "output"))

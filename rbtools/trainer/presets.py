@@ -83,7 +83,7 @@ def _listed(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def _epochs(value: str | Iterable[int]) -> tuple[int, ...]:
-    return units.whole_numbers(value, "milestones of --schedule") if isinstance(value, str) else tuple(value)
+    return units.whole_numbers(value, "--milestones") if isinstance(value, str) else tuple(value)
 
 
 def params(preset: TrainingPreset, cls: type, given: Mapping[str, Any]) -> dict[str, Any]:

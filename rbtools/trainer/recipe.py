@@ -68,34 +68,28 @@ class Recipe:
     lr: float = param(
         0.1,
         "Learning rate, or its maximum with onecycle. PRBench: 0.01 (text), 0.1 (code); NAS-RobBench-201:"
-        " 0.05 (text), 0.1 (code). theorem1:C, for fcnn and rescnn: by the step size C sqrt(min y'K^-1 y) /"
-        " (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start; for rescnn by corollary"
-        " 1's, which has no root and divides by sqrt(pixels * filter) too.",
-        metavar="X|theorem1:C",
+        " 0.05 (text), 0.1 (code).",
+        metavar="X",
     )
     lr_rule: str = param(
         "fixed",
-        "Whether --lr is the rate, or the constant of theorem 1.",
+        "Whether --lr is the rate, or, for fcnn and rescnn, the constant C of the step size C sqrt(min y'K^-1"
+        " y) / (width sqrt(N)) of NAS-RobBench-201's theorem 1, from kernels at the start; for rescnn by"
+        " corollary 1's, which has no root and divides by sqrt(pixels * filter) too.",
         choices=("fixed", "theorem1"),
-        part_of="lr",
     )
     micro_batch: int | None = param(
         None,
         "Split each batch into pieces of this size, to save memory.",
         bounds="[1, inf)",
-        part_of="batch-size:micro",
     )
     optimizer: str = param(
         "sgd",
         "sgd, or adam, which training for certificates uses in its papers, with --lr 0.0005 or 0.001.",
         choices=("sgd", "adam"),
     )
-    momentum: float = param(
-        0.9, "Of SGD, and Adam's first beta; onecycle sets it.", bounds="[0, 1)", part_of="optimizer:momentum"
-    )
-    nesterov: bool = param(
-        False, "Nesterov's form of SGD's momentum (nesterov=off over a preset).", part_of="optimizer:nesterov"
-    )
+    momentum: float = param(0.9, "Of SGD, and Adam's first beta; onecycle sets it.", bounds="[0, 1)")
+    nesterov: bool = param(False, "Nesterov's form of SGD's momentum.")
     weight_decay: float = param(
         5e-4,
         "L2 penalty. PRBench: 0.0035 (text), 0.0005 (code); NAS-RobBench-201: 0.0001 (text), 0.0005 (code).",
@@ -108,12 +102,11 @@ class Recipe:
     )
     milestones: tuple[int, ...] = param(
         (),
-        "Epochs at which step and piecewise lower the rate, such as 75/90.",
+        "Epochs at which step and piecewise lower the rate, such as 75,90.",
         metavar="LIST",
         typed="",
-        part_of="schedule:milestones",
     )
-    decay: float = param(0.1, "Factor at each milestone.", part_of="schedule:decay")
+    decay: float = param(0.1, "Factor at each milestone.")
     augment: tuple[str, ...] | None = param(
         None,
         "crop or crop-reflect, flip, a list of both, none, or auto: usual for the data set. PRBench: auto"
@@ -131,8 +124,7 @@ class Recipe:
     regularize: tuple[str, ...] = param(
         (),
         "cutout, mixup, awp (adversarial weight perturbation), l2 (weight decay on weights only),"
-        " wci:LAMBDA (the Weight-Curvature Index as a term of the loss), and label-smoothing:SHARE; as in"
-        " cutout:14,awp:gamma=0.01,warmup=5,l2:0.005.",
+        " or wci (the Weight-Curvature Index as a term of the loss).",
         choices=("cutout", "mixup", "awp", "l2", "wci"),
         metavar="LIST",
         typed="",
@@ -141,33 +133,25 @@ class Recipe:
         None,
         "Side of cutout's square in pixels.  [default: 14 of 32, in proportion]",
         check="count",
-        part_of="regularize:cutout:length",
     )
-    mixup_alpha: float = param(
-        1.4, "mixup's lambda is from Beta(a, a).", check="positive", part_of="regularize:mixup:alpha"
-    )
+    mixup_alpha: float = param(1.4, "mixup's lambda is from Beta(a, a).", check="positive")
     awp_gamma: float | None = param(
         None,
         "Size of awp's perturbation, as a share of each weight's norm.  [default: 0.005 with trades, else"
         " 0.01]",
         check="non-negative",
-        part_of="regularize:awp:gamma",
     )
-    awp_warmup: int = param(
-        0, "Epochs before awp starts.", check="non-negative", part_of="regularize:awp:warmup"
-    )
-    l2: float = param(5e-3, "Weight decay of l2.", check="non-negative", part_of="regularize:l2:weight")
+    awp_warmup: int = param(0, "Epochs before awp starts.", check="non-negative")
+    l2: float = param(5e-3, "Weight decay of l2.", check="non-negative")
     wci_weight: float = param(
         0.001,
         "Weight of wci in the loss.",
         check="non-negative",
-        part_of="regularize:wci:lambda",
     )
     label_smoothing: float = param(
         0.0,
         "Share of each label that is spread over all classes.",
         check="below one",
-        part_of="regularize:label-smoothing",
     )
     filter: str | None = param(
         None,
@@ -179,13 +163,11 @@ class Recipe:
         "batch",
         "Filter whole batches by their mean (PRBench's code), or each example.",
         choices=("batch", "example"),
-        part_of="filter:rule",
     )
     warm_steps: int = param(
         1,
         "Steps of the attack before the filter decides (1 is m = 0 of PRBench's code).",
         check="non-negative",
-        part_of="filter:steps",
     )
     ema: float | None = param(
         None,
@@ -204,23 +186,22 @@ class Recipe:
         None,
         "Stop after this many epochs without a better validation.",
         check="count",
-        part_of="val:patience",
     )
     select: str = param(
         "last",
         "Which weights the record's checkpoint is: the last, the best of the validation (the record names"
-        " both), or random, those before a uniformly drawn step.",
+        " both).",
         choices=("last", "best"),
-        metavar="[last|best|random]",
     )
     output: str = param(
-        "last", "Weights that a training returns.", choices=("last", "random"), part_of="select"
+        "last",
+        "Weights that a training returns: the last, or random, those before a uniformly drawn step.",
+        choices=("last", "random"),
     )
     keep: str = param(
         "all",
         "Weights that the store gets: all, the last and the best, or selected, those of the record alone.",
         choices=("all", "selected"),
-        part_of="select:keep",
     )
     track: tuple[str, ...] = param(
         (),
@@ -230,21 +211,15 @@ class Recipe:
         metavar="LIST",
         typed="",
     )
-    every: int = param(
-        5, "Epochs between measurements; also after the last epoch.", check="count", part_of="track:every"
-    )
-    track_n: int = param(
-        1000, "Most images of train and of test for robust.", check="count", part_of="track:n"
-    )
+    every: int = param(5, "Epochs between measurements; also after the last epoch.", check="count")
+    track_n: int = param(1000, "Most images of train and of test for robust.", check="count")
     stop_on: str | None = param(
         None,
         "Stop when a measure of --track has risen: wci or sharpness.",
         choices=STOPPING,
         metavar="MEASURE",
     )
-    stop_patience: int = param(
-        3, "Measurements in a row that rise before it stops.", check="count", part_of="stop-on:patience"
-    )
+    stop_patience: int = param(3, "Measurements in a row that rise before it stops.", check="count")
     clean_pass: bool = param(
         False, "One more pass of the clean images after each step, for BatchNorm (Rice et al.)."
     )
@@ -258,14 +233,12 @@ class Recipe:
         "A file of weights in timm's names.  [default: timm's own, from the cache of the Hub or with"
         " --download]",
         metavar="FILE",
-        part_of="init:file",
     )
     resample: str = param(
         "timm",
         "How weights of timm fit other images and patches: as timm does, timm (not in the text), or with"
         " kernels summed over blocks and positions interpolated bilinearly, prbench (PRBench's code).",
         choices=("timm", "prbench"),
-        part_of="init:resample",
     )
     deterministic: bool = param(
         False,
@@ -346,8 +319,7 @@ def check(recipe: Recipe, training_images: int | None = None) -> None:
         raise RbError(f"The learning rate is {recipe.lr:g}. It must be above 0.")
     if recipe.schedule in ("step", "piecewise") and not recipe.milestones:
         raise RbError(
-            f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --schedule"
-            f" {recipe.schedule}:milestones=75/90."
+            f"The {recipe.schedule} schedule has no milestones. Give the epochs, such as --milestones 75,90."
         )
     _check_together(recipe)
     if training_images is not None:
@@ -389,8 +361,8 @@ def _check_together(recipe: Recipe) -> None:
     """Options that contradict each other; both are named."""
     if recipe.patience is not None and recipe.val == 0:
         raise RbError(
-            f"patience={recipe.patience} of --val waits for a better validation, but --val 0 holds nothing"
-            " out. Leave out patience, or give --val a share such as 0.02."
+            f"--patience {recipe.patience} waits for a better validation, but --val 0 holds nothing"
+            " out. Leave out --patience, or give --val a share such as 0.02."
         )
     if recipe.select == "best" and recipe.val == 0:
         raise RbError(
@@ -404,20 +376,20 @@ def _check_together(recipe: Recipe) -> None:
         )
     if recipe.output == "random":
         for option, given in (
-            ("best", recipe.select == "best"),
-            ("patience of --val", recipe.patience is not None),
+            ("--select best", recipe.select == "best"),
+            ("--patience", recipe.patience is not None),
             ("--ema", recipe.ema is not None),
             ("--stop-on", recipe.stop_on is not None),
         ):
             if given:
                 raise RbError(
-                    f"--select random keeps the weights before a random step, and {option} chooses weights in"
+                    f"--output random keeps the weights before a random step, and {option} chooses weights in"
                     f" another way. Leave out one of the two."
                 )
     if "awp" in recipe.regularize and recipe.micro_batch is not None:
         raise RbError(
-            f"--regularize awp perturbs the weights for a whole batch, and micro={recipe.micro_batch} of"
-            " --batch-size cuts it in pieces. Leave out one of the two."
+            f"--regularize awp perturbs the weights for a whole batch, and --micro-batch"
+            f" {recipe.micro_batch} cuts it in pieces. Leave out one of the two."
         )
     both = {"crop", "crop-reflect"}
     if both <= set(recipe.augment or ()):
@@ -429,7 +401,7 @@ def check_method(recipe: Recipe, method: Method) -> None:
     if method.weight_radius is not None:
         for option, given in (
             ("--regularize awp", "awp" in recipe.regularize),
-            ("micro of --batch-size", recipe.micro_batch is not None),
+            ("--micro-batch", recipe.micro_batch is not None),
         ):
             if given:
                 raise RbError(
@@ -438,8 +410,8 @@ def check_method(recipe: Recipe, method: Method) -> None:
                 )
     if recipe.lr_rule == "theorem1" and not hasattr(method, "beta"):
         raise RbError(
-            f"--lr theorem1 is about a share beta of adversarial loss, which --method {method.name} has"
-            " not. Use --method mixed, or a number for --lr."
+            f"--lr-rule theorem1 is about a share beta of adversarial loss, which --method {method.name} has"
+            " not. Use --method mixed, or leave --lr-rule out."
         )
     if recipe.filter is None:
         return
@@ -450,11 +422,11 @@ def check_method(recipe: Recipe, method: Method) -> None:
         )
     if method.inner_mode == "train" and recipe.filter_rule == "example":
         raise RbError(
-            f"--filter {recipe.filter}:rule=example sends parts of a batch through the network, whose"
-            " BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or rule=batch."
+            "--filter-rule example sends parts of a batch through the network, whose BatchNorm would see"
+            " them with --inner-mode train. Use --inner-mode eval, or --filter-rule batch."
         )
     if recipe.warm_steps > method.attack_steps:
         raise RbError(
-            f"--filter {recipe.filter} has steps={recipe.warm_steps}, more than the {method.attack_steps} of"
+            f"--warm-steps is {recipe.warm_steps}, more than the {method.attack_steps} of"
             f" --attack-steps. Use {method.attack_steps} or less."
         )

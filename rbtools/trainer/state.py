@@ -29,7 +29,7 @@ class TrainState:
     model: the network in training; averaged: its averaged weights (--ema). carried: the method's tensors with
     an entry for each example, by name. epoch: how many are done. history, tracked: a list per quantity, an
     entry per epoch (of tracked None for epochs without a measurement). best: "epoch", "rank" and "state" of
-    the best validation. drawn: the weights before the drawn step (--select random). passes: how many images
+    the best validation. drawn: the weights before the drawn step (--output random). passes: how many images
     were trained on, and their passes. places: processors of the epochs, since rounding depends on them.
     stopped: whether --stop-on has ended the training.
 

@@ -189,7 +189,7 @@ def settled(data: Any, method: Method, recipe: Recipe) -> tuple[Any, Recipe]:
         changes["cutout_length"] = recipe.cutout_length or max(round(side * 14 / 32), 1)
         if changes["cutout_length"] > side:
             raise RbError(
-                f"length of --regularize cutout is {recipe.cutout_length}, and the images have {side} pixels"
+                f"--cutout-length is {recipe.cutout_length}, and the images have {side} pixels"
                 " a side."
                 f" Expected at most {side}."
             )
@@ -223,9 +223,7 @@ def _start(record: dict[str, Any], recipe: Recipe, run: Run) -> dict[str, Any] |
             )
         file = recipe.init_file
         if file is not None and not os.path.isfile(file):
-            raise RbError(
-                f"--init timm:file={file} is no file. Name the weights of the network, in timm's names."
-            )
+            raise RbError(f"--init-file {file} is no file. Name the weights of the network, in timm's names.")
         return {
             "timm": record["arch"].get("name"),
             **({} if file is None else {"file": run.store.file_hash(file)}),

@@ -48,7 +48,7 @@ class FGSMPGI(Method[PriorStep]):
     It differs from that code in three points. Gradients are normalised for each example, there for a batch.
     The code takes g in training mode from the pass of the loss; here `inner_mode` decides, and the loss makes
     a pass of its own (none for lambda 0). eta and m are kept in float16. The code's own label smoothing is
-    --regularize label-smoothing:0.444 for ten classes.
+    --label-smoothing 0.444 for ten classes.
 
     Without `carrying` (a call outside of a training) every batch is one of a first epoch.
     """

@@ -132,7 +132,7 @@ class ZeroShot(Foreign):
             raise RbError(
                 f"{self.name}:{arch.get('name')} is a zero-shot classifier of trained weights. Name them, and"
                 " the prompts of its classes, with --checkpoint FILE (rb-arch: --from-checkpoint) and"
-                f" --arch {self.name}:{arch.get('name')}:prompts=FILE."
+                f" --arch {self.name}:{arch.get('name')} --prompts FILE."
             )
         return super().describe(arch, classes, shape)
 

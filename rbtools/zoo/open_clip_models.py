@@ -122,7 +122,7 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
     if arch.get("prompts") not in (None, prompts.digest(path)):
         raise RbError(
             f"The file of prompts {path} has changed since the record was made with it, so this would be"
-            f" another network. Make the record anew (--arch open_clip:{name}:prompts={path})."
+            f" another network. Make the record anew (--arch open_clip:{name} --prompts {path})."
         )
     config, of_classes = configuration(name), prompts.read(path, classes)
     open_clip = import_open_clip()

@@ -29,7 +29,7 @@ def network(arch: dict[str, Any], about: Description, recipe: Recipe, run: Run) 
     try:
         path = recipe.init_file or published_weights.find(f"timm:{arch['name']}", run).path
     except RbError as error:
-        raise RbError(f"{error} Or name a file of its weights with --init timm:file=FILE.") from None
+        raise RbError(f"{error} Or name a file of its weights with --init timm --init-file FILE.") from None
     state = read_checkpoint.read(path).state
     if recipe.resample == "prbench":
         with seeded(run.settings.seed):
@@ -51,7 +51,7 @@ def as_prbench(state: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor
     proj = getattr(embed, "proj", None)
     if not (isinstance(proj, nn.Conv2d) and isinstance(own, Tensor) and {KERNEL, POSITIONS} <= state.keys()):
         raise RbError(
-            "resample=prbench of --init is for vision transformers, which have patch_embed.proj and"
+            "--resample prbench is for vision transformers, which have patch_embed.proj and"
             " pos_embed, and"
             " this network or its weights have not. Use resample=timm."
         )
@@ -73,7 +73,7 @@ def summed(kernel: Tensor, side: int) -> Tensor:
     old = kernel.shape[-1]
     if kernel.ndim != 4 or kernel.shape[-2] != old or old % side:
         raise RbError(
-            f"resample=prbench of --init sums blocks of the patch kernel, whose shape is"
+            f"--resample prbench sums blocks of the patch kernel, whose shape is"
             f" {tuple(kernel.shape)}, and"
             f" {old} is no multiple of {side}. Choose another patch, or resample=timm."
         )

@@ -25,8 +25,8 @@ FILES = [name for name in TARGETS.TARGETS if name not in ("records", "checkpoint
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("records")
-    TARGETS.snapshots.inputs(folder)  # the files that command lines name
-    return TARGETS.Records(TARGETS.snapshots.given_records(), folder)
+    TARGETS.golden.inputs(folder)  # the files that command lines name
+    return TARGETS.Records(TARGETS.golden.table(), folder)
 
 
 @pytest.mark.parametrize(

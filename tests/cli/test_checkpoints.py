@@ -260,7 +260,7 @@ def test_a_training_leaves_behind_what_belonged_to_the_file(trained_network: Nor
     shape = {"classes": 10, "shape": (1, 8, 8)}
     network = models.build({"space": "nasbench201", "str": CELL, "channels": 4, "cells": 1}, **shape)  # type: ignore[arg-type]
     torch.save({"a": network.state_dict(), "b": network.state_dict()}, "two.pt")
-    made = arch("--from-checkpoint", "two.pt#a", "--dataset", "digits", "--normalize", "none")
+    made = arch("--from-checkpoint", "two.pt", "--member", "a", "--dataset", "digits", "--normalize", "none")
     assert (one(made)["arch"]["member"], one(made)["arch"]["normalize"]) == ("a", "none")
     trained = CliRunner().invoke(train_main, ["--epochs", "0", "--device", "cpu"], input=made.stdout)
     record = one(trained)
@@ -304,14 +304,14 @@ def test_a_file_with_several_weights_asks_which(trained_network: Normalized, dat
     where += "--normalize 0.4,0.5,0.6 0.2,0.25,0.2".split()
     result = attack(*where)
     assert result.exit_code == 1 and "2 sets of weights: first, second" in result.stderr
-    assert "FILE#MEMBER" in result.stderr
+    assert "--member NAME" in result.stderr
     first, second = (
-        one(attack(*where[2:], "--checkpoint", f"two.pt#{name}")) for name in ("first", "second")
+        one(attack(*where[2:], "--checkpoint", "two.pt", "--member", name)) for name in ("first", "second")
     )
     assert first["arch"]["member"] == "first" and first["metrics"] != second["metrics"]
-    assert attack(*where[2:], "--checkpoint", "two.pt#third").exit_code == 1
-    result = attack("--checkpoint", "#first", given="")
-    assert result.exit_code == 2 and "--checkpoint has only #MEMBER." in result.stderr
+    assert attack(*where[2:], "--checkpoint", "two.pt", "--member", "third").exit_code == 1
+    result = attack("--member", "first", given="")
+    assert result.exit_code == 2 and "--member is of a file." in result.stderr
 
 
 # --- the user's own code --------------------------------------------------------------------------
@@ -592,8 +592,8 @@ def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Norm
     state = trained_network.network.state_dict()
     torch.save({"last": state, "best": state, "epoch": 3}, "two.pt")
     result = attack("--checkpoint", "two.pt", "--dataset", data)
-    assert (
-        "two.pt holds several sets of weights: best is taken, besides it are last. #MEMBER" in result.stderr
+    assert "two.pt holds several sets of weights: best is taken, besides it are last. --member" in (
+        result.stderr
     )
     assert one(result)["recognised"]["nesting"] == ["best"]
     named = attack("--checkpoint", "two.pt", "--dataset", data, "--member", "last")

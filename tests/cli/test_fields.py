@@ -146,7 +146,7 @@ def test_a_threat_model_that_is_none_costs_its_record_alone(threat: Any) -> None
 def test_ranks_and_bands_that_are_none_are_empty_cells_of_the_table() -> None:
     odd = {"band": {"a": 1}, "rank_ci95": [], "ranking": {"ci95": "x"}, "aggregated": {"records": [2]}}
     lines = [record("good", metrics={"acc": 0.5}), record("odd", metrics={"acc": 0.4}, **odd)]
-    for words in ("--format table", "--format csv", "--format csv --group arch.name"):
+    for words in ("--format table", "--format csv", "--format csv --aggregate-by arch.name"):
         result = run(f"rank --by acc {words}", lines)
         assert result.exit_code == 0 and "0.4" in result.stdout, result.stderr
 

@@ -8,7 +8,10 @@ import click
 import pytest
 
 from rbtools.cli import option_groups, tools
+from rbtools.training import METHODS
 from tests.runner import run
+
+MOST = 110  # lines of --help
 
 
 def every_page() -> list[tools.Page]:
@@ -39,6 +42,17 @@ def explained(text: str) -> set[str]:
     return {flag for line in lines for flag in re.findall(r"--[a-z][\w-]*", re.split(r"\s{2,}", line)[0])}
 
 
+def test_help_is_short() -> None:
+    counts = {
+        page.words: page.command.get_help(page.context).count("\n") + 1
+        for page in PAGES
+        if not tools.chooses_by_option(page.command)
+    }
+    for words in ("", *(f"--method {name} " for name in METHODS)):
+        counts[f"rb-train {words}"] = run("train", f"{words}--help").stdout.count("\n")
+    assert {words: count for words, count in counts.items() if count > MOST} == {}
+
+
 def test_no_help_shows_an_object_of_python() -> None:
     for page in PAGES:
         options = [one for one in page.command.get_params(page.context) if isinstance(one, click.Option)]
@@ -51,10 +65,10 @@ def test_help_explains_or_names_every_option_and_help_all_explains_it(page: tool
     tool, *words = page.words.removeprefix("rb-").split()
     brief = run(tool, [*words, "--help"]).stdout
     named = set(re.findall(r"--[a-z][\w-]*", " ".join(re.findall(r"^  And (.*?\.)$", brief, re.M | re.S))))
-    assert options(page) <= explained(brief) | named
-    if named:
-        assert "--help-all" in explained(brief)
-        assert options(page) == explained(run(tool, [*words, "--help-all"]).stdout)
+    off = {flag for flag in options(page) if flag.startswith("--no-")}
+    assert options(page) - off <= explained(brief) | named
+    assert "--help-all" in explained(brief)
+    assert options(page) == explained(run(tool, [*words, "--help-all"]).stdout)
 
 
 def test_every_name_of_a_group_is_an_option_of_some_tool() -> None:
@@ -64,17 +78,4 @@ def test_every_name_of_a_group_is_an_option_of_some_tool() -> None:
 
 def test_the_options_of_the_chosen_class_come_first_and_common_ones_last() -> None:
     titles = re.findall(r"^(\w.*):$", run("attack", "pgd --help").stdout, re.M)
-    assert titles == ["Options of pgd", "Options", *(group.title for group in option_groups.GROUPS)]
-
-
-@pytest.mark.parametrize(
-    ("tool", "words", "instead"),
-    [
-        ("train", "--stack-seeds 2", "--stack-seeds is gone. Seeds are trained one after another"),
-        ("attack", "pgd --device-rate h200.jsonl", "--device-rate is gone. --dry-run says how long work"),
-    ],
-)
-def test_an_option_that_is_gone_says_what_to_use(tool: str, words: str, instead: str) -> None:
-    done = run(tool, words)
-    assert done.exit_code == 2 and instead in done.stderr
-    assert words.split()[-2] not in run(tool, words.rpartition("--")[0] + "--help-all").stdout
+    assert titles == ["Options of pgd", "Options", *(group.title for group in option_groups.GROUPS[3:])]

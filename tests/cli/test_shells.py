@@ -87,13 +87,8 @@ CASES = {
     "an attack": ("rb-attack squ", "rb-attack square"),
     "an option": ("rb-attack pgd --restar", "--restarts"),
     "a choice": ("rb-attack pgd --norm li", "--norm linf"),
-    "a method": ("rb-train --method trad", "--method trades"),
-    "a second method": ("rb-train --method erm,trad", "--method erm,trades"),
     "a corruption": ("rb-corrupt bright", "rb-corrupt brightness"),
-    "a data set": ("rb-pr --dataset cinic", "--dataset cinic10"),
-    "a metric": ("rb-rank --by squar", "--by square.8"),
     "a file": ("rb-rank resul", "rb-rank results.jsonl"),
-    "a folder": ("rb-pr --dataset imagefolder:pho", "--dataset imagefolder:photos"),
     "a command of a command": ("rb-store verif", "rb-store verify"),
 }
 

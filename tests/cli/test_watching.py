@@ -193,7 +193,7 @@ def test_stages_within_stages_count_for_themselves(monkeypatch: pytest.MonkeyPat
 def test_curves_are_written_while_training_and_for_what_is_found() -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for folder in ("first", "second"):  # the second time the training is found in the store
-        result = run("train", *TRAIN, "--epochs", "2", "--log", f"tensorboard:{folder}", text=SMALL)
+        result = run("train", *TRAIN, "--epochs", "2", "--tensorboard", f"{folder}", text=SMALL)
         assert result.exit_code == 0, result.stderr
         curves = accumulator.EventAccumulator(f"{folder}/small-erm-seed0").Reload()
         history = records(result)[0]["train"]["history"]
@@ -202,13 +202,13 @@ def test_curves_are_written_while_training_and_for_what_is_found() -> None:
             assert [step for step, _ in points] == [1, 2]
             assert [value for _, value in points] == pytest.approx(history[name], rel=1e-5)
     Path("file").write_text("")
-    result = run("train", *TRAIN, "--log", "tensorboard:file", text=SMALL)
+    result = run("train", *TRAIN, "--tensorboard", "file", text=SMALL)
     assert result.exit_code == 2 and "Name another folder with tensorboard." in result.stderr
 
 
 def test_curves_without_the_package_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
-    result = run("train", *TRAIN, "--log", "tensorboard:curves", text=SMALL)
+    result = run("train", *TRAIN, "--tensorboard", "curves", text=SMALL)
     assert result.exit_code == 2 and "pip install 'rbtools[tensorboard]'" in result.stderr
 
 

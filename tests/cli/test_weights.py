@@ -135,7 +135,7 @@ def test_an_architectures_weights_are_found_by_its_index(
     write: Any, member: str, seed: int, data: str
 ) -> None:
     folder = write()
-    record = one(attack("--checkpoint", f"{folder}#{member}", "--dataset", data))
+    record = one(attack("--weights", folder, "--member", member, "--dataset", data))
     assert record["metrics"]["acc"] == accuracy(seed)
     assert record["arch"]["member"] == member and record["arch"]["index"] == INDEX
     told = record["recognised"]
@@ -154,50 +154,51 @@ def test_the_parent_of_the_archive_will_do_and_the_data_set_chooses_the_run(
 
     write_nats("torch-home/NATS-tss-v1_0-3ffb9-full")
     monkeypatch.setitem(published_weights.RUNS, "npz", "cifar10")  # as the data set cifar10 does
-    record = one(attack("--checkpoint", "torch-home", "--dataset", data))
+    record = one(attack("--weights", "torch-home", "--dataset", data))
     assert record["recognised"]["run"] == "cifar10/777"
 
 
 def test_runs_of_several_data_sets_are_asked_about(data: str) -> None:
     folder = write_nasbench()
-    message = said(attack("--checkpoint", folder, "--dataset", data))
+    message = said(attack("--weights", folder, "--dataset", data))
     assert "has weights for 3 data sets: cifar10, cifar10-valid, cifar100" in message
-    assert "#cifar10 or" in message
-    message = said(attack("--checkpoint", f"{folder}#svhn", "--dataset", data))
+    assert "--member cifar10 or" in message
+    message = said(attack("--weights", folder, "--member", "svhn", "--dataset", data))
     assert "has no weights for 'svhn'" in message
-    message = said(attack("--checkpoint", f"{folder}#cifar100", "--dataset", data))
+    message = said(attack("--weights", folder, "--member", "cifar100", "--dataset", data))
     assert "distinguishes 100 classes and the data set has 10" in message
 
 
 def test_what_has_no_weights_says_so(data: str) -> None:
-    where = ["--dataset", data, "--checkpoint"]
+    where = ["--dataset", data, "--weights"]
     folder = write_nats("simple", weights=False)
-    assert "has the results of 4 trainings without their weights" in said(attack(*where, f"{folder}#cifar10"))
+    message = said(attack(*where, folder, "--member", "cifar10"))
+    assert "has the results of 4 trainings without their weights" in message
     Path("other").mkdir()
     Path("other/000009-FULL.pth").touch()
-    message = said(attack(*where, "other#cifar10"))
+    message = said(attack(*where, "other", "--member", "cifar10"))
     assert (
         f"no weights for the architecture {INDEX}. Expected 000004-FULL.pth or 000004.pickle.pbz2" in message
     )
     result = attack(*where, "nowhere")
-    assert result.exit_code == 2 and "nowhere does not exist. Expected a file." in result.stderr
+    assert result.exit_code == 2 and "nowhere, which is no folder. Expected" in result.stderr
     given = {"schema": 1, "arch": {"space": "zoo", "name": "resnet18"}}
     assert "of the space 'zoo'" in said(attack(*where, folder, given=given))
-    result = attack(*where, "data.npz", "--weights", folder)  # a deprecated option
+    result = attack("--checkpoint", "data.npz", *where, folder)
     assert result.exit_code == 2 and "Both a file and a folder of weights are given." in result.stderr
 
 
 def test_a_file_of_another_architecture_is_refused(data: str) -> None:
     """Weights do not show none, skip_connect and pooling: the string in the file does."""
     folder = write_nasbench(index=1462)
-    message = said(attack("--checkpoint", f"{folder}#cifar10", "--dataset", data))
+    message = said(attack("--weights", folder, "--member", "cifar10", "--dataset", data))
     assert "holds the architecture |nor_conv_3x3~0|" in message
 
 
 def test_a_record_with_a_checkpoint_keeps_it(trained: dict[str, Record]) -> None:
     Path("weights").mkdir()
     Path("weights", "000123-FULL.pth").touch()
-    record = one(attack("--checkpoint", "weights", given=trained["erm"]))
+    record = one(attack("--weights", "weights", given=trained["erm"]))
     assert record["checkpoint"] == trained["erm"]["checkpoint"]
 
 
@@ -212,10 +213,10 @@ def test_a_pickle_that_would_run_code_does_not(data: str) -> None:
     Path("bad").mkdir()
     with bz2.BZ2File("bad/000004.pickle.pbz2", "w") as stream:
         pickle.dump({"200": {"all_results": {("cifar10", 777): Hostile()}}}, stream)
-    message = said(attack("--checkpoint", "bad#cifar10", "--dataset", data))
+    message = said(attack("--weights", "bad", "--member", "cifar10", "--dataset", data))
     assert "posix.system" in message and not Path("it-ran").exists()
     Path("bad/000004.pickle.pbz2").write_bytes(Path("bad/000004.pickle.pbz2").read_bytes()[:40])
-    message = said(attack("--checkpoint", "bad#cifar10", "--dataset", data))
+    message = said(attack("--weights", "bad", "--member", "cifar10", "--dataset", data))
     assert "is cut off, damaged or no file of NATS-Bench" in message
 
 
@@ -224,7 +225,7 @@ def test_found_results_need_no_torch(data: str) -> None:
     import sys
 
     folder = write_nats()
-    words = ["fgsm", "--eps", "0", "--checkpoint", f"{folder}#cifar10", "--dataset", data]
+    words = ["fgsm", "--eps", "0", "--weights", folder, "--member", "cifar10", "--dataset", data]
     given = arch("--index", str(INDEX), "--channels", "2", "--cells", "1")
     one(CliRunner().invoke(attack_main, [*words, "--device", "cpu"], input=given))
     code = (
@@ -268,4 +269,4 @@ def test_a_checkpoint_in_several_files_is_one(ending: str) -> None:
 def test_a_folder_without_weights_says_what_is_wanted() -> None:
     Path("none").mkdir()
     result = run("attack", "none --checkpoint none")
-    assert result.exit_code == 2 and "a folder with nothing in it. Expected a file" in result.stderr
+    assert result.exit_code == 2 and "--checkpoint none is a folder without" in result.stderr

@@ -237,9 +237,9 @@ TWO_PHASE_AGAIN = ["pgd", "--steps", "3", "--eps", "16", "--n", "20", *CPU]
     ("chosen", "heavy"),
     [
         (PGD_AGAIN, {"torch", "numpy"}),
-        ([*TWO_PHASE_AGAIN, "--two-phase", "10:steps=1"], {"torch", "numpy"}),
-        ([*TWO_PHASE_AGAIN, "--two-phase", ".4:steps=1"], {"torch", "numpy"}),
-        ([*TWO_PHASE_AGAIN, "--two-phase", "10:steps=1", "--seed", "1"], {"torch"}),
+        ([*TWO_PHASE_AGAIN, "--two-phase", "10", "--screen-steps", "1"], {"torch", "numpy"}),
+        ([*TWO_PHASE_AGAIN, "--precision-goal", ".4", "--screen-steps", "1"], {"torch", "numpy"}),
+        ([*TWO_PHASE_AGAIN, "--two-phase", "10", "--screen-steps", "1", "--seed", "1"], {"torch"}),
     ],
     ids=["pgd", "two-phase", "precision goal", "two-phase with stored outcomes"],
 )
@@ -352,14 +352,14 @@ def test_a_class_map_says_which_folder_is_which_class(photo_model: Record, photo
     Path("map.json").write_text(json.dumps({name: 9 - index for index, name in enumerate(folders)}))
     asked = ["fgsm", "--eps", "0", "--split", "train"]
     assert one(run(asked, photo_model))["metrics"]["train.acc"] == 1
-    mapped = one(run([*asked, "--dataset", ":class-map=map.json"], photo_model))
+    mapped = one(run([*asked, "--class-map", "map.json"], photo_model))
     assert mapped["metrics"]["train.acc"] == 0
     # The next stage of a pipe has no class map option, and must not use the alphabetical order.
     assert mapped["class_map"] == folders[::-1]
     again = one(run([*asked, "--force"], mapped))
     assert again["metrics"]["train.acc"] == 0
     Path("map.json").write_text('{"airplane": 0}')
-    result = run([*asked, "--dataset", ":class-map=map.json"], photo_model)
+    result = run([*asked, "--class-map", "map.json"], photo_model)
     assert result.exit_code == 1 and "leaves out the class folders automobile" in result.stderr
 
 
@@ -487,8 +487,8 @@ def test_steps_that_cannot_reach_the_border_are_warned_about() -> None:
     short = "warning: --eps is 32/255, but the steps add up to 20/255: the attack cannot reach the"
     for words, option in (
         (["--step-size", "2"], "--step-size"),
-        (["--step-size", "0.0625*eps"], "--step-size"),
-        (["--step-size", "4:decay=linear", "--steps", "9"], "--step-size"),
+        (["--relative-step", "0.0625"], "--step-size"),
+        (["--step-size", "4", "--step-decay", "linear", "--steps", "9"], "--step-size"),
     ):
         said = CliRunner().invoke(main, ["pgd", "--eps", "8,32", "--steps", "10", *words], input="").stderr
         advice = f"Give a longer {option}, or more --steps."
@@ -496,7 +496,7 @@ def test_steps_that_cannot_reach_the_border_are_warned_about() -> None:
     for words in (
         [],
         ["--step-size", "4"],
-        ["--step-size", "decay=cosine"],
+        ["--step-decay", "cosine"],
         ["--step-size", "2", "--steps", "16"],
     ):
         said = CliRunner().invoke(main, ["pgd", "--eps", "32", "--steps", "10", *words], input="").stderr
@@ -534,7 +534,7 @@ def test_a_presets_step_gives_way_where_it_cannot_reach() -> None:
         (["--eps", "1-9999999999"], "which is 9,999,999,999 numbers. Expected 100,000 at most."),
         (["--eps", "0:1:1000000000"], "which is 1,000,000,000 numbers. Expected 100,000 at most."),
         (["--eps", "0:1:²"], "--eps has the count '²'."),
-        (["--n", "nowhere.txt"], "The file of indices nowhere.txt cannot be read"),
+        (["--indices", "nowhere.txt"], "The file of indices nowhere.txt cannot be read"),
         (
             ["--dataset", "photos"],
             "There is no data set 'photos', but a file or folder of that name: write imagef",
@@ -555,14 +555,14 @@ def test_values_that_no_run_can_have_are_refused_before_the_first_record(
 
 def test_a_ladder_only_sharpens_the_result(trained: dict[str, Record]) -> None:
     plain = one(run(["pgd", "--eps", "4,16,32", "--steps", "3", "--n", "60"], trained["erm"]))
-    ladder = one(run(["pgd", "--eps", "32,4,16:ladder=yes", "--steps", "3", "--n", "60", "--force"], plain))
+    ladder = one(run(["pgd", "--eps", "32,4,16", "--ladder", "--steps", "3", "--n", "60", "--force"], plain))
     names = ["pgd3.4", "pgd3.16", "pgd3.32"]
     before, after = plain["metrics"], ladder["metrics"]
     assert before[names[0]] == after[names[0]]  # the smallest distance is the plain attack
     assert all(after[name] <= before[name] for name in names)
     assert sorted((after[name] for name in names), reverse=True) == [after[name] for name in names]
     assert ladder["evals"][-1]["ladder"]
-    extended = ["pgd", "--eps", "4,16,32,64:ladder", "--steps", "3", "--n", "60", "--force"]
+    extended = ["pgd", "--eps", "4,16,32,64", "--ladder", "--steps", "3", "--n", "60", "--force"]
     longer = one(run(extended, ladder))["metrics"]  # the smaller distances come from the store
     assert {name: longer[name] for name in names} == {name: after[name] for name in names}
     assert longer["pgd3.64"] <= after["pgd3.32"]
@@ -622,8 +622,8 @@ def test_the_name_of_an_ensemble_is_that_of_its_parts(settings: dict[str, str], 
 
 
 def test_a_ladder_of_one_distance_is_a_usage_error() -> None:
-    result = run(["pgd", "--eps", "8:ladder=yes"])
-    assert result.exit_code == 2 and "ladder of --eps needs several distances" in result.stderr
+    result = run(["pgd", "--eps", "8", "--ladder"])
+    assert result.exit_code == 2 and "--ladder needs several distances" in result.stderr
 
 
 def test_images_of_fewer_examples_leave_the_outcomes_of_more(trained: dict[str, Record]) -> None:
@@ -841,7 +841,7 @@ def test_two_phases_on_all_survivors_are_exact(
 ) -> None:
     from rbtools.jobs.screened_attack import ScreenOutput, ScreenTask
 
-    entry = two_phase(known["erm"], "--two-phase", "all:steps=1")
+    entry = two_phase(known["erm"], "--two-phase", "all", "--screen-steps", "1")
     method = ATTACKS.build("pgd", steps=5, eps=32 / 255)
     margins = outcomes_of(known["erm"], ScreenTask(ScreenOutput(weak_screen)))[:, 0]
     stands = outcomes_of(known["erm"], AttackTask(method, (32 / 255,)))
@@ -852,10 +852,10 @@ def test_two_phases_on_all_survivors_are_exact(
     assert about["interval"] == [entry["value"]] * 2
     assert about["sampled"] == about["survivors"] == (margins >= 0).sum()
     assert entry["screen"] == "pgd1" and entry["metric"] == "pgd5.32"
-    known_images = two_phase(known["erm"], "--two-phase", "all:steps=1", "--per-image")
+    known_images = two_phase(known["erm"], "--two-phase", "all", "--screen-steps", "1", "--per-image")
     answered = answers.of(known_images)
     assert answered is not None and np.array_equal(answered.right, both)
-    assert "answers" not in two_phase(known["erm"], "--two-phase", "20:steps=1", "--per-image")
+    assert "answers" not in two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "1", "--per-image")
 
 
 def test_a_larger_sample_continues_the_smaller(
@@ -872,9 +872,9 @@ def test_a_larger_sample_continues_the_smaller(
         return attack(batch, method, *more, **options)
 
     monkeypatch.setattr(tasks, "run_attack", counted)
-    small = two_phase(known["erm"], "--two-phase", "20:steps=1")
+    small = two_phase(known["erm"], "--two-phase", "20", "--screen-steps", "1")
     assert len(attacked) == 20 == small["two_phase"]["sampled"]
-    large = two_phase(known["erm"], "--two-phase", "30:steps=1")
+    large = two_phase(known["erm"], "--two-phase", "30", "--screen-steps", "1")
     assert len(set(attacked)) == len(attacked) == 30
     strata = np.array(large["two_phase"]["strata"])
     assert strata[:, 2].sum() > 0
@@ -886,14 +886,17 @@ def test_a_larger_sample_continues_the_smaller(
     assert low < inner[0] <= large["value"] <= inner[1] < high
     unknown = run(["fgsm", "--n", "25", "--two-phase", "12", "--dry-run"], known["pgd"])
     assert "fgsm: 1 to compute." in unknown.stderr
-    planned = run([*TWO_PHASE, "--two-phase", "40:steps=1", "--dry-run"], known["erm"])
+    planned = run([*TWO_PHASE, "--two-phase", "40", "--screen-steps", "1", "--dry-run"], known["erm"])
     assert "pgd5: 1 to compute." in planned.stderr
-    again = run([*TWO_PHASE, "--two-phase", "30:steps=1"], known["erm"])
+    again = run([*TWO_PHASE, "--two-phase", "30", "--screen-steps", "1"], known["erm"])
     assert len(attacked) == 30 and "1 found in the store" in again.stderr
 
 
+ONE = ("--screen-steps", "1")
+
+
 @pytest.mark.parametrize("option", ["--force", "--store=none"])
-@pytest.mark.parametrize("size", [["--two-phase", "20:steps=1"], ["--two-phase", ".05:steps=1"]])
+@pytest.mark.parametrize("size", [["--two-phase", "20", *ONE], ["--precision-goal", ".05", *ONE]])
 def test_two_phases_without_stored_outcomes(
     known: dict[str, Record], tmp_path: Path, option: str, size: list[str]
 ) -> None:
@@ -906,11 +909,11 @@ def test_two_phases_without_stored_outcomes(
 
 
 def test_a_smaller_sample_does_not_replace_a_larger(known: dict[str, Record]) -> None:
-    exact = one(run([*TWO_PHASE, "--two-phase", "all:steps=1"], known["erm"]))
-    result = run([*TWO_PHASE, "--two-phase", "20:steps=1"], exact)
+    exact = one(run([*TWO_PHASE, "--two-phase", "all", "--screen-steps", "1"], known["erm"]))
+    result = run([*TWO_PHASE, "--two-phase", "20", "--screen-steps", "1"], exact)
     assert one(result)["evals"] == exact["evals"]
     assert "the record's estimate is of a larger sample" in result.stderr
-    replaced = one(run([*TWO_PHASE, "--two-phase", "20:steps=1", "--force"], exact))
+    replaced = one(run([*TWO_PHASE, "--two-phase", "20", "--screen-steps", "1", "--force"], exact))
     assert replaced["evals"][-1]["two_phase"]["sampled"] == 20
 
 
@@ -918,15 +921,15 @@ def test_the_entry_has_the_seed_of_its_sample_and_its_cost(
     known: dict[str, Record], weak_screen: tuple[Any, ...]
 ) -> None:
     asked = ["fgsm", "--eps", "32", "--n", "60", "--seed", "3"]
-    entry = one(run([*asked, "--two-phase", "10:steps=1"], known["erm"]))["evals"][-1]
+    entry = one(run([*asked, "--two-phase", "10", "--screen-steps", "1"], known["erm"]))["evals"][-1]
     assert entry["seed"] == 3 and entry["draws"] and entry["passes"]["forward"] > 1
-    parts = "aa --attacks fgsm,pgd --eps 32 --n 60 --two-phase all:steps=1".split()
+    parts = "aa --attacks fgsm,pgd --eps 32 --n 60 --two-phase all --screen-steps 1".split()
     assert one(run(parts, known["erm"]))["evals"][-1]["two_phase"]["broken_by"].keys() == {"fgsm", "pgd"}
 
 
 def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str, Record]) -> None:
-    coarse = two_phase(known["erm"], "--two-phase", ".2:steps=1")["two_phase"]
-    fine = two_phase(known["erm"], "--two-phase", ".0001:steps=1")["two_phase"]
+    coarse = two_phase(known["erm"], "--precision-goal", ".2", "--screen-steps", "1")["two_phase"]
+    fine = two_phase(known["erm"], "--precision-goal", ".0001", "--screen-steps", "1")["two_phase"]
     assert coarse["goal"] == 0.2 and coarse["sampled"] == 48 < coarse["survivors"]
     assert "optimistic" in coarse["estimator"] and "optimistic" not in fine["estimator"]
     assert (coarse["interval"][1] - coarse["interval"][0]) / 2 <= 0.2
@@ -939,9 +942,9 @@ def test_a_goal_of_precision_enlarges_the_sample_until_it_is_met(known: dict[str
         (["--two-phase", "3"], "--two-phase is 3. Expected how many images to attack, 10 or more, or all."),
         (["--two-phase", "some"], "--two-phase is some. Expected how many"),
         (["--two-phase", "20", "--precision-goal", ".01"], "Fix the size, or the goal."),
-        (["--two-phase", "20", "--detail"], "leave out ladder of --eps, --detail, --save-adv"),
+        (["--two-phase", "20", "--detail"], "leave out --ladder, --detail, --save-adv"),
         (["--two-phase", "2"], "--two-phase"),
-        (["--two-phase", ":steps=1"], "--two-phase has only steps. Write"),
+        (["--screen-steps", "1"], "--screen-steps are of --two-phase."),
     ],
 )
 def test_options_of_two_phases_that_contradict(options: list[str], message: str) -> None:
@@ -951,19 +954,19 @@ def test_options_of_two_phases_that_contradict(options: list[str], message: str)
 
 def test_two_phases_in_l1_screen_with_apgd(known: dict[str, Record]) -> None:
     asked = "apgd-t --norm l1 --steps 20 --eps 1 --n 60".split()
-    entry = one(run([*asked, "--two-phase", "all:steps=10"], known["erm"]))["evals"][-1]
+    entry = one(run([*asked, "--two-phase", "all", "--screen-steps", "10"], known["erm"]))["evals"][-1]
     assert entry["screen"] == "apgd-ce.l1,apgd-margin.l1" and entry["metric"] == "apgd-t.l1.1"
     about = entry["two_phase"]
     assert 10 < about["sampled"] == about["survivors"] < 60 and about["screen_steps"] == 10
     whole = one(run(asked[:-2], known["erm"]))["metrics"]
     assert entry["value"] <= whole["apgd-t.l1.1"] < whole["acc"]
-    sampled = one(run([*asked, "--two-phase", "10:steps=10"], known["erm"]))["evals"][-1]
+    sampled = one(run([*asked, "--two-phase", "10", "--screen-steps", "10"], known["erm"]))["evals"][-1]
     assert sampled["two_phase"]["interval"][0] <= entry["value"] <= sampled["two_phase"]["interval"][1]
 
 
 def test_two_phases_are_another_protocol_than_the_attack_on_all(known: dict[str, Record]) -> None:
     whole = one(run(["pgd", "--steps", "5", "--eps", "32", "--n", "120"], known["erm"]))
-    result = run([*TWO_PHASE, "--two-phase", "20:steps=1"], whole)
+    result = run([*TWO_PHASE, "--two-phase", "20", "--screen-steps", "1"], whole)
     assert result.exit_code == 1 and "measured differently: screen absent there and" in result.stderr
 
 

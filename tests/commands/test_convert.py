@@ -238,7 +238,7 @@ def test_a_board_gives_the_composite_of_every_method(dataset: str) -> None:
     text = run("prbench", "board.json").stdout
     scored = CliRunner().invoke(score.main, "--preset prbench --within dataset,arch.name".split(), input=text)
     ranked = CliRunner().invoke(
-        rank.main, ["--group", "train.method", "--format", "jsonl"], input=scored.stdout
+        rank.main, ["--aggregate-by", "train.method", "--format", "jsonl"], input=scored.stdout
     )
     found = {one["train"]["method"]: one["metrics"]["score"] for one in records(ranked)}
     expected = {method.lower(): value for method, value in composites().items()}

@@ -105,7 +105,7 @@ def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -
 
 
 def test_a_gradient_of_zero_is_reported(record: Record) -> None:
-    done = run("attack", f"{PGD} --defend quantize:1:backward=none", [record])
+    done = run("attack", f"{PGD} --defend quantize:1 --backward none", [record])
     assert entry(one(done), "pgd3.16")["backward"] == ["none"]
     assert "The gradient is zero at the start for 100.0%" in done.stderr
     done = run("attack", f"{PGD} --defend quantize:1", [record])
@@ -118,12 +118,12 @@ def test_a_gradient_of_zero_is_reported(record: Record) -> None:
 
 
 def test_results_are_found_by_their_stages(record: Record) -> None:
-    lists = ["", "--defend quantize:2", "--defend quantize:2:backward=none", "--defend quantize:3"]
+    lists = ["", "--defend quantize:2", "--defend quantize:2 --backward none", "--defend quantize:3"]
     for count, found in (("1 computed, 0 found", True), ("0 computed, 1 found", True)):
         for some in lists:
             assert (count in run("attack", f"{PGD} {some}", [record]).stderr) is found
     # Less memory gives the same numbers, and so does the other way to write the list.
-    for same in ("--defend quantize:bits=2:checkpointed", "--defend quantize:2:backward=identity"):
+    for same in ("--defend quantize:bits=2 --checkpointed", "--defend quantize:2 --backward identity"):
         assert "0 computed, 1 found" in run("attack", f"{PGD} {same}", [record]).stderr
 
 
@@ -148,7 +148,7 @@ def test_a_result_of_other_stages_is_refused(record: Record) -> None:
 def test_the_screen_of_a_bare_network_has_no_outcomes_of_a_defended_one(record: Record) -> None:
     shutil.copytree("rb-store", "alone")
     run("attack", f"pgd --eps 16 --steps 5 {SOME} --defend quantize:1", [record])
-    words = f"aa --eps 16 --two-phase all:steps=2 --attacks fgsm,noise {SOME}"
+    words = f"aa --eps 16 --two-phase all --screen-steps 2 --attacks fgsm,noise {SOME}"
     after, alone = (
         one(run("attack", f"{words} --store {store}", [record])) for store in ("rb-store", "alone")
     )
@@ -194,7 +194,7 @@ def test_every_tool_measures_through_the_stages_and_rb_verify_again(record: Reco
 
 
 def test_verification_takes_gradients_as_the_claim_did(record: Record) -> None:
-    found = one(run("attack", f"{PGD} --defend quantize:1:backward=none", [record]))
+    found = one(run("attack", f"{PGD} --defend quantize:1 --backward none", [record]))
     assert one(run("verify", "--device cpu", [found]))["verify"]["entries"]["pgd3.16"]["verdict"] == "match"
 
 
@@ -245,8 +245,8 @@ def test_workers_find_a_stage_of_the_users_own(record: Record) -> None:
             "--defend python:own_stage:Grey",
             "is a program, which would run. If you trust it, add",
         ),
-        ("--defend jpeg:backward=some", "'some' is not one of 'none', 'identity', 'own'"),
-        ("--defend :backward=own", "--defend names no stage."),
+        ("--defend jpeg --backward some", "'some' is not one of 'none', 'identity', 'own'"),
+        ("--backward own", "--defend names no stage."),
         ("--defend jpeg:bakward=own", "Defence 'jpeg' has no parameter 'bakward'."),
     ],
 )

@@ -170,7 +170,7 @@ def test_images_that_the_training_held_out_are_no_training_images(trained: dict[
     assert entry(few, "ge.acc")["n"] == [72, 355] and "indices" not in entry(few, "acc")
     rest = np.setdiff1d(np.arange(1442), datasets.subset(datasets.load("digits", "train").labels, 72, seed=0))
     Path("rest.txt").write_text(" ".join(map(str, rest)))
-    words = ["fgsm", "--eps", "0", "--split", "train", "--n", "rest.txt", "--device", "cpu"]
+    words = ["fgsm", "--eps", "0", "--split", "train", "--indices", "rest.txt", "--device", "cpu"]
     evaluated = one(CliRunner().invoke(attack, words, input=json.dumps(record)))
     assert (
         evaluated["metrics"]["train.acc"]
@@ -224,10 +224,10 @@ def test_the_gap_of_pr_is_given_over_right_images_and_over_all(trained: dict[str
 
 
 def test_the_first_images_of_either_split_can_be_chosen(trained: dict[str, Record]) -> None:
-    record = one(run(["acc", "--n", "0-49", "--device", "cpu"], trained["erm"]))
+    record = one(run(["acc", "--indices", "0-49", "--device", "cpu"], trained["erm"]))
     entries = {entry["metric"]: entry for entry in record["evals"]}
     first = "sha256:" + hashlib.sha256(" ".join(map(str, range(50))).encode()).hexdigest()
     assert entries["ge.acc"]["n"] == [50, 50]
     assert entries["acc"]["indices"] == entries["train.acc"]["indices"] == first
-    again = run(["acc", "--n", "0-49", "--device", "cpu"], record)
+    again = run(["acc", "--indices", "0-49", "--device", "cpu"], record)
     assert one(again)["metrics"] == record["metrics"]

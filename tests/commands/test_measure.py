@@ -41,7 +41,7 @@ def test_every_measure_of_a_trained_network_has_a_name_of_its_own(
     trained: dict[str, dict[str, Any]],
 ) -> None:
     result = rb_measure(
-        "all", "--probes", "2", "--batches", "1", "--solver", ":iterations=5", records=[trained["pgd"]]
+        "all", "--probes", "2", "--batches", "1", "--iterations", "5", records=[trained["pgd"]]
     )
     record = found(result)
     new = [entry["metric"] for entry in record["evals"] if entry["tool"] == "rb-measure"]
@@ -86,8 +86,11 @@ def test_many_records_stream_through() -> None:
     assert "3 records: 3 computed" in result.stderr
 
 
+STEPS = ("--attack-steps", "1")
+
+
 def test_a_preset_sets_what_is_not_typed() -> None:
-    record = found(rb_measure("ntk", "--preset", "nasrobbench201", "--attack", "fgsm,pgd:steps=1"))
+    record = found(rb_measure("ntk", "--preset", "nasrobbench201", "--attack", "fgsm,pgd", *STEPS))
     for name in ("fgsm.3", "fgsm.8", "pgd.3", "pgd.8"):
         assert f"ntk.twice.fro.{name}" in record["metrics"]
     entry = next(entry for entry in record["evals"] if entry["metric"] == "ntk.twice.fro.pgd.3")
@@ -114,7 +117,7 @@ def test_jung2023_measures_both_splits_and_both_weights(trained: dict[str, dict[
         (["ntk", "--attack", "square"], "--attack is 'square'. Images are perturbed by one of: fgsm, pgd."),
         (["ntk", "--kernel", "robust", "--beta", "2"], "beta of measure 'ntk' is 2. It must be from 0 to 1."),
         (["ntk", "--eps", "many"], "--eps"),
-        (["ntk", "--on", "init:seed=-1"], "--on"),
+        (["ntk", "--on", "init", "--init-seed", "-1"], "--on"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(arguments: list[str], message: str) -> None:

@@ -108,13 +108,14 @@ def test_too_few_samples_get_a_note_and_are_refused_where_certainty_is_asked_for
     assert "note" not in run([*chosen, "29", "--rho", "0.1"], known["erm"]).stderr
     assert "note" not in run([*chosen, "20", "--rho", "0.1", "--confidence", "0.8"], known["erm"]).stderr
     assert "note" not in run([*chosen, "3"]).stderr  # without a record there is no note
-    for option in ("--sampling=adaptive", "--sampling=fixed:decided"):
+    for option in ("--sampling=adaptive", "--require-decided"):
         refused = run([*chosen, "298", "--rho", "0.01", option], known["erm"])
         assert refused.exit_code == 2 and refused.stdout == ""
         assert "298 samples cannot show a failure rate below 0.01: at 95 % that takes 299" in refused.stderr
         never = run([*chosen, "9", "--rho", "0", option], known["erm"])
         assert "--rho 0 tolerates no failure at all" in never.stderr
-    assert run([*chosen, "59", "--rho", "0.05", "--sampling", "fixed:decided"], known["erm"]).exit_code == 0
+    enough = run([*chosen, "59", "--rho", "0.05", "--require-decided"], known["erm"])
+    assert enough.exit_code == 0
 
 
 def test_a_curve_begins_at_radius_zero(known: dict[str, Record]) -> None:
@@ -229,7 +230,7 @@ def test_nothing_passes_above_one() -> None:
 
 def test_rare_failures_go_where_samples_do_not(known: dict[str, Record]) -> None:
     short = ["--rho", "0.1", "--samples", "29"]
-    rare = ["--sampling", "rare:particles=40,moves=4,runs=2", "--n", "6"]
+    rare = ["--sampling", "rare", "--particles", "40", "--moves", "4", "--runs", "2", "--n", "6"]
     record = one(run([*rare, "--gamma", "0.1,0.4"], known["erm"]))
     small, large = (entry(record, f"pfail.uniform.{gamma}") for gamma in ("0.1", "0.4"))
     assert 0 <= small["value"] < large["value"] < 1 and large["value"] < large["ci95"][1]
@@ -244,9 +245,9 @@ def test_rare_failures_go_where_samples_do_not(known: dict[str, Record]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sampling", "rare:decided"], "decided does not go with it"),
+        (["--sampling", "rare", "--require-decided"], "--require-decided does not go with it"),
         (["--denominator", "all"], "--denominator all does not go with it"),
-        (["--sampling", "rare:floor=0"], "floor of --sampling is 0. Expected a probability in (0, 1)"),
+        (["--sampling", "rare", "--floor", "0"], "--floor is 0. Expected a probability in (0, 1)"),
         (["--gamma", "0:0.1:3"], "--sampling rare needs a --gamma above 0"),
     ],
 )

@@ -146,14 +146,14 @@ def test_a_model_that_depends_on_the_batch_is_refused() -> None:
 
 
 def test_what_has_no_verdict_by_rates_is_refused_and_one_draw_is_accepted() -> None:
-    for words in (("curve", "--queries", "40"), ("aa", "--two-phase", "10"), (*PGD[:2], "1,2:ladder=yes")):
+    for words in (("curve", "--queries", "40"), ("aa", "--two-phase", "10"), (*PGD[:2], "1,2", "--ladder")):
         result = attack(*words)
         assert result.exit_code == 1 and "randomised" in json.loads(result.stdout)["error"]["message"]
     assert record(attack("curve", "--queries", "40", "--draws", "1"))["metrics"]["curve.8"] > 0
 
 
 def test_the_pilot_says_where_it_met_its_bound() -> None:
-    one = record(attack("fgsm", "--eps", "48", "--draws", "20:eot-max=2"))
+    one = record(attack("fgsm", "--eps", "48", "--draws", "20", "--eot-max", "2"))
     warnings = entry(one, "fgsm.48")["warnings"]
     assert entry(one, "fgsm.48")["eot"] == 2 and "The pilot stopped at 2 draws" in warnings[0]
 

@@ -237,7 +237,7 @@ def test_without_the_option_nothing_is_added_and_with_it_old_comparisons_go(prbe
         (["--against", "prbench"], "needs the published file"),
         (["--against", "prbench:"], "no file follows the colon"),
         (["--against", "prbench:missing.json"], "No such file"),
-        (["--against", "robustbench", "--aggregate", "by:dataset"], "--against compares models"),
+        (["--against", "robustbench", "--aggregate-by", "dataset"], "--against compares models"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments: list[str], words: str) -> None:

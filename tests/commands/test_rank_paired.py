@@ -64,7 +64,7 @@ def of(result: Result) -> dict[str, Record]:
 
 @pytest.mark.parametrize("reference", ["base", "1", "'base pgd seed 0'"])
 def test_differences_on_the_same_images(reference: str) -> None:
-    found = of(run(f"--paired {reference}:raw=yes", *THREE))
+    found = of(run(f"--paired {reference} --paired-raw", *THREE))
     assert found["base"]["paired"] == {"reference": "base pgd seed 0"}
     better = found["better"]["paired"]["metrics"]["pgd20.8"]
     low, high = paired.interval(*np.array([[15], [1], [IMAGES]]))
@@ -125,7 +125,7 @@ def test_metrics_of_which_both_have_answers_are_compared_and_others_are_not() ->
 
 
 def test_a_table_has_the_difference_its_interval_and_p() -> None:
-    header, *rows = run("--paired base:raw=yes --format csv", *THREE).stdout.splitlines()
+    header, *rows = run("--paired base --paired-raw --format csv", *THREE).stdout.splitlines()
     titles = header.split(",")
     first = dict(zip(titles, rows[0].split(","), strict=True))
     assert titles[-5:] == [
@@ -203,8 +203,7 @@ def test_a_metric_that_is_no_share_of_the_same_images_is_refused(metric: str, wh
     [
         ("--paired nobody", "there is no record nobody."),
         ("--paired 4", "there is no record 4."),
-        ("--paired base:rew=yes", "--paired has no 'rew'. Did you mean 'raw'?"),
-        ("--paired base --aggregate by:train.method", "--paired compares models"),
+        ("--paired base --aggregate-by train.method", "--paired compares models"),
         ("--assert 'pgd20.8 >= reference'", "'reference' is the record of --paired. Add --paired"),
         ("--paired base --assert 'pgd20.8 >= 2 * reference'", "is not the reference plus or minus a number."),
     ],

@@ -16,7 +16,7 @@ PIPES = {
     "attack, other split": ("attack", "pgd --steps 2 --eps 4,8 --split train --n 30"),
     "details": ("attack", "fgsm --eps 4 --detail --n 30"),
     "distances": ("attack", "curve --eps 2,8 --queries 20 --n 20"),
-    "chosen images": ("attack", "fgsm --eps 4 --n 5-24"),
+    "chosen images": ("attack", "fgsm --eps 4 --indices 5-24"),
     "corruptions": ("corrupt", "fog,contrast --severity 2 --n 30"),
     "noise": ("pr", "--gamma 0.2 --rho 0.1,0.3 --samples 10 --n 30"),
     "noise, all images": ("pr", "--gamma 0.2 --rho 0.2 --passes above --denominator all --samples 10 --n 30"),

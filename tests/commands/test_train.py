@@ -70,18 +70,18 @@ def test_the_store_keeps_the_selected_weights_alone_on_request() -> None:
     how = [*FAST, "--epochs", "3", "--val", "0.1", "--lr", "3"]  # this rate is too high for the last epoch
     (both,) = records(run([*how, "--store", "other"]))
     names, store = both["train"]["checkpoints"], Store("rb-store")
-    (last,) = records(run([*how, "--select", "last:keep=selected"]))
+    (last,) = records(run([*how, "--select", "last", "--keep", "selected"]))
     # The same numbers under the same name; of the weights, those of the record alone.
     assert last["train"]["history"]["loss"] == both["train"]["history"]["loss"]
     assert names["last"] != names["best"] and last["checkpoint"] == names["last"]
     left = {name: value for name, value in names.items() if name != "best"}
     assert last["train"]["checkpoints"] == left
     assert [f"sha256:{path.name}" for path in store.files("objects")] == [names["last"]]
-    assert run([*how, "--select", "last:keep=selected"]).stderr.endswith(
+    assert run([*how, "--select", "last", "--keep", "selected"]).stderr.endswith(
         "0 computed, 1 found in the store.\n"
     )
     # What is asked for and is not there is trained again, and a line says why.
-    result = run([*how, "--select", "best:keep=selected"])
+    result = run([*how, "--select", "best", "--keep", "selected"])
     again = "the store has this training without the weights that are asked for: it is done again."
     assert again in result.stderr and result.stderr.endswith("1 computed, 0 found in the store.\n")
     assert records(result)[0]["checkpoint"] == names["best"]
@@ -173,7 +173,7 @@ def test_the_batch_cannot_be_larger_than_the_data() -> None:
 
 
 def test_tracking_goes_into_the_history() -> None:
-    result = run([*FAST, "--track", "robust:every=3,n=20"])
+    result = run([*FAST, "--track", "robust", "--every", "3", "--track-n", "20"])
     (record,) = records(result)
     found = record["train"]["history"]
     gap = found["test_robust_loss"][0] - found["train_robust_loss"][0]
@@ -184,11 +184,11 @@ def test_tracking_goes_into_the_history() -> None:
 WRONG = {
     "--method ,": f"--method is empty. Known methods: {', '.join(METHODS)}.",
     "--seed 1,-2": "--seed has -2. Expected whole numbers from 0 on, such as 0,1,2.",
-    "--schedule step:milestones=7.5": "milestones of --schedule has 7.5. Expected whole numbers",
-    "--schedule step": "no milestones. Give the epochs, such as --schedule step:milestones=75/90.",
+    "--schedule step --milestones 7.5": "--milestones has 7.5. Expected whole numbers",
+    "--schedule step": "no milestones. Give the epochs, such as --milestones 75,90.",
     "--store none": "--store none leaves no place for the checkpoints",
-    "--optimizer sgd:momentum=0.8": "momentum of --optimizer has no effect with --schedule onecycle",
-    "--schedule cosine:decay=0.5": "decay of --schedule has no effect with --schedule cosine, which has no"
+    "--optimizer sgd --momentum 0.8": "--momentum has no effect with --schedule onecycle",
+    "--schedule cosine --decay 0.5": "--decay has no effect with --schedule cosine, which has no"
     " milestones. Leave out one, or change the other.",
     "--augment crop,rotate": "The augmentation is 'rotate'. Choose from: crop, crop-reflect, flip.",
     "--augment crop,crop-reflect": "--augment has both crop and crop-reflect",
@@ -197,29 +197,29 @@ WRONG = {
     "--preset jung2023": "The preset jung2023 trains nothing",
     "--regularize cutmix": "The regularizer is 'cutmix'. Choose from: cutout, mixup, awp, l2, wci.",
     "--regularize l2 --weight-decay 1e-4": "--weight-decay has no effect with --regularize l2",
-    "--regularize weight=1e-4": "weight of --regularize has no effect with no --regularize l2.",
-    "--regularize alpha=1": "alpha of --regularize has no effect with no --regularize mixup.",
-    "--regularize awp --batch-size 20:micro=10": "and micro=10 of --batch-size cuts it in pieces.",
+    "--l2 1e-4": "--l2 has no effect with no --regularize l2.",
+    "--mixup-alpha 1": "--mixup-alpha has no effect with no --regularize mixup.",
+    "--regularize awp --batch-size 20 --micro-batch 10": "and --micro-batch 10 cuts it in pieces.",
     "--track robust --stop-on wci": "--track has no wci. Add it: --track robust,wci.",
     "--stop-on ntk": "The measure of --stop-on is 'ntk'. Choose from: wci, sharpness.",
-    "--val 0:patience=3": "patience=3 of --val waits for a better validation, but --val 0",
-    "--val 0 --select last:keep=selected": "keep of --select has no effect with --val 0",
+    "--val 0 --patience 3": "--patience 3 waits for a better validation, but --val 0",
+    "--val 0 --select last --keep selected": "--keep has no effect with --val 0",
     "--val 0 --select best": "--select best needs a validation, but --val 0",
-    "--select random --ema 0.9": "--select random keeps the weights before a random step, and --ema chooses",
+    "--output random --ema 0.9": "--output random keeps the weights before a random step, and --ema chooses",
     "--val 1": "--val is 1. It must be a share from 0 to below 1.",
     "--ema 1": "--ema is 1. It must be from 0 to below 1.",
-    "--regularize label-smoothing:-0.1": "label-smoothing of --regularize is -0.1. It must be from 0 to",
+    "--label-smoothing -0.1": "--label-smoothing is -0.1. It must be from 0 to",
     "--filter chen-lee": "--filter chen-lee is for attacks by steps, and --method erm has none.",
     "--filter chenlee": "The filter is 'chenlee'. Choose from: chen-lee.",
-    "--method pgd --filter chen-lee:rule=example --inner-mode train": "whose BatchNorm would see them with"
-    " --inner-mode train. Use --inner-mode eval, or rule=batch.",
-    "--filter :rule=example": "rule of --filter has no effect with no --filter.",
-    "--method pgd --filter chen-lee:rule=each": "Invalid value for '--filter' (rule)",
-    "--method pgd --filter chen-lee:steps=11": "has steps=11, more than the 10 of --attack-steps.",
+    "--method pgd --filter chen-lee --filter-rule example --inner-mode train": "whose"
+    " BatchNorm would see them with --inner-mode train. Use --inner-mode eval, or --filter-rule batch.",
+    "--filter-rule example": "--filter-rule has no effect with no --filter.",
+    "--method pgd --filter chen-lee --filter-rule each": "Invalid value for '--filter-rule'",
+    "--method pgd --filter chen-lee --warm-steps 11": "--warm-steps is 11, more than the 10 of",
     "--track wcy": "The measure to track is 'wcy'. Choose from: robust,",
-    "--track :every=2": "every of --track has no effect with no --track.",
-    "--track wci:n=9": "n of --track has no effect with no --track robust.",
-    "--filter :steps=1": "steps of --filter has no effect with no --filter.",
+    "--every 2": "--every has no effect with no --track.",
+    "--track wci --track-n 9": "--track-n has no effect with no --track robust.",
+    "--warm-steps 1": "--warm-steps has no effect with no --filter.",
     "--method mart --bce b": "Invalid value for '--bce'",
     "--method cvar --tail exact --rounds 2": "--rounds has no effect with --tail exact",
     "--method cvar --tail exact --tail-step image": "--tail-step has no effect with --tail exact",
@@ -228,7 +228,7 @@ WRONG = {
     "--method at-pr --plain-step 3": "--plain-step has no effect with --first drawn and",
     "--method cvar --beta 1.5": "beta of training method 'cvar' is 1.5.",
     "--init checkpoint --normalize none": "--normalize has no effect with --init checkpoint",
-    "--init :resample=prbench": "resample of --init has no effect with no --init timm",
+    "--resample prbench": "--resample has no effect with no --init timm",
     "--method trades --lambda -1": "lambda of training method 'trades' is -1.",
     "--method pgd --lambda 1": "Option '--lambda' belongs to --method trades and mart and alp and clp and"
     " fgsm-pgi, but",

@@ -62,7 +62,7 @@ def test_two_processes_train_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_what_several_processes_cannot_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for wrong, option in ((["--jobs", "2"], "--jobs"), (["--jobs", "ray"], "--jobs ray")):
+    for wrong, option in ((["--jobs", "2"], "--jobs"), (["--engine", "ray"], "--engine ray")):
         result = CliRunner().invoke(main, wrong, input="")
         assert result.exit_code == 2
         assert f"2 processes train one network together, which {option}" in result.stderr

@@ -244,7 +244,7 @@ def test_a_score_is_recomputed_from_its_ranges(measured: Record) -> None:
 def test_an_estimate_of_two_phases_is_measured_again(known: dict[str, Record]) -> None:
     import rbtools
 
-    record = rbtools.attack(known["erm"], "pgd", eps=[8], steps=3, n=60, two_phase="10:steps=2")
+    record = rbtools.attack(known["erm"], "pgd", eps=[8], steps=3, n=60, two_phase=10, screen_steps=2)
     (entry,) = [one for one in record["evals"] if "two_phase" in one]
     assert verdicts(run([], record))[entry["metric"]] == "match"
     lie = edited(record, entry["metric"], value=entry["value"] - 0.2)

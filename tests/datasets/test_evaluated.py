@@ -48,7 +48,7 @@ def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
     (tmp_path / "parts.json").write_text(json.dumps({name: list(part) for name, part in parts.items()}))
     right = {}
     for name, part in parts.items():
-        result = only(run("attack", *options, "--n", f"parts.json:{name}", records=[record]))
+        result = only(run("attack", *options, "--indices", f"parts.json:{name}", records=[record]))
         entries = {entry["metric"]: entry for entry in result["evals"]}
         entry = entries["pgd2.16"]
         assert entry["n"] == len(part) and entry["indices"].startswith("sha256:")
@@ -62,12 +62,12 @@ def test_indices_choose_examples_and_nothing_else_changes(trained, tmp_path):
 
 def test_results_on_other_examples_are_not_mixed_up(trained, tmp_path):
     (tmp_path / "few").write_text(" ".join(map(str, range(100))))
-    chosen = only(run("attack", "fgsm", "--n", "few", records=[trained["erm"]]))
+    chosen = only(run("attack", "fgsm", "--indices", "few", records=[trained["erm"]]))
     refused = run("attack", "fgsm", "--n", 100, records=[chosen])
     assert "measured differently" in only(refused, 1)["error"]["message"] and "indices" in refused.stderr
-    kept = only(run("attack", "fgsm", "--n", "few:first=30", "--as", "x", records=[chosen]))
+    kept = only(run("attack", "fgsm", "--indices", "few", "--n", "30", "--as", "x", records=[chosen]))
     assert {entry["n"] for entry in kept["evals"] if entry["metric"] == "x"} == {30}
-    again = run("attack", "fgsm", "--n", "few", records=[chosen])
+    again = run("attack", "fgsm", "--indices", "few", records=[chosen])
     assert "1 found in the store" in again.stderr and only(again) == chosen
 
 

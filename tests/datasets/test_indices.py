@@ -94,8 +94,8 @@ def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0-5", "--n 0-5 names the example 5, and the split has 5. Expected numbers from 0 to 4."),
-        ("0-2,1", "--n 0-2,1 names the example 1 twice"),
+        ("0-5", "--indices 0-5 names the example 5, and the split has 5. Expected numbers from 0 to 4."),
+        ("0-2,1", "--indices 0-2,1 names the example 1 twice"),
         ("3-1", "has the range 3-1, which is empty. Write 1-3."),
         ("0-99999999999", "Expected numbers below 10000000"),
         (",".join(["0-9999998"] * 2), "names more than 10000000 examples"),

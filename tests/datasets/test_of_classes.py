@@ -48,16 +48,16 @@ def test_a_bound_is_of_two_classes_on_the_sphere() -> None:
     """A network of the theory gets its head of two logits, and attacked images keep their norm."""
     made = run("arch", ["--space", "fcnn", "--depth", "2", "--sample", "1", "--width", "8", "--dataset", TWO])
     assert json.loads(made.stdout)["dataset"] == TWO
-    sphere = ["--attack", "pgd:norm=sphere,steps=2", "--eps", "0.1", "--batch-size", "6"]
+    sphere = ["--attack-norm", "sphere", "--attack-steps", "2", "--eps", "0.1", "--batch-size", "6"]
     done = run("measure", ["bound", "--paper", "robbench", *sphere], made.stdout)
     record = json.loads(done.stdout)
     (entry,) = [one for one in record["evals"] if one["metric"].startswith("bound.robbench2.robust")]
     assert entry["metric"] == "bound.robbench2.robust.pgd.sphere.0.1"
     assert (entry["norm"], entry["eps"]) == ("sphere", 0.1)
     assert 0.05 < entry["inputs"]["rho"] <= 0.1 + 1e-6
-    refused = run("measure", ["bound", "--attack", "fgsm", *sphere[1:]], made.stdout)
+    refused = run("measure", ["bound", "--attack", "fgsm", *sphere], made.stdout)
     assert refused.exit_code == 2
-    other = run("measure", ["ntk", "--attack", "fgsm,pgd:norm=sphere", "--eps", "0.1"], made.stdout)
+    other = run("measure", "ntk --attack fgsm,pgd --attack-norm sphere --eps 0.1", made.stdout)
     assert other.exit_code == 2 and "for pgd alone" in other.stderr
 
 

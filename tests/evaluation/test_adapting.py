@@ -157,7 +157,7 @@ def timeless(record: Record) -> list[Record]:
     ]
 
 
-TENT = ("pgd", "--eps", "24", "--steps", "4", "--batch", "16:adapts=stream")
+TENT = ("pgd", "--eps", "24", "--steps", "4", "--batch", "16", "--adapts", "stream")
 
 
 @pytest.mark.parametrize("name", ["Net", "Tent"])
@@ -165,7 +165,7 @@ TENT = ("pgd", "--eps", "24", "--steps", "4", "--batch", "16:adapts=stream")
 def test_clean_verdicts_are_those_of_a_plain_loop(name: str, adapts: str) -> None:
     result = rbtools.evaluate(network(name), images(), "acc", batch=16, adapts=adapts)
     assert result.correct.equal(by_hand(name, 16, adapts == "stream"))
-    record = one(attack("none", "--batch", "16:adapts=" + adapts, arch=name))
+    record = one(attack("none", "--batch", "16", "--adapts", "" + adapts, arch=name))
     kept = entry(record, "acc")
     assert kept["adapts"] == {"to": adapts, "batch": 16} and kept["precision"] == "fp32"
 
@@ -223,7 +223,7 @@ def test_after_a_kill_the_numbers_are_the_same(
 
 
 def test_another_size_is_another_question() -> None:
-    first = one(attack("none", "--batch", "16:adapts=batch"))
+    first = one(attack("none", "--batch", "16", "--adapts", "batch"))
     words = ["none", "--allow-code", "--n", "40", "--batch"]
     for other in ("8:adapts=batch", "16:adapts=stream"):
         refused = run("attack", [*words, other], [first])
@@ -235,11 +235,11 @@ def test_another_size_is_another_question() -> None:
     ("arch", "words", "message"),
     [
         ("Net", ("none", "--batch", "16"), "depends on the others of its batch. If it adapts"),
-        ("Tent", ("none",), "--batch 64:adapts=stream, where the state goes on from batch to batch"),
-        ("Plain", ("none", "--batch", "16:adapts=batch"), "The model does not adapt"),
-        ("Noisy", ("none", "--batch", "16:adapts=batch"), "With adapts=batch it adapts, too"),
-        ("Net", ("none", "--batch", "adapts=batch"), "Write --batch 64:adapts=batch"),
-        ("Net", (*TENT[:2], "8,24:ladder=yes", *TENT[3:]), "ladder of --eps"),
+        ("Tent", ("none",), "--batch 64 --adapts stream, where the state goes on from batch to batch"),
+        ("Plain", ("none", "--batch", "16", "--adapts", "batch"), "The model does not adapt"),
+        ("Noisy", ("none", "--batch", "16", "--adapts", "batch"), "With adapts=batch it adapts, too"),
+        ("Net", ("none", "--adapts", "batch"), "Write --batch 64 --adapts batch"),
+        ("Net", (*TENT[:2], "8,24:ladder=yes", *TENT[3:]), "--ladder"),
         ("Net", ("aa", "--variant", "rand", *TENT[5:]), "--eot 1, or another variant"),
         ("Net", ("pgd", "--save-adv", "out", *TENT[5:]), "--save-adv"),
         ("Net", ("curve", *TENT[5:]), "judges every image by itself"),
@@ -260,13 +260,13 @@ def test_every_attack_lowers_the_accuracy_or_leaves_it(method: str) -> None:
         "fgsm": (),
         "noise": ("--samples", "5"),
     }.get(method, ("--steps", "4"))
-    metrics = one(attack(method, *short, "--eps", "24", "--batch", "16:adapts=batch"))["metrics"]
+    metrics = one(attack(method, *short, "--eps", "24", "--batch", "16", "--adapts", "batch"))["metrics"]
     assert min(metrics.values()) < metrics["acc"] or (method == "noise" and len(set(metrics.values())) == 1)
 
 
 def test_corruptions_and_verification() -> None:
     words = "--severity 3 --checkpoint tta.pt --arch python:tta:Tent --allow-code --dataset digits --n 40"
-    record = one(run("corrupt", f"contrast {words} --normalize none --batch 16:adapts=stream"))
+    record = one(run("corrupt", f"contrast {words} --normalize none --batch 16 --adapts stream"))
     assert entry(record, "corrupt.contrast.3")["adapts"] == {"to": "stream", "batch": 16}
     record = one(run("attack", [*TENT, "--allow-code", "--n", "40"], [record]))
     verified = one(run("verify", "--allow-code", [record]))

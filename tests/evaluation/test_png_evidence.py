@@ -50,7 +50,7 @@ def judge(record: Record, path: str | Path) -> Record:
 def test_every_png_reads_back_into_the_ball_and_is_believed(
     known: dict[str, Record], name: str, norm: str, eps: float
 ) -> None:
-    record = attack(known["erm"], name, norm, eps, save_adv="adv:format=png")
+    record = attack(known["erm"], name, norm, eps, save_adv="adv", save_adv_format="png")
     (entry,) = [entry for entry in record["evals"] if "eps" in entry]
     assert entry["grid"] == "8bit" and 0 < entry["value"] < record["metrics"]["acc"]
     data = datasets.load("digits", "test")
@@ -66,7 +66,7 @@ def test_every_png_reads_back_into_the_ball_and_is_believed(
 
 
 def test_edited_pngs_and_claims_differ(known: dict[str, Record]) -> None:
-    record = attack(known["erm"], "pgd", "linf", 24, save_adv="adv:format=png")
+    record = attack(known["erm"], "pgd", "linf", 24, save_adv="adv", save_adv_format="png")
     data = datasets.load("digits", "test")
     clean = {int(png.stem): data.images[int(png.stem), 0].numpy() for png in folder().glob("*.png")}
     kept = {number: np.asarray(Image.open(folder() / f"{number}.png")) for number in clean}
@@ -106,14 +106,15 @@ def test_the_commands_agree_and_say_what_the_grid_gives_back(known: dict[str, Re
     real = run("attack", f"pgd --steps 5 --eps 24 --n {N} --store rb-store --as real", [known["erm"]])
     done = run(
         "attack",
-        f"pgd --steps 5 --eps 24 --n {N} --store rb-store --grid 8bit --save-adv adv:format=png",
+        f"pgd --steps 5 --eps 24 --n {N} --store rb-store --grid 8bit --save-adv adv --save-adv-format png",
         real.stdout,
     )
     assert done.exit_code == 0, done.stderr
     values = json.loads(done.stdout)["metrics"]
     more = values["pgd5.24"] - values["real"]
     assert f"pgd5.24 on 8-bit images: {values['pgd5.24']:.4f}, {abs(more):.4f}" in done.stderr
-    run("attack", f"pgd --steps 5 --eps 8 --n {N} --grid 8bit --save-adv adv:format=png", [known["erm"]])
+    files = "--save-adv adv --save-adv-format png"
+    run("attack", f"pgd --steps 5 --eps 8 --n {N} --grid 8bit {files}", [known["erm"]])
     other = Path("adv/other")
     shutil.copytree(next(Path("adv").iterdir()), other)
     header = json.loads((other / "claim.json").read_text("utf-8"))
@@ -127,7 +128,7 @@ def test_the_commands_agree_and_say_what_the_grid_gives_back(known: dict[str, Re
 def test_a_record_keeps_both_under_two_names(known: dict[str, Record]) -> None:
     words = f"pgd --steps 5 --eps 24 --n {N} --store rb-store"
     real = run("attack", words, [known["erm"]])
-    both = run("attack", f"{words} --grid 8bit --as files --save-adv adv:format=png", real.stdout)
+    both = run("attack", f"{words} --grid 8bit --as files --save-adv adv --save-adv-format png", real.stdout)
     assert {"pgd5.24", "files"} <= json.loads(both.stdout)["metrics"].keys()
     verdicts = json.loads(run("verify", "--adv adv --store rb-store", both.stdout).stdout)["verify"][
         "entries"
@@ -138,9 +139,9 @@ def test_a_record_keeps_both_under_two_names(known: dict[str, Record]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("pgd --save-adv adv:format=png", "Add --grid 8bit"),
-        ("pgd --grid 8bit --save-adv x.adv:format=png", "format is of the files in a folder"),
-        ("pgd --grid 8bit --norm l2 --eps 1 --save-adv x.adv", "write --save-adv DIR:format=png"),
+        ("pgd --save-adv adv --save-adv-format png", "Add --grid 8bit"),
+        ("pgd --grid 8bit --save-adv x.adv --save-adv-format png", "format is of the files in a folder"),
+        ("pgd --grid 8bit --norm l2 --eps 1 --save-adv x.adv", "write --save-adv DIR --save-adv-format png"),
         ("pgd --grid 8bit --two-phase 20", "--two-phase has no --grid"),
         ("pgd --grid 8bit --eps 0.5/255", "the clean image is the only one"),
     ],
@@ -151,10 +152,10 @@ def test_what_cannot_be_is_a_usage_error(words: str, message: str) -> None:
 
 
 def test_the_ladder_is_a_part_of_eps(known: dict[str, Record]) -> None:
-    new = run("attack", "fgsm --grid 8bit --eps 8,24:ladder=yes --n 40 --store rb-store", [known["erm"]])
+    new = run("attack", "fgsm --grid 8bit --eps 8,24 --ladder --n 40 --store rb-store", [known["erm"]])
     old = run("attack", "fgsm --grid 8bit --eps 8,24 --ladder --n 40 --store rb-store", [known["erm"]])
     assert json.loads(new.stdout)["evals"][-1]["ladder"] == json.loads(old.stdout)["evals"][-1]["ladder"]
-    assert "--ladder is now --eps VALUE:ladder" in old.stderr and "is now" not in new.stderr
+    assert "--ladder is now --eps VALUE --ladder" in old.stderr and "is now" not in new.stderr
 
 
 def test_images_of_three_channels_come_back_and_those_of_two_are_refused(tmp_path: Path) -> None:

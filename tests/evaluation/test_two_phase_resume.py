@@ -17,7 +17,7 @@ from rbtools.commands import attack
 from rbtools.evaluation import base, tasks
 from tests.runner import Record, invoke, one
 
-ASKED = "pgd --steps 5 --eps 2 --n 120 --two-phase 40:steps=1 --device cpu --jobs 1".split()
+ASKED = "pgd --steps 5 --eps 2 --n 120 --two-phase 40 --screen-steps 1 --device cpu --jobs 1".split()
 
 # The process kills itself before call number `last` of an attack.
 RUN = """

@@ -1,4 +1,4 @@
-"""`--jobs ray` on a real cluster: two nodes on this machine, started and stopped here.
+"""`--engine ray` on a real cluster: two nodes on this machine, started and stopped here.
 
 They take a few hundred MB, so one cluster runs at a time, whatever the number of test processes.
 """
@@ -104,7 +104,7 @@ class Tool(contextlib.AbstractContextManager["Tool"]):
     """A pipe of tools, or one tool, on the cluster, in a session of its own."""
 
     def __init__(self, cluster: Cluster, line: str, **options: Any) -> None:
-        line = line.replace("RAY", f"--jobs ray:{cluster.address}")
+        line = line.replace("RAY", f"--engine ray --ray-address {cluster.address}")
         self.process = subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", line if "|" in line else f"exec {line}"],
             stdin=subprocess.DEVNULL,
@@ -230,7 +230,7 @@ def test_an_unreachable_cluster_is_one_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     done = subprocess.run(
-        ["rb-train", "--jobs", f"ray:{address}"],
+        ["rb-train", "--engine", "ray", "--ray-address", f"{address}"],
         input=b"{}",
         capture_output=True,
         timeout=PATIENCE,

@@ -1,4 +1,4 @@
-"""Both sides of `--jobs ray` with a stand-in for Ray that runs its tasks in threads of this process.
+"""Both sides of `--engine ray` with a stand-in for Ray that runs its tasks in threads of this process.
 
 What only a real cluster shows is in test_ray.py.
 """

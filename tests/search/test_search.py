@@ -142,7 +142,7 @@ def test_an_expression_may_be_the_objective_and_less_may_be_better() -> None:
     )
     (low,) = found(f"{every} acc:lower")
     assert low["search"]["objective"]["mean"] == min(entry["metrics"]["acc"] for entry in FEW)
-    assert run(f"{every} acc --lower").stdout == runner.lines(low)
+    assert run(f"{every} acc:lower").stdout == runner.lines(low)
 
 
 def test_several_objectives_give_the_pareto_front_as_records() -> None:

@@ -79,5 +79,5 @@ def test_a_space_without_a_list_says_so_and_passes_its_records_on(name):
 
 
 def test_a_zero_shot_classifier_without_its_classes_is_refused():
-    with pytest.raises(RbError, match=r"--checkpoint FILE .* --arch open_clip:ViT-B-32:prompts=FILE"):
+    with pytest.raises(RbError, match=r"--checkpoint FILE .* --arch open_clip:ViT-B-32 --prompts FILE"):
         describe({"space": external.ZERO_SHOT, "name": "ViT-B-32"}, 10, (3, 224, 224))

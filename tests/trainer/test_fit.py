@@ -18,7 +18,6 @@ from rbtools.execution.run import Run
 from rbtools.models import checkpoint
 from rbtools.store import Store
 from rbtools.trainer import init
-from rbtools.trainer.fit import _PARTS
 from rbtools.trainer.recipe import Recipe
 from rbtools.trainer.train_model import train
 from rbtools.training import METHODS
@@ -241,14 +240,14 @@ def test_the_batch_size_of_a_loader_is_taken() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("patience=3 of --val waits, but --val 0 holds none.", "patience=3 waits, but val=0 holds none."),
+        ("--patience 3 waits, but --val 0 holds none.", "patience=3 waits, but val=0 holds none."),
         ("Use --batch-size 98 or less.", "Use batch_size=98 or less."),
-        ("--batch-size N:micro=M, or a smaller --lr.", "batch_size=N, micro_batch=M, or a smaller lr."),
-        ("such as --schedule step:milestones=75/90", "such as schedule='step', milestones='75,90'"),
+        ("with --micro-batch M, or a smaller --lr.", "with micro_batch=M, or a smaller lr."),
+        ("such as --milestones 75,90", "such as milestones='75,90'"),
     ],
 )
 def test_messages_speak_of_arguments(typed: str, said: str) -> None:
-    assert as_arguments(typed, _PARTS) == said
+    assert as_arguments(typed) == said
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_number_that_is_not_finite_is_null(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_cannot_be_tracked_is_said(tmp_path: Path) -> None:
     with pytest.raises(RbError, match=r"The measure to track is 'wcy'\. Choose from: robust, .*wci"):
         go(dataclasses.replace(TRACKED, track=("wcy",)))
-    with pytest.raises(RbError, match="every of --track is 0"):
+    with pytest.raises(RbError, match="--every is 0"):
         go(dataclasses.replace(TRACKED, every=0))
     images = np.zeros((40, 4, 4, 1), np.uint8)
     np.savez(tmp_path / "one.npz", x_train=images, y_train=np.arange(40) % 2)

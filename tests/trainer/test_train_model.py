@@ -405,7 +405,7 @@ def test_memory_that_runs_out_fails_the_record_with_what_to_do(
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(loop, "train_step", full)
-    with pytest.raises(RbError, match=r"Memory ran out with 721 images at once\..* --batch-size N:micro=M"):
+    with pytest.raises(RbError, match=r"Memory ran out with 721 images at once\..* --micro-batch M"):
         train(RECORD, METHODS.build("erm"), FAST, run)
 
 
@@ -438,7 +438,7 @@ def test_weights_that_are_not_finite_are_no_result(run: Run) -> None:
         ({"batch_size": 0}, r"batch size is 0\. It must be 1 or more"),
         ({"lr": 0.0}, r"learning rate is 0\. It must be above 0"),
         ({"epochs": -1}, r"epochs is -1\. It must be 0"),
-        ({"schedule": "step"}, r"no milestones\. Give the epochs, such as --schedule step:milestones=75/90"),
+        ({"schedule": "step"}, r"no milestones\. Give the epochs, such as --milestones 75,90"),
         ({"schedule": "steps"}, r"schedule is 'steps'\. Choose from: onecycle"),
     ],
 )

@@ -165,7 +165,7 @@ def test_cutout_blacks_out_one_square_inside_at_a_place_of_the_examples_own() ->
 def test_cutout_has_14_of_32_pixels_where_nothing_is_said() -> None:
     record = go(changed(epochs=0, regularize=("cutout",)))
     assert record["train"]["config"]["cutout_length"] == 4  # of 8
-    with pytest.raises(RbError, match="length of --regularize cutout is 9, and the images have 8 pixels"):
+    with pytest.raises(RbError, match="--cutout-length is 9, and the images have 8 pixels"):
         go(changed(regularize=("cutout",), cutout_length=9))
 
 
@@ -537,7 +537,7 @@ def test_the_step_size_of_theorem_1_is_that_of_the_kernels_written_out() -> None
 
 def test_what_a_drawn_output_and_theorem_1_do_not_go_with() -> None:
     for wrong in ({"ema": 0.9}, {"select": "best", "val": 0.1}, {"patience": 2, "val": 0.1}):
-        with pytest.raises(RbError, match="--select random keeps the weights before a random step"):
+        with pytest.raises(RbError, match="--output random keeps the weights before a random step"):
             recipe.check(Recipe(output="random", **wrong))
     with pytest.raises(RbError, match="which --method pgd has not"):
         recipe.check_method(Recipe(lr_rule="theorem1"), METHODS.build("pgd"))

@@ -82,7 +82,7 @@ def test_a_model_of_open_clip_gives_its_logits(tmp_path: Path) -> None:
 
 def test_a_clip_model_without_its_name_is_said_to_be_one() -> None:
     state = {"logit_scale": torch.tensor(1.0), "visual.conv1.weight": torch.zeros(2, 3, 4, 4)}
-    with pytest.raises(RbError, match=r"--arch open_clip:NAME:prompts=FILE"):
+    with pytest.raises(RbError, match=r"--arch open_clip:NAME --prompts FILE"):
         infer(state)
 
 
@@ -90,7 +90,7 @@ def test_prompts_and_a_zero_shot_classifier_need_each_other() -> None:
     run = Run.of("rb-attack")
     with pytest.raises(RbError, match=r"needs the names of its classes. Write --arch open_clip:ViT"):
         CheckpointHints("open_clip:ViT-B-32").given(run)
-    with pytest.raises(RbError, match="Write --arch open_clip:NAME:prompts=FILE"):
+    with pytest.raises(RbError, match="Write --arch open_clip:NAME --prompts FILE"):
         CheckpointHints("resnet18", prompts="p.txt").given(run)
 
 

@@ -139,7 +139,7 @@ def test_timms_own_weights_come_from_the_cache_of_the_hub_and_never_without_aski
         raise AssertionError("the network was used")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
-    with pytest.raises(RbError, match=r"not in the cache of the Hub.*--download.*--init timm:file=FILE"):
+    with pytest.raises(RbError, match=r"not in the cache of the Hub.*--download.*--init-file FILE"):
         trained(RECIPE)
     repository = f"timm/{NAME}.{timm.get_pretrained_cfg(NAME).tag}"
     folder = tmp_path / "hub" / f"models--{repository.replace('/', '--')}"
@@ -154,7 +154,7 @@ def test_timms_own_weights_come_from_the_cache_of_the_hub_and_never_without_aski
 
 
 def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor], tmp_path: Path) -> None:
-    with pytest.raises(RbError, match=r"--init timm:file=nowhere\.pth is no file"):
+    with pytest.raises(RbError, match=r"--init-file nowhere\.pth is no file"):
         trained(dataclasses.replace(RECIPE, init_file="nowhere.pth"))
     short = tmp_path / "short.pth"
     torch.save({key: value for key, value in state.items() if "blocks.3." not in key}, short)
@@ -171,7 +171,7 @@ def test_weights_that_do_not_fit_are_refused(file: Path, state: dict[str, Tensor
         with pytest.raises(RbError, match=message):
             trained(of_file(file, resample=resample), arch)
     torch.save(timm.create_model("test_resnet").state_dict(), short)
-    with pytest.raises(RbError, match="resample=prbench of --init is for vision transformers"):
+    with pytest.raises(RbError, match="--resample prbench is for vision transformers"):
         trained(of_file(short, resample="prbench"), {"space": "timm", "name": "test_resnet"})
     with pytest.raises(RbError, match="24 positions of patches, which are no square"):
         timm_init.interpolated(torch.zeros(1, 25, 4), (4, 4))
@@ -202,7 +202,7 @@ def test_the_vit_s_of_2020_scales_attention_by_its_width() -> None:
 
 def test_where_the_weights_of_the_vit_s_of_2020_are_is_told() -> None:
     arch = {"space": "timm", "name": timm_2020.NAME, "side": 8, "patch": 4}
-    with pytest.raises(RbError, match=r"vit_small_p16_224-15ec54c9\.pth.*--init timm:file=FILE"):
+    with pytest.raises(RbError, match=r"vit_small_p16_224-15ec54c9\.pth.*--init timm --init-file FILE"):
         trained(RECIPE, arch)
 
 

@@ -14,19 +14,14 @@ from rbtools.cli.docs import completion, manual, pages
 
 def files() -> dict[str, str]:
     """All generated files: path in the repository -> text."""
-    texts: dict[str, str] = {}
     of_tools = [list(tools.pages(tools.tool(name))) for name in tools.TOOLS]
     names = [of_tool[0].words for of_tool in of_tools]
-    shared = manual.shared_options(one for of_tool in of_tools for one in of_tool)
-    for of_tool in of_tools:
-        texts |= {f"man/{name}": text for name, text in manual.tool_pages(of_tool, shared).items()}
-    texts[f"man/{manual.OPTIONS}.7"] = manual.options_page(shared, names)
+    texts = {f"man/{of_tool[0].words}.1": manual.tool_page(of_tool) for of_tool in of_tools}
     for page in pages.pages({one[0].words: one[0].command.get_short_help_str() for one in of_tools}):
         texts[f"man/{page.name}.{page.section}"] = manual.prose_page(page, names)
-    typed = [[page for page in of_tool if "--" not in page.words] for of_tool in of_tools]
-    texts["completions/rbtools.bash"] = completion.bash(typed)
-    texts["completions/_rbtools"] = completion.zsh(typed)
-    texts["completions/rbtools.fish"] = completion.fish(typed)
+    texts["completions/rbtools.bash"] = completion.bash(names)
+    texts["completions/_rbtools"] = completion.zsh(names)
+    texts["completions/rbtools.fish"] = completion.fish(names)
     return texts
 
 
