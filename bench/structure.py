@@ -1,10 +1,10 @@
-"""How much there is: the figures of the first table of LAYOUT.md, one JSON line each.
+"""How much there is, one JSON line each.
 
     python bench/structure.py [--test-seconds 595] [--tree FOLDER]
 
-Lines and files of rbtools/, tests/ and bench/ (Python); private functions of rbtools/ that one place uses;
-parameters typed plain Any; import cycles within a room; long options of a command by --help-all;
-frames and files on the way to the first gradient (bench/stack.py).
+Lines and files of rbtools/, tests/, bench/ (Python) and each room of rbtools/; private functions of rbtools/
+that one place uses; parameters typed plain Any; import cycles within a room; long options of a command by
+--help-all; frames and files on the way to the first gradient (bench/stack.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Figures = Iterator[tuple[str, Any]]
 
 
 def sizes(tree: Path) -> Figures:
-    for folder in ("rbtools", "tests", "bench"):
+    rooms = sorted(f"rbtools/{path.name}" for path in (tree / "rbtools").iterdir() if path.is_dir())
+    for folder in ("rbtools", "tests", "bench", *rooms):
         texts = [path.read_text("utf-8") for path in (tree / folder).rglob("*.py")]
         yield f"lines of {folder}/", sum(text.count("\n") for text in texts)
         yield f"files of {folder}/", len(texts)
