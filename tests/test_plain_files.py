@@ -215,7 +215,6 @@ MAY: dict[str, dict[str, int]] = {
         "formats/parquet_table.py": 1,
         "jobs/png_images.py": 1,
         "store/archive.py": 2,
-        "unpickle/torch_files.py": 1,
     },
 }
 
