@@ -89,7 +89,6 @@ def build_context(
         device=device,
         engine=engine,
         prepare=prepare != "none",
-        compile=prepare == "compile",
         replace=replace or force,
         progress=screen.status,
         notify=screen.once,

@@ -48,9 +48,8 @@ adapts_part = click.option(
 prepare_option = click.option(
     "--prepare",
     default="fold",
-    type=click.Choice(("none", "fold", "compile")),
-    help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile:"
-    " compile that copy with torch.compile, and use that where its passes are faster.",
+    type=click.Choice(("none", "fold")),
+    help="fold: search on a copy with BatchNorm folded, channels last and in --precision.",
 )
 of_searches = (
     click.option(
@@ -62,7 +61,6 @@ of_searches = (
     ),
     prepare_option,
     old_flag("--no-prepare", "prepare", "none"),
-    old_flag("--compile", "prepare", "compile"),
 )
 of_stages = (
     click.option(

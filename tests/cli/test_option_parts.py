@@ -115,7 +115,6 @@ OLD = {
     "train --no-store": ("store", "none", "--no-store is now --store none"),
     "train --strict --retry-errors": ("errors", "stop,retry", "--retry-errors is now --errors retry"),
     "train --no-prepare": ("prepare", "none", "--no-prepare is now --prepare none"),
-    "attack pgd --compile": ("prepare", "compile", "--compile is now --prepare compile"),
     "attack pgd --indices 1-3": ("indices", "1-3", "--indices is now --n LIST"),
     "attack pgd --relative-step 0.5": ("relative_step", 0.5, "--relative-step is now --step-size 'X*eps'"),
     "attack pgd --replace": ("replace", True, "--replace is now --force"),
