@@ -24,7 +24,6 @@ from rbtools.errors import RbError, UsageError
 from rbtools.jobs import evidence
 from rbtools.models import published, read_checkpoint
 from rbtools.records.lines import read
-from rbtools.spaces import prompts
 from rbtools.store import checksum
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,7 +59,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "adversarial images": evidence.header_of,
     "a class map": lambda path: imagefolder.read_class_map(path, ["a", "b"]),
     "indices": lambda path: indices.read(path, 100),
-    "prompts": prompts.digest,
     "an array": lambda path: npy.mapped(Path(path)),
     "a sum": content_hash.md5_of,
     "a stored file": checksum.hash_of_file,

@@ -133,21 +133,13 @@ _refused_options = tuple(
     for name, flag in (("--shard", False), ("--in-place", True))
 )
 
-prompts_part = click.option(
-    "--prompts",
-    cls=Part,
-    part_of="arch:prompts",
-    metavar="FILE",
-    help="for open_clip:NAME, the classes of the zero-shot classifier: a line for each, and templates such as"
-    " 'a photo of a {}.', or JSON.",
-)
 arch_option = click.option(
     "--arch",
     cls=Compound,
     free=True,
     metavar="NAME",
     help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-    " repo:OWNER/NAME, robustbench:NAME, open_clip:NAME:prompts=FILE, or python:MODULE:FUNCTION;"
+    " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION;"
     " preactresnet18:shortcut=input for a variant.  [default: recognised in the file]",
 )
 normalize_option = click.option(
@@ -198,7 +190,7 @@ weights_parts = (
     click.option("--member", cls=Part, part_of="checkpoint", metavar="NAME", now="--checkpoint FILE#MEMBER"),
 )
 source_options = bundle(
-    "source", record_source, *_stream_options, checkpoint_option, arch_option, prompts_part, normalize_option
+    "source", record_source, *_stream_options, checkpoint_option, arch_option, normalize_option
 )
 
 eps_option = click.option(

@@ -83,7 +83,6 @@ _choice_options = options.bundle(
     " the network in the files.",
 )
 @options.normalize_option
-@options.prompts_part
 @click.option("--member", cls=Part, part_of="from-checkpoint", now="--from-checkpoint FILE#MEMBER")
 @options.allow_code_option
 @click.option(
@@ -117,7 +116,6 @@ def main(
     checkpoints: tuple[str, ...],
     arch: str | None,
     normalize: str | None,
-    prompts: str | None,
     member: str | None,
     allow_code: bool,
     space: str,
@@ -159,7 +157,7 @@ def main(
             allow_code=allow_code,
         )
         names = [_file_and_member(name) for name in [*checkpoints, *files]]
-        recognised = _of_files(names, (arch, normalize, prompts), screen, run)
+        recognised = _of_files(names, (arch, normalize), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
     program = _is_program(dataset) or any(map(_is_program, (arch or "").split(",")))
     _refuse_without_files(files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
@@ -218,7 +216,7 @@ def _file_and_member(text: str) -> tuple[str, str]:
     return path, member
 
 
-FOR_FILES = ("normalize", "prompts", "member")  # and --allow-code, which the user's own data sets need too
+FOR_FILES = ("normalize", "member")  # and --allow-code, which the user's own data sets need too
 NOT_FOR_FILES = (
     *("space", "unique", "index", "string", "neighbours", "sample", "seed"),
     *("channels", "cells", "width", "depth"),

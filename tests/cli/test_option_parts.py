@@ -73,8 +73,7 @@ ATTACK = {
     "--step-size 2/255": {"step_size": "2/255", "relative_step": None},
     "--checkpoint model.pt#ema": {"checkpoint": "model.pt", "member": "ema", "weights": None},
     "--checkpoint folder#cifar10": {"checkpoint": None, "member": "cifar10", "weights": "folder"},
-    "--arch open_clip:ViT-B-32:prompts=p.txt": {"arch": "open_clip:ViT-B-32", "prompts": "p.txt"},
-    "--arch preactresnet18:shortcut=input": {"arch": "preactresnet18:shortcut=input", "prompts": None},
+    "--arch preactresnet18:shortcut=input": {"arch": "preactresnet18:shortcut=input"},
 }
 
 
