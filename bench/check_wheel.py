@@ -46,13 +46,6 @@ rows = {"image": [png(n % 10) for n in range(20)], "label": [n % 10 for n in ran
 for split in ("train", "test"):
     pa.parquet.write_table(pa.table(rows), f"table/{split}.parquet")
 """
-CLIP = """
-import torch
-from rbtools.zoo.open_clip_models import import_open_clip
-open_clip = import_open_clip()
-model = open_clip.create_model("ViT-S-32-alt", pretrained=None, load_weights=False)
-torch.save(model.state_dict(), "clip.pt")
-"""
 
 
 class Probe(NamedTuple):
@@ -66,12 +59,6 @@ class Probe(NamedTuple):
 
 
 EXTRAS = {
-    "clip": Probe(
-        ("open_clip", "timm"),
-        "rb-attack none --n 4 --arch open_clip:ViT-S-32-alt --prompts prompts.txt --checkpoint clip.pt"
-        " --normalize none --dataset imagefolder:photos",
-        CLIP,
-    ),
     "hub": Probe(
         ("huggingface_hub", "timm"),
         "rb-attack none --checkpoint hf:timm/resnet18.a1_in1k --dataset imagefolder:photos",
@@ -218,7 +205,6 @@ def work_folder() -> Path:
     (folder / "home").mkdir()
     (folder / "table").mkdir()
     test_readme.files_of_a_user(folder)
-    (folder / "prompts.txt").write_text("\n".join([*test_readme.CLASSES, "a photo of a {}."]))
     for name, text in test_readme.modules().items():
         (folder / name).write_text(text)
     return folder

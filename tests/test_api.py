@@ -197,7 +197,7 @@ def test_the_options_of_a_tool_and_the_arguments_of_its_function_agree(
         if isinstance(param, click.Option) and not param.hidden
     }
     # Options of the file of --checkpoint.
-    of_file = {"arch", "normalize", "prompts"} if "checkpoint" in options else set()
+    of_file = {"arch", "normalize"} if "checkpoint" in options else set()
     left_out = (NOT_IN_PYTHON - {"jobs"} if tool == "search" else NOT_IN_PYTHON) | of_file
     assert arguments.keys() - GIVEN[function] == options.keys() - left_out - GIVEN[function] | {"options"}
     for name in options.keys() & arguments.keys():

@@ -25,7 +25,6 @@ from rbtools.errors import RbError, UsageError
 from rbtools.jobs import evidence
 from rbtools.models import published, read_checkpoint
 from rbtools.records.lines import read
-from rbtools.spaces import prompts
 from rbtools.store import checksum
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +60,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "adversarial images": evidence.header_of,
     "a class map": lambda path: imagefolder.read_class_map(path, ["a", "b"]),
     "indices": lambda path: indices.read(path, 100),
-    "prompts": prompts.digest,
     "an array": lambda path: npy.mapped(Path(path)),
     "a sum": content_hash.md5_of,
     "a stored file": checksum.hash_of_file,
@@ -214,7 +212,6 @@ MAY: dict[str, dict[str, int]] = {
         "datasets/npy.py": 1,
         "formats/parquet_table.py": 1,
         "jobs/png_images.py": 1,
-        "unpickle/torch_files.py": 1,
     },
 }
 

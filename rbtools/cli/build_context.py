@@ -88,7 +88,6 @@ def build_context(
         device=device,
         engine=engine,
         prepare=prepare != "none",
-        compile=prepare == "compile",
         replace=force,
         progress=screen.status,
         notify=screen.once,

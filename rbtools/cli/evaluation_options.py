@@ -31,9 +31,8 @@ adapts_option = click.option(
 prepare_option = click.option(
     "--prepare",
     default="fold",
-    type=click.Choice(("none", "fold", "compile")),
-    help="fold: search on a copy with BatchNorm folded, channels last and in --precision; compile:"
-    " compile that copy with torch.compile, and use that where its passes are faster.",
+    type=click.Choice(("none", "fold")),
+    help="fold: search on a copy with BatchNorm folded, channels last and in --precision.",
 )
 of_searches = (
     click.option(

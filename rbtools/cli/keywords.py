@@ -21,7 +21,7 @@ _STREAM = frozenset({"files", "errors", "allow_empty", "shard", "in_place", "for
 _MESSAGES = frozenset({"quiet", "verbose", "log", "config", "help", "help_all", "version"})
 _MESSAGES |= {"dry_run"}
 _PROCESSES = frozenset({"jobs", "jobs_per_gpu", "engine", "address", "unordered"})
-_OF_CHECKPOINT = frozenset({"arch", "normalize", "prompts"})
+_OF_CHECKPOINT = frozenset({"arch", "normalize"})
 
 
 def call(

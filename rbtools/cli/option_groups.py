@@ -63,7 +63,7 @@ GROUPS = (
     OptionGroup(
         "Model",
         ("checkpoint", "arch", "normalize"),
-        ("member", "prompts", "allow-code", "defend", "backward", "checkpointed", "draws", "eot-max"),
+        ("member", "allow-code", "defend", "backward", "checkpointed", "draws", "eot-max"),
     ),
     OptionGroup(
         "Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map", "classes")

@@ -103,17 +103,11 @@ def _sink_source(errors: str, **options: object) -> RecordSource:
     return record_source(errors, **options)
 
 
-prompts_option = click.option(
-    "--prompts",
-    metavar="FILE",
-    help="For --arch open_clip:NAME, the classes of the zero-shot classifier: a line for each, and"
-    " templates such as 'a photo of a {}.', or JSON.",
-)
 arch_option = click.option(
     "--arch",
     metavar="NAME",
     help="Its architecture: resnet18, nb201-13714, a cell's string, torchvision:NAME, timm:NAME,"
-    " repo:OWNER/NAME, robustbench:NAME, open_clip:NAME, or python:MODULE:FUNCTION;"
+    " repo:OWNER/NAME, robustbench:NAME, or python:MODULE:FUNCTION;"
     " preactresnet18:shortcut=input for a variant.  [default: recognised in the file]",
 )
 normalize_option = click.option(
@@ -178,7 +172,6 @@ source_options = bundle(
     *_stream_options,
     checkpoint_option,
     arch_option,
-    prompts_option,
     normalize_option,
 )
 

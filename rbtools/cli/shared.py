@@ -106,7 +106,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
     Returns the exit status. Raises UsageError for options that contradict each other.
     """
     if source.checkpoint is None:
-        described = {"--arch": source.arch or source.prompts, "--normalize": source.normalize}
+        described = {"--arch": source.arch, "--normalize": source.normalize}
         for option, value in described.items():
             if value is not None:
                 raise UsageError(
@@ -122,7 +122,7 @@ def filter_models(source: RecordSource, work: CommandContext, job: JobFunction) 
     path = file_path(source.checkpoint)
     from rbtools.inputs import checkpoints
 
-    hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
+    hints = checkpoints.CheckpointHints(source.arch, source.normalize)
     checked(hints, work.run)
     return filter_records(source, [job], work, lambda run: checkpoints.record_of(path, hints, run))
 

@@ -41,7 +41,6 @@ class RecordSource:
     shard: str | None = None
     checkpoint: str | None = None
     arch: str | None = None
-    prompts: str | None = None
     normalize: str | None = None
     adopt: Callable[[dict[str, Any]], bool] | None = None  # whether to accept an object that is no record
     table: Callable[[dict[str, Any], int], str] | None = (

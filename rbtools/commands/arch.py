@@ -79,7 +79,6 @@ _choice_options = options.bundle(
     " the network in the files.",
 )
 @options.normalize_option
-@options.prompts_option
 @options.member_option
 @options.allow_code_option
 @click.option(
@@ -113,7 +112,6 @@ def main(
     checkpoints: tuple[str, ...],
     arch: str | None,
     normalize: str | None,
-    prompts: str | None,
     member: str | None,
     allow_code: bool,
     space: str,
@@ -154,7 +152,7 @@ def main(
             member=member,
             allow_code=allow_code,
         )
-        recognised = _of_files([*checkpoints, *files], (arch, normalize, prompts), screen, run)
+        recognised = _of_files([*checkpoints, *files], (arch, normalize), screen, run)
         return _write(holding(recognised, choice["where"]), screen)
     program = _is_program(dataset) or any(map(_is_program, (arch or "").split(",")))
     _refuse_without_files(files, FOR_FILES if program else (*FOR_FILES, "allow_code"))
@@ -207,7 +205,7 @@ def _of_files(
     return file_records()
 
 
-FOR_FILES = ("normalize", "prompts", "member")  # and --allow-code, which the user's own data sets need too
+FOR_FILES = ("normalize", "member")  # and --allow-code, which the user's own data sets need too
 NOT_FOR_FILES = (
     *("space", "unique", "index", "string", "neighbours", "sample", "seed"),
     *("channels", "cells", "width", "depth"),

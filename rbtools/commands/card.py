@@ -241,7 +241,7 @@ def _compare(
     from rbtools.inputs import checkpoints
     from rbtools.jobs.model_card import answer_lines, run_pair
 
-    hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
+    hints = checkpoints.CheckpointHints(source.arch, source.normalize)
     shared.checked(hints, work.run)
     names = (paths[0], paths[1])
     with shared.opened_output(source, work.screen) as stream:

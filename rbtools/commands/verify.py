@@ -130,7 +130,7 @@ def _with_file(
     if source.checkpoint is None:
         return shared.filter_models(source, work, job)
     path = shared.file_path(source.checkpoint)
-    hints = checkpoints.CheckpointHints(source.arch, source.normalize, source.prompts)
+    hints = checkpoints.CheckpointHints(source.arch, source.normalize)
     shared.checked(hints, work.run)
     if alone and not source.files:
         if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():

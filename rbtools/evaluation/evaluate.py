@@ -393,9 +393,7 @@ def _searched(
 
     if not (settings.prepare and any(output.allow_fast_model for output in outputs)):
         return fast_model.FastModel(model, ())
-    result = fast_model.make_fast_model(
-        model, settings.precision, shape, compiled=settings.compile, notify=report.notify
-    )
+    result = fast_model.make_fast_model(model, settings.precision, shape)
     if result.refusal is not None:
         report.notify(
             f"warning: attacks run on the network itself, in float32, because {result.refusal}. They take"

@@ -15,13 +15,10 @@ from torch import Tensor, nn
 from rbtools.attacks.target import Network
 from rbtools.defences.defended import Defended
 from rbtools.models import folding, fused
-from rbtools.models.compiled import compile_network, seconds_of_a_pass, undo, undone
 from rbtools.models.normalize import Preprocessed
 from rbtools.models.programs import Program
 
 _PROBES = 2
-_TIMED = {"cpu": 64 * 32 * 32}  # pixels of the images whose passes are timed
-_TIMED_ON_GPU = 1024 * 32 * 32
 
 
 class FastModel(NamedTuple):
@@ -40,9 +37,6 @@ def make_fast_model(
     model: nn.Module,
     precision: str,
     shape: tuple[int, int, int],
-    *,
-    compiled: bool = False,
-    notify: Callable[[str], None] = lambda message: None,
 ) -> FastModel:
     """A copy with BatchNorm folded into the convolutions before it, channels last, in that precision; on a
     GPU in bfloat16 the kernels of convolutions take ReLU, too (models/fused.py).
@@ -51,13 +45,11 @@ def make_fast_model(
     takes the same images and gives float32 logits; with "bf16" the network computes in bfloat16, but the
     normalisation before it does not, because bfloat16 would lose a step of 1/255. A network that cannot be
     traced keeps its BatchNorm; one whose folded copy gives other logits is not folded either. Programs and
-    networks whose copy fails are attacked unchanged; `refusal` is the reason. `compiled`: it is compiled, in
-    its repeated blocks if it has any (models/compiled.py), where that is faster; `notify` is called with the
-    reason where it is not done.
+    networks whose copy fails are attacked unchanged; `refusal` is the reason.
     The copy of a defended network is behind the same stages, which compute in float32.
     """
     if isinstance(model, Defended):
-        inner = make_fast_model(model.model, precision, shape, compiled=compiled, notify=notify)
+        inner = make_fast_model(model.model, precision, shape)
         return inner._replace(model=model.before(inner.model) if inner.model is not model.model else model)
     network = model.network if isinstance(model, Preprocessed) else model
     if any(isinstance(module, Program) for module in model.modules()):
@@ -65,7 +57,7 @@ def make_fast_model(
     bf16 = precision == "bf16"
     folded, remark = None, None
     try:
-        folded = _folded(network, shape, blocks=compiled)
+        folded = _folded(network, shape)
     except Exception as wrong:  # tracing a network may raise anything
         remark = (
             f"BatchNorm is not folded into the convolutions: passes take longer ({folding.reason(wrong)})."
@@ -90,24 +82,7 @@ def make_fast_model(
             fast(probe)
     except Exception as wrong:  # raised by the network's own code: it cannot be copied, or needs float32
         return FastModel(model, (), f"a copy of it fails ({folding.reason(wrong)})")
-    if compiled and _compiled(fast, probe, notify):
-        return FastModel(fast, (*steps, "compiled"), remark=remark)
     return FastModel(fast, tuple(steps), remark=remark)
-
-
-def _compiled(fast: nn.Module, probe: Tensor, notify: Callable[[str], None]) -> bool:
-    """Compile a network in place; undo it if its passes became slower."""
-    if not compile_network(fast, probe, notify):
-        return False
-    pixels = _TIMED.get(probe.device.type, _TIMED_ON_GPU)
-    sample = probe.repeat(max(pixels // probe[:, 0].numel(), 1), 1, 1, 1)
-    with undone(fast):
-        before = seconds_of_a_pass(fast, sample)
-    after = seconds_of_a_pass(fast, sample)
-    if after > before:
-        undo(fast)
-        notify(f"The network is not compiled: its passes take {after / before:.2f} times as long then.")
-    return after <= before
 
 
 def is_float32(model: nn.Module) -> bool:
@@ -150,18 +125,15 @@ def _probe(network: nn.Module, shape: tuple[int, int, int]) -> Tensor:
     return torch.rand(_PROBES, *shape, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def _folded(network: nn.Module, shape: tuple[int, int, int], *, blocks: bool) -> nn.Module | None:
-    """The network with BatchNorm folded into its convolutions; None if it has none. `blocks`: it keeps its
-    modules, which may be compiled. Raises ValueError if that changes the logits, and any error of tracing the
-    network.
+def _folded(network: nn.Module, shape: tuple[int, int, int]) -> nn.Module | None:
+    """The network with BatchNorm folded into its convolutions; None if it has none. Raises
+    ValueError if that changes the logits, and any error of tracing the network.
     """
     if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in network.modules()):
         return None
     probe = _probe(network, shape)
     with torch.no_grad():
         folded, pairs = folding.fold(network)
-        if blocks:
-            folded, pairs = folding.folded_within(network, pairs), {}
         live, copied = dict(network.named_modules()), dict(folded.named_modules())
         for convolution, norm in pairs.items():
             weight, bias = folding.merged(live[convolution], live[norm], scale_first=False)

@@ -23,7 +23,7 @@ from rbtools.inputs.data import Data, data_of, of_data
 from rbtools.inputs.recognition import numbers
 from rbtools.records import SCHEMA
 from rbtools.registry import Registry
-from rbtools.spaces import own_code, prompts
+from rbtools.spaces import own_code
 from rbtools.spaces.identity import identity
 from rbtools.spaces.zoo import form as zoo_form
 from rbtools.store import canonical, digest
@@ -42,11 +42,10 @@ Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 @dataclass(frozen=True)
 class CheckpointHints:
-    """The user's options for a file: its architecture, normalisation and file of prompts, as typed."""
+    """The user's options for a file: its architecture and normalisation, as typed."""
 
     arch: str | None = None
     normalize: str | None = None
-    prompts: str | None = None
 
     def given(self, run: Run) -> dict[str, Any]:
         """The options as fields of an architecture; `space` only where it is named. Raises RbError."""
@@ -57,28 +56,13 @@ class CheckpointHints:
             fields["normalize"] = normalization(self.normalize)
         if run.selection.member is not None:
             fields["member"] = run.selection.member
-        return {**fields, **self._prompts(fields)}
+        return fields
 
     @property
     def leaderboard(self) -> dict[str, str]:
         """The entry that `--arch LEADERBOARD:NAME` names, as a field of a record."""
         board, _, name = str(self.arch).partition(":")
         return {"leaderboard": name} if name and board in LEADERBOARDS else {}
-
-    def _prompts(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The prompts of a zero-shot classifier as fields of an architecture. Raises RbError."""
-        zero_shot = fields.get("space") == prompts.ZERO_SHOT
-        if zero_shot and self.prompts is None:
-            raise RbError(
-                f"--arch {self.arch} is a zero-shot classifier, which needs the names of its classes. Write"
-                f" --arch {self.arch} --prompts FILE, with {prompts.EXPECTED}."
-            )
-        if self.prompts is None:
-            return {}
-        if not zero_shot:
-            raise RbError("--prompts is for a zero-shot classifier. Add --arch open_clip:NAME.")
-        path = os.path.abspath(self.prompts)
-        return {"prompts": prompts.digest(path), "prompts_file": path}
 
 
 def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = True) -> dict[str, Any]:
@@ -96,8 +80,6 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
         given = {**published_weights.beside(path), **given}
     about = {"arch": given, "checkpoint_file": path}
     data = data_of(about, run) if with_data else None
-    if data is not None and "prompts" in given:
-        prompts.refuse_other_order(given["prompts_file"], data.about.class_names)
     name = resolve.hash_of(path, run)
     while True:  # the network's channels first, then its classes, or the reverse
         try:
@@ -303,7 +285,7 @@ def _classes_of(run: Run) -> int | None:
 
 def named_arch(text: str, classes: int | None = None) -> dict[str, Any]:
     """The `arch` for a user's text: resnet18, nb201-13714, a cell's string, torchvision:resnet50, timm:NAME,
-    repo:OWNER/NAME, open_clip:NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip; with the
+    repo:OWNER/NAME, python:MODULE:FUNCTION:NAME=VALUE, or fcnn:relu/tanh+skip; with the
     field that distinguishes known variants, preactresnet18:shortcut=input, or sizes,
     timm:vit_base_patch16_224:side=32:patch=4.
     LEADERBOARD:NAME is an entry of it, with its normalisation and preprocessing; `classes` decides if several

@@ -361,8 +361,7 @@ def _arithmetic(output: Output, run: Run) -> dict[str, Any]:
     """The numerical settings of the output's computation that could change an outcome."""
     if not (run.settings.prepare and output.allow_fast_model):
         return {"precision": "fp32"}
-    settings = {"precision": precision.resolve(run), "prepared": precision.PREPARED}
-    return settings | ({"compiled": True} if run.settings.compile else {})
+    return {"precision": precision.resolve(run), "prepared": precision.PREPARED}
 
 
 def _compute(

@@ -37,7 +37,6 @@ from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
 from rbtools.spaces import zoo
 from rbtools.spaces.identity import identity
-from rbtools.spaces.prompts import ZERO_SHOT
 
 Candidate = tuple[dict[str, Any], nn.Module]  # (architecture, its network)
 # Spaces whose networks mostly compute no constants while they are built.
@@ -81,7 +80,7 @@ def load(
     n_classes, channels = _classes_and_channels(checkpoint, classes, shape)
     named = any(field in (arch or {}) for field in disambiguate.VARIANT_FIELDS)
     arch, facts = _architecture(checkpoint, arch, hints)
-    large = arch.get("space") in ("torchvision", "timm", ZERO_SHOT) and "stem" not in arch
+    large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
     side = arch.get("side") or (224 if large or arch.get("stem") == "imagenet" else 32)
     if arch.get("pool") == "4x4":
         side = 32 * pooled_windows(checkpoint.state)
@@ -107,7 +106,7 @@ def load(
             f"The normalisation has {len(normalize[0])} means and the images of the checkpoint {path} have"
             f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
         )
-    with_cfg = arch["space"] in ("timm", ZERO_SHOT) and "side" not in arch
+    with_cfg = arch["space"] == "timm" and "side" not in arch
     cfg = getattr(network, "pretrained_cfg", None) if with_cfg else None
     preprocessing = normalising.preprocessing(cfg)
     if preprocessing is not None and "preprocessing" not in arch:
@@ -123,11 +122,9 @@ def load(
     arch, facts = {**arch, **normalization.arch}, {**facts, **told, **checked}
     normalize = _normalize_of(checkpoint, arch)
     facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
-    own = list(getattr(network, "warnings", ()))
     if "left_out" in checkpoint.origin:
-        own.append(f"{checkpoint.origin['left_out']} beside the network in the file: left out")
-    if own:
-        facts["warnings"] = [*facts.get("warnings", ()), *own]
+        left_out = f"{checkpoint.origin['left_out']} beside the network in the file: left out"
+        facts["warnings"] = [*facts.get("warnings", ()), left_out]
     return behind(network, normalize).eval(), arch, facts
 
 

@@ -52,19 +52,6 @@ def fold(network: nn.Module) -> tuple[nn.Module, dict[str, str]]:
     return traced, pairs
 
 
-def folded_within(network: nn.Module, pairs: dict[str, str]) -> nn.Module:
-    """A copy of the network with its own modules, in which BatchNorms are folded into their convolutions."""
-    copied = copy.deepcopy(network)
-    modules = dict(copied.named_modules())
-    for name, of_norm in pairs.items():
-        convolution = modules[name]
-        weight, bias = merged(convolution, modules[of_norm], scale_first=False)
-        convolution.weight, convolution.bias = nn.Parameter(weight), nn.Parameter(bias)
-        parent, _, own = of_norm.rpartition(".")
-        setattr(modules[parent], own, nn.Identity())
-    return copied
-
-
 def merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d, *, scale_first: bool) -> tuple[Tensor, Tensor]:
     """Weight and bias of one convolution equivalent to both layers in eval mode.
 
@@ -91,9 +78,6 @@ def check_same(expected: Tensor, logits: Tensor) -> None:
 
 
 def reason(wrong: Exception) -> str:
-    """The first sentence of an exception from tracing or checking a network: torch adds advice and links, and
-    its compiler wraps the original error.
-    """
-    wrong = getattr(wrong, "inner_exception", wrong)
+    """The first sentence of an exception from tracing or checking a network: torch adds advice and links."""
     first = re.split(r"\.\s|\n|https?://", str(wrong).strip(), maxsplit=1)[0]
     return f"{type(wrong).__name__}: {shown(first.rstrip(), 200)}"

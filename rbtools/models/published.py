@@ -101,8 +101,7 @@ def read_pickle(path: Path) -> Any:
         raise RbError(f"The file {path} {error}") from None
     except unpickle.Refused as refused:
         raise RbError(
-            f"The file {path} holds the Python object {refused.name} beside its weights. Loading that could"
-            " run code, so it was not loaded."
+            f"The file {path} holds {refused.name} beside its weights, which was not loaded."
         ) from None
     except (unpickle.Damaged, OSError, EOFError) as error:
         raise RbError(

@@ -12,7 +12,7 @@ from torch import Tensor
 from rbtools.errors import RbError, shown
 from rbtools.models import published, tensor_names, unpack, weights_file
 from rbtools.registry import hooks
-from rbtools.unpickle import UnusualTensor
+from rbtools.unpickle import Stub, UnusualTensor
 
 _PRUNED, _MASK = "_orig", "_mask"  # ends of the names that torch.nn.utils.prune gives
 LONGEST_NAME = 1000  # letters of a tensor's name; those of networks have less than 100
@@ -55,7 +55,12 @@ def read(path: str | Path, member: str | None = None) -> Checkpoint:
     raw, metadata, kind = weights_file.read(path)
     if not isinstance(raw, Mapping):
         what = "a single tensor" if isinstance(raw, Tensor) else f"a {type(raw).__name__}"
-        raise RbError(f"The checkpoint {path} holds {what}. Expected a state dict: names and tensors.")
+        if isinstance(raw, Stub) or (isinstance(raw, type) and issubclass(raw, Stub)):
+            what = f"the Python object {shown(raw.name)}, whose class could run code and is not loaded"
+        raise RbError(
+            f"The checkpoint {path} holds {what}. Expected a state dict: names and tensors. Save it where the"
+            " file comes from: torch.save(model.state_dict(), FILE)."
+        )
     run = None
     if published.is_published(raw):
         raw, member = published.run_of(raw, member, path), None

@@ -15,7 +15,7 @@ COUNTED = re.compile(r"(?:fc|linear|classifier\.)(\d{1,4})\.weight")
 DIFFUSION = re.compile(
     r"(model\.)?diffusion_model\..*|first_stage_model\..*|time_embed\.0\.weight|time_embedding\.linear_1\.weight"
 )
-CLIP = {"logit_scale", "visual.conv1.weight"}  # tensors of OpenAI's and open_clip's models
+CLIP = {"logit_scale", "visual.conv1.weight"}  # tensors of OpenAI's models
 STEMS = ("stem.0.weight", "conv1.weight", "features.0.weight", "features.0.0.weight", "conv_proj.weight")
 
 
@@ -34,9 +34,8 @@ def infer(state: State, metadata: Mapping[str, Any] | None = None) -> Inferred:
         )
     if state.keys() >= CLIP:
         raise RbError(
-            "The checkpoint is a CLIP model, a classifier only with the names of its classes. Say which with"
-            " --arch open_clip:NAME --prompts FILE, such as open_clip:ViT-B-32, with the names of the classes"
-            " in FILE."
+            "The checkpoint is a CLIP model, a classifier only with the names of its classes. Write one in"
+            " Python, which embeds them, and name it with --arch python:MODULE:FUNCTION."
         )
     for _, family in FAMILIES.loaded():
         inferred: Inferred | None = family(state, metadata or {})

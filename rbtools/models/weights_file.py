@@ -129,9 +129,8 @@ def _read_torch(path: Path, size: int) -> Any:
         raise RbError(f"The checkpoint {path} cannot be read: {error.strerror or error}.") from None
     except unpickle.Refused as refused:
         raise RbError(
-            f"The checkpoint {path} holds the Python object {refused.name} beside its weights. Loading that"
-            " could run code, so it was not loaded. Save the weights alone, where the file comes from:"
-            " torch.save(model.state_dict(), FILE)."
+            f"The checkpoint {path} holds {refused.name} beside its weights, which was not loaded. Save the"
+            " weights alone, where the file comes from: torch.save(model.state_dict(), FILE)."
         ) from None
     except unpickle.NotTorch:
         raise RbError(

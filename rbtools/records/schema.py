@@ -172,7 +172,6 @@ _PROTOCOL = {
     ),
     "arithmetic": (
         ("precision", "the precision of attack searches: fp32 or bf16; fp32 always decides the result"),
-        ("compiled", "true where torch.compile was used"),
         (
             "adapts",
             "of a model that adapts: to batch or to stream, and batch, the number of images that it gets at"

@@ -9,7 +9,7 @@ from rbtools.errors import RbError, shown
 
 # The fields of an architecture, besides its name, that determine its network; for sizes, the largest value.
 _SIZES = {"channels": 1 << 20, "cells": 1000, "patch": 1 << 20, "side": 1 << 20, "width": 1 << 24}
-_TEXTS = tuple("space str stem pool shortcut activation eps member code inputs prompts".split())
+_TEXTS = tuple("space str stem pool shortcut activation eps member code inputs".split())
 
 
 def identity(arch: Mapping[str, Any], whose: str = "The record's arch") -> dict[str, Any]:

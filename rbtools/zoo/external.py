@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from rbtools.errors import RbError, unknown
 from rbtools.models import Shape
 from rbtools.spaces.own_code import Foreign
-from rbtools.spaces.prompts import ZERO_SHOT
 
 SMALL_STEM = "cifar"
 WITH_SMALL_STEM = ("mobilenet_v2", "shufflenet_v2_")  # prefixes of spaces in names
@@ -122,24 +121,6 @@ class Torchvision:
 def timm() -> Foreign:
     """The networks of the package timm."""
     return Foreign(name="timm", example="timm:vit_tiny_patch16_224")
-
-
-class ZeroShot(Foreign):
-    """Networks whose classes are in a file of prompts."""
-
-    def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
-        if not isinstance(arch.get("prompts_file"), str):
-            raise RbError(
-                f"{self.name}:{arch.get('name')} is a zero-shot classifier of trained weights. Name them, and"
-                " the prompts of its classes, with --checkpoint FILE (rb-arch: --from-checkpoint) and"
-                f" --arch {self.name}:{arch.get('name')} --prompts FILE."
-            )
-        return super().describe(arch, classes, shape)
-
-
-def open_clip() -> ZeroShot:
-    """Zero-shot classifiers of the package open_clip."""
-    return ZeroShot(name=ZERO_SHOT, example="open_clip:ViT-B-32")
 
 
 def repo() -> Foreign:

@@ -14,7 +14,6 @@ from torch import nn
 from rbtools.errors import RbError
 from rbtools.models import statistics
 from rbtools.models.statistics import Known
-from rbtools.spaces.prompts import ZERO_SHOT
 from rbtools.zoo.libraries import import_timm
 
 OF_LARGE = "imagenet"  # the known normalisation of torchvision's weights
@@ -63,8 +62,6 @@ def in_use(
     if space == "timm" and not named:
         configurations = import_timm().models.get_arch_pretrained_cfgs(str(arch["name"])).values()
         pairs = list(_pairs([cfg.to_dict() for cfg in configurations if cfg.has_weights], classes))
-    elif space == ZERO_SHOT:
-        pairs = list(getattr(network, "published", ()))  # several weights are published under one name
     elif space in ("timm", "repo"):
         pairs = of_network(network, classes)[: 1 if named else None]
     numbered = {str(number): pair for number, pair in enumerate(pairs)}

@@ -650,10 +650,10 @@ def npz(**arrays: Any) -> str:
 
 
 def test_a_bad_file_is_one_sentence_before_the_evaluation(data: str) -> None:
-    torch.save({"w": Hostile()}, "m.pt")
+    torch.save(Hostile(), "m.pt")
     result = attack("--checkpoint", "m.pt", "--dataset", data)
     assert result.exit_code == 1
-    assert "could run code, so it was not loaded" in records(result)[0]["error"]["message"]
+    assert "could run code and is not loaded" in records(result)[0]["error"]["message"]
     assert "clean accuracy" not in result.stderr and not Path("it-ran").exists()
 
 

@@ -7,7 +7,6 @@ import pytest
 from rbtools.errors import RbError
 from rbtools.spaces import BY_NAME, SPACES, describe, space
 from rbtools.spaces import nasbench201 as nb
-from rbtools.zoo import external
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -71,13 +70,7 @@ def test_a_bad_arch_says_what_is_wrong(arch, words):
 def test_a_space_without_a_list_says_so_and_passes_its_records_on(name):
     with pytest.raises(RbError, match=f"The space {name} has no list: name what you want, such as"):
         space(name).indices()
-    needed = {"prompts_file": "f"} if name == external.ZERO_SHOT else {}
-    arch = {"space": name, "name": "x", "note": "kept", **needed}
+    arch = {"space": name, "name": "x", "note": "kept"}
     assert describe(arch, 10, (3, 32, 32)) == arch
     with pytest.raises(RbError, match=f"names the space {name} but no model"):
-        describe({"space": name, **needed}, 10, (3, 32, 32))
-
-
-def test_a_zero_shot_classifier_without_its_classes_is_refused():
-    with pytest.raises(RbError, match=r"--checkpoint FILE .* --arch open_clip:ViT-B-32 --prompts FILE"):
-        describe({"space": external.ZERO_SHOT, "name": "ViT-B-32"}, 10, (3, 224, 224))
+        describe({"space": name}, 10, (3, 32, 32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zipfile
 
@@ -97,4 +98,5 @@ def legacy(data: bytes, *storages: bytes, width: int = 4) -> bytes:
     torch.save([], stream, _use_new_zipfile_serialization=False)
     head = stream.getvalue()[: stream.getvalue().index(b"]") - 2]
     keys = b"\x80\x02](" + b"".join(value(str(number)) for number in range(len(storages))) + b"e."
+    data = re.sub(rb"(?<!t)tQ", b"NtQ", data)  # no view of the storage
     return head + data + keys + b"".join(struct.pack("<q", len(c) // width) + c for c in storages)

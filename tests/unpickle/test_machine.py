@@ -1,18 +1,21 @@
-"""Hostile pickles: refused with the object's name, in time and memory bounded by the file's size."""
+"""Hostile pickles: nothing in them runs, and each ends with one error."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
+import os
 import pickle
-import pickletools
-import struct
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rbtools import unpickle
-from rbtools.unpickle import machine
 from tests.unpickle import opcodes
 from tests.unpickle.opcodes import Raw, built, call, name, pickled, value
 
@@ -21,9 +24,12 @@ def read(data: bytes) -> Any:
     return unpickle.arrays(io.BytesIO(data))
 
 
-def test_every_opcode_has_an_answer() -> None:
-    known = {opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
-    assert set(machine.HANDLERS) == known - {b"."}
+def whole(data: bytes) -> Any:
+    return unpickle.torch_file(io.BytesIO(data))
+
+
+def read_torch(data: bytes) -> Any:
+    return unpickle.torch_file(io.BytesIO(opcodes.zipped(data)))
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -63,7 +69,7 @@ def test_plain_values_are_read_as_python_reads_them(protocol: int) -> None:
 @pytest.mark.parametrize("case", opcodes.objects(bytes(64)))
 def test_arrays_of_objects_are_refused_by_name(case: str) -> None:
     data = pickled(opcodes.objects(bytes(64))[case])
-    for reader in (read, lambda data: unpickle.torch_file(io.BytesIO(opcodes.zipped(data)))):
+    for reader in (read, read_torch):
         with pytest.raises(unpickle.Refused) as refused:
             reader(data)
         assert refused.value.name.startswith("numpy.ndarray")
@@ -78,14 +84,11 @@ NAMES = {
     "an instance": Raw(b"(ios\nPath\n"),
     "an object": Raw(b"(" + name("os.Path") + b"o"),
     "a dotted name": Raw(value("numpy") + value("ndarray.tofile") + b"\x93"),
-    "an extension": Raw(b"\x82\x01"),
     "a persistent id": Raw(b"Pone\n"),
     "a binary persistent id": Raw(value("one") + b"Q"),
-    "a buffer": Raw(b"\x97"),
     "a constant called": call("builtins.list", ()),
     "a state of a list": Raw(b"]" + value(1) + b"b"),
     "a state of a function": built(name("numpy.ndarray"), 1),
-    "a state of an array": built(built(EMPTY, (1, (1,), FLOATS, False, bytes(8))), (1, (1,))),
     "a state with attributes": built(Raw(b"]"), opcodes.mapping(append=1)),
     "a subclass": call("numpy.core.multiarray._reconstruct", Raw(name("numpy.matrix")), (0,), b"b"),
     "memory": call("numpy.memmap", "x"),
@@ -100,6 +103,64 @@ def test_what_is_not_admitted_is_refused_by_name(case: str) -> None:
         read(pickled(NAMES[case]))
 
 
+class Calls:
+    """Pickles into a call of a function with arguments."""
+
+    def __init__(self, function: Any, *arguments: object) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_no_function_of_a_file_runs(protocol: int, tmp_path: Path) -> None:
+    """Beside weights every unknown object is a stub, in each of torch's formats and in a plain pickle."""
+    trace = tmp_path / "it ran"
+    calls = {
+        "eval": Calls(eval, f"open({str(trace)!r}, 'w')"),
+        "getattr": Calls(getattr, {}, "clear"),
+        "os": Calls(os.mkdir, str(trace)),
+        "torch": Calls(torch.hub.load, "a/b", "c"),
+        "partial": functools.partial(os.mkdir, str(trace)),
+        "module": torch.nn.Linear(2, 2),
+        "path": tmp_path,
+    }
+    value = {"w": 1, **calls}
+    files = [pickle.dumps(value, protocol)]
+    for zipped in (True, False):
+        stream = io.BytesIO()
+        torch.save(value, stream, pickle_protocol=max(protocol, 2), _use_new_zipfile_serialization=zipped)
+        files.append(stream.getvalue())
+    for file, reader in zip(files, (unpickle.published, whole, whole), strict=True):
+        try:
+            found = reader(file)
+        except unpickle.Damaged:
+            assert protocol == 0  # a module as a plain pickle
+            continue
+        assert found.pop("w") == 1 and all(isinstance(one, unpickle.Stub) for one in found.values())
+        assert found["eval"].name == "builtins.eval"
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("case", [*NAMES, *opcodes.objects(bytes(64))])
+def test_a_hostile_pickle_beside_weights_is_a_stub_or_one_error(case: str) -> None:
+    made = pickled({**NAMES, **opcodes.objects(bytes(64))}[case])
+    for reader in (read_torch, unpickle.published, lambda data: whole(opcodes.legacy(data))):
+        with contextlib.suppress(unpickle.Refused, unpickle.Damaged):
+            found = reader(made)
+            assert isinstance(found, (unpickle.Stub, np.ndarray)) or type(found) is type
+
+
+def test_a_torchscript_program_is_not_started() -> None:
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch is going to give up TorchScript
+        torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), stream)
+    with pytest.raises(unpickle.Refused, match="TorchScript"):
+        whole(stream.getvalue())
+
+
 def nested(depth: int) -> Raw:
     """A tuple in a tuple, and so on."""
     return Raw(b")" + b"\x85" * depth)
@@ -109,9 +170,10 @@ def array(shape: object, data: bytes = bytes(16), dtype: Raw = FLOATS, fortran: 
     return built(EMPTY, (1, shape, dtype, fortran, data))
 
 
-MANY = machine.MOST_GUESSED_KEYS + 1
-FAR = range(machine.SMALL + 1, machine.SMALL + 1 + MANY)
 DAMAGED = {
+    "a state of an array": pickled(built(built(EMPTY, (1, (1,), FLOATS, False, bytes(8))), (1, (1,)))),
+    "a buffer": pickled(Raw(b"\x97")),
+    "an extension": pickled(Raw(b"\x82\x01")),
     "nothing": b"",
     "no end": b"N",
     "an empty stack": b".",
@@ -125,7 +187,6 @@ DAMAGED = {
     "a bytearray of 2^62 bytes": b"\x96\xff\xff\xff\xff\xff\xff\xff\x3fab.",
     "a text of minus one byte": b"T\xff\xff\xff\xffab.",
     "a number of 2 GB": b"\x8b\xff\xff\xff\x7f\x01.",
-    "a number of 10,000 bytes": b"\x8b\x10\x27\0\0" + bytes(9999) + b"\x01.",
     "a number of 10,000 digits": b"L" + b"9" * 10_000 + b"L\n.",
     "a memo of 10,000 digits": b"Np" + b"9" * 10_000 + b"\n.",
     "a name that is no text": b"NN\x93.",
@@ -136,15 +197,6 @@ DAMAGED = {
     "deep tuples in a set": b"\x8f(" + nested(50_000) + b"\x90.",
     "deep tuples in a frozen set": b"(" + nested(50_000) + b"\x91.",
     "a frozen set as a key": b"}(\x91Ns.",
-    "many tuples as keys": b"}("
-    + b"".join(b"J" + n.to_bytes(4, "little") + b"\x85N" for n in range(MANY))
-    + b"u.",
-    "many large numbers as keys": b"}(" + b"".join(value(n << 32) + b"N" for n in FAR) + b"u.",
-    "many negative numbers as keys": b"}(" + b"".join(value(-n) + b"N" for n in FAR) + b"u.",
-    "many fractions as keys": b"}(" + b"".join(b"G" + struct.pack(">d", n) + b"N" for n in FAR) + b"u.",
-    "many large numbers in a set": b"\x8f(" + b"".join(value(n << 32) for n in FAR) + b"\x90.",
-    "a memo of many large numbers": b"N" + b"".join(b"p%d\n" % (n << 32) for n in FAR) + b".",
-    "numbers of one hash as keys": b"}" + value(2**61 - 1) + b"Ns.",
     "a list set as a dict": b"]NNs.",
     "a dict appended to": b"}Na.",
     "a set appended to": b"\x8fNa.",
@@ -166,14 +218,11 @@ DAMAGED = {
     "an array of a number": array(2) + b".",
     "an array of no type": array((2,), dtype=Raw(b"N")) + b".",
     "a state of five numbers": built(EMPTY, 12345) + b".",
-    "truth values that are none": array((1,), b"\x07", call("numpy.dtype", "b1")) + b".",
     "a number of no bytes": call("numpy.core.multiarray.scalar", FLOATS, b"") + b".",
     "a text of half a letter": call("numpy.core.multiarray.scalar", call("numpy.dtype", "U1"), b"ab") + b".",
     "an unusual encoding": call("_codecs.encode", "a", "rot13") + b".",
     "pairs of three": call("collections.OrderedDict", ((1, 2, 3),)) + b".",
-    "a set of text": call("builtins.set", "abc") + b".",
     "a set of lists": call("builtins.set", Raw(b"]]a")) + b".",
-    "a counter of a list": call("collections.Counter", Raw(b"]")) + b".",
     "a complex number of text": call("builtins.complex", "1", "2") + b".",
 }
 
@@ -182,21 +231,6 @@ DAMAGED = {
 def test_what_claims_more_than_there_is_is_damaged(case: str) -> None:
     with pytest.raises(unpickle.Damaged):
         read(DAMAGED[case])
-
-
-def test_one_value_is_not_copied_again_and_again() -> None:
-    """A file of 100 KB would make 10 GB of it."""
-    text = value("x" * 10**6) + b"q\0"
-    again = name("_codecs.encode") + b"h\0" + value("latin1") + b"\x86R"
-    with pytest.raises(unpickle.Damaged, match="much of little"):
-        read(text + again * 10_000 + b".")
-
-
-def test_memory_is_bounded_by_the_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "MOST_STEPS", 1000)
-    assert read(b"(" + b"}" * 900 + b"l.") == [{}] * 900
-    with pytest.raises(unpickle.Damaged, match="more than 1000 steps"):
-        read(b"(" + b"}" * 1100 + b"l.")
 
 
 def test_a_memo_with_large_numbers_takes_no_room() -> None:
@@ -214,11 +248,3 @@ def test_deep_nesting_has_no_depth_limit_and_no_cost() -> None:
     while found:
         (found,), depth = found, depth + 1
     assert depth == 199_999
-
-
-def test_an_array_that_is_never_built_stays_a_stand_in() -> None:
-    """What is put into a container before its state is set is not completed there."""
-    found = read(b"]" + EMPTY + b"a.")
-    assert type(found[0]).__module__.startswith("rbtools.unpickle")
-    later = read(b"(" + EMPTY + b"q\1" + value((1, (2,), FLOATS, False, bytes(16))) + b"bh\1l.")
-    assert all(np.array_equal(one, np.zeros(2)) for one in later)

@@ -1,0 +1,490 @@
+"""Reads pickles of others (checkpoints, data sets, training states) without running anything in them.
+
+A pickle may call any function with any arguments. Here the names in it are answered from a short list of
+functions of this module, which make containers, numbers, arrays and tensors from data. In a torch.save file
+every other name is an inert `Stub`, in a data set it is Refused. Only those functions and stubs are ever
+called, and states are set on stubs, arrays and mappings alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import pickle
+import re
+import types
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import IO, Any, ClassVar
+
+from rbtools.errors import shown
+from rbtools.lazy import np
+
+__all__ = ["Damaged", "NotTorch", "Refused", "Stub", "UnusualTensor", "arrays", "published", "torch_file"]
+
+DEEPEST_KEY = 8  # levels of tuples in a key: Python's hash of tuples recurses without a limit
+MOST_BYTES = 2**62  # most bytes of an expanded tensor, so that its size never overflows
+
+
+class Refused(Exception):
+    """The pickle contains an object that is not allowed, of that `name`."""
+
+    def __init__(self, name: str, message: str | None = None) -> None:
+        self.name = shown(name)
+        super().__init__(message or f"it asks for {self.name}, which could run code")
+
+
+class Damaged(ValueError):
+    """The bytes are no pickle, are incomplete, or do not fit together."""
+
+
+class NotTorch(Damaged):
+    """A pickle that torch.save did not write."""
+
+
+class Stub:
+    """An object of a class that is not known here: it keeps what the file says of it, and does nothing."""
+
+    name = ""
+
+    def __init__(self, *given: object) -> None:
+        self.given, self.items = given, list[object]()
+
+    def append(self, item: object) -> None:
+        self.items.append(item)
+
+
+class UnusualTensor:
+    """A placeholder for a tensor that is not dense, such as a sparse one; `kind` names its kind."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+class _Maker:
+    """A name that a pickle may call, and the function that answers."""
+
+    def __init__(self, name: str, make: Callable[..., Any] | None = None) -> None:
+        self.name, self.make = name, make
+
+
+class _Type:
+    """A NumPy dtype of numbers or text, whose byte order its state may set."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        code = _text(code)
+        if not re.fullmatch(r"[<>|=]?(b1|[iu][1248]|f[248]|c8|c16|[SU][0-9]{1,9})", code):
+            raise Refused(
+                f"numpy.ndarray of the type {code!r}",
+                f"it has an array of the type {code!r:.80}, expected numbers",
+            )
+        self.dtype = np.dtype(code)
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
+    if not isinstance(kind, _Type):
+        raise Damaged("it has an array whose type is none")
+    return kind.dtype
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    """A shape or strides. Raises Damaged for other things than whole numbers from 0 on."""
+    if not isinstance(values, tuple) or not all(type(size) is int and 0 <= size < 2**63 for size in values):
+        raise Damaged("it has a shape that is none")
+    return values
+
+
+def _array(data: Any, kind: Any, shape: Any, order: Any = "C") -> np.ndarray:
+    dtype = _dtype(kind)
+    data = data.encode() if isinstance(data, str) else data  # of Python 2
+    if dtype.kind in "SU":
+        raise Refused("numpy.ndarray of text", "it has an array of text, expected numbers")
+    if len(data) != math.prod(_sizes(shape)) * dtype.itemsize:
+        raise Damaged(f"it has an array of the shape {shape} without the bytes for it")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if _text(order) == "F" else "C")
+
+
+def _reconstruct(kind: Any, *_: object) -> np.ndarray:
+    if getattr(kind, "name", None) != "numpy.ndarray":
+        raise Refused(f"an array of the class {getattr(kind, 'name', kind)}")
+    return np.empty(0)
+
+
+def _encoded(value: str = "", encoding: object = "latin1") -> bytes:
+    """Python 3 writes bytes into old protocols as a text and its encoding."""
+    if encoding not in ("latin1", "latin-1"):
+        raise Damaged("it has bytes in an unusual encoding")
+    return value.encode("latin-1")
+
+
+def _checked_key(key: object, levels: int = DEEPEST_KEY) -> None:
+    if isinstance(key, tuple):
+        if not levels or len(key) > 64:
+            raise Damaged("it has a key of many parts")
+        for part in key:
+            _checked_key(part, levels - 1)
+    elif not isinstance(key, (str, bytes, int, float, complex, type(None))):
+        raise Damaged(f"it has a key of the type {type(key).__name__}")
+
+
+def _set(make: Callable[..., Any]) -> Callable[..., Any]:
+    def made(items: Any = ()) -> Any:
+        for item in items:
+            _checked_key(item)
+        return make(items)
+
+    return made
+
+
+def _mapping(make: Callable[..., Any], *given: Any) -> Any:
+    for key, _ in given and (given[0].items() if isinstance(given[0], dict) else given[0]):
+        _checked_key(key)
+    return make(*given)
+
+
+def _is_type(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.dtype)
+
+
+def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, needs_grad: Any = False, *more: Any) -> Any:
+    """A tensor on its storage, for each of torch's forms; hooks are left out, for they would be functions."""
+    import torch
+
+    if not isinstance(storage, torch.storage.TypedStorage):
+        raise Damaged("it has a tensor without a storage")
+    memory = storage._untyped_storage
+    dtype = next(filter(_is_type, more), storage.dtype)
+    if any(isinstance(about, dict) and about for about in more[1:]):
+        return UnusualTensor("conjugated or negated only by a mark")
+    shape, strides, (offset,) = _sizes(shape), _sizes(strides), _sizes((offset,))
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    room = memory.nbytes() // dtype.itemsize
+    if offset > room or (0 not in shape and last >= room):
+        raise Damaged(f"it has a tensor of the shape {shape} outside its storage of {room} numbers")
+    if len(shape) > 64 or math.prod(size or 1 for size in shape) * dtype.itemsize > MOST_BYTES:
+        raise Damaged(f"it has a tensor of the shape {shape}")
+    return torch.empty(0, dtype=dtype).set_(memory, offset, shape, strides).requires_grad_(needs_grad)
+
+
+def _parameter(data: Any, needs_grad: Any = True, *_: object) -> Any:
+    """A parameter; attributes that were set on it are left out."""
+    import torch
+
+    if isinstance(data, UnusualTensor):
+        return data
+    if type(data) is not torch.Tensor:
+        raise Damaged("it has a parameter without a tensor")
+    return torch.nn.Parameter(data.detach(), needs_grad)
+
+
+def _of_type(maker: Any, kind: object, arguments: Any, *_: object) -> Any:
+    """A tensor with attributes, which are left out."""
+    if getattr(maker, "make", None) not in (_tensor, _parameter):
+        raise Damaged("it has a tensor with attributes that is none")
+    return maker.make(*arguments)
+
+
+def _torchs(name: str) -> Callable[..., Any]:
+    def made(*given: Any) -> Any:
+        import torch
+
+        return getattr(torch, name)(*given)
+
+    return made
+
+
+_UNUSUAL = {
+    "_rebuild_sparse_tensor": "sparse",
+    "_rebuild_nested_tensor": "nested",
+    "_rebuild_qtensor": "quantized",
+    "_rebuild_meta_tensor_no_storage": "without numbers (on the meta device)",
+}
+_MAKERS: dict[str, Callable[..., Any] | None] = {
+    "numpy.core.multiarray._reconstruct": _reconstruct,
+    "numpy.core.multiarray.scalar": lambda kind, data: np.frombuffer(data, _dtype(kind), 1)[0].item(),
+    "numpy.core.numeric._frombuffer": _array,
+    "numpy.dtype": _Type,
+    "numpy.ndarray": None,
+    "_codecs.encode": _encoded,
+    "builtins.bytes": _encoded,
+    "builtins.bytearray": lambda *given: bytearray(
+        given[0] if given[:1] and type(given[0]) is bytes else _encoded(*given)
+    ),
+    "builtins.complex": complex,
+    "builtins.set": _set(set),
+    "builtins.frozenset": _set(frozenset),
+    "builtins.list": None,
+    "builtins.dict": None,
+    "builtins.int": None,
+    "builtins.float": None,
+    "collections.OrderedDict": lambda *pairs: _mapping(OrderedDict, *pairs),
+    "collections.Counter": lambda *counts: _mapping(Counter, *counts),
+    "collections.defaultdict": lambda *_: {},  # without the function that makes what is lacking
+    "argparse.Namespace": argparse.Namespace,
+}
+_OF_TORCH: dict[str, Callable[..., Any] | None] = {
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _tensor,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._tensor._rebuild_from_type_v2": _of_type,
+    "torch.nn.parameter.Parameter": _parameter,
+    "torch.Size": lambda *values: _torchs("Size")(*map(_sizes, values)),
+    "torch.device": _torchs("device"),
+    **{f"torch._utils.{name}": lambda *_, kind=kind: UnusualTensor(kind) for name, kind in _UNUSUAL.items()},
+}
+
+
+_PYTHONS: Any = pickle._Unpickler  # and not the one in C, whose opcodes cannot be replaced
+
+
+class _Unpickler(_PYTHONS):
+    dispatch: ClassVar[dict[int, Callable[..., Any]]] = dict(_PYTHONS.dispatch)
+    makers: ClassVar[dict[str, Callable[..., Any] | None]] = _MAKERS
+    strict = True
+    stack: list[Any]
+
+    def find_class(self, module: str, name: str) -> Any:
+        module = {"__builtin__": "builtins"}.get(module, module.replace("numpy._core", "numpy.core"))
+        full = f"{module}.{name}"
+        if full in self.makers:
+            return _Maker(full, self.makers[full])
+        if self.strict:
+            raise Refused(full)
+        return type("Stub", (Stub,), {"name": full})
+
+    def called(self, function: Any, given: Any) -> Any:
+        if not isinstance(given, tuple):
+            raise Damaged("it has arguments that are no tuple")
+        if isinstance(function, type) and issubclass(function, Stub):
+            return function(*given)
+        if not isinstance(function, _Maker) or function.make is None:
+            raise Refused(getattr(function, "name", type(function).__name__))
+        return function.make(*given)
+
+    def call(self) -> None:
+        given = self.stack.pop()
+        self.stack[-1] = self.called(self.stack[-1], given)
+
+    def call_with_names(self) -> None:
+        if self.stack.pop():
+            raise Damaged("it has arguments by name")
+        self.call()
+
+    def instance(self) -> None:
+        module, name = (self.readline()[:-1].decode() for _ in range(2))
+        given = tuple(self.pop_mark())
+        self.append(self.called(self.find_class(module, name), given))
+
+    def instance_on_stack(self) -> None:
+        function, *given = self.pop_mark()
+        self.append(self.called(function, tuple(given)))
+
+    def build(self) -> None:
+        state, made = self.stack.pop(), self.stack[-1]
+        if type(made) is np.ndarray:
+            shape, kind, fortran, data = state[-4:]
+            value = _array(data, kind, shape, "F" if fortran else "C")
+            value_state: Any = (1, value.shape, value.dtype, bool(fortran), value.tobytes("A"))
+            made.__setstate__(value_state)
+        elif isinstance(made, _Type):
+            made.dtype = made.dtype.newbyteorder(_text(state[1]))  # type: ignore[arg-type]
+        elif type(made) is OrderedDict:  # torch notes the versions of modules in their state
+            vars(made).update({key: state[key] for key in state if key == "_metadata"})
+        elif isinstance(made, argparse.Namespace):
+            vars(made).update({str(key): value for key, value in state.items()})
+        elif isinstance(made, Stub):
+            made.items.append(state)
+        else:
+            raise Refused(f"a state of {getattr(made, 'name', type(made).__name__)}")
+
+    def put(self, items: list[Any]) -> None:
+        into = self.stack[-1]
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            _checked_key(key)
+            if isinstance(into, Stub):
+                into.items.append((key, value))
+            elif isinstance(into, dict):
+                into[key] = value
+            else:
+                raise Damaged("it has an item of what is no dict")
+
+    def put_one(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.put([key, value])
+
+    def put_many(self) -> None:
+        self.put(self.pop_mark())
+
+    def append_one(self) -> None:
+        self.extend([self.stack.pop()])
+
+    def append_many(self) -> None:
+        self.extend(self.pop_mark())
+
+    def extend(self, items: list[Any]) -> None:
+        if not isinstance(self.stack[-1], (list, Stub)):
+            raise Damaged("it has an item of what is no list")
+        for item in items:
+            self.stack[-1].append(item)
+
+    def add(self) -> None:
+        items, into = self.pop_mark(), self.stack[-1]
+        if not isinstance(into, set):
+            raise Damaged("it has a member of what is no set")
+        into.update(_set(list)(items))
+
+    def frozen(self) -> None:
+        items = self.pop_mark()
+        self.append(_set(frozenset)(items))
+
+    def stored(self) -> None:
+        key = self.stack.pop()
+        kind = type(key[1]).__name__ if type(key) is tuple and len(key) > 4 else ""
+        if self.strict:
+            raise Refused("a persistent id")
+        if (
+            type(key) is tuple and key and key[0] == "module"
+        ):  # a class and its source, which torch would compare
+            self.append(key[1])
+            return
+        if (
+            kind not in ("StorageType", "type")
+            or _text(key[0]) != "storage"
+            or type(key[2]) not in (str, int)
+        ):
+            raise Damaged("it has a persistent id that is no storage's")
+        _sizes((key[4],))
+        self.append(self.persistent_load(key))
+
+    def stored_by_text(self) -> None:
+        raise Refused("a persistent id")
+
+    def mapping(self) -> None:
+        items = self.pop_mark()
+        self.append({})
+        self.put(items)
+
+    dispatch |= {
+        pickle.REDUCE[0]: call,
+        pickle.NEWOBJ[0]: call,
+        pickle.NEWOBJ_EX[0]: call_with_names,
+        pickle.INST[0]: instance,
+        pickle.OBJ[0]: instance_on_stack,
+        pickle.BUILD[0]: build,
+        pickle.DICT[0]: mapping,
+        pickle.SETITEM[0]: put_one,
+        pickle.SETITEMS[0]: put_many,
+        pickle.APPEND[0]: append_one,
+        pickle.APPENDS[0]: append_many,
+        pickle.ADDITEMS[0]: add,
+        pickle.FROZENSET[0]: frozen,
+        pickle.BINPERSID[0]: stored,
+        pickle.PERSID[0]: stored_by_text,
+    }
+
+
+class _OfTorch(_Unpickler):
+    """A pickle of torch.save, or one with tensors in it."""
+
+    makers: ClassVar[dict[str, Callable[..., Any] | None]] = {
+        **_MAKERS,
+        **_OF_TORCH,
+        "torch.storage._load_from_bytes": lambda data: _legacy(io.BytesIO(data)),
+    }
+    strict = False
+
+    def find_class(self, module: str, name: str) -> Any:
+        import torch
+
+        known = getattr(torch, name, None) if module in ("torch", "torch.storage") else None
+        if isinstance(known, torch.dtype) or known is torch.UntypedStorage:
+            return known
+        return super().find_class(module, name)
+
+
+# What torch.load takes in the place of Python's module.
+_MODULE: Any = types.SimpleNamespace(
+    __name__="rbtools.unpickle", Unpickler=_OfTorch, load=lambda file, **how: _OfTorch(file, **how).load()
+)
+
+
+class _Stream(io.RawIOBase):
+    """A file without a number: torch would look into one with a number for a tar archive, and unpack it."""
+
+    def __init__(self, file: Any) -> None:
+        self.read, self.readline = file.read, file.readline  # type: ignore[method-assign]
+        self.seek, self.tell = file.seek, file.tell  # type: ignore[method-assign]
+        self.readinto = file.readinto  # type: ignore[method-assign]
+
+
+def _stream(file: IO[bytes]) -> Any:
+    return _Stream(file)
+
+
+def _one_error(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (Refused, Damaged, OSError):
+        raise
+    except Exception as error:  # pickle, NumPy and torch raise nearly any error for a damaged file
+        message = (str(error).splitlines() or [""])[0]
+        if "Invalid magic number" in message:
+            raise NotTorch("it is a pickle that torch.save did not write") from None
+        raise Damaged(f"{type(error).__name__}: {shown(message)}") from None
+
+
+def arrays(file: IO[bytes]) -> Any:
+    """The value of a pickle of numeric arrays, containers, text and numbers, read up to its end.
+
+    Text that Python 2 wrote is returned as bytes. Raises Refused if the pickle contains anything else,
+    Damaged if it is no pickle.
+    """
+    return _one_error(_Unpickler(file, encoding="bytes").load)
+
+
+def _legacy(file: IO[bytes]) -> Any:
+    import torch
+
+    if file.read(2) == b"PK":
+        raise Damaged("it holds a zip archive in the place of a tensor")
+    file.seek(0)
+    return torch.load(_stream(file), "cpu", _MODULE, weights_only=False)
+
+
+def torch_file(file: IO[bytes]) -> Any:
+    """The value in a seekable file of torch.save (zip, or the format before torch 1.6), tensors on the CPU.
+
+    Equal to `torch.load(file, "cpu", weights_only=True)` for state dicts, optimiser states and notes of
+    training scripts; also reads arrays, numbers and text of NumPy, and argparse's Namespace. Other objects
+    are Stubs. Raises Refused, Damaged, NotTorch, OSError.
+    """
+    import torch
+
+    def read() -> Any:
+        file.seek(0)
+        zipped = file.read(4) == b"PK\x03\x04"
+        file.seek(0)
+        if not zipped:
+            return _legacy(file)
+        # torch would run a TorchScript program, which has this member.
+        reader: Any = torch._C.PyTorchFileReader(_stream(file))
+        if reader.has_record("constants.pkl"):
+            raise Refused("a TorchScript program")
+        file.seek(0)
+        return torch.load(_stream(file), "cpu", _MODULE, weights_only=False)
+
+    return _one_error(read)
+
+
+def published(data: bytes) -> Any:
+    """The value of a plain pickle with tensors, as NATS-Bench publishes them. Raises as `torch_file`."""
+    return _one_error(_OfTorch(io.BytesIO(data)).load)
