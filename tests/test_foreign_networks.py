@@ -18,7 +18,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import randomised
 from tests.runner import run
 
-CODE = '''
+CODE = """
 import argparse
 import sys
 import torch
@@ -95,7 +95,7 @@ def in_place_norm():
 
 def range_norm():
     return Range(True)
-'''
+"""
 
 
 @pytest.fixture

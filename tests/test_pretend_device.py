@@ -30,7 +30,7 @@ from rbtools.defences.defended import Defended
 from rbtools.defences.stages import Stages, parse
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, EvalTask
-from rbtools.evaluation.certified import CertifiedTask, SmoothingOutput, SmoothingTask
+from rbtools.evaluation.certified import SmoothingOutput, SmoothingTask
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from rbtools.evaluation.oblivious import DefendedAttackTask
 from rbtools.evaluation.probabilistic import NoiseTask
@@ -381,8 +381,6 @@ EVALUATIONS: dict[str, Callable[[Record], Record]] = {
     "TransferTask": lambda record: run_task(
         record, TransferTask(PGD2, (8 / 255,), (json.dumps(record),), run_on("cuda")), run_on("cuda")
     ),
-    "CertifiedTask": _task(CertifiedTask(CERTIFIERS.build("crown"), (1 / 255,)), n=2),
-    "CertifiedTask by ibp": _task(CertifiedTask(CERTIFIERS.build("ibp"), (1 / 255,))),
     "SmoothingTask": _task(
         SmoothingTask(SmoothingOutput(CERTIFIERS.build("smooth", samples=40, select=10), (0.1,)))
     ),
@@ -717,8 +715,6 @@ EVALUATION_WAITS: dict[str, int] = {
     "DistanceTask": 8,
     "GradientMaskingTask": 8,
     "TransferTask": 8,
-    "CertifiedTask": 300,
-    "CertifiedTask by ibp": 4,
     "SmoothingTask": 8,
     "ScreenTask": 8,
     "_SampleTask": 8,

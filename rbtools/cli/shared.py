@@ -55,9 +55,7 @@ class _WithPreset(Protocol):
 _Options = TypeVar("_Options", bound=_WithPreset)
 
 
-def with_preset(
-    group: str, options: _Options, params: dict[str, Any]
-) -> tuple[_Options, dict[str, Any]]:
+def with_preset(group: str, options: _Options, params: dict[str, Any]) -> tuple[_Options, dict[str, Any]]:
     """The settings of `options.preset`, with those of the command line over them. Raises UsageError for an
     unknown name."""
     if options.preset is None:

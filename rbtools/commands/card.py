@@ -76,7 +76,7 @@ def _weights(text: str) -> dict[str, float]:
     default="all",
     metavar="NAME|FILE.yaml",
     help="Which parts, and their weights: all, l-inf, corruptions, pr, or a file with a line for each part,"
-    " such as 'attack: 3'. Parts: clean, attack, norms, curve, corruptions, pr, gap, masking, certificate.",
+    " such as 'attack: 3'. Parts: clean, attack, norms, curve, corruptions, pr, gap, masking.",
 )
 @click.option(
     "--eps", default="8", metavar="DISTANCE", help="The distance of the L-infinity attacks, in 1/255."
@@ -102,7 +102,7 @@ def main(
     """Measure everything about a model in the time that you have.
 
     Clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
-    probabilistic robustness, the generalisation gap, the tests for masked gradients, a certificate. FILE is
+    probabilistic robustness, the generalisation gap, the tests for masked gradients. FILE is
     records, or a checkpoint; of two checkpoints the time goes to where it decides which is better.
 
     Every part first has a look at a few images. Then the next look is the one that shortens an interval most

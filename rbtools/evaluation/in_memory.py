@@ -15,7 +15,6 @@ import orjson
 
 from rbtools import check_input, units
 from rbtools.attacks.base import Attack
-from rbtools.certification.base import Certifier
 from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
 from rbtools.datasets.given import pair
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
 
 _TASKS = (
     "an attack such as PGD(eps=8 / 255), a corruption with its severity such as (Fog(), 3), a noise with its"
-    " radius such as (Uniform(), 0.1),"
-    " a certification method such as IBP(eps=2 / 255) or (Smooth(), 0.5), or 'acc'"
+    " radius such as (Uniform(), 0.1), (Smooth(), 0.5), or 'acc'"
 )
 
 
@@ -96,11 +94,10 @@ def task_of(given: Any) -> EvalTask:
         from rbtools.probabilistic.estimate import Estimator
 
         return NoiseTask(method, (float(strength),), Estimator(), samples=100)
-    radius = method.eps if isinstance(method, Certifier) and strength is None else strength
-    if isinstance(method, Certifier | Smooth) and isinstance(radius, int | float):
+    if isinstance(method, Smooth) and isinstance(strength, int | float):
         from rbtools.evaluation import certified
 
-        return certified.certification_task(method, (float(radius),), warnings.warn)
+        return certified.certification_task(method, (float(strength),), warnings.warn)
     raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
 
 

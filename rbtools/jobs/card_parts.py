@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rbtools import units
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import search_named
-from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, near
-from rbtools.evaluation.certified import certification_task
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
@@ -27,13 +25,11 @@ from rbtools.jobs.attack_tasks import GradientMaskingTask
 from rbtools.jobs.screened_attack import TwoPhaseRequest, screen_of
 from rbtools.probabilistic import NOISES, looks
 from rbtools.probabilistic.estimate import Estimator
-from rbtools.report import discard
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
 
 FIRST = 16  # images of the first look
-_FIRST_CERTIFIED = 2
 # Up to so many images AutoAttack runs on all, so that each look goes on from the one before. Beyond, it runs
 # on at least _SAMPLE of those that its screen leaves, or on one of _SHARE images, if that is more.
 _ALL_ATTACKED, _SAMPLE, _SHARE = 64, 48, 6
@@ -43,7 +39,6 @@ _PASSES = 4000  # of an image that AutoAttack does not break: as costly as 2,800
 _NORMS = (("linf", None), ("l2", 0.5), ("l1", 12.0))
 _RADII = (8 / 255, 0.08, 0.1, 0.12)
 _TOLERATED = (0.1, 0.05, 0.01)
-_CERTIFIED = 1 / 255
 _QUARTERS = 4
 
 
@@ -131,7 +126,6 @@ def parts(eps: float) -> dict[str, CardPart]:
     corruptions = CorruptionTask(tuple(CORRUPTIONS.build(name) for name in CORRUPTIONS.all), units.SEVERITIES)
     square, noise = ATTACKS.build("square", queries=_QUERIES), ATTACKS.build("noise", samples=_SAMPLES)
     masking = GradientMaskingTask(eps, pgd=pgd, fgsm=ATTACKS.build("fgsm"), square=square, noise=noise)
-    certificate = certification_task(CERTIFIERS.build("crown"), (_CERTIFIED,), discard)
     of_noise = _metrics(_noise(0.95))
     (of_aa,), (of_pgd,) = _metrics(AttackTask(aa, (eps,))), _metrics(AttackTask(pgd, (eps,)))
     cheap, on_all = screen_of(aa, _SCREEN_STEPS), _evaluate(AttackTask(aa, (eps,)))
@@ -181,13 +175,6 @@ def parts(eps: float) -> dict[str, CardPart]:
             tuple(_metrics(AttackTask(square, (eps,)))),
             lambda run, look, sure: GradientMaskingJob(masking, run),
         ),
-        CardPart(
-            "certificate",
-            "certificate",
-            tuple(_metrics(certificate)),
-            _evaluate(certificate),
-            first=_FIRST_CERTIFIED,
-        ),
     )
     return {part.name: part for part in known}
 
@@ -212,10 +199,10 @@ def _distances(eps: float) -> tuple[float, ...]:
     return tuple(eps * number / _QUARTERS for number in range(2 * _QUARTERS + 1))
 
 
-_EVERY = "clean attack norms curve corruptions pr gap masking certificate".split()
+_EVERY = "clean attack norms curve corruptions pr gap masking".split()
 CHOICES: dict[str, dict[str, float]] = {
     "all": dict.fromkeys(_EVERY, 1.0),
-    "l-inf": {"clean": 1, "attack": 3, "curve": 1, "gap": 1, "masking": 1, "certificate": 1},
+    "l-inf": {"clean": 1, "attack": 3, "curve": 1, "gap": 1, "masking": 1},
     "corruptions": {"clean": 1, "corruptions": 3},
     "pr": {"clean": 1, "pr": 3, "gap": 1},
 }

@@ -37,7 +37,7 @@ class MetricName(NamedTuple):
     """The parts of a metric's name, in order; empty texts for missing ones.
 
     prefixes: split, `ge` and other words in front. stem: an attack with its steps (`pgd20`), `pr`, `pr-all`,
-    `probacc`, `probacc-all`, `pfail`, `corrupt`, `cert`, `cert.linf`, `cert.smooth`, or all the rest of
+    `probacc`, `probacc-all`, `pfail`, `corrupt`, `cert.smooth`, or all the rest of
     another name. of: the noise, its sigma, or the corruption. number: eps, gamma or severity as it is
     written. suffix: the words after it (`mean`, `loss`).
     """
@@ -150,11 +150,6 @@ def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
     """`pgd20.8`: the accuracy under an attack (here with 20 steps) at eps 8/255; the stem of an attack in
     another norm includes the norm (`pgd20.l2.0.5`)."""
     return f"{stem}.{eps_name(eps, norm)}"
-
-
-def cert_name(eps: float, norm: str) -> str:
-    """`cert.linf.8` (eps 8/255), `cert.l2.0.5`: the accuracy that is certified up to eps."""
-    return f"cert.{norm}.{eps_name(eps, norm)}"
 
 
 def corrupt_name(corruption: str, severity: int | str) -> str:

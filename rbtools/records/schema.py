@@ -203,11 +203,10 @@ _PROTOCOL = {
     ),
     "certificate": (
         ("certificate", "its method in rb-certify"),
-        ("classifier", "smoothed, where the certificates are not of the network itself"),
+        ("classifier", "smoothed: the certificates are not of the network itself"),
         ("sigma", "of smooth: the standard deviation of the noise"),
         ("alpha", "of smooth: the error probability of an image's certificates"),
         ("select", "of smooth: the draws that select the class"),
-        ("intermediate", "of crown: what bounds the layers between"),
     ),
     "noise": (
         ("noise", "its name in rb-pr"),

@@ -208,9 +208,7 @@ def _device(model: nn.Module, device: str | torch.device) -> str:
 
 
 @contextlib.contextmanager
-def _borrowed(
-    model: nn.Module, shape: tuple[int, int, int], device: torch.device
-) -> Iterator[torch.device]:
+def _borrowed(model: nn.Module, shape: tuple[int, int, int], device: torch.device) -> Iterator[torch.device]:
     """Move the model to the device inside the block, where it leaves its images (C, H, W) as they are; then
     restore its device, modes and the random state."""
     home = next(model.parameters()).device

@@ -87,7 +87,7 @@ class Recipe:
     )
     optimizer: str = param(
         "sgd",
-        "sgd, or adam, which training for certificates uses in its papers, with --lr 0.0005 or 0.001.",
+        "sgd, or adam.",
         choices=("sgd", "adam"),
     )
     momentum: float = param(
