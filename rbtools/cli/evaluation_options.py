@@ -36,15 +36,6 @@ batch_option = click.option(
     metavar="N",
     help="Images at a time; changes memory, not results.",
 )
-adapts_part = click.option(
-    "--adapts",
-    cls=Part,
-    part_of="batch:adapts",
-    type=click.Choice(("batch", "stream")),
-    default=None,
-    help="of a model that adapts to its test images: every batch of N starts from the checkpoint, or its"
-    " state goes on from batch to batch; results depend on N then",
-)
 prepare_option = click.option(
     "--prepare",
     default="fold",
@@ -71,8 +62,8 @@ of_stages = (
         free=True,
         metavar="LIST",
         default=None,
-        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4, resize-pad,"
-        " median:3, tv:steps=50:weight=0.03, gaussian:0.1, crop-ensemble:30, python:MODULE:CLASS.",
+        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4,"
+        " python:MODULE:CLASS.",
     ),
     click.option(
         "--backward",
@@ -83,13 +74,6 @@ of_stages = (
         help="how gradients pass all stages: none (zero), identity (BPDA), or own.  [default: of each stage"
         " what gives the strongest attack]",
     ),
-    click.option(
-        "--checkpointed",
-        cls=Part,
-        part_of="defend:checkpointed",
-        is_flag=True,
-        help="compute the iterations of a stage again for its gradient, which takes less memory",
-    ),
 )
 per_image_option = click.option(
     "--per-image", is_flag=True, help="Keep whether each image counts, a bit an image."
@@ -97,19 +81,9 @@ per_image_option = click.option(
 of_draws = (
     click.option(
         "--draws",
-        cls=Compound,
         type=click.IntRange(1),
         default=20,
         metavar="N",
         help="Draws of each verdict of a randomised model; 1: judge it by one, as any other.",
-    ),
-    click.option(
-        "--eot-max",
-        cls=Part,
-        part_of="draws:eot-max",
-        type=click.IntRange(2),
-        default=32,
-        metavar="M",
-        help="The most draws of a gradient that the pilot chooses",
     ),
 )

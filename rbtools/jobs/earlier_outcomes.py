@@ -23,7 +23,6 @@ from rbtools.errors import RbError
 from rbtools.evaluation.base import Outcomes, Output
 from rbtools.evaluation.certified import SmoothingOutput
 from rbtools.evaluation.distances import DistanceOutput
-from rbtools.evaluation.oblivious import ObliviousOutput
 from rbtools.evaluation.probabilistic import NoisyCopiesOutput, SequentialOutput
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput, right
 from rbtools.jobs import evaluate_record
@@ -208,8 +207,7 @@ def _of_store(inputs: Inputs) -> Iterator[StoredEvaluation]:
             if fields is None or {field: fields.get(field) for field in wanted} != wanted:
                 continue
             column = fields.get("column", {})
-            oblivious = column.get("source") == ObliviousOutput.source
-            if column.get("kind") in ("attack", "distance") and not oblivious:
+            if column.get("kind") in ("attack", "distance"):
                 yield StoredEvaluation(metric, fields)
 
 

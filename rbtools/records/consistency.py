@@ -127,10 +127,9 @@ def _cached_kind(name: str, fields: tuple[str, ...], converted: bool) -> _Kind:
     plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, *metric_name.OF_OTHERS}
     published = converted or "published" in fields or "rounding" in fields
     distance = "attack" in fields or "certificate" in fields
-    bare = metric_name.parse(metric_name.without_form(name)) if "verdict_draws" in fields else parts
     share = plain and (
-        bare.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
-        or (bare.over in ("eps", "severity") and (distance or "corruption" in fields) and not bare.suffix)
+        parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
+        or (parts.over in ("eps", "severity") and (distance or "corruption" in fields) and not parts.suffix)
     )
     counted = plain and not (published or parts.suffix or {"two_phase", "records", "draws_error"} & {*fields})
     if "corruption" in fields:

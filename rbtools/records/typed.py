@@ -27,7 +27,6 @@ class Entry(TypedDict, total=False):
     verdict_draws: int
     precision: str
     compiled: bool
-    adapts: Any
     defend: str
     backward: Sequence[str]
     attack: str

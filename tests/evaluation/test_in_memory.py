@@ -438,7 +438,7 @@ def test_an_attack_called_by_itself_draws_by_the_position_of_the_images(
     torch.testing.assert_close(part, points[3:], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("words", [{"draws": 0}, {"eot_max": 1}])
+@pytest.mark.parametrize("words", [{"draws": 0}])
 def test_a_number_of_draws_that_says_nothing_is_refused(words: dict[str, Any]) -> None:
     data = torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64)
     with pytest.raises(RbError, match=f"{next(iter(words))} is .* or more"):
