@@ -15,7 +15,7 @@ from tests.runner import records
 FILTERS = {
     "train": ["--epochs", "0"],
     "attack": ["fgsm"],
-    "certify": ["smooth", "--samples", "100"],
+    "certify": ["smooth", "--samples", "100", "--eps", "0.1"],
     "corrupt": ["contrast"],
     "pr": [],
     "ge": ["acc"],
