@@ -23,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 COMMANDS = (
-    "arch,train,attack pgd,attack aa,certify crown,corrupt all,pr,ge attack pgd,measure params,score,rank"
+    "arch,train,attack pgd,attack aa,certify smooth,corrupt all,pr,ge attack pgd,measure params,score,rank"
     ",corr,search random,plot scatter,convert csv,store ls,verify"
 ).split(",")
 Figures = Iterator[tuple[str, Any]]

@@ -43,9 +43,6 @@ OPTIONS = {"square": "queries", "noise": "samples"}  # with the number of steps;
 ONE_LOOP = {"apgd-t": {"targets": 1}, "fab-t": {"targets": 1}, "cw-l2": {"searches": 1}}
 OWN: dict[str, dict[str, Any]] = {
     **SMALL,
-    # The bounds of a new network are too loose for more; without beta_end the last steps have no linear ones.
-    "ibp": {"eps": 1e-4},
-    "crown-ibp": {"eps": 1e-4, "beta_end": 0.5},
 }
 OF_PARTS = ("aa",)  # its steps are those of the attacks that it runs, which have lines of their own
 

@@ -11,9 +11,8 @@ class Settings:
 
     seed: of all random numbers. batch: images that go through the model at once; None chooses by the device.
     precision: of attack searches: "fp32", "bf16", or "auto": by the machine. prepare: attacks may search on a
-    fast copy of the model; the model itself decides in float32. draws: of a
-    randomised model, for each verdict; 1: it is judged by one. eot_max: the most draws of a gradient that a
-    pilot chooses. adapts: the model adapts to each "batch" of that size, or to the "stream" of these.
+    fast copy of the model; the model itself decides in float32. draws: of a randomised model, for each
+    verdict; 1: it is judged by one.
     """
 
     seed: int = 0
@@ -21,5 +20,3 @@ class Settings:
     precision: str = "fp32"
     prepare: bool = True
     draws: int = 20
-    eot_max: int = 32
-    adapts: str | None = None

@@ -18,7 +18,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation import randomised
 from tests.runner import run
 
-CODE = '''
+CODE = """
 import argparse
 import sys
 import torch
@@ -95,7 +95,7 @@ def in_place_norm():
 
 def range_norm():
     return Range(True)
-'''
+"""
 
 
 @pytest.fixture
@@ -232,7 +232,6 @@ def test_what_depends_on_the_place_in_the_batch_is_refused(kind: str, first: int
     model = OfBatch(kind, first).eval()
     with pytest.raises(RbError, match="depends on the others of its batch"):
         rbtools.evaluate(model, digits(), "acc")
-    rbtools.evaluate(model, digits(), "acc", batch=20, adapts="batch")
 
 
 @pytest.mark.parametrize("network", ["Range", "range_norm"])
@@ -249,7 +248,7 @@ def test_a_look_that_fails_ends_nothing() -> None:
                 raise ValueError("odd")
             return images.flatten(1)[:, :10]
 
-    assert not randomised.look(Even(), digits()[0]).adapts
+    assert not randomised.look(Even(), digits()[0]).batch
     assert rbtools.evaluate(Even(), digits(), "acc").n == 60
 
 

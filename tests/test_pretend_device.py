@@ -27,12 +27,10 @@ from rbtools.corruptions import CORRUPTIONS
 from rbtools.datasets import streaming
 from rbtools.defences import DEFENCES
 from rbtools.defences.defended import Defended
-from rbtools.defences.stages import Stages, parse
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, EvalTask
-from rbtools.evaluation.certified import CertifiedTask, SmoothingOutput, SmoothingTask
+from rbtools.evaluation.certified import SmoothingOutput, SmoothingTask
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
-from rbtools.evaluation.oblivious import DefendedAttackTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
@@ -359,9 +357,6 @@ def _task(task: EvalTask, **options: Any) -> Callable[[Record], Record]:
 EVALUATIONS: dict[str, Callable[[Record], Record]] = {
     "AccuracyTask": _task(AccuracyTask(detail=True)),
     "AttackTask": _task(AttackTask(ATTACKS.build("apgd-ce", steps=3), (2 / 255, 8 / 255), True)),
-    "DefendedAttackTask": _task(
-        DefendedAttackTask(PGD2, (8 / 255,)), defend=Stages(parse("median,quantize:2,tv:2:drop=0"))
-    ),
     "CorruptionTask": _task(CorruptionTask((CORRUPTIONS.build("fog"),), (1, 5))),
     "ArchiveTask": _archive,
     "NoiseTask": _task(NoiseTask(NOISE, (0.1, 0.3), Estimator(rho=(0.1,)), 4)),
@@ -381,8 +376,6 @@ EVALUATIONS: dict[str, Callable[[Record], Record]] = {
     "TransferTask": lambda record: run_task(
         record, TransferTask(PGD2, (8 / 255,), (json.dumps(record),), run_on("cuda")), run_on("cuda")
     ),
-    "CertifiedTask": _task(CertifiedTask(CERTIFIERS.build("crown"), (1 / 255,)), n=2),
-    "CertifiedTask by ibp": _task(CertifiedTask(CERTIFIERS.build("ibp"), (1 / 255,))),
     "SmoothingTask": _task(
         SmoothingTask(SmoothingOutput(CERTIFIERS.build("smooth", samples=40, select=10), (0.1,)))
     ),
@@ -399,9 +392,9 @@ def test_every_evaluation_of_the_package_is_among_those_that_run() -> None:
     for module in pkgutil.iter_modules(evaluation.__path__):
         importlib.import_module(f"rbtools.evaluation.{module.name}")
     known = {cls.__name__ for cls in subclasses(EvalTask) if cls.__module__.startswith("rbtools.")}
-    # Only a network of the user's own adapts. Random numbers of foreign code are made inside an operation,
+    # Random numbers of foreign code are made inside an operation,
     # where the pretend device's mode of functions is off.
-    known -= {"AdaptingTask", "TaskByDraws"}
+    known -= {"TaskByDraws"}
     assert known == {name.removeprefix("adaptive ").partition(" ")[0] for name in EVALUATIONS}
 
 
@@ -707,7 +700,6 @@ MEASURE_WAITS: dict[str, int] = {
 EVALUATION_WAITS: dict[str, int] = {
     "AccuracyTask": 0,
     "AttackTask": 8,
-    "DefendedAttackTask": 16,
     "CorruptionTask": 0,
     "ArchiveTask": 0,
     "NoiseTask": 8,
@@ -717,8 +709,6 @@ EVALUATION_WAITS: dict[str, int] = {
     "DistanceTask": 8,
     "GradientMaskingTask": 8,
     "TransferTask": 8,
-    "CertifiedTask": 300,
-    "CertifiedTask by ibp": 4,
     "SmoothingTask": 8,
     "ScreenTask": 8,
     "_SampleTask": 8,

@@ -36,8 +36,7 @@ def eot_param() -> Any:
     """The field of the number of draws."""
     return param(
         1,
-        "Draws of a randomised model that each gradient, or score without one, is the mean of; with 1 a pilot"
-        " chooses, where the model is found to be randomised.",
+        "Draws of a randomised model that each gradient, or score without one, is the mean of.",
         check="positive",
         metavar="N",
         optional=True,

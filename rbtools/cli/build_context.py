@@ -48,7 +48,6 @@ def build_context(
     prepare: str = "fold",
     defend: str | None = None,
     backward: str | None = None,
-    checkpointed: bool = False,
     **fields: object,
 ) -> CommandContext:
     """The run that the options describe, checked once, before the first record.
@@ -72,9 +71,9 @@ def build_context(
         fields["plan"] = DryRun(finished)
         engine, processes = LOCAL, 1
     if defend is not None:
-        fields["defend"] = _stages(defend, backward, checkpointed, bool(fields.get("allow_code")))
-    elif backward is not None or checkpointed:
-        raise UsageError("--backward and --checkpointed are of stages. Name some: --defend jpeg:75.")
+        fields["defend"] = _stages(defend, backward, bool(fields.get("allow_code")))
+    elif backward is not None:
+        raise UsageError("--backward is of stages. Name some: --defend jpeg:75.")
     tasks = resources.slurm_tasks()
     run = Run.of(
         tool=screen.tool,
@@ -120,12 +119,12 @@ def build_context(
     return CommandContext(run, screen)
 
 
-def _stages(text: str, backward: str | None, checkpointed: bool, allow_code: bool) -> Any:
+def _stages(text: str, backward: str | None, allow_code: bool) -> Any:
     """The stages of --defend. Raises UsageError."""
     from rbtools.defences import stages
 
     try:
-        return stages.Stages(stages.parse(text, allow_code=allow_code), backward, checkpointed)  # type: ignore[arg-type]
+        return stages.Stages(stages.parse(text, allow_code=allow_code), backward)  # type: ignore[arg-type]
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
 

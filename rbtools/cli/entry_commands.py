@@ -67,7 +67,7 @@ def command(entry: Entry, entries: Mapping[str, Entry], lenient: bool = False) -
     """The command of one entry; None if another command of `entries` also gives it, or if it is a measure's.
     lenient: missing settings are the tool's defaults, as for published numbers. Raises Unsayable.
     """
-    name = metric_name.without_form(str(entry["metric"]))
+    name = str(entry["metric"])
     if _is_measure(entry) or ("measure" not in entry and _comes_along(name, entry, entries)):
         return None
     parts = metric_name.parse(name)
@@ -141,13 +141,9 @@ def _settings(of: type, entry: Entry, norm: str = "linf") -> dict[str, Any]:
 
 def _comes_along(name: str, entry: Entry, entries: Mapping[str, Entry]) -> bool:
     """Whether a result is computed along with another one, or by no tool of the pipe."""
-    name = metric_name.without_form(name)
     parts, unsplit = metric_name.parse(name), metric_name.without_split(name)
     if name in ("score", "seconds_per_epoch") or unsplit in ("acc", "acc-among"):
         return True
-    if "oblivious" in parts.prefixes:  # the attack through the stages gives it, too
-        adaptive = entries.get(name.replace("oblivious.", "", 1), {})
-        return bool(adaptive) and adaptive.get("defend") == entry.get("defend")
     if "gamma" in entry and "rho" not in entry and any(_beside(entry, other) for other in entries.values()):
         return True
     if parts.is_ge:  # rb-ge pr gives PR over all images and over those classified correctly without noise
@@ -177,7 +173,6 @@ def _described(name: str, entry: Entry, entries: Mapping[str, Entry], lenient: b
     parts = metric_name.parse(name)
     difference = parts.is_gap or parts.is_ge
     options: dict[str, Any] = {"seed": entry.get("seed"), "draws": entry.get("verdict_draws")}
-    options |= batch_of(entry)
     if not difference and entry.get("split") not in (None, "test"):
         options["split"] = entry["split"]
     if entry.get("split") in (None, "test") and "indices" in entry and not lenient:
@@ -208,14 +203,6 @@ def _is_partial(entry: Entry) -> bool:
     elif "gamma" in entry and "particles" not in entry:
         wanted += PR
     return any(name not in entry for name in wanted if name != "relative_step")
-
-
-def batch_of(entry: Entry) -> dict[str, Any]:
-    """The options of the entry of a model that adapts."""
-    adapts = entry.get("adapts")
-    if not isinstance(adapts, Mapping):
-        return {}
-    return {"batch": adapts.get("batch"), "adapts": adapts.get("to")}
 
 
 def _counts(entry: Entry, entries: Mapping[str, Entry]) -> list[Any] | None:

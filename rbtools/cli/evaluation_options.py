@@ -21,13 +21,6 @@ batch_option = click.option(
     metavar="N",
     help="Images at a time; changes memory, not results.",
 )
-adapts_option = click.option(
-    "--adapts",
-    type=click.Choice(("batch", "stream")),
-    default=None,
-    help="Of a model that adapts to its test images: every batch of --batch images starts from the"
-    " checkpoint, or its state goes on from batch to batch; results depend on --batch then.",
-)
 prepare_option = click.option(
     "--prepare",
     default="fold",
@@ -49,8 +42,8 @@ of_stages = (
         "--defend",
         metavar="LIST",
         default=None,
-        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4, resize-pad,"
-        " median:3, tv:steps=50:weight=0.03, gaussian:0.1, crop-ensemble:30, python:MODULE:CLASS.",
+        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4,"
+        " python:MODULE:CLASS.",
     ),
     click.option(
         "--backward",
@@ -58,11 +51,6 @@ of_stages = (
         default=None,
         help="How gradients pass all stages of --defend: none (zero), identity (BPDA), or own.  [default: of"
         " each stage what gives the strongest attack]",
-    ),
-    click.option(
-        "--checkpointed",
-        is_flag=True,
-        help="Compute the iterations of a stage again for its gradient, which takes less memory.",
     ),
 )
 per_image_option = click.option(
@@ -75,12 +63,5 @@ of_draws = (
         default=20,
         metavar="N",
         help="Draws of each verdict of a randomised model; 1: judge it by one, as any other.",
-    ),
-    click.option(
-        "--eot-max",
-        type=click.IntRange(2),
-        default=32,
-        metavar="M",
-        help="The most draws of a gradient that the pilot chooses.",
     ),
 )

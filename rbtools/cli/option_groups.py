@@ -63,7 +63,7 @@ GROUPS = (
     OptionGroup(
         "Model",
         ("checkpoint", "arch", "normalize"),
-        ("member", "allow-code", "defend", "backward", "checkpointed", "draws", "eot-max"),
+        ("member", "allow-code", "defend", "backward", "draws"),
     ),
     OptionGroup(
         "Data", ("dataset", "split", "n"), ("indices", "data-dir", "download", "class-map", "classes")
@@ -73,7 +73,6 @@ GROUPS = (
         ("device", "jobs", "seed"),
         (
             "batch",
-            "adapts",
             "precision",
             "prepare",
             "threads",

@@ -385,7 +385,7 @@ verify_options = bundle(
 )
 _split_options = (_split_option, evaluation_options.per_image_option)
 _verdict_options = (*evaluation_options.of_draws, *evaluation_options.of_stages)
-_judging_options = (*_verdict_options, evaluation_options.adapts_option, *_split_options)
+_judging_options = (*_verdict_options, *_split_options)
 bare_run_options = _work(*evaluation_options.of_draws, *_split_options, *_evaluation_options)
 run_options = _work(*_judging_options, *_evaluation_options)
 search_options = _work(*_judging_options, *evaluation_options.of_searches, *_evaluation_options)
@@ -400,7 +400,6 @@ measuring_options = _work(*_evaluation_options)
 # The parts of a card have their own names; --precision is of the intervals.
 card_options = _work(
     *_verdict_options,
-    evaluation_options.adapts_option,
     evaluation_options.per_image_option,
     evaluation_options.prepare_option,
     *(option for option in _evaluation_options if option is not _as_option),

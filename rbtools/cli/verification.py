@@ -345,14 +345,14 @@ def _is_checklist(entry: Entry) -> bool:
 
 
 def _bare(entry: Entry) -> str:
-    """The metric without its split and its form."""
-    return metric_name.without_form(metric_name.without_split(entry["metric"]))
+    """The metric without its split."""
+    return metric_name.without_split(entry["metric"])
 
 
 def _clean(entry: Entry) -> EntryCommand:
     """The command of a clean accuracy."""
     options = {"split": entry.get("split", "test"), "n": entry.get("n")}
-    options |= {**entry_commands.defended(entry), **entry_commands.batch_of(entry)}
+    options |= entry_commands.defended(entry)
     return EntryCommand(("attack", "none"), options).adding(
         draws=entry.get("verdict_draws"), seed=entry.get("seed")
     )

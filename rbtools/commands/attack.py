@@ -103,11 +103,9 @@ def main(
     pixels change by the whole distance or not at all. An image that no rounding keeps adversarial is stored
     exactly.
 
-    A model that gives other logits for the same image is judged by rates over --draws: NAME is the mean
-    accuracy, NAME.majority that of most draws, NAME.every of all. Gradients are means over --eot draws then.
-
-    With --defend jpeg:75 the network is behind stages, and the attack goes through them. oblivious.NAME is
-    the accuracy on the adversarial examples of the network without its stages.
+    A model that gives other logits for the same image is judged by the mean over --draws draws. Gradients
+    are means over --eot draws. With --defend jpeg:75 the network is behind stages, and the attack goes
+    through them.
 
     Other subcommands: none measures clean accuracy alone, preset runs the attacks of a paper, curve measures
     all distances at once, check tests for gradient masking, transfer evaluates on the adversarial examples of
@@ -119,7 +117,7 @@ def main(
       rb-attack pgd --eps 8 --checkpoint model.pt --arch resnet18 --dataset imagefolder:photos
       rb-attack aa --eps 32 --precision-goal 0.1 trained.jsonl
     """
-    from rbtools.evaluation.oblivious import attack_task
+    from rbtools.evaluation.tasks import AttackTask
 
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
@@ -139,7 +137,7 @@ def main(
     if screen_steps is not None:
         raise UsageError("--screen-steps are of --two-phase. Add --two-phase N, or --precision-goal X.")
     png = save_adv_format == "png"
-    task = attack_task(work.run, method, distances, ladder=ladder, detail=detail, save=save_adv, png=png)
+    task = AttackTask(method, distances, ladder=ladder, detail=detail, save=save_adv, png=png)
     return shared.evaluate(source, work, task)
 
 
@@ -232,7 +230,7 @@ def preset(
       rb-attack --preset rice2020 --n 100 trained.jsonl
     """
     from rbtools.attacks import presets
-    from rbtools.evaluation.oblivious import attack_task
+    from rbtools.evaluation.tasks import AttackTask
     from rbtools.jobs import EvaluateAllJob
 
     given = None if eps is None else parse_units.distances(eps, "linf", work.screen.warn)
@@ -243,9 +241,7 @@ def preset(
             replace(method, eps=min(filter(None, part.eps), default=0.0)).check_distance()
     except RbError as wrong:
         raise UsageError(str(wrong)) from None
-    questions = tuple(
-        attack_task(work.run, method, part.eps) for method, part in zip(methods, parts, strict=True)
-    )
+    questions = tuple(AttackTask(method, part.eps) for method, part in zip(methods, parts, strict=True))
     return shared.filter_models(source, work, EvaluateAllJob(questions, work.run))
 
 

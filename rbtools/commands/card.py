@@ -54,7 +54,7 @@ def _seconds(text: str) -> float | None:
     default="all",
     metavar="NAME|PARTS",
     help="Which parts: all, l-inf, corruptions, pr, or a list such as clean,attack of the parts clean,"
-    " attack, norms, curve, corruptions, pr, gap, masking, certificate.",
+    " attack, norms, curve, corruptions, pr, gap, masking.",
 )
 @click.option(
     "--eps", default="8", metavar="DISTANCE", help="The distance of the L-infinity attacks, in 1/255."
@@ -79,7 +79,7 @@ def main(
     """Measure everything about a model in the time that you have.
 
     Clean accuracy, AutoAttack, the worst case over three norms, a curve over eps, 15 corruptions,
-    probabilistic robustness, the generalisation gap, the tests for masked gradients, a certificate. FILE is
+    probabilistic robustness, the generalisation gap, the tests for masked gradients. FILE is
     records, or a checkpoint; two checkpoints are compared image by image, each in half of the time.
 
     Every part looks at 16 images, then at 32, 64 and so on, until the time is over or all images are

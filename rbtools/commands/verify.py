@@ -65,7 +65,7 @@ def main(
     intervals, value times n no whole number, metrics without entries and entries without metrics, entries
     that were changed since they were written (by their checksums; records of other programs have none),
     distances in the wrong unit, accuracy under an attack above the clean one, at a larger distance above that
-    at a smaller, AutoAttack's above that of another attack beyond chance, certified accuracy above attacked.
+    at a smaller, AutoAttack's above that of another attack beyond chance.
 
     A record's weights are found in the store by their hash, or in --checkpoint FILE: one with another hash
     differs. A record without a checkpoint, such as a row of a leaderboard (rb-convert), gets that file's

@@ -13,11 +13,6 @@ DEFENCES = Registry(
     {
         "jpeg": "rbtools.defences.jpeg:Jpeg",
         "quantize": "rbtools.defences.quantize:Quantize",
-        "resize-pad": "rbtools.defences.resize_pad:ResizePad",
-        "median": "rbtools.defences.median:Median",
-        "tv": "rbtools.defences.total_variation:TotalVariation",
-        "gaussian": "rbtools.defences.gaussian:AddGaussian",
-        "crop-ensemble": "rbtools.defences.crop_ensemble:CropEnsemble",
     },
     group="defences",
 )

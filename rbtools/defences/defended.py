@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,16 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rbtools.defences.base import Backward, Defence, IteratedDefence
-from rbtools.errors import RbError
+from rbtools.defences.base import Backward, Defence
 
 
 class Defended(nn.Module):
     """A network that sees images as the stages leave them: images (N, C, H, W) in [0, 1] -> logits (N, K).
 
     model: takes images in [0, 1], so that its first layer is its normalisation. backward: how gradients pass
-    all stages, in place of each stage's own `backward`: `none` (zero), `identity` or `own`. checkpointed:
-    stages that iterate compute their iterations again in the backward pass, which takes less memory.
+    all stages, in place of each stage's own `backward`: `none` (zero), `identity` or `own`.
     """
 
     def __init__(
@@ -28,11 +25,10 @@ class Defended(nn.Module):
         stages: Iterable[Defence],
         *,
         backward: Backward | None = None,
-        checkpointed: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.stages = model, tuple(stages)
-        self.backward, self.checkpointed = backward, checkpointed
+        self.backward = backward
 
     def extra_repr(self) -> str:
         """Name the stages: the key of stored outcomes has it."""
@@ -40,39 +36,26 @@ class Defended(nn.Module):
         return f"{stages}; backward {self.backward}"
 
     def forward(self, images: Tensor) -> Tensor:
-        copies = math.prod(stage.copies for stage in self.stages)
-        given = images.shape[-2:]
         for stage in self.stages:
             images = self._passed(stage, images)
-        try:
-            logits: Tensor = self.model(images)
-        except RuntimeError as error:
-            if images.shape[-2:] == given or "memory" in str(error):
-                raise
-            sizes = [f"{height}x{width}" for height, width in (images.shape[-2:], given)]
-            raise RbError(
-                f"The network takes no images of {sizes[0]} pixels, which the stages make of {sizes[1]}. Use"
-                " stages that keep the size, such as resize-pad with a scale below 1."
-            ) from error
-        return logits if copies == 1 else logits.unflatten(0, (-1, copies)).mean(1)
+        logits: Tensor = self.model(images)
+        return logits
 
     def before(self, model: nn.Module) -> Defended:
         """The same stages before another model."""
-        return Defended(model, self.stages, backward=self.backward, checkpointed=self.checkpointed)
+        return Defended(model, self.stages, backward=self.backward)
 
     def _passed(self, stage: Defence, images: Tensor) -> Tensor:
         backward = self.backward or stage.backward
         if not (images.requires_grad and torch.is_grad_enabled()):
             return stage(images)
         if backward == "own":
-            if isinstance(stage, IteratedDefence):
-                return stage(images, self.checkpointed)
             return stage(images)
         with torch.no_grad():
             value = stage(images)
         if backward == "stand-in":
             return _with_gradient_of(stage.stand_in(images), value)
-        same = images.repeat_interleave(stage.copies, 0) if stage.copies > 1 else images
+        same = images
         if same.shape != value.shape:
             same = F.interpolate(same, value.shape[-2:], mode="bilinear", align_corners=False)
         return _with_gradient_of(same * 0 if backward == "none" else same, value)

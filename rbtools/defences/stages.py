@@ -1,4 +1,4 @@
-"""The stages of a run, as --defend names them: `jpeg:75,tv:weight=0.03:steps=20`."""
+"""The stages of a run, as --defend names them: `jpeg:75,quantize:bits=4`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ OVERRIDES = ("none", "identity", "own")
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages in their order. backward, checkpointed: see `Defended`."""
+    """Stages in their order. backward: see `Defended`."""
 
     stages: tuple[Defence, ...]
     backward: Backward | None = None
-    checkpointed: bool = False
 
     @property
     def text(self) -> str:
@@ -50,7 +49,7 @@ class Stages:
         """The model behind the stages."""
         from rbtools.defences.defended import Defended
 
-        return Defended(model, self.stages, backward=self.backward, checkpointed=self.checkpointed)
+        return Defended(model, self.stages, backward=self.backward)
 
 
 def parse(text: str, *, allow_code: bool = False) -> tuple[Defence, ...]:
@@ -61,9 +60,7 @@ def parse(text: str, *, allow_code: bool = False) -> tuple[Defence, ...]:
     """
     pieces: list[str] = []
     for piece in (part.strip() for part in text.split(",")):
-        if pieces and "=" in piece.partition(":")[0]:  # tv:weight=0.03,steps=20
-            pieces[-1] += f":{piece}"
-        elif piece:
+        if piece:
             pieces.append(piece)
     if not pieces:
         raise RbError("--defend is empty. Expected a list such as jpeg:75 or jpeg:75,quantize:4.")

@@ -68,13 +68,11 @@ class Batch:
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); ids: int64 (N,), the examples' positions in
     their split, which key their random numbers. `model` decides; `fast_model` computes the same function,
     possibly faster and less exactly. `precomputed`: outcomes (N,) of outputs that need not be measured.
-    `draw`: of a randomised model, the number of the pass that decides; None for any other model. `undivided`:
-    the model adapts to the batch, so that it has to get all of it at once. `watch` takes in words how far an
-    attack on the batch is.
+    `draw`: of a randomised model, the number of the pass that decides; None for any other model. `watch`
+    takes in words how far an attack on the batch is.
     """
 
     draw: int | Tensor | None = None
-    undivided: bool = False
     watch: Callable[[str], None] | None = None
 
     def __init__(
@@ -186,7 +184,7 @@ class Batch:
             fast_model=self.fast_model,
         )
         batch.draw = self.draw[rows] if isinstance(self.draw, torch.Tensor) else self.draw
-        batch.undivided, batch.watch = self.undivided, self.watch
+        batch.watch = self.watch
         return batch
 
 
@@ -237,11 +235,6 @@ class Output:
     def undivided(self) -> str | None:
         """Why one process has to compute all batches, as what the task does; None if several may."""
         return "draws its random numbers for a whole batch" if self.batch_dependent else None
-
-    @property
-    def in_one_run(self) -> bool:
-        """Whether an interrupted computation starts again: what is kept of a part leads nowhere."""
-        return False
 
     @property
     def fixed_batches(self) -> bool:

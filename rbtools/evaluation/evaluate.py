@@ -102,12 +102,10 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     batch: int | None = None,
-    adapts: str | None = None,
     precision: str = "auto",
     store: Any = None,
     keep_images: bool = False,
     draws: int = 20,
-    eot_max: int = 32,
     progress: bool | Callable[[str], None] | None = None,
 ) -> Any:
     """Measure a model in memory; see `Result`. A list of tasks gives a list of results.
@@ -122,44 +120,39 @@ def evaluate(
 
     n: so many images, balanced over the classes. seed: of all random numbers, which belong to the image and
     its position in the data. device: "auto" is that of the model. batch: images at a time; changes memory,
-    not results. adapts: of a model that adapts to its test images: "batch", every `batch` images start from
-    the model as it is, or "stream", its state goes on from batch to batch. precision: of attack searches
+    not results. precision: of attack searches
     ("fp32", "bf16"); the model itself decides in float32. store: a folder in which outcomes are kept, and
     found again by weights and class of the model; without it nothing is written. keep_images: results have
     the images that the attack left. draws: of a model that is found to be randomised, for each verdict (1:
-    judge it as any other); eot_max: the most draws of a gradient that a pilot chooses. progress: takes a line
+    judge it as any other). progress: takes a line
     of text; True shows it by tqdm.
 
     Raises RbError for input in another form, with what was found and what to do.
     """
     from rbtools.evaluation import in_memory  # imports torch, which outcomes in a store do not need
-    from rbtools.evaluation.adapting import adapting
     from rbtools.evaluation.by_draws import TaskByDraws, by_draws
 
-    counts = (("draws", draws, 1), ("eot_max", eot_max, 2), ("n", n, 1), ("batch", batch, 1))
+    counts = (("draws", draws, 1), ("n", n, 1), ("batch", batch, 1))
     for name, count, least in (*counts, ("seed", seed, 0)):
         if count is not None and (not isinstance(count, Integral) or count < least):
             raise RbError(f"{name} is {count!r}. It must be a whole number, {least} or more.")
     if precision not in ("auto", "fp32", "bf16"):
         raise RbError(f"precision is {precision!r}. Choose from: auto, fp32, bf16.")
     given = in_memory.data_of(data, kept=store is not None)
-    network, place = in_memory.model_of(model, given, device, adapts)
+    network, place = in_memory.model_of(model, given, device)
     order = subset(given.labels, len(given.labels) if n is None else n, seed=0)
     chosen = precisions.chosen(precision, place.type == "cuda")
-    settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws, eot_max=eot_max, adapts=adapts)
+    settings = Settings(seed=seed, batch=batch, precision=chosen, draws=draws)
     cache = in_memory.Cache(store, model, given) if store is not None else None
-    with progress_of(progress) as line, float32(place), in_memory.in_eval_mode(model, adapts):
+    with progress_of(progress) as line, float32(place), in_memory.in_eval_mode(model):
         report = SILENT if line is None else Report(progress=line)
         look = in_memory.Look(network, given, place, settings, cache)
         network = in_memory.randomised.controlled(network, look.randomness)
-        if adapts is None:
-            look.warn(given, order)
+        look.warn(given, order)
         results: list[in_memory.Result] = []
         for todo in map(in_memory.task_of, task if isinstance(task, list) else [task]):
-            if adapts is not None:
-                todo = adapting(todo, adapts, batch)
-            elif look.randomness.randomised and draws > 1:
-                todo = by_draws(todo, draws, look.pilot)
+            if look.randomness.randomised and draws > 1:
+                todo = by_draws(todo, draws)
                 if isinstance(todo, TaskByDraws):
                     report.notify(f"The model {look.randomness.sentence(draws, todo.eot)}")
             outputs = todo.outputs()
@@ -170,7 +163,6 @@ def evaluate(
                     cache.store,
                     cache.key(output, settings, len(order)),
                     anew=keep_images,
-                    least=len(order) if output.in_one_run else 0,
                 )
                 for output in outputs
             ]
@@ -220,11 +212,9 @@ def compute_outcomes(
     chunk = default_chunk_size(device, shape) if settings.batch is None else settings.batch
     chunk = min(chunk, together(outputs, device, shape) * _copies(outputs))
     with report.clock.stage("preparation"):
-        from rbtools.evaluation.randomised import AdaptingModel, RandomisedModel
+        from rbtools.evaluation.randomised import RandomisedModel
 
         randomised = isinstance(model, RandomisedModel)
-        if isinstance(model, AdaptingModel):
-            model.streams.clear()  # of earlier tasks
         fast = _searched(
             model, outputs, shape, replace(settings, prepare=settings.prepare and not randomised), report
         )
@@ -250,7 +240,6 @@ def compute_outcomes(
                 batch = _batch(model, fast.model, pixels, labels, ids, settings.seed, chunk, known)
                 if randomised:
                     batch.draw = 0
-                batch.undivided = isinstance(model, AdaptingModel)
                 batch.watch = progress.inside
                 while True:
                     try:
@@ -364,14 +353,9 @@ def _outcome(result: Tensor | Outcome) -> Outcome:
 
 def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
     """The batch in half as large chunks. Raises the error unless it says that memory ran out, and RbError
-    where a chunk is one image, or the batch must not be divided."""
+    where a chunk is one image."""
     if not out_of_memory(error):
         raise error
-    if batch.undivided:
-        raise RbError(
-            f"Memory ran out with the {len(batch.ids)} images of a batch, which a model that adapts gets at"
-            " once. Use a larger device, or a smaller --batch, which is another question."
-        ) from error
     if batch.chunk_size == 1:
         raise RbError(
             "Memory ran out with one image at a time. Use a larger device, or --device cpu."

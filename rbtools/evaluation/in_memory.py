@@ -15,14 +15,13 @@ import orjson
 
 from rbtools import check_input, units
 from rbtools.attacks.base import Attack
-from rbtools.certification.base import Certifier
 from rbtools.certification.smooth import Smooth
 from rbtools.corruptions.base import Corruption
 from rbtools.datasets.given import pair
 from rbtools.errors import RbError, as_arguments
 from rbtools.evaluation import model_checks, randomised, tasks
-from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output, default_chunk_size
-from rbtools.evaluation.by_draws import IMAGES, LOOKED, Pilot, Randomness, batch_of_look
+from rbtools.evaluation.base import VERSION, EvalTask, Outcome, Outcomes, Output
+from rbtools.evaluation.by_draws import LOOKED, Randomness, batch_of_look
 from rbtools.execution.device import named
 from rbtools.inputs.data import images_hash, weights_hash
 from rbtools.lazy import nn, torch
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
 
 _TASKS = (
     "an attack such as PGD(eps=8 / 255), a corruption with its severity such as (Fog(), 3), a noise with its"
-    " radius such as (Uniform(), 0.1),"
-    " a certification method such as IBP(eps=2 / 255) or (Smooth(), 0.5), or 'acc'"
+    " radius such as (Uniform(), 0.1), (Smooth(), 0.5), or 'acc'"
 )
 
 
@@ -96,11 +94,10 @@ def task_of(given: Any) -> EvalTask:
         from rbtools.probabilistic.estimate import Estimator
 
         return NoiseTask(method, (float(strength),), Estimator(), samples=100)
-    radius = method.eps if isinstance(method, Certifier) and strength is None else strength
-    if isinstance(method, Certifier | Smooth) and isinstance(radius, int | float):
+    if isinstance(method, Smooth) and isinstance(strength, int | float):
         from rbtools.evaluation import certified
 
-        return certified.certification_task(method, (float(radius),), warnings.warn)
+        return certified.certification_task(method, (float(strength),), warnings.warn)
     raise RbError(f"The task is {given!r}. Expected {_TASKS}.")
 
 
@@ -113,21 +110,15 @@ def _check_radius(method: Any, radius: float) -> None:
         raise RbError(f"The radius is {radius:g}. Expected {expected} (pixels are in [0, 1]){hint}.")
 
 
-def model_of(
-    given: Any, data: GivenData, device: str, adapts: str | None = None
-) -> tuple[nn.Module, torch.device]:
+def model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
     """The model as a module, and the device that it is on. Raises RbError for one in another form."""
-    if adapts not in (None, "batch", "stream"):
-        raise RbError(f"adapts is {adapts!r}. Expected 'batch' or 'stream'.")
-    with in_eval_mode(given, adapts, warn=True):
-        return _model_of(given, data, device, adapts)
+    with in_eval_mode(given, warn=True):
+        return _model_of(given, data, device)
 
 
-def _model_of(given: Any, data: GivenData, device: str, adapts: str | None) -> tuple[nn.Module, torch.device]:
-    if adapts is None:
-        check_input.check_model(given)
+def _model_of(given: Any, data: GivenData, device: str) -> tuple[nn.Module, torch.device]:
+    check_input.check_model(given)
     network = given if isinstance(given, nn.Module) else _Function(given)
-    network = network if adapts is None else randomised.AdaptingModel(network)
     first = next(network.parameters(), None)
     place = torch.device("cpu") if first is None else first.device
     if device != "auto":
@@ -145,10 +136,10 @@ def _model_of(given: Any, data: GivenData, device: str, adapts: str | None) -> t
 
 
 @contextlib.contextmanager
-def in_eval_mode(given: Any, adapts: str | None, warn: bool = False) -> Iterator[None]:
+def in_eval_mode(given: Any, warn: bool = False) -> Iterator[None]:
     """Have a module in train mode, whose layers compute something else there, in eval mode in the block, as
-    commands do, unless it is declared to adapt. Each module's mode is restored."""
-    layer = check_input.layer_in_train_mode(given) if adapts is None else None
+    commands do. Each module's mode is restored."""
+    layer = check_input.layer_in_train_mode(given)
     if layer is None:
         yield
         return
@@ -173,29 +164,15 @@ class Look:
         settings: Settings,
         cache: Cache | None,
     ) -> None:
-        adapting = isinstance(network, randomised.AdaptingModel)
-        self.network = network.copied() if adapting else network  # type: ignore[operator]
-        self.settings, self.cache = settings, cache
+        self.network, self.settings, self.cache = network, settings, cache
         images = data.images[: batch_of_look(data.images, len(data.labels))].to(place)
         self.images = images.float().div(255) if images.dtype == torch.uint8 else images.float()
-        self.labels = data.labels[:IMAGES].to(place)
 
     @cached_property
     def randomness(self) -> Randomness:
         """What is random in it. Raises RbError as `Randomness.checked` does."""
         found = self._kept("randomness", {}, lambda: randomised.look(self.network, self.images))
-        return Randomness(**found).checked(self.settings.adapts)
-
-    def pilot(self) -> Pilot:
-        """The draws that a gradient needs."""
-        chunk = self.settings.batch or default_chunk_size(self.images.device, self.images.shape[1:])
-        model = randomised.controlled(self.network, self.randomness)
-        most, images = self.settings.eot_max, self.images[:IMAGES]
-
-        def find() -> Pilot:
-            return randomised.pilot(model, images, self.labels, most, chunk)
-
-        return Pilot(**self._kept("pilot", {"eot_max": most}, find))
+        return Randomness(**found).checked()
 
     def warn(self, data: GivenData, order: Tensor) -> None:
         """Warn of outputs or a normalisation that look wrong on the first images, as commands do. A look that
@@ -282,9 +259,7 @@ class Result:
     the number of images. ids: int64 (n,), their positions in the data, ascending. correct: bool (n,), whether
     each is classified correctly under the task (with noise: in every copy). outcomes: the stored number or
     row of each, (n,) or (n, R). images: (n, C, H, W), as the task left them, where they are kept. seconds: of
-    the computation; entry: the entry that a record would have. others: of a
-    randomised model, whose value is the mean over draws, the entries of the majority of draws and of every
-    draw.
+    the computation; entry: the entry that a record would have.
     """
 
     metric: str
@@ -297,7 +272,6 @@ class Result:
     images: Tensor | None
     seconds: float
     entry: Entry
-    others: tuple[Entry, ...] = ()
 
     def __repr__(self) -> str:
         low, high = self.ci95
@@ -342,5 +316,4 @@ def result_of(
         images=None if images is None else images.of(output),
         seconds=seconds,
         entry=entry,
-        others=tuple(every[1:]),
     )

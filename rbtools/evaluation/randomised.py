@@ -8,15 +8,13 @@ randomised; one that only differs in another batch depends on the batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rbtools.errors import RbError, optional, shown
-from rbtools.evaluation.by_draws import AGREED, IMAGES, Pilot, Randomness
+from rbtools.errors import RbError, optional
+from rbtools.evaluation.by_draws import IMAGES, Randomness
 from rbtools.execution.device import out_of_memory
 from rbtools.rng.foreign import ExampleNumbers, states
 
@@ -53,57 +51,16 @@ class RandomisedModel(nn.Module):
         return torch.cat(parts)
 
 
-class AdaptingModel(nn.Module):
-    """A model that changes while it is tested. Every pass is by a copy of it, so that each starts from the
-    same state, with all that the module holds: parameters, buffers, an optimiser."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self.streams: dict[Any, AdaptingModel] = {}
-        self._after: list[nn.Module] = []  # the last copy; no submodule
-
-    def forward(self, images: Tensor) -> Tensor:
-        network = self.copied()
-        logits: Tensor = network(images)
-        self._after = [network]
-        return logits
-
-    def copied(self) -> nn.Module:
-        """The network in its present state."""
-        try:
-            return deepcopy(self.network)
-        except Exception as wrong:  # raised by the network's own code
-            raise RbError(
-                f"The model adapts, and a copy of it fails with {type(wrong).__name__}: {shown(str(wrong))}."
-                " Keep no tensors with a graph in its attributes: detach them."
-            ) from wrong
-
-    def stream(self, name: Any) -> AdaptingModel:
-        """The model in the state of a stream, at first that of this model."""
-        if name not in self.streams:
-            self.streams[name] = AdaptingModel(self.network)
-        return self.streams[name]
-
-    def go_on(self) -> None:
-        """Let the following passes start from the state that the last one left."""
-        (self.network,) = self._after
-
-
 def controlled(model: nn.Module, randomness: Randomness) -> nn.Module:
     """The model as it is evaluated: as it is, or a `RandomisedModel`."""
     return RandomisedModel(model, randomness.numbers != "example") if randomness.randomised else model
 
 
 def look(model: nn.Module, images: Tensor) -> Randomness:
-    """What is random in a model, which may change more than its parameters and buffers. Nothing, for a model
-    that raises an error in one of the passes."""
+    """What is random in a model. Nothing, for a model that raises an error in one of the passes."""
     found = Randomness()
     try:
         found = randomness_of(model, images)
-        if found.randomised and found.changes:
-            again = randomness_of(AdaptingModel(model), images)
-            found = again._replace(batch=found.batch or again.batch, changes=True)
     except Exception as wrong:  # the network's own code
         if isinstance(wrong, RbError) or (isinstance(wrong, RuntimeError) and out_of_memory(wrong)):
             raise
@@ -184,39 +141,3 @@ def _of_place(again: Passed, images: Tensor, differ: Callable[[Tensor, Tensor], 
     permuted = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     ways = (permuted, every[1:], every[: (n + 1) // 2])
     return any(differ(whole[rows], again(images[rows])) for rows in (one.to(images.device) for one in ways))
-
-
-def pilot(model: nn.Module, images: Tensor, labels: Tensor, most: int, chunk: int) -> Pilot:
-    """The draws that a mean gradient of a `RandomisedModel` needs.
-
-    The smallest power of two from 2 to `most` at which the sign of the gradient of the cross-entropy agrees
-    with that of eight times as many draws on 95 % of the pixels (AGREED); `most` where none does. images:
-    (N, C, H, W); chunk: images that go through the model at once.
-    """
-    sums: list[Tensor] = []  # after each power of two draws
-    total = torch.zeros_like(images)
-    ids = torch.arange(len(images), device=images.device)
-    each = max(chunk // len(images), 1)
-    drawn, needed = 0, 2
-    while True:
-        while drawn < 8 * needed:
-            count = min(each, (1 << drawn.bit_length()) - drawn)
-            inputs = images.detach().requires_grad_(True)
-            passes = torch.arange(drawn, drawn + count, device=ids.device).repeat(len(ids))
-            with torch.enable_grad(), ExampleNumbers(0, "pilot", ids.repeat_interleave(count), passes):
-                logits = model(inputs.repeat_interleave(count, 0)).float()
-                loss = torch.nn.functional.cross_entropy(
-                    logits, labels.repeat_interleave(count), reduction="sum"
-                )
-            if not loss.requires_grad:
-                return Pilot(2, 1.0)  # attacks by gradients will say so
-            (gradient,) = torch.autograd.grad(loss, inputs, allow_unused=True)
-            total = total + (0 if gradient is None else gradient)
-            drawn += count
-            if drawn & (drawn - 1) == 0:
-                sums.append(total.sign())
-        few, many = sums[needed.bit_length() - 1], sums[(8 * needed).bit_length() - 1]
-        agreed = float(few.eq(many).float().mean())
-        if agreed >= AGREED or 2 * needed > most:
-            return Pilot(needed, agreed)
-        needed *= 2

@@ -211,17 +211,15 @@ def _attempt(
     """Run the attack on a model: images inside the budget, the logits of the model that decides, and which
     searches ended early, because the fast model alone was fooled."""
     # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
-    whole = method.batch_dependent or batch.undivided
+    whole = method.batch_dependent
     decides = batch.model if model is batch.fast_model is not batch.model else None
-    from rbtools.attacks.whole_batch import WholeBatch
     from rbtools.evaluation.fast_model import CountingModel
 
     counting = CountingModel(model, None if whole else batch.chunk_size, decides)
     counting.begin(len(batch.ids) * method.draws_each)
     counting.watch = batch.watch
     draws = batch.draws(f"attack.{method.name}")
-    together = WholeBatch(counting, method, batch.images, batch.labels) if batch.undivided else None
-    perturbed, findings = lattice.run(method, together or counting, batch.images, batch.labels, draws)
+    perturbed, findings = lattice.run(method, counting, batch.images, batch.labels, draws)
     if perturbed.shape != batch.images.shape:
         raise RbError(
             f"The attack {method.name} returned images of shape {tuple(perturbed.shape)}; expected"
@@ -235,10 +233,6 @@ def _attempt(
         )
     perturbed = lattice.project(perturbed, batch.images, method)
     doubted = findings.get("doubted", torch.zeros_like(batch.labels, dtype=torch.bool))
-    if together is not None:
-        findings = {}  # they are of searches that follow one example
-        if method.iterate != "last":
-            perturbed = lattice.project(together.chosen(perturbed), batch.images, method)
     logits = batch.logits(perturbed)
     sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
     if counting.backwards and not again:

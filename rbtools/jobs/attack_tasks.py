@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
-from rbtools.evaluation.by_draws import OutputByDraws, of_means
+from rbtools.evaluation.by_draws import OutputByDraws
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.execution.run import Run
 from rbtools.inputs.checkpoints import resolve_inputs
@@ -67,11 +67,6 @@ class GradientMaskingTask(EvalTask):
     draws: int = 0
     title = "obfuscation checklist"
 
-    def by_draws(self, draws: int, eot: int) -> GradientMaskingTask:
-        """The task for a randomised model: verdicts are rates, gradients and scores are means."""
-        methods = {name: of_means(getattr(self, name), eot) for name in ("pgd", "fgsm", "square", "noise")}
-        return replace(self, draws=draws, **methods)
-
     @property
     def distances(self) -> tuple[float, ...]:
         """The eps of PGD: this one, and those of 16, 32, 64, 128 and 255 /255 that are larger."""
@@ -98,8 +93,8 @@ class GradientMaskingTask(EvalTask):
             elif isinstance(output, MaskingOutput):
                 parts = (outcomes[part] for part in (output.noise, output.pgd))
                 noise, pgd = (part.values if isinstance(part, Outcome) else part for part in parts)
-                if self.draws:  # the last column is the decision of the majority
-                    outcomes[output] = (pgd[:, -1] == 1) & (noise[:, -1] == 0)
+                if self.draws:  # most of them decide
+                    outcomes[output] = (2 * pgd > self.draws) & (2 * noise <= self.draws)
                 else:
                     outcomes[output] = pgd.bool() & ~noise.bool()
             else:
@@ -112,9 +107,11 @@ def run_gradient_masking(record: dict[str, Any], task: GradientMaskingTask, run:
     inputs = resolve_inputs(record, run)
     look = randomness.found(inputs)
     if look.randomised and run.settings.draws > 1:
-        eot = randomness.pilot(inputs).eot
-        randomness.tell(inputs, eot)
-        task = task.by_draws(run.settings.draws, eot)
+        draws = run.settings.draws
+        randomness.tell(inputs, draws)
+        methods = {name: getattr(task, name) for name in ("pgd", "fgsm", "square", "noise")}
+        means = {name: replace(method, eot=draws) for name, method in methods.items()}
+        task = replace(task, draws=draws, **means)
     expected = evaluate_record.expected_entries(inputs, task)
     evaluate_record.check_entries(inputs.record, [*expected, _checklist_entry(task, expected[0], run)], run)
     record, requested, implicit_entries = evaluate_record.measured_entries(inputs, task)
@@ -170,11 +167,10 @@ def _tests(
     steps = list(itertools.pairwise(ladder))
     rises = [(value[later] - value[sooner], noise(sooner, later)) for sooner, later in steps]
     steepest, chance = max(rises, key=lambda rise: rise[0] - rise[1], default=(0.0, 0.0))
-    end = f"{ladder[-1]}.majority" if task.draws else ladder[-1]
     return [
         _test("a", f"{fgsm} >= {pgd}", value[fgsm] - value[pgd], noise(fgsm, pgd)),
         _test("b", f"{square} >= {pgd}", value[square] - value[pgd], noise(square, pgd)),
-        _test("c", f"{end} is 0", -value[end], _RARE if task.draws else 0),
+        _test("c", f"{ladder[-1]} is 0", -value[ladder[-1]], _RARE if task.draws else 0),
         _test("d", f"PGD's accuracy never rises with the distance ({', '.join(ladder)})", -steepest, chance),
         _test("e", "random points break nothing that PGD leaves", -missed, _RARE if task.draws else 0),
     ]

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 from rbtools import units
 from rbtools.attacks import ATTACKS
 from rbtools.attacks.curve import search_named
-from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError, near
-from rbtools.evaluation.certified import certification_task
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AccuracyTask, AttackTask, CorruptionTask
@@ -26,7 +24,6 @@ from rbtools.jobs import EvaluateAllJob, EvaluateJob, GradientMaskingJob, TrainT
 from rbtools.jobs.attack_tasks import GradientMaskingTask
 from rbtools.probabilistic import NOISES
 from rbtools.probabilistic.estimate import Estimator
-from rbtools.report import discard
 
 if TYPE_CHECKING:
     from rbtools.evaluation.base import EvalTask
@@ -35,7 +32,6 @@ _STEPS, _QUERIES, _CURVE_QUERIES, _SAMPLES, _NORM_STEPS = 20, 200, 200, 100, 30
 _NORMS = (("linf", None), ("l2", 0.5), ("l1", 12.0))
 _RADII = (8 / 255, 0.08, 0.1, 0.12)
 _TOLERATED = (0.1, 0.05, 0.01)
-_CERTIFIED = 1 / 255
 _QUARTERS = 4
 
 
@@ -71,7 +67,6 @@ def parts(eps: float) -> dict[str, CardPart]:
     corruptions = CorruptionTask(tuple(CORRUPTIONS.build(name) for name in CORRUPTIONS.all), units.SEVERITIES)
     square, noise = ATTACKS.build("square", queries=_QUERIES), ATTACKS.build("noise", samples=_SAMPLES)
     masking = GradientMaskingTask(eps, pgd=pgd, fgsm=ATTACKS.build("fgsm"), square=square, noise=noise)
-    certificate = certification_task(CERTIFIERS.build("crown"), (_CERTIFIED,), discard)
     of_noise = _metrics(_noise(0.95))
     attack = AttackTask(ATTACKS.build("aa"), (eps,))
     (of_pgd,) = _metrics(AttackTask(pgd, (eps,)))
@@ -106,12 +101,6 @@ def parts(eps: float) -> dict[str, CardPart]:
             tuple(_metrics(AttackTask(square, (eps,)))),
             lambda run, sure: GradientMaskingJob(masking, run),
         ),
-        CardPart(
-            "certificate",
-            "certificate",
-            tuple(_metrics(certificate)),
-            _evaluate(certificate),
-        ),
     )
     return {part.name: part for part in known}
 
@@ -136,10 +125,10 @@ def _distances(eps: float) -> tuple[float, ...]:
     return tuple(eps * number / _QUARTERS for number in range(2 * _QUARTERS + 1))
 
 
-_EVERY = "clean attack norms curve corruptions pr gap masking certificate".split()
+_EVERY = "clean attack norms curve corruptions pr gap masking".split()
 CHOICES = {
     "all": _EVERY,
-    "l-inf": "clean attack curve gap masking certificate".split(),
+    "l-inf": "clean attack curve gap masking".split(),
     "corruptions": ["clean", "corruptions"],
     "pr": ["clean", "pr", "gap"],
 }

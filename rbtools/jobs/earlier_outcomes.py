@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rbtools.certification.smooth import Smooth
 from rbtools.errors import RbError
 from rbtools.evaluation.base import Outcomes, Output
-from rbtools.evaluation.certified import CertifiedOutput, SmoothingOutput
+from rbtools.evaluation.certified import SmoothingOutput
 from rbtools.evaluation.distances import DistanceOutput
 from rbtools.evaluation.probabilistic import NoisyCopiesOutput, SequentialOutput
 from rbtools.evaluation.tasks import CleanOutput
@@ -180,8 +180,6 @@ def _output_of(column: Mapping[str, Any], entry: Mapping[str, Any]) -> Output:
         return SequentialOutput(noise, column["gamma"], column["samples"], read, adaptive=False)
     if kind == "distance":
         return DistanceOutput(None, ())
-    if kind == "certificate" and "sigma" not in column:
-        return CertifiedOutput(None)
     if kind == "certificate":
         numbers = {name: column[name] for name in ("sigma", "samples", "select")}
         smooth = Smooth(**numbers, alpha=entry["alpha"], adaptive="stopping" in column)

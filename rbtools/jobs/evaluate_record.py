@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.evaluation import model_checks
-from rbtools.evaluation.adapting import AdaptingTask, image_by_image
 from rbtools.evaluation.base import VERSION, EvalTask, Outcomes, Output
 from rbtools.evaluation.evaluate import Examples, compute_outcomes
 from rbtools.evaluation.tasks import AccuracyTask, AttackOutput, CleanOutput, right
@@ -104,10 +103,8 @@ def with_classes(record: dict[str, Any], inputs: Inputs, entries: Entries) -> di
 
 
 def report_warnings(entries: Sequence[Entry], run: Run) -> None:
-    """Print the warnings of the entries, once of the three of a randomised model."""
+    """Print the warnings of the entries."""
     for entry in entries:
-        if "verdict_draws" in entry and entry["metric"].endswith(metric_name.FORMS):
-            continue
         for warning in entry.get("warnings", ()):
             if warning == NO_FAST_MODEL:
                 continue  # the refusal of the fast copy already gave the reason
@@ -136,15 +133,13 @@ def check_entries(record: dict[str, Any], entries: Sequence[Entry], run: Run) ->
 def _renamed(entries: Sequence[Entry], run: Run) -> Sequence[Entry]:
     if run.name_as is None:
         return entries
-    first = entries[0]["metric"] if entries else ""
-    forms = [entry["metric"].removeprefix(first) for entry in entries]
-    if forms not in ([""], ["", *metric_name.FORMS]):
+    if len(entries) != 1:
         more = f" and {len(entries) - 4} others" if len(entries) > 4 else ""
         names = ", ".join(entry["metric"] for entry in entries[:4]) + more
         raise RbError(
             f"--as names one result, but this run gives {len(entries)}: {names}. Ask for one of them alone."
         )
-    return [{**entry, "metric": f"{run.name_as}{form}"} for entry, form in zip(entries, forms, strict=True)]
+    return [{**entries[0], "metric": run.name_as}]
 
 
 def expected_entries(inputs: Inputs, task: EvalTask) -> Entries:
@@ -192,8 +187,6 @@ def _stages_fields(output: Output, run: Run) -> Entry:
 def task_entries(inputs: Inputs, task: EvalTask) -> tuple[Entries, Entries]:
     """The entries of a task on the split, from the store or computed: (requested, implicit)."""
     run = inputs.run
-    if run.settings.adapts is not None and not isinstance(task, AdaptingTask):
-        raise image_by_image(task)
     units = _cache_units(inputs, task)
     save = None
     if task.save is not None:
@@ -383,8 +376,7 @@ def _compute(
     if any(units[i].output.needs_other_outputs for i in missing):
         missing = list(range(len(units)))
     outcomes = [
-        Outcomes(run.store, unit.outcomes_key, anew=bool(save), least=n if unit.output.in_one_run else 0)
-        for unit in map(units.__getitem__, missing)
+        Outcomes(run.store, unit.outcomes_key, anew=bool(save)) for unit in map(units.__getitem__, missing)
     ]
     checks = None
     if any(len(stored) < n for stored in outcomes):

@@ -1,22 +1,17 @@
-"""Randomised models of records, and those that adapt: what was found of one, and the verdicts for it.
+"""Randomised models of records: what was found of one, and the verdicts for it.
 
 A user's model is run on the same images twice, once: the store keeps what was found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rbtools.evaluation.adapting import adapting
-from rbtools.evaluation.base import EvalTask, default_chunk_size
+from rbtools.evaluation.base import EvalTask
 from rbtools.evaluation.by_draws import (
-    IMAGES,
     LOOKED,
-    Pilot,
     Randomness,
     TaskByDraws,
     batch_of_look,
@@ -30,9 +25,8 @@ from rbtools.store import digest
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
-Result = TypeVar("Result")
 # The last record's inputs, and what was found: without a store its model would be run several times.
 _last: list[tuple[Inputs, Randomness]] = []
 
@@ -40,16 +34,13 @@ _last: list[tuple[Inputs, Randomness]] = []
 def found(inputs: Inputs) -> Randomness:
     """What is random in the record's model. Networks that rb-train made of ours have nothing random.
 
-    Raises RbError for a model whose result for an image depends on other images, unless it is declared to
-    adapt, and for any other that is.
+    Raises RbError for a model whose result for an image depends on other images.
     """
     record = inputs.record
     own = "checkpoint_file" in record or record["arch"].get("space") in RUNS_CODE
     known = not own and inputs.run.selection.defend is None
     look = Randomness() if known else _found(inputs)
-    if inputs.run.plan is not None and not look.adapts:
-        return look  # a dry run may not know it
-    return look.checked(inputs.run.settings.adapts)
+    return look.checked()
 
 
 def _found(inputs: Inputs) -> Randomness:
@@ -66,28 +57,15 @@ def _found(inputs: Inputs) -> Randomness:
     return _last[0][1]
 
 
-def pilot(inputs: Inputs) -> Pilot:
-    """The draws that a gradient of the record's randomised model needs, from the store or found now."""
-    run = inputs.run
-    key = f"pilot:{digest({'version': LOOKED, **inputs.fields, 'eot_max': run.settings.eot_max})}"
-    stored = run.store.get(key)
-    if stored is None:
-        stored = dumps(_piloted(inputs)._asdict()).decode()
-        run.store.put(key, stored)
-    return Pilot(**orjson.loads(stored))
-
-
 def judged(inputs: Inputs, task: EvalTask) -> EvalTask:
-    """The task, with verdicts by rates where the model is randomised, and of whole batches where it adapts.
+    """The task, with verdicts that are means over draws where the model is randomised.
 
     Raises RbError for a task that has no such verdict, and as `found` does.
     """
-    look, settings = found(inputs), inputs.run.settings
-    if settings.adapts is not None:
-        return adapting(task, settings.adapts, settings.batch)
-    if not look.randomised or settings.draws == 1:
+    look, draws = found(inputs), inputs.run.settings.draws
+    if not look.randomised or draws == 1:
         return task
-    changed = by_draws(task, settings.draws, partial(pilot, inputs))
+    changed = by_draws(task, draws)
     if isinstance(changed, TaskByDraws):  # of rb-pr each noisy copy has a pass of its own
         tell(inputs, changed.eot)
     return changed
@@ -105,52 +83,28 @@ def marked(record: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
 
 
 def load(inputs: Inputs, place: torch.device) -> nn.Module:
-    """The network on the device, with random numbers that belong to the example, and, where it adapts, with
-    passes that start from the same state."""
-    from rbtools.evaluation.randomised import AdaptingModel, controlled
+    """The network on the device, with random numbers that belong to the example."""
+    from rbtools.evaluation.randomised import controlled
 
-    if inputs.run.settings.adapts is not None:
-        return AdaptingModel(inputs.load_model(place))
     return controlled(inputs.load_model(place), found(inputs))
 
 
 def _looked(inputs: Inputs) -> Randomness:
-    """What passes of the first images find."""
+    """What passes of the first images find, as many as a batch has, or two where memory runs out."""
     from rbtools.evaluation.randomised import look
 
-    return _of_first_images(inputs, lambda model, images, labels: look(model, images), whole=True)
-
-
-def _piloted(inputs: Inputs) -> Pilot:
-    """What gradients at the first images find."""
-    from rbtools.evaluation import randomised
-
-    look, settings = found(inputs), inputs.run.settings
-
-    def of(model: nn.Module, images: Tensor, labels: Tensor) -> Pilot:
-        chunk = settings.batch or default_chunk_size(images.device, images.shape[1:])
-        return randomised.pilot(randomised.controlled(model, look), images, labels, settings.eot_max, chunk)
-
-    return _of_first_images(inputs, of)
-
-
-def _of_first_images(
-    inputs: Inputs, find: Callable[[nn.Module, Tensor, Tensor], Result], *, whole: bool = False
-) -> Result:
-    """What is found of the network, the first images and their labels, with `whole` as many as a batch has;
-    of fewer where memory runs out."""
     dataset = inputs.data.load()
-    most = batch_of_look(dataset.images, inputs.data.size) if whole else IMAGES
+    most = batch_of_look(dataset.images, inputs.data.size)
     with device.taken(inputs.run, inputs.threads()) as place:
         model = inputs.load_model(place)
 
-        def with_images(count: int) -> Result:
+        def of_images(count: int) -> Randomness:
             ids = inputs.data.order(dataset.labels)[:count]
-            return find(model, dataset.images[ids].to(place).float().div(255), dataset.labels[ids].to(place))
+            return look(model, dataset.images[ids].to(place).float().div(255))
 
         try:
-            return with_images(most)
+            return of_images(most)
         except RuntimeError as error:
             if not device.out_of_memory(error):
                 raise
-            return with_images(2)
+            return of_images(2)

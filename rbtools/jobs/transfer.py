@@ -12,7 +12,6 @@ from rbtools.errors import RbError
 from rbtools.evaluation import tasks
 from rbtools.evaluation.base import Batch, EvalTask, Outcome, Output
 from rbtools.evaluation.by_draws import IMAGES
-from rbtools.evaluation.oblivious import DefendedAttackTask
 from rbtools.evaluation.tasks import AttackOutput, CleanOutput
 from rbtools.execution.run import Run
 from rbtools.inputs import resolve
@@ -72,9 +71,7 @@ class TransferTask(EvalTask):
     sources: the records, as JSON. Every example that the evaluated model classifies correctly is attacked on
     the source, at each eps. With several sources it is attacked on the ensemble, whose logits are the mean of
     theirs (Liu et al. 2017, arXiv:1611.02770), then on each source alone in the order of the checkpoints'
-    names, until the evaluated model misclassifies it: it survives if it survives all of these attacks. Of a
-    model behind stages (--defend) the attack through the stages and that on the bare network are two more
-    outputs.
+    names, until the evaluated model misclassifies it: it survives if it survives all of these attacks.
     """
 
     method: Any
@@ -93,17 +90,11 @@ class TransferTask(EvalTask):
             TransferOutput(replace(self.method, eps=eps), sources=names, source_models=models)
             for eps in self.eps
         ]
-        if self.context.selection.defend is None:
-            return [CleanOutput(), *attacked]
-        return [*DefendedAttackTask(self.method, self.eps).outputs(), *attacked]
+        return [CleanOutput(), *attacked]
 
     def run(self, batch: Batch, wanted: Sequence[Output]) -> Sequence[Tensor | Outcome]:
-        others = [output for output in wanted if not isinstance(output, TransferOutput)]
-        outcomes: dict[Any, Any] = dict(
-            zip(others, DefendedAttackTask(self.method, self.eps).run(batch, others), strict=True)
-        )
         return [
-            self._outcome(batch, output.method) if isinstance(output, TransferOutput) else outcomes[output]
+            self._outcome(batch, output.method) if isinstance(output, TransferOutput) else batch.clean
             for output in wanted
         ]
 

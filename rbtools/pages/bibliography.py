@@ -114,19 +114,6 @@ _REFERENCES = (
         *(2022, "Advances in Neural Information Processing Systems", "2202.01181"),
     ),
     CitedWork(
-        "gowal2018effectiveness",
-        "Gowal, Sven and Dvijotham, Krishnamurthy and Stanforth, Robert and Bunel, Rudy and Qin, Chongli and"
-        " Uesato, Jonathan and Arandjelovic, Relja and Mann, Timothy and Kohli, Pushmeet",
-        "On the Effectiveness of Interval Bound Propagation for Training Verifiably Robust Models",
-        *(2018, "", "1810.12715"),
-    ),
-    CitedWork(
-        "zhang2018efficient",
-        "Zhang, Huan and Weng, Tsui-Wei and Chen, Pin-Yu and Hsieh, Cho-Jui and Daniel, Luca",
-        "Efficient Neural Network Robustness Certification with General Activation Functions",
-        *(2018, "Advances in Neural Information Processing Systems", "1811.00866"),
-    ),
-    CitedWork(
         "cohen2019certified",
         "Cohen, Jeremy and Rosenfeld, Elan and Kolter, J. Zico",
         "Certified Adversarial Robustness via Randomized Smoothing",
@@ -163,8 +150,6 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "kl-pgd": ("zhang2019theoretically", "madry2018towards"),
 }
 CERTIFICATES: dict[str, tuple[str, ...]] = {
-    "ibp": ("gowal2018effectiveness",),
-    "crown": ("zhang2018efficient",),
     "smooth": ("cohen2019certified",),
 }
 

@@ -259,12 +259,11 @@ def _adaptive(record: Record) -> list[tuple[str, str, bool | None]]:
     names = [str(entry.get("metric")) for entry in attacked]
     rows: list[tuple[str, str, bool | None]] = []
     if stages := list(dict.fromkeys(str(entry["defend"]) for entry in entries if "defend" in entry)):
-        kinds = ("oblivious", "transfer")
-        others = [kind for kind in kinds if any(kind in name.split(".") for name in names)]
+        others = ["transfer"] if any("transfer" in name.split(".") for name in names) else []
         adaptive = [
             entry
             for entry in attacked
-            if "defend" in entry and not {*kinds} & {*str(entry.get("metric")).split(".")}
+            if "defend" in entry and "transfer" not in str(entry.get("metric")).split(".")
         ]
         ran = ["adaptive"] if adaptive else []
         says = f"of {', '.join(stages)}; examples that were run: {', '.join([*ran, *others]) or 'none'}"
@@ -275,18 +274,12 @@ def _adaptive(record: Record) -> list[tuple[str, str, bool | None]]:
             if replaced:
                 rows.append(("gradients replaced (BPDA)", ", ".join(replaced), "none" not in str(replaced)))
     if record.get("randomised"):
-        means = [
-            entry
-            for entry in attacked
-            if isinstance(entry.get("eot"), int) and entry["eot"] > 1
-            if not str(entry.get("metric")).endswith(metric_name.FORMS)
-        ]
+        means = [entry for entry in attacked if isinstance(entry.get("eot"), int) and entry["eot"] > 1]
         if not means:
             rows.append(("EOT", "the model is randomised, and no attack took means over its draws", False))
         for entry in means:
-            short = [text for text in entry.get("warnings") or () if "pilot stopped" in str(text)]
             says = f"{entry['metric']}: means of the {entry.get('eot_mean')} over {entry['eot']} draws"
-            rows.append(("EOT", f"{says}; {short[0]}" if short else says, not short))
+            rows.append(("EOT", says, True))
     if not rows and attacked:
         says = "nothing is in front of the network and nothing in it is random: attacks go through all of it"
         rows.append(("adaptive attack", says, True))

@@ -47,14 +47,13 @@ Curves = dict[str, dict[int, list[Point]]]  # panel -> place of the record -> po
 
 
 class Panel(NamedTuple):
-    """The lines of a panel, their facet and quantity; `certified` has lower bounds of some of the lines."""
+    """The lines of a panel, their facet and quantity."""
 
     title: str
     facet: str
     quantity: str
     lines: dict[int, list[Point]]
     two_axes: bool
-    certified: dict[int, list[Point]]
 
 
 class Lines(NamedTuple):
@@ -70,8 +69,7 @@ class CurvesPlot(Drawing):
     """A line for each record: PR over gamma, ProbAcc over rho, accuracy over eps, and so on.
 
     Shades are 95 % intervals, and bars the standard deviations of means (rb-rank --aggregate). Of more
-    than 16 records in a panel the median and the middle 80 % are shown. With --over eps a record that has
-    attacked and certified accuracy in one norm gets the band between them, which has its robust accuracy.
+    than 16 records in a panel the median and the middle 80 % are shown.
 
     Needs a metric at two places or more: pr.*, probacc.*, an attack at several eps, a corruption at
     several severities, or train.history.
@@ -126,7 +124,6 @@ class CurvesPlot(Drawing):
             axes.set_title("\n".join(heading), size=style.SMALL)
             crowd = len(panel.lines) > MOST_LINES
             entries |= _crowd(axes, panel.lines) if crowd else _lines(axes, panel, lines)
-            entries |= _unknown(axes, panel, lines) if panel.certified else {}
             if beside:
                 others = [other for other in beside if other.facet == panel.facet]
                 entries |= self._beside(axes, others, lines, grid.width)
@@ -145,7 +142,6 @@ class CurvesPlot(Drawing):
     def _panels(self, records: Sequence[Record], keys: Sequence[str], metric: str | None) -> list[Panel]:
         """The panels of these metrics, grouped by facet, facets in order of first occurrence."""
         whole = (self._histories if self.over == "epoch" else self._curves)(records, metric)
-        certified = _take_certified(whole) if self.over == "eps" and self.right is None else {}
         plain = self.right is not None or len(whole) == 1  # the facet alone identifies the panel
         panels = []
         for key in dict.fromkeys(keys):
@@ -153,9 +149,7 @@ class CurvesPlot(Drawing):
                 inside = {place: line for place, line in drawn.items() if keys[place] == key}
                 if inside:
                     heading = key if key and plain else ", ".join(filter(None, (key, title)))
-                    lower = certified.get(title, {}) if len(inside) <= MOST_LINES else {}
-                    lower = {place: lower[place] for place in inside if place in lower}
-                    panels.append(Panel(heading, key, title, inside, self.right is not None, lower))
+                    panels.append(Panel(heading, key, title, inside, self.right is not None))
         return panels
 
     def _beside(self, axes: Axes, panels: Sequence[Panel], lines: Lines, width: float) -> dict[str, Artist]:
@@ -325,7 +319,7 @@ def _lines(axes: Axes, panel: Panel, lines: Lines, beside: dict[str, Any] | None
             [point.x for point in points], [point.y for point in points], marker=marker, markersize=3, **look
         )
         banded = [(point.x, *point.interval) for point in points if point.interval]
-        if banded and len(panel.lines) <= _BANDS and not panel.certified:
+        if banded and len(panel.lines) <= _BANDS:
             places, low, high = zip(*banded, strict=True)
             axes.fill_between(places, low, high, color=look["color"], alpha=0.13, linewidth=0)
         spread = [(point.x, point.y, point.deviation) for point in points if point.deviation is not None]
@@ -334,54 +328,6 @@ def _lines(axes: Axes, panel: Panel, lines: Lines, beside: dict[str, Any] | None
             axes.errorbar(x, y, deviations, linestyle="", color=look["color"], linewidth=0.8, capsize=2)
         entries[name] = line
     return entries if len(set(lines.names)) > 1 else {}
-
-
-def _take_certified(panels: Curves) -> dict[str, dict[int, list[Point]]]:
-    """The certified accuracies that bound those of a panel from below, by its title.
-
-    A panel of certificates is left out if each of its records has an attack in that norm, and so a band.
-    """
-    lower: dict[str, dict[int, list[Point]]] = {}
-    for title, curves in list(panels.items()):
-        own, ball = _ball(title)
-        if own != "cert":
-            continue
-        banded: set[int] = set()
-        for other, attacked in panels.items():
-            if _ball(other) == ("attack", ball):
-                lower.setdefault(other, {}).update(curves)
-                banded |= curves.keys() & attacked.keys()
-        if banded == curves.keys():
-            del panels[title]
-    return lower
-
-
-def _ball(title: str) -> tuple[str, tuple[str, str]]:
-    """Whether a panel is of an attack, certificates (`cert`) or something else; its split and norm."""
-    parts = metric_name.parse(f"{title}.1")
-    first = parts.stem.split(".")[0]
-    kind = "other" if parts.of or parts.is_ge else "cert" if first == "cert" else "attack"
-    return kind, (parts.split, parts.ball)
-
-
-def _unknown(axes: Axes, panel: Panel, lines: Lines) -> dict[str, Artist]:
-    """The band between certified and attacked accuracy, over the distances that have both; the legend."""
-    legend: dict[str, Artist] = {}
-    for number, place in enumerate(lines.places):
-        upper, lower = panel.lines.get(place), panel.certified.get(place)
-        if not upper or not lower:
-            continue
-        colour = lines.looks[number]["color"]
-        axes.plot(*zip(*[point[:2] for point in lower], strict=True), color=colour, linestyle=style.DASHES[2])
-        least, most = max(upper[0].x, lower[0].x), min(upper[-1].x, lower[-1].x)
-        at = sorted({point.x for point in (*upper, *lower) if least <= point.x <= most})
-        low, high = (
-            np.interp(at, [point.x for point in line], [point.y for point in line]) for line in (lower, upper)
-        )
-        axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
-    (legend["attacked"],) = axes.plot([], [], color=style.GREY)
-    (legend["certified"],) = axes.plot([], [], color=style.GREY, linestyle=style.DASHES[2])
-    return legend
 
 
 def _crowd(axes: Axes, lines: dict[int, list[Point]]) -> dict[str, Artist]:

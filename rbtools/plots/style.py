@@ -35,8 +35,6 @@ METHODS: dict[str, tuple[str, Dashes, str]] = {
     "mixed": (BLUE, DASHES[3], "^"),
     "n-fgsm": (SKY, DASHES[3], "P"),
     "fgsm-pgi": (VERMILLION, DASHES[3], "X"),
-    "ibp": (GREEN, DASHES[3], "v"),
-    "crown-ibp": (PURPLE, DASHES[3], "D"),
 }
 
 # Font sizes in points: labels, ticks and legends, titles.

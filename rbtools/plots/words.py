@@ -9,7 +9,7 @@ from typing import Any
 from rbtools.records import metric_name
 from rbtools.records.results import short_dataset
 from rbtools.scoring.metric_words import AXES as AXES
-from rbtools.scoring.metric_words import BALLS, attack, distance, radius
+from rbtools.scoring.metric_words import attack, distance, radius
 from rbtools.scoring.metric_words import axis_of as axis_of
 
 Record = dict[str, Any]
@@ -62,8 +62,6 @@ def _described(parts: metric_name.MetricName) -> str:
         return f"accuracy under {parts.of.replace('_', ' ')}, severity {parts.number}"
     if parts.stem == "cert.smooth":
         return f"certified accuracy after smoothing, σ = {parts.of}, {distance(parts)}"
-    if parts.stem.split(".")[0] == "cert":
-        return f"certified accuracy{BALLS[parts.ball]}, {distance(parts)}"
     return f"accuracy under {attack(parts)}, {distance(parts)}"
 
 

@@ -101,9 +101,7 @@ def without_checksum(record: Record) -> list[str]:
 def first_contradiction(record: Record) -> str | None:
     """The first inconsistency that checks of single entries find, for tools that read many records."""
     metrics = record.get("metrics") or {}
-    certified = False
     for entry in record.get("evals") or ():
-        certified |= "certificate" in entry
         value = entry.get("value")
         if value is None:
             continue
@@ -115,8 +113,7 @@ def first_contradiction(record: Record) -> str | None:
         ends = entry.get("ci95")
         if ends is not None and "estimator" not in entry and not _holds(ends, value):
             return f"{entry['metric']} is {value:.6g}, outside its own interval {_pair(ends)}"
-    broken = next(_certificates(record, _measured(record)), None) if certified else None
-    return None if broken is None else broken[2].removesuffix(".")
+    return None
 
 
 def _kind(name: str, entry: Entry) -> _Kind:
@@ -129,10 +126,9 @@ def _cached_kind(name: str, fields: tuple[str, ...], converted: bool) -> _Kind:
     plain = "measure" not in fields and {*parts.prefixes} <= {*metric_name.SPLITS, *metric_name.OF_OTHERS}
     published = converted or "published" in fields or "rounding" in fields
     distance = "attack" in fields or "certificate" in fields
-    bare = metric_name.parse(metric_name.without_form(name)) if "verdict_draws" in fields else parts
     share = plain and (
-        bare.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
-        or (bare.over in ("eps", "severity") and (distance or "corruption" in fields) and not bare.suffix)
+        parts.stem in ("acc", "pr", "pr-all", "probacc", "probacc-all")
+        or (parts.over in ("eps", "severity") and (distance or "corruption" in fields) and not parts.suffix)
     )
     counted = plain and not (published or parts.suffix or {"two_phase", "records", "draws_error"} & {*fields})
     if "corruption" in fields:
@@ -369,26 +365,6 @@ def _orders(record: Record, measured: Sequence[_Measured]) -> _Findings:
                 yield high.name, "distances" if closer else "AutoAttack", says
 
 
-def _certificates(record: Record, measured: Sequence[_Measured]) -> _Findings:
-    """Certified above attacked: at its distance and all smaller ones no attack can break a certified image.
-
-    On the same images one broken image contradicts it: a certificate covers the rounding of the network.
-    Certificates of the smoothed classifier are not compared: attacks are on the network.
-    """
-    bounds = [(result, eps) for result in measured if (eps := result.eps) is not None]
-    for bound, radius in bounds:
-        if "certificate" not in bound.entry or "classifier" in bound.entry:
-            continue
-        for attacked, eps in bounds:
-            within = "attack" in attacked.entry and eps <= radius * (1 + _EXACT)
-            if not within or not _same_data(bound.entry, attacked.entry, "defend"):
-                continue
-            p = _by_chance(attacked, bound, paired=True, flipped=0.0)
-            if p < LEVEL:
-                says = f"{bound.name} is certified to be {bound.value:.6g}, but {attacked.name} is only"
-                yield bound.name, "certified above attacked", f"{says} {attacked.value:.6g}{_test(p)}."
-
-
 # Settings that may explain that an attack is weaker than another one.
 _SETTINGS = ("source", "attacked", "grid", "defend", "backward")
 
@@ -409,11 +385,11 @@ def _is_autoattack(entry: Entry) -> bool:
     return entry["attack"] == "aa" and (not attacks or "apgd" in str(attacks))
 
 
-def _by_chance(low: _Measured, high: _Measured, *, paired: bool, flipped: float = _FLIPPED) -> float:
+def _by_chance(low: _Measured, high: _Measured, *, paired: bool) -> float:
     """The p-value of `high` being above `low`, although it is truly no larger; 1 where it is not above.
 
     `paired`: on the same images it cannot be above at all, beyond the rounding of processors: 0. Rounding
-    changes at most a share of `flipped` of the verdicts, or two; none if `flipped` is 0. Otherwise the
+    changes at most a share of _FLIPPED of the verdicts, or two. Otherwise the
     two-sample test of proportions, which is conservative where the images are the same.
     """
     below, above, difference = low.entry, high.entry, high.value - low.value
@@ -422,7 +398,7 @@ def _by_chance(low: _Measured, high: _Measured, *, paired: bool, flipped: float 
         return 1.0
     same = below.get("n") == above.get("n") and below.get("indices") == above.get("indices")
     if paired and same and "two_phase" not in above and "two_phase" not in below:
-        slack = max(flipped, 2 / below.get("n", 1)) if flipped else 0.0
+        slack = max(_FLIPPED, 2 / below.get("n", 1))
         return 1.0 if difference <= rounding + slack else 0.0
     errors = [standard_error(result.value, result.entry) for result in (low, high)]
     if errors[0] is None or errors[1] is None:
@@ -442,5 +418,5 @@ def standard_error(value: float, entry: Entry) -> float | None:
 
 
 RULES: tuple[Callable[[Record, Sequence[_Measured]], _Findings], ...] = (
-    _edited, _present, _interval, _shares, _units, _parts, _unions, _orders, _certificates,
+    _edited, _present, _interval, _shares, _units, _parts, _unions, _orders,
 )  # fmt: skip

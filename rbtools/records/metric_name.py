@@ -25,9 +25,8 @@ LOWER_FAMILIES = frozenset(
 _LOWER_PART = r"seconds(_.*)?$|(.*_)?(loss|error|gap|mce|seconds|cond|bound)$"
 _IN_L2 = ("cw-l2", "ddn", "cert.smooth")  # whose names have no norm
 # Prefixes of accuracies on the examples of another model (transfer) or of the network without its stages.
-OF_OTHERS = frozenset(("transfer", "oblivious"))
+OF_OTHERS = frozenset(("transfer",))
 _OVER = {"correct": "", "all": "-all"}  # which images a probabilistic metric is over
-FORMS = (".majority", ".every")  # of an accuracy under draws of a randomised model, besides the mean
 _SUMMARY = r"(?:mean|median|min|max|sum)\((.*)\)"
 # The heading of a narrow column is broken before numbers (such as 0.05), words and values (ε = 8/255).
 _PIECE = r"[εγρσ] = [^ ]+ ?|\.\d+(?:\.\d+)?|[._]?[^._ ]+ ?|."
@@ -37,7 +36,7 @@ class MetricName(NamedTuple):
     """The parts of a metric's name, in order; empty texts for missing ones.
 
     prefixes: split, `ge` and other words in front. stem: an attack with its steps (`pgd20`), `pr`, `pr-all`,
-    `probacc`, `probacc-all`, `pfail`, `corrupt`, `cert`, `cert.linf`, `cert.smooth`, or all the rest of
+    `probacc`, `probacc-all`, `pfail`, `corrupt`, `cert.smooth`, or all the rest of
     another name. of: the noise, its sigma, or the corruption. number: eps, gamma or severity as it is
     written. suffix: the words after it (`mean`, `loss`).
     """
@@ -152,11 +151,6 @@ def attack_name(stem: str, eps: float, norm: str = "linf") -> str:
     return f"{stem}.{eps_name(eps, norm)}"
 
 
-def cert_name(eps: float, norm: str) -> str:
-    """`cert.linf.8` (eps 8/255), `cert.l2.0.5`: the accuracy that is certified up to eps."""
-    return f"cert.{norm}.{eps_name(eps, norm)}"
-
-
 def corrupt_name(corruption: str, severity: int | str) -> str:
     """`corrupt.fog.3`: the accuracy under a corruption of that severity; `corrupt.fog.mean`: its mean over
     all severities."""
@@ -216,11 +210,6 @@ def without_split(metric: str) -> str:
     return metric
 
 
-def without_form(metric: str) -> str:
-    """The metric of a randomised model without `.majority` or `.every`."""
-    return metric.removesuffix(FORMS[0]).removesuffix(FORMS[1])
-
-
 def higher_is_better(metric: str) -> bool:
     """Whether higher is better; True for a name that does not show it.
 
@@ -237,7 +226,7 @@ def higher_is_better(metric: str) -> bool:
 
 def is_share(metric: str) -> bool:
     """Whether the metric is a share of images or copies, or a difference of two such (`ge.acc`)."""
-    parts = parse(without_form(without_split(metric)))
+    parts = parse(without_split(metric))
     if parts.is_ge:
         parts = parts.rest()
     if {*parts.prefixes} - OF_OTHERS:
@@ -256,7 +245,7 @@ def of_other_network(metric: str) -> bool:
 def is_share_of_images(metric: str) -> bool:
     """Whether the metric is a share of images, each of which counts or does not: no share of noisy copies,
     no mean over corruptions, no gap between splits."""
-    parts = parse(without_form(without_split(metric)))
+    parts = parse(without_split(metric))
     return is_share(metric) and not (parts.is_ge or parts.suffix or parts.stem in ("pr", "pr-all"))
 
 

@@ -165,18 +165,11 @@ _PROTOCOL = {
         ("init_seed", "the seed of fresh weights"),
         (
             "verdict_draws",
-            "of a randomised model: the draws of each verdict. NAME is the mean accuracy over draws,"
-            " NAME.majority the share of images that most draws classify correctly, NAME.every of those that"
-            " every one of the draws does",
+            "of a randomised model: the draws of each verdict, whose mean the accuracy is",
         ),
     ),
     "arithmetic": (
         ("precision", "the precision of attack searches: fp32 or bf16; fp32 always decides the result"),
-        (
-            "adapts",
-            "of a model that adapts: to batch or to stream, and batch, the number of images that it gets at"
-            " once",
-        ),
     ),
     "defence": (
         ("defend", "the stages in front of the network, with their options, as --defend takes them"),
@@ -205,11 +198,10 @@ _PROTOCOL = {
     ),
     "certificate": (
         ("certificate", "its method in rb-certify"),
-        ("classifier", "smoothed, where the certificates are not of the network itself"),
+        ("classifier", "smoothed: the certificates are not of the network itself"),
         ("sigma", "of smooth: the standard deviation of the noise"),
         ("alpha", "of smooth: the error probability of an image's certificates"),
         ("select", "of smooth: the draws that select the class"),
-        ("intermediate", "of crown: what bounds the layers between"),
     ),
     "noise": (
         ("noise", "its name in rb-pr"),
@@ -286,7 +278,7 @@ EVALS = (
         "of the mean accuracy of a randomised model: its standard error by the draws, for these images",
         page="own",
     ),
-    Field("undecided", "result", "images that the draws do not decide (ProbAcc, NAME.majority)", page="own"),
+    Field("undecided", "result", "images that the draws do not decide (ProbAcc)", page="own"),
     Field("confirmed", "cost", "the share of copies that the network itself decided in float32", page="own"),
     Field("device", "label", "where it ran: cpu, cuda, or both joined by +", "label", "own"),
     Field(

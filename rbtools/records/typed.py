@@ -26,7 +26,6 @@ class Entry(TypedDict, total=False):
     init_seed: Any
     verdict_draws: int
     precision: str
-    adapts: Any
     defend: str
     backward: Sequence[str]
     attack: str

@@ -100,9 +100,8 @@ def heading(name: str) -> str:
     if parts.stem == "corrupt":
         words = f"{parts.of} {parts.suffix}".replace("_", " ").replace(".", " ").strip()
         return f"{words}, severity {parts.number}" if words and parts.number else words or name
-    if parts.over == "eps" and parts.stem.split(".")[0] == "cert":
-        smooth = f" by smoothing, σ = {parts.of}" if parts.stem == "cert.smooth" else ""
-        return f"certified{smooth or BALLS[parts.ball]}, {distance(parts)}"
+    if parts.over == "eps" and parts.stem == "cert.smooth":
+        return f"certified by smoothing, σ = {parts.of}, {distance(parts)}"
     if is_attack(parts):
         suffix = f" {parts.suffix}".replace("_", " ").rstrip()
         return f"{attack(parts)}{suffix}, {distance(parts)}"

@@ -171,7 +171,6 @@ def _network(
         )
     if task.record["arch"].get("space") in (None, *RUNS_CODE):
         check_input.check_outputs(model, examples.about.shape, examples.about.classes)
-    task.method.check_network(model, examples.about.shape)
     if distributed.count() > 1 and device.type == "cuda" and distributed.has_batchnorm(model):
         sizes = [len(part) for part in batches(examples.ids, task.recipe.batch_size)]
         division.check_pieces(sizes, task.recipe.micro_batch, distributed.count())

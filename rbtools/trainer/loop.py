@@ -118,8 +118,7 @@ def train_epoch(setup: TrainSetup, state: TrainState, pace: Pace) -> None:
             step = state.epoch * len(parts) + number
             if step == setup.drawn:
                 state.drawn = weights_of(state.model)
-            method_now = method.at(step / max(setup.steps - 1, 1))
-            worst = torch.maximum(worst, train_step(setup, state, part, method_now, totals))
+            worst = torch.maximum(worst, train_step(setup, state, part, method, totals))
             rate = state.optimizer.param_groups[0]["lr"]
             if setup.recipe.schedule in PER_STEP:
                 state.schedule.step()

@@ -85,7 +85,7 @@ class Recipe:
     )
     optimizer: str = param(
         "sgd",
-        "sgd, or adam, which training for certificates uses in its papers, with --lr 0.0005 or 0.001.",
+        "sgd, or adam.",
         choices=("sgd", "adam"),
     )
     momentum: float = param(0.9, "Of SGD, and Adam's first beta; onecycle sets it.", bounds="[0, 1)")

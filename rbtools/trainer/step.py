@@ -69,7 +69,6 @@ def train_step(
     parts = batches(torch.arange(len(share), device=share.device), recipe.micro_batch or batch)
     parts = [part for part in parts if len(part)]  # a process may have no examples of a small batch
     state.passes["images"] += len(share)
-    networks.passes.add(len(share) * method.bound_passes(setup.examples.about.classes))
     ascent = _ascent(recipe, method, state.epoch)
     index_weight = recipe.wci_weight if "wci" in recipe.regularize else 0.0
     total = torch.zeros((), dtype=torch.float64, device=setup.device)

@@ -212,7 +212,6 @@ def at_chance_in_words(accuracy: float, classes: int, method: Method) -> str:
     """The message for a training that `ended_at_chance`: its accuracy, that of a guess, and possible
     changes."""
     remedies = ["more --epochs"]
-    remedies += ["a longer --eps-ramp"] if hasattr(method, "eps_ramp") else []
     remedies += ["a smaller --eps"] if hasattr(method, "eps") else []
     return (
         f"the training ended at chance. The clean accuracy on training images is {accuracy:.3g}; a guess"

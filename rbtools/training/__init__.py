@@ -26,8 +26,6 @@ METHODS = Registry(
         "at-pr": "rbtools.training.at_pr:ATPR",
         "mixed": "rbtools.training.mixed:Mixed",
         "fgsm-pgi": "rbtools.training.fgsm_pgi:FGSMPGI",
-        "ibp": "rbtools.training.ibp_training:IBPTraining",
-        "crown-ibp": "rbtools.training.ibp_training:CROWNIBP",
     },
     group="methods",
 )

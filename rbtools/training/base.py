@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
@@ -73,8 +73,6 @@ class Method(Registered, Generic[InnerResult]):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     inner: ClassVar[str | None] = None
-    # Whether the loss traces the network's operations: such a network must not be replaced by CUDA graphs.
-    follows_operations: ClassVar[bool] = False
     # What the method keeps of each example from one epoch to the next, by name: see `carrying`.
     carried: ClassVar[tuple[str, ...]] = ()
     # The model's mode during the inner attack, "eval" or "train"; the number of steps of "ce" and "kl".
@@ -95,10 +93,6 @@ class Method(Registered, Generic[InnerResult]):
         logits = model(inner_result)
         return LossTerms(cross_entropy(logits, labels), adversarial=logits)
 
-    def at(self, done: float) -> Method[InnerResult]:
-        """The method for a step; `done` is the share of the training's steps before it, from 0 to 1."""
-        return self
-
     def carrying(self, state: Mapping[str, Tensor]) -> Method[InnerResult]:
         """The method of one training, which reads and writes `state`: for each name of `carried` a float16
         tensor (examples of the split, C, H, W), zeros at the start. The trainer stores it with its own state,
@@ -115,14 +109,6 @@ class Method(Registered, Generic[InnerResult]):
     def weight_radius(self) -> float | None:
         """How far all weights ascend the loss before a step's gradient is taken (SAM); None if not."""
         return None
-
-    def check_network(self, model: nn.Module, shape: Sequence[int]) -> None:
-        """Raise RbError if the method cannot train this network of images (N, *shape)."""
-
-    def bound_passes(self, classes: int) -> int:
-        """Additional passes per image of a step, as many forward as backward, that do not call the network:
-        those of bounds."""
-        return 0
 
     @property
     def solves_in_eval(self) -> bool:

@@ -301,8 +301,8 @@ def test_the_live_table_has_a_row_for_each_part() -> None:
 
     row = {"part": "AutoAttack", "metric": "aa.8", "value": 0.5, "ci95": [0.4, 0.6], "n": 64, "seconds": 3.0}
     wrong = {
-        "part": "certificate",
-        "metric": "cert.linf.1",
+        "part": "masking",
+        "metric": "square.8",
         "value": None,
         "ci95": None,
         "n": 0,
@@ -310,7 +310,7 @@ def test_the_live_table_has_a_row_for_each_part() -> None:
     }
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(table({"parts": [row, {**wrong, "reason": "softmax has no bounds"}, wrong]}))
+        console.print(table({"parts": [row, {**wrong, "reason": "the memory was too small"}, wrong]}))
     lines = capture.get().splitlines()
     assert "0.500  0.400 to 0.600" in lines[1] and "60%" in lines[1]
     assert "not measured" in lines[2] and "softmax" in lines[2]

@@ -142,14 +142,6 @@ def test_a_written_copy_is_evaluated_as_the_images_made_here(trained: dict[str, 
     assert again.stderr == "rb-corrupt: 1 record: 0 computed, 1 found in the store.\n"
 
 
-def test_an_archive_has_no_verdict_by_rates(trained: dict[str, Record]) -> None:
-    assert run(["contrast", "--write", "copy"]).exit_code == 0
-    words = ["contrast", "--from", "copy", "--n", "10", "--defend", "gaussian:0.1"]
-    refused = run(words, trained["erm"])
-    assert refused.exit_code == 1 and "no verdict by rates" in refused.stderr
-    assert "corrupt.contrast.1" in one(run([*words, "--draws", "1"], trained["erm"]))["metrics"]
-
-
 def test_an_open_normalisation_is_settled_on_an_archive_too(trained: dict[str, Record]) -> None:
     path = Store(Path("rb-store")).object(trained["pgd"]["checkpoint"])
     state = checkpoint.read(path).state  # without the normalisation

@@ -22,7 +22,6 @@ PIPES = {
     "noise, all images": ("pr", "--gamma 0.2 --rho 0.2 --passes above --denominator all --samples 10 --n 30"),
     "noise until decided": ("pr", "--gamma 0.2 --rho 0.1,0.3 --only probacc --samples 10 --n 30"),
     "generalisation": ("ge", "attack pgd --steps 2 --eps 4 --n 30"),
-    "bounds": ("certify", "ibp --eps 0.1 --n 30"),
     "smoothing": ("certify", "smooth --eps 0,0.1 --sigma 0.1 --samples 30 --select 5 --alpha 0.05 --n 10"),
     "smoothing until decided": (
         "certify",

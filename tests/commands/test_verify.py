@@ -182,17 +182,6 @@ def test_the_checklist_is_tested_again(known: dict[str, Record]) -> None:
     assert verdicts(run([], less))["obfuscation.failed"] == "cannot be told"
 
 
-def test_certificates_are_certified_again(known: dict[str, Record]) -> None:
-    import rbtools
-
-    record = rbtools.certify(known["erm"], "ibp", eps=[1], n=20)
-    record = rbtools.certify(record, "crown", eps=[2], n=5)
-    told = verdicts(run([], record))
-    assert (told["cert.linf.1"], told["cert.linf.2"]) == ("match", "match")
-    lie = run([], claimed(record, "cert.linf.2", 1 if record["metrics"]["cert.linf.2"] < 1 else -1))
-    assert verdicts(lie)["cert.linf.2"] == "differs"
-
-
 def test_a_transfer_is_measured_again_from_the_model_that_its_entry_names(known: dict[str, Record]) -> None:
     import rbtools
 

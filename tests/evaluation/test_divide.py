@@ -13,12 +13,10 @@ import pytest
 import torch
 
 from rbtools.attacks import ATTACKS
-from rbtools.certification import CERTIFIERS
 from rbtools.corruptions import CORRUPTIONS
 from rbtools.errors import RbError
 from rbtools.evaluation import base, evaluate
 from rbtools.evaluation.base import EvalTask, Outcomes, TilePart
-from rbtools.evaluation.certified import CertifiedTask
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.tasks import AttackTask, CorruptionTask
 from rbtools.execution.run import Run
@@ -143,16 +141,6 @@ def test_every_worker_has_tiles_and_they_become_smaller(
         cut = task == "corruption" and device == "cpu"
         assert [len(tile) for tile in tiles] == (sizes if cut else [128] * (n // 128) + [n % 128])
         assert [i for tile in tiles for i in tile] == list(range(n))
-
-
-@pytest.mark.parametrize(("certifier", "cut"), [("crown", True), ("ibp", False)])
-def test_images_that_are_bounded_one_by_one_are_shared_also_where_records_come_in(
-    certifier: str, cut: bool
-) -> None:
-    task = CertifiedTask(CERTIFIERS.build(certifier), (1 / 255,))
-    run = run_in("rb-store", divide=True, workers=1)
-    tiles = evaluate.cut(task.outputs(), 355, torch.device("cpu"), (1, 8, 8), run.placement.workers)
-    assert (max(map(len, tiles)) <= 48 and len(tiles) > 8) == cut
 
 
 def test_fewer_images_than_a_batch_are_divided_too(

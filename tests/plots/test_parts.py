@@ -64,8 +64,6 @@ def test_a_name_without_a_distance_is_not(name: str) -> None:
         ("pgd20.8", "accuracy under PGD-20, ε = 8/255 [share of images]"),
         ("pgd20.l2.0.5", "accuracy under PGD-20 (L2), ε = 0.5 [share of images]"),
         ("corrupt.fog.3", "accuracy under fog, severity 3 [share of images]"),
-        ("cert.linf.8", "certified accuracy, ε = 8/255 [share of images]"),
-        ("cert.l2.0.5", "certified accuracy (L2), ε = 0.5 [share of images]"),
         (
             "cert.smooth.0.25.0.5",
             "certified accuracy after smoothing, σ = 0.25, ε = 0.5 [share of images]",
@@ -405,27 +403,3 @@ def test_every_measure_and_attack_has_its_group_on_the_page() -> None:
         **{f"{name}.8": "adversarial" for name in ATTACKS},
         **{name: "cost" if name in costs else "measures" for name in MEASURES},
     }
-
-
-def test_robust_accuracy_lies_in_the_band_between_certified_and_attacked() -> None:
-    both = {"aa.2": 0.9, "aa.8": 0.6, "cert.linf.1": 0.9, "cert.linf.4": 0.6, "cert.linf.8": 0.2}
-    attacked = {"aa.2": 0.8, "aa.8": 0.5}
-    records: Records = [
-        {"arch": {"name": name}, "metrics": metrics} for name, metrics in (("a", both), ("b", attacked))
-    ]
-    figure = drawn("curves", records, over="eps")
-    (axes,) = figure.axes  # the certificates have no panel of their own
-    lines = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata())]
-    assert lines == [[[2, 0.9], [8, 0.6]], [[2, 0.8], [8, 0.5]], [[1, 0.9], [4, 0.6], [8, 0.2]]]
-    (band,) = axes.collections
-    corners = {tuple(round(float(x), 6) for x in corner) for corner in band.get_paths()[0].vertices}
-    # The distances that have both, 2 to 8; at 2 certified accuracy is between those at 1 and 4.
-    assert corners == {(2, 0.9), (4, 0.8), (8, 0.6), (2, 0.8), (4, 0.6), (8, 0.2)}
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "attacked", "certified"]
-
-
-@pytest.mark.parametrize("name", ["cert.l2.0.5", "cert.smooth.0.25.0.5", "train.cert.linf.8"])
-def test_a_certificate_of_another_ball_has_a_panel_of_its_own(name: str) -> None:
-    records: Records = [{"arch": {"name": "a"}, "metrics": {"aa.2": 0.9, "aa.8": 0.6, name: 0.5}}]
-    figure = drawn("curves", records, over="eps", metric=f"aa.*,{name}")
-    assert len(figure.axes) == 2 and not any(axes.collections for axes in figure.axes)

@@ -108,52 +108,6 @@ def test_an_interval_that_is_none_is_no_crash(ends: Any) -> None:
     assert {rule for _, rule in rules(odd)} <= {"edited", "interval"}
 
 
-def certificate(norm: str, eps: float, right: int, n: int = 1000, **more: Any) -> Record:
-    name = f"cert.{norm}.{eps * 255 if norm == 'linf' else eps:g}"
-    fields = {"tool": "rb-certify", "certificate": "crown", "norm": norm, "eps": eps, **more}
-    return {**entry(name, right, n), **fields}
-
-
-@pytest.mark.parametrize(
-    ("right", "n", "more", "wrong"),
-    [
-        (500, 1000, {}, False),  # as many as stand under the attack
-        (501, 1000, {}, True),  # one image is enough
-        (27, 50, {}, False),  # .54 of other images: by chance
-        (45, 50, {}, True),
-        (501, 1000, {"indices": "sha256:ab"}, False),  # other images, by chance
-        (501, 1000, {"split": "train"}, False),
-        (900, 1000, {"dataset": "cifar10"}, False),
-    ],
-)
-def test_a_certificate_above_an_attack_is_wrong(right: int, n: int, more: Record, wrong: bool) -> None:
-    record = record_of(attack("pgd", 8, 500, steps=20), certificate("linf", 8 / 255, right, n, **more))
-    assert rules(record) == ({("cert.linf.8", "certified above attacked")} if wrong else set())
-    says = consistency.first_contradiction(record)
-    assert (says is not None) == wrong
-    if says is not None:
-        assert f"cert.linf.8 is certified to be {right / n:g}, but pgd20.8 is only 0.5" in says
-
-
-def test_certificates_are_of_a_ball_and_of_all_smaller_ones() -> None:
-    larger = certificate("linf", 16 / 255, 501)
-    assert ("cert.linf.16", "certified above attacked") in rules(record_of(attack("aa", 8, 500), larger))
-    for attacked in (
-        attack("aa", 17, 400),
-        {**attack("aa", 8, 400), "norm": "l2", "metric": "aa.l2.8", "eps": 8},
-    ):
-        assert rules(record_of(attacked, larger)) == set()
-
-
-def test_the_smoothed_classifier_is_another_one_than_the_attacked() -> None:
-    radius = {"metric": "cert.smooth.0.25.0.5", "classifier": "smoothed", "certificate": "smooth"}
-    attacked = {**attack("pgd", 8, 300, steps=20), "norm": "l2", "metric": "pgd20.l2.0.5", "eps": 0.5}
-    smoothed = {**certificate("l2", 0.5, 600), **radius}
-    assert rules(record_of(attacked, smoothed)) == set()
-    assert rules(record_of(attacked, {**smoothed, "value": 0.6004})) >= {(radius["metric"], "count")}
-    assert rules(record_of(attacked, {**smoothed, "eps": 0.4})) == {(radius["metric"], "unit")}
-
-
 def test_a_mean_over_severities_that_is_not_theirs() -> None:
     five = [
         entry(f"corrupt.fog.{severity}", 900 - 100 * severity, corruption="fog", severity=severity)

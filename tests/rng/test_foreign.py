@@ -133,7 +133,7 @@ def test_what_is_random_in_a_model_is_found(
 ) -> None:
     model, images = Around(change).eval(), images_for(8)
     found = randomness_of(model, images)
-    assert (found.kind, found.numbers, found.adapts) == (kind, numbers, False)
+    assert (found.kind, found.numbers, found.batch, found.changes) == (kind, numbers, False, False)
     if found.randomised and numbers != "uncontrolled":
         results = []
         for rows in (torch.arange(8), torch.tensor([6, 1, 3])):

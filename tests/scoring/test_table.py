@@ -145,7 +145,6 @@ def test_csv_has_the_numbers_of_images() -> None:
         ("train.pgd20.l2.0.5", "train: PGD-20 (L2), ε = 0.5", True),
         ("cw-l2.0.5", "CW (L2), ε = 0.5", True),
         ("ge.aa.l1.12", "GE AutoAttack (L1), ε = 12", True),
-        ("cert.linf.2", "certified, ε = 2/255", True),
         ("cert.smooth.0.25.0.5", "certified by smoothing, σ = 0.25, ε = 0.5", True),
         ("pr.uniform.0.0313725", "PR uniform, γ = 8/255", True),
         ("probacc-all.uniform.0.08.0.05", "ProbAcc (all images) uniform, γ = 0.08, ρ = 0.05", True),

@@ -80,7 +80,6 @@ SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 20, "val": 0.0, "device": "c
         ("trades", {"attack_steps": 2}, {"val": 0.1, "select": "best", "epochs": 3}),
         ("fgsm-pgi", {}, {"regularize": ("cutout", "mixup"), "ema": 0.9}),
         ("pgd", {"attack_steps": 2}, {"regularize": ("awp",), "output": "random"}),
-        ("ibp", {}, {"optimizer": "adam", "lr": 0.001}),
     ],
 )
 def test_the_weights_are_those_of_rb_train_bit_for_bit(

@@ -298,17 +298,7 @@ def test_passes_are_counted_in_the_record() -> None:
         assert (told["forward"], told["backward"]) == wanted
     told = go(changed(epochs=1, regularize=("awp",)), METHODS.build("pgd", attack_steps=3))["train"]["passes"]
     assert (told["forward"], told["backward"]) == (5, 5)
-    bounded = METHODS.build("ibp", eps_warmup=0.0, eps_ramp=0.0)
-    told = go(TWICE, bounded)["train"]["passes"]  # the first of its four steps has eps 0
-    assert told == {"forward": 2.5, "backward": 2.5}
     assert "passes" not in go(changed(epochs=0))["train"]
-
-
-def test_a_network_without_bounds_is_refused_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "train_step", lambda *_: pytest.fail("a step was made"))
-    record = {"schema": 1, "dataset": "digits", "arch": {"space": "fcnn", "str": "tanh", "depth": 2}}
-    with pytest.raises(RbError, match="operation tanh, which has no bounds"):
-        train_model.train(record, METHODS.build("ibp"), TWICE, run_in())
 
 
 # --- validation -----------------------------------------------------------------------------------

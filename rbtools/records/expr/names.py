@@ -46,10 +46,7 @@ class MissingName(RbError):
         if any("-".join(parts[:end]) in names for end in range(1, len(parts))):
             return f" {NAMES_RULE}."
         if there := _mean_of_corruptions(self.name, metrics_of(self.record)):
-            return (
-                " It is over all severities: rb-corrupt all --severity 1-5 gives it. There is"
-                f" '{there}'."
-            )
+            return f" It is over all severities: rb-corrupt all --severity 1-5 gives it. There is '{there}'."
         # here "none" counts an operation; it does not mean clean accuracy
         return near(self.name, names, not_for=("none",))
 
