@@ -47,7 +47,7 @@ RIGHT, NEAR = 1e-5, 2e-2
 NORMALISATION = ("cifar10", "cifar100", "imagenet")
 # Entries whose published file lacks the buffers of the normalisation.
 WITHOUT_MU = re.compile(
-    "Andriushchenko2020Understanding|Augustin2020Adversarial|Engstrom2019Robustness|Pang2020Boosting"
+    "Andriushchenko2020Understanding|Augustin2020Adversarial|Engstrom2019Robustness"
     "|Rice2020Overfitting|Rony2019Decoupling|Wong2020Fast|Hendrycks2020AugMix|Kireev2021Effectiveness"
     "|Chen2020Efficient|Wu2020Adversarial|Diffenderfer2021Winning"
 )
@@ -299,8 +299,6 @@ def label(name: str, dataset: str, state: dict[str, torch.Tensor], network: nn.M
     from rbtools.models import disambiguate
     from rbtools.models.recognise import infer
 
-    if name.startswith("Pang2020"):
-        return "repo:pang/wrn-34-20"
     arch, words = infer(state).arch, repr(network)
     if "activation" in arch:
         arch["activation"] = "silu" if re.search(r"(SiLU|Swish)\(", words) else "relu"

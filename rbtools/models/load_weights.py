@@ -118,6 +118,8 @@ def load_into(network: nn.Module, checkpoint: Checkpoint) -> None:
 def _of_other_images(pairs: Sequence[tuple[torch.Size, torch.Size]]) -> tuple[int | None, int | None]:
     """The number of classes and of image channels of weights, by their shapes and those that were expected,
     where one last layer of other classes or one first layer for grey in place of RGB explains all."""
+    if any(len(there) != len(wanted) or not there for there, wanted in pairs):
+        return None, None
     rows = {(there[0], wanted[0]) for there, wanted in pairs if there[1:] == wanted[1:]}
     columns = {
         (3 * there[1] == wanted[1], there[1] == 3 * wanted[1])

@@ -93,35 +93,6 @@ def test_every_field_is_saved() -> None:
     assert {one.name for one in dataclasses.fields(TrainState)} == stored.keys() - {"threads"}
 
 
-def test_a_state_of_an_earlier_version_is_read() -> None:
-    """In the form in which 0.1.0 stored it."""
-    earlier = stepped(state(0), 2)
-    assert earlier.averaged is not None
-    buffer = io.BytesIO()
-    torch.save(
-        {
-            "model": earlier.model.state_dict(),
-            "averaged": earlier.averaged.model.state_dict(),
-            "optimizer": earlier.optimizer.state_dict(),
-            "schedule": earlier.schedule.state_dict(),
-            "epoch": 2,
-            "history": {"loss": [1.0, 0.5]},
-            "tracked": {"wci": [None, 0.5]},
-            "best": earlier.best,
-            "drawn": earlier.drawn,
-            "passes": {"images": 0, "forward": 6, "backward": 0},
-            "places": ["cpu, 1 thread"],
-            "threads": 3,
-            "carried": {"delta": torch.full(SHAPE, 0.5, dtype=torch.float16)},
-        },
-        buffer,
-    )
-    found = state(1)
-    found.load(buffer.getvalue())
-    assert fields(found) == fields(earlier)
-    assert threads(buffer.getvalue()) == 3
-
-
 def test_threads_of_no_state_are_unknown() -> None:
     assert threads(None) is None and threads(b"damaged") is None
     assert threads(state(0).to_bytes()) == torch.get_num_threads()

@@ -8,10 +8,6 @@ A family is one file here and one line in `REPOSITORIES`. Its module has
     build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
     variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
     unusual_variants(name)  more of them, which are tried where the others fit badly; may be absent
-    TELLS, HEADS, STEMS     in place of `infer` or besides, for examples recognised by all names and shapes
-
-TELLS maps the beginning of a NAME to a tensor that only networks of such names have: others are not built.
-The weights of the last layer and of the first convolution are the first of HEADS and of STEMS that are there.
 
 A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use; and
 `other_normalizations`, {number of classes: [...]}, those of others who publish the same tensors.
@@ -28,27 +24,17 @@ from typing import Any
 from torch import nn
 
 from rbtools.errors import RbError, near
-from rbtools.models import Shape, Variants, tensor_names
-from rbtools.models.families import Inferred, Seen, State, weight
-from rbtools.models.load_weights import OPTIONAL, meta_init
+from rbtools.models import Shape, Variants
+from rbtools.models.families import Inferred, Seen, State
 
 REPOSITORIES = {
     "google-deepmind and DM-Improves-AT (init_conv, layer, batchnorm, logits)": "deepmind",
     "Huang et al.'s Wide ResNets (stem_conv, blocks, fc)": "huang",
-    "Wide ResNets with a learned activation (Dai et al.)": "dai",
     "AugMix's ResNeXt (conv_1_3x3, stage_1 to stage_3, classifier)": "augmix",
     "CARD's ResNets (Diffenderfer et al.)": "card_deck",
     "XCiT (patch_embed, blocks with attn.temperature), built by timm": "xcit",
     "ConvNeXt and ViT behind convolutional stems (Singh et al.), built by timm": "convstem",
     "Swin transformers (patch_embed, layers with relative_position_bias_table), built by timm": "swin",
-    "Wide ResNets with a cosine head (Pang et al.), by name": "pang",
-    "the robust ResNet of Peng et al. for ImageNet (stem.stem.stem, stages, fc)": "peng",
-    "kuangliu/pytorch-cifar's other networks (densenet, dpn, googlenet, senet ...)": "kuangliu",
-    "kuangliu/pytorch-cifar's small networks (mobilenetv2, shufflenet, efficientnet, dla ...)": (
-        "kuangliu_small"
-    ),
-    "chenyaofo/pytorch-cifar-models' ResNets, VGGs, MobileNetV2 and RepVGG": "chenyaofo",
-    "huyvnphan/PyTorch_CIFAR10's VGGs, DenseNets, GoogLeNet and Inception": "huyvnphan",
 }
 
 
@@ -61,42 +47,12 @@ def families() -> Iterator[tuple[str, ModuleType]]:
 def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """The network of a public repository that these tensors are of, with the usual one of its variants."""
     for _, family in families():
-        seen: Seen | None = _by_shapes(family, state) if hasattr(family, "TELLS") else None
-        if seen is None and hasattr(family, "infer"):
-            seen = family.infer(state)
+        seen: Seen | None = family.infer(state)
         if seen is not None:
             name, head, stem = seen
             usual = next(iter(_variants(family, name)), {})
             return Inferred({"space": "repo", "name": name, **usual}, len(head), stem.shape[1])
     return None
-
-
-def _by_shapes(family: ModuleType, state: State) -> Seen | None:
-    """The first example whose network has exactly the tensors of the state."""
-    head = next((tensor for name in family.HEADS if (tensor := weight(state, name, 2)) is not None), None)
-    stem = next((tensor for name in family.STEMS if (tensor := weight(state, name, 4)) is not None), None)
-    if head is None or stem is None:
-        return None
-    for name in family.EXAMPLES:
-        own = name.partition("/")[2]
-        tell = next((tensor for start, tensor in family.TELLS.items() if own.startswith(start)), None)
-        if tell not in state:
-            continue
-        with meta_init():
-            match = re.fullmatch(family.NAMES, name)
-            network = family.build(match, {}, len(head), (stem.shape[1], 32, 32))
-        if _same(state, network.state_dict()):
-            return name, head, stem
-    return None
-
-
-def _same(state: State, wanted: State) -> bool:
-    """Whether all names and shapes agree, up to synonyms and to what a network has for training alone."""
-    new = tensor_names.translation(state, wanted)
-    found = {new[key]: value.shape for key, value in state.items() if key in new}
-    expected = {key: value.shape for key, value in wanted.items()}
-    shapes = ({k: v for k, v in part.items() if not k.endswith(OPTIONAL)} for part in (found, expected))
-    return next(shapes) == next(shapes)
 
 
 def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Module:
