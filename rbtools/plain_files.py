@@ -122,7 +122,9 @@ def not_utf8(start: bytes, name: str | os.PathLike[str], then: str = "| TOOL") -
 
 
 def text_of(data: bytes, encoding: str, path: str | os.PathLike[str]) -> str:
-    """The text of a file's content. Raises UnicodeDecodeError."""
+    """The text of a file's content. Raises UnicodeDecodeError; RbError where it is compressed or UTF-16."""
+    if other := not_utf8(data[:64], path, "> NEWFILE"):
+        raise RbError(f"{os.fspath(path)} {other}, and name that file.")
     return io.TextIOWrapper(io.BytesIO(data), encoding).read()
 
 

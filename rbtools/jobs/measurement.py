@@ -282,7 +282,7 @@ def _compute(
     """
     missing = [place for place, entry_list in enumerate(results) if entry_list is None]
     items, names = [jobs[place][0] for place in missing], [jobs[place][2] for place in missing]
-    with device.taken(run, resources.threads_for(run, arch_of(record, items[0].data))) as chosen:
+    with device.taken(run, resources.threads_for(run, record.get("arch"))) as chosen:
         measuring = measure_batches.Measuring(record, request.init_seed, run, chosen)
         if run.placement.divide and measuring.is_divisible(items):
             finished = measuring.divided(items, names, helping=helping)

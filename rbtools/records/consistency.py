@@ -413,7 +413,8 @@ def standard_error(value: float, entry: Entry) -> float | None:
     if not (isinstance(ends, list) and len(ends) == 2):
         if type(n) is not int or n <= 0:
             return None
-        ends = proportions.wilson(min(max(value, 0.0), 1.0) * n, n)
+        share, z2 = min(max(value, 0.0), 1.0), 1.959963984540054**2
+        return math.sqrt(share * (1 - share) / n + z2 / (4 * n**2)) / (1 + z2 / n)  # Wilson's, JASA 22, 1927
     return float(ends[1] - ends[0]) / 2 / 1.96
 
 

@@ -214,7 +214,7 @@ def test_a_pickle_that_would_run_code_does_not(data: str) -> None:
     with bz2.BZ2File("bad/000004.pickle.pbz2", "w") as stream:
         pickle.dump({"200": {"all_results": {("cifar10", 777): Hostile()}}}, stream)
     message = said(attack("--weights", "bad", "--member", "cifar10", "--dataset", data))
-    assert "posix.system" in message and not Path("it-ran").exists()
+    assert "has the results of" in message and not Path("it-ran").exists()
     Path("bad/000004.pickle.pbz2").write_bytes(Path("bad/000004.pickle.pbz2").read_bytes()[:40])
     message = said(attack("--weights", "bad", "--member", "cifar10", "--dataset", data))
     assert "is cut off, damaged or no file of NATS-Bench" in message

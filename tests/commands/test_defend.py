@@ -205,7 +205,7 @@ def test_shards_of_the_images_make_the_same_numbers(record: Record) -> None:
 
 
 @pytest.mark.usefixtures("_own_stage")
-@pytest.mark.parametrize("some", ["", ":backward=identity"])
+@pytest.mark.parametrize("some", ["", " --backward identity"])
 def test_a_stage_of_the_users_own(some: str, record: Record) -> None:
     stage = "python:own_stage:Grey"
     found = one(run("attack", f"{PGD} --defend {stage}:3:rate=0.2{some} --allow-code", [record]))
@@ -233,7 +233,7 @@ def test_workers_find_a_stage_of_the_users_own(record: Record) -> None:
             "is a program, which would run. If you trust it, add",
         ),
         ("--defend jpeg --backward some", "'some' is not one of 'none', 'identity', 'own'"),
-        ("--backward own", "--defend names no stage."),
+        ("--backward own", "--backward is of stages."),
         ("--defend jpeg:bakward=own", "Defence 'jpeg' has no parameter 'bakward'."),
     ],
 )

@@ -117,7 +117,7 @@ def test_jung2023_measures_both_splits_and_both_weights(trained: dict[str, dict[
         (["ntk", "--attack", "square"], "--attack is 'square'. Images are perturbed by one of: fgsm, pgd."),
         (["ntk", "--kernel", "robust", "--beta", "2"], "beta of measure 'ntk' is 2. It must be from 0 to 1."),
         (["ntk", "--eps", "many"], "--eps"),
-        (["ntk", "--on", "init", "--init-seed", "-1"], "--on"),
+        (["ntk", "--on", "init", "--init-seed", "-1"], "--init-seed"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(arguments: list[str], message: str) -> None:

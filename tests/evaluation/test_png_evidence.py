@@ -151,13 +151,6 @@ def test_what_cannot_be_is_a_usage_error(words: str, message: str) -> None:
     assert done.exit_code == 2 and message in " ".join(done.stderr.split())
 
 
-def test_the_ladder_is_a_part_of_eps(known: dict[str, Record]) -> None:
-    new = run("attack", "fgsm --grid 8bit --eps 8,24 --ladder --n 40 --store rb-store", [known["erm"]])
-    old = run("attack", "fgsm --grid 8bit --eps 8,24 --ladder --n 40 --store rb-store", [known["erm"]])
-    assert json.loads(new.stdout)["evals"][-1]["ladder"] == json.loads(old.stdout)["evals"][-1]["ladder"]
-    assert "--ladder is now --eps VALUE --ladder" in old.stderr and "is now" not in new.stderr
-
-
 def test_images_of_three_channels_come_back_and_those_of_two_are_refused(tmp_path: Path) -> None:
     images = torch.randint(0, 256, (5, 3, 4, 6), generator=torch.Generator().manual_seed(0)).div(255)
     png_images.write(tmp_path, torch.arange(5), images)

@@ -238,5 +238,5 @@ def test_an_unreachable_cluster_is_one_clear_error() -> None:
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == (
         f"rb-train: error: No Ray cluster answers at {address}: Connection refused. Start one (ray start"
-        " --head), check the address, or leave out --jobs ray.\n"
+        " --head), check the address, or leave out --engine ray.\n"
     )

@@ -129,7 +129,7 @@ def test_the_theory_ends_with_bounds_of_its_own_networks() -> None:
     first, second = shown.split("rescnn: 1 networks")
     for name in ("robbench1.clean", "robbench1.robust", "robbench2.clean", "separation.robust"):
         assert f"| bound.{name}" in first and f"| bound.{name}" in second
-    assert "| bound.robbench1.clean.pgd.sphere.0.1 |" in first
+    assert "| bound.robbench1.clean.pgd.sphere.0.01 |" in first
     for title in ("Theorem 1", "Corollary 1", "Theorem 2", "Algorithm 1"):
         cells = shown.partition(f"{title}, ")[2].splitlines()[4].split(" | ")[1:]
         assert len(cells) >= 3 and "-" not in cells, "not all was measured"

@@ -88,7 +88,7 @@ def test_metric_names_are_no_links_in_markdown() -> None:
 
 
 def test_verdicts_hold_nothing_that_a_terminal_obeys() -> None:
-    arguments = ["--by", "acc", "--assert-point", "acc > 0", "--format", "junit"]
+    arguments = ["--by", "acc", "--assert", "point:acc > 0", "--format", "junit"]
     text = invoke(rank.main, arguments, *many(), {**many()[0], "arch": {"name": "a\x9b2Jb"}}).stdout
     assert "<testsuite " in text and not set("\x1b\x9b\u202e") & set(text)
 
