@@ -136,7 +136,7 @@ def _check_names(path: str, section: str, level: Mapping[str, Any]) -> None:
             _check_names(path, section, value)
 
 
-def _value(option: click.Option, name: str, value: Any) -> Any:
+def _value(option: click.Option, name: str, value: object) -> Any:
     """The value as click takes it. Raises UsageError for one of another kind, and for a path outside the
     working directory, links followed."""
     if value is None or isinstance(value, bool) != option.is_flag:

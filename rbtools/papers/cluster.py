@@ -32,7 +32,10 @@ def shell_text(pipe: str, jobs: str, part: str | None, *, dry: Path | None = Non
     """
     more = {tool: "" for tool in ("arch", "train", *EVALUATORS)}
     if not jobs.isdigit():
-        more |= dict.fromkeys(("train", *EVALUATORS), f" --jobs {jobs}")
+        engine, _, address = jobs.partition(":")
+        workers = f" --jobs {jobs}" if engine != "ray" else " --engine ray"
+        workers += f" --ray-address {address}" if engine == "ray" and address else ""
+        more |= dict.fromkeys(("train", *EVALUATORS), workers)
     if dry is not None:
         say = f" --dry-run --allow-empty --log {shlex.quote(str(dry))}"
         more = {tool: f"{words}{say}" * (tool != "arch") for tool, words in more.items()}

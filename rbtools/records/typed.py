@@ -45,7 +45,6 @@ class Entry(TypedDict, total=False):
     sigma: float
     alpha: float
     select: Any
-    intermediate: Any
     noise: str
     gamma: float
     samples: int | str

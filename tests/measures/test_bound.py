@@ -105,7 +105,7 @@ def test_what_the_training_decides_is_taken_from_the_record():
 
 def test_without_a_training_there_is_a_reason(linear):
     for value in measured(BoundMeasure(paper="prbench"), linear, [batch_of()]):
-        assert value.value is None and "--examples N --updates T" in value.more["reason"]
+        assert value.value is None and "--examples N and --updates T" in value.more["reason"]
     (found,) = measured(BoundMeasure(paper="wci"), linear, [batch_of()])
     assert found.value is None and "--weight" in found.more["reason"]
 

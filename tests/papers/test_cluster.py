@@ -96,7 +96,7 @@ def test_workers_are_of_every_stage_and_a_number_of_them_of_trainings() -> None:
     assert told(pipe, "2", None)[:3] == ["rb-arch ", "rb-pr --gamma 1", "rb-train --jobs 2"]
     assert told(pipe, "ray", None)[:3] == [
         "rb-arch ",
-        "rb-pr --gamma 1 --jobs ray",
+        "rb-pr --gamma 1 --engine ray",
         "rb-train --jobs 2 --engine ray",
     ]
     dry = cluster.shell_text("{ rb-search darts; rb-arch; } | rb-train", "2", None, dry=Path("log"))

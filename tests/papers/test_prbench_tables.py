@@ -190,7 +190,7 @@ def test_the_recipe_trains_what_the_tables_have() -> None:
     mnist = re.search(r"--dataset mnist \| rb-train \S+ \S+ --method (\S+)", text)
     assert mnist and "at-pr" not in mnist[1] and "rb-attack aa --eps 76.5" in text
     assert text.count("--filter chen-lee --warm-steps $warm") == 4
-    assert text.count("chen-lee:steps=$warm,rule=example") == 2
+    assert text.count("--filter-rule example") == 2
     assert "rb-arch --arch resnet18 --dataset cifar100 | rb-train --method trades" in text
 
 
