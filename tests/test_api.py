@@ -62,9 +62,10 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
     same(gap, "ge loss attack pgd --eps 16 --steps 2 --n 20 --n-train 30", trained)
     gap = rbtools.ge(trained, "pr", gamma=0.2, samples=3, n_train=30, **how)
     same(gap, "ge pr --gamma 0.2 --samples 3 --n 20 --n-train 30", trained)
-    sampling = "rare:runs=2,particles=20,moves=1,floor=0.01"
-    rare = rbtools.pr(trained, 0.3, sampling=sampling, n=2, store="one")
-    same(rare, f"pr --sampling {sampling} --gamma 0.3 --n 2", trained)
+    settings: dict[str, Any] = {"runs": 2, "particles": 20, "moves": 1, "floor": 0.01}
+    rare = rbtools.pr(trained, 0.3, sampling="rare", n=2, store="one", **settings)
+    typed_so = " ".join(f"--{name} {value}" for name, value in settings.items())
+    same(rare, f"pr --sampling rare {typed_so} --gamma 0.3 --n 2", trained)
     corrupted = rbtools.corrupt(trained, ["contrast"], severity=3, **how)
     same(corrupted, "corrupt contrast --severity 3 --n 20", trained)
     assert run("corrupt", "contrast,frost --write copy").exit_code == 0
@@ -83,7 +84,8 @@ def test_each_function_gives_the_record_of_its_tool() -> None:
 def test_a_recipe_is_written_as_it_is_typed() -> None:
     line = "train --epochs 0 --schedule step --milestones 3,5-6 --regularize none --normalize none"
     how: dict[str, Any] = {
-        "schedule": "step:milestones=3/5-6",
+        "schedule": "step",
+        "milestones": "3,5-6",
         "regularize": "none",
         "normalize": "none",
         "epochs": 0,
@@ -176,7 +178,7 @@ def test_the_rooms_that_help_names_need_no_import_of_their_own() -> None:
 NOT_IN_PYTHON = {"errors", "allow_empty", "shard", "in_place", "form", "shown", "help"}
 NOT_IN_PYTHON |= {"version"}
 NOT_IN_PYTHON |= {"quiet", "verbose", "log", "config", "dry_run"}
-NOT_IN_PYTHON |= {"jobs"}
+NOT_IN_PYTHON |= {"jobs", "jobs_per_gpu", "engine", "address", "unordered"}
 FUNCTIONS = [(name, name, ()) for name in tools.TOOLS if name != "store"]
 FUNCTIONS += [
     ("check", "attack", ("check",)),
