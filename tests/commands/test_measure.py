@@ -70,7 +70,7 @@ def test_bounds_take_what_the_training_decided_and_say_whether_they_are_vacuous(
         for e in found(rb_measure("bound", *line, records=[record]))["evals"]
         if e.get("measure") == "bound"
     }
-    assert set(made) == {f"bound.wci{number}.pgd.8" for number in (1, 2, 4)}
+    assert set(made) == {f"bound.wci{number}.pgd.8" for number in (1, 2, 3, 4)}
     first = made["bound.wci1.pgd.8"]
     assert (first["largest"], first["failure"], first["inputs"]["C"]) == (2.0, 0.05, 2.0)
     assert "failure" not in made["bound.wci2.pgd.8"] and "largest" not in made["bound.wci4.pgd.8"]

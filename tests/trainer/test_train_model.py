@@ -433,7 +433,7 @@ def test_weights_that_are_not_finite_are_no_result(run: Run) -> None:
     ("change", "message"),
     [
         ({"batch_size": 1443}, r"batch size is 1443, but there are only 1442 .* --batch-size 1442 or less"),
-        ({"batch_size": 0}, r"batch size is 0\. It must be 1 or more"),
+        ({"batch_size": 0}, r"--batch-size is 0\. It must be 1 or more"),
         ({"lr": 0.0}, r"learning rate is 0\. It must be above 0"),
         ({"epochs": -1}, r"epochs is -1\. It must be 0"),
         ({"schedule": "step"}, r"no milestones\. Give the epochs, such as --milestones 75,90"),

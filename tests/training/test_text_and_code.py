@@ -86,7 +86,7 @@ def named(entry: str, text: str, code: str) -> bool:
 
 @pytest.mark.parametrize(("option", "method", "text", "code"), PRBENCH)
 def test_the_help_names_the_value_of_text_and_code(option: str, method: str, text: str, code: str) -> None:
-    entry = help_of(method)["--init" if option == "--resample" else option]  # a key of --init
+    entry = help_of(method)[option]
     assert "PRBench" in entry
     assert named(entry, text, code), entry
 
