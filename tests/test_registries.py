@@ -108,7 +108,7 @@ def test_every_field_is_an_option_with_help(registered: registry.Registry, name:
     assert list(shown) == [field.name for field in settable]
     for field in settable:
         option = shown[field.name]
-        flag = "--" + registry.public_name(field).replace("_", "-")
+        flag = registry.option_name(field)
         assert flag in option.opts and re.fullmatch(r"--[a-z][a-z0-9-]*", flag)
         text = re.sub(r"  \[default: .+\]$", "", str(field.metadata["help"]))
         assert text[0].isupper() and text.rstrip().endswith("."), f"{flag}: {text}"

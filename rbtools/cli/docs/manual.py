@@ -36,7 +36,7 @@ def tool_page(pages: Sequence[Page]) -> str:
     lines += [f"\\fB{_escape(name)}\\fR {_escape(usage)}"]
     lines += [".SH DESCRIPTION", *_paragraphs(body[1:] or body)]
     lines += [".SH OPTIONS", *_terms(common), *_paragraphs([f"{name} --help-all explains all."])]
-    if len(leaves) > 1:
+    if leaves[alone:]:
         lines.append(".SH COMMANDS")
         for one in leaves[alone:]:
             own = dict(record for record in records[one.words].items() if record not in common.items())
