@@ -116,24 +116,6 @@ def test_signals_end_quickly_with_their_status(
     assert waiting.stderr and "Traceback" not in waiting.stderr.read()
 
 
-@pytest.mark.parametrize(("number", "status"), [(None, 3), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stage_ends_while_it_imports_torch_for_a_first_record_that_never_comes(
-    number: int | None, status: int
-) -> None:
-    line = [sys.executable, "-X", "importtime", "-m", "rbtools.commands.pr"]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdin and process.stderr
-        while " torch." not in process.stderr.readline():  # the first module inside torch
-            assert process.poll() is None
-        process.stdin.close() if number is None else process.send_signal(number)
-        rest = process.stderr.readlines()
-    assert process.returncode == status
-    modules = [text.rpartition("|")[2].strip() for text in rest if text.startswith("import time:")]
-    assert "torch" not in modules, "it waited for the whole import"
-    said = [text for text in rest if not text.startswith("import time:")]
-    assert len(said) == 1 and said[0].startswith("rb-pr: error: ")
-
-
 def test_closed_ends_are_said() -> None:
     done = shell("rb-pr <&-")
     assert done.returncode == 2 and "Standard input is closed. Pipe records in" in done.stderr
