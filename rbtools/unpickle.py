@@ -83,7 +83,9 @@ class _Type:
 
 
 def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    if not isinstance(value, (str, bytes)):
+        raise Damaged("it has a name that is no text")
+    return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
@@ -111,7 +113,7 @@ def _array(data: Any, kind: Any, shape: Any, order: Any = "C") -> np.ndarray:
 
 def _reconstruct(kind: Any, *_: object) -> np.ndarray:
     if getattr(kind, "name", None) != "numpy.ndarray":
-        raise Refused(f"an array of the class {getattr(kind, 'name', kind)}")
+        raise Refused(f"an array of the class {getattr(kind, 'name', type(kind).__name__)}")
     return np.empty(0)
 
 
@@ -411,10 +413,17 @@ class _OfTorch(_Unpickler):
         return super().find_class(module, name)
 
 
+def _part(file: IO[bytes], **how: Any) -> Any:
+    """A part of torch's older format: a number, a machine's sizes, or the list of storages."""
+    value = _OfTorch(file, **how).load()
+    keys = value if isinstance(value, list) else []
+    if not isinstance(value, (int, dict, list)) or not all(isinstance(key, (str, int)) for key in keys):
+        raise NotTorch("it is a pickle that torch.save did not write")
+    return 0 if isinstance(value, dict) else value  # which torch does not look at
+
+
 # What torch.load takes in the place of Python's module.
-_MODULE: Any = types.SimpleNamespace(
-    __name__="rbtools.unpickle", Unpickler=_OfTorch, load=lambda file, **how: _OfTorch(file, **how).load()
-)
+_MODULE: Any = types.SimpleNamespace(__name__="rbtools.unpickle", Unpickler=_OfTorch, load=_part)
 
 
 class _Stream(io.RawIOBase):
