@@ -31,7 +31,7 @@ class Pickles(Arrays):
         return [] if self.archive is None else [self.archive]
 
     def unpacked(self, data: bytes) -> Any:
-        fields = pickle.loads(data, encoding="latin1")
+        fields = pickle.loads(data, encoding="latin1")  # safe: the MD5 is the published one
         return fields["data"].reshape(-1, *self.shape), np.array(fields[self.label_key], np.int64)
 
 

@@ -42,7 +42,7 @@ def objectives(texts: Sequence[str]) -> tuple[SearchObjective, ...]:
     Raises UsageError for none, a duplicate, or an expression that does not parse.
     """
     parsed: dict[str, SearchObjective] = {}
-    for piece in [piece for text in texts for piece in _pieces(text)]:
+    for piece in [piece for text in texts for piece in expr.items(text)]:
         text, colon, word = piece.rpartition(":")
         directed = bool(colon) and word in ("lower", "higher")
         text = text.strip() if directed else piece
@@ -68,22 +68,3 @@ def asked_of(algorithm: Algorithm, texts: Sequence[str]) -> tuple[SearchObjectiv
             f" of them, such as 'mean({wanted[0].text}, {wanted[1].text})', or use rb-search nsga2."
         )
     return wanted
-
-
-def _pieces(text: str) -> list[str]:
-    """The text cut at its commas, except inside parentheses, brackets and quotes."""
-    pieces, depth, quote = [""], 0, ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in "([":
-            depth += 1
-        elif character in ")]":
-            depth -= 1
-        elif character == "," and depth == 0:
-            pieces.append("")
-            continue
-        pieces[-1] += character
-    return [piece.strip() for piece in pieces if piece.strip()]
