@@ -53,7 +53,12 @@ class Randomness(NamedTuple):
 
     def sentence(self, draws: int, eot: int | None) -> str:
         """What a randomised model is judged by, without its name. eot: the draws of an attack's gradients."""
-        means = f", and attacks use means over {eot} draws (--eot)" if eot else ""
+        of_attacks = {
+            None: "",
+            1: ", and attacks follow the gradient of one draw, which is a weak guide: give --eot 20"
+            " (aa: --variant rand)",
+        }
+        means = of_attacks.get(eot, f", and attacks use means over {eot} draws (--eot)")
         single = {
             "example": "",
             "one by one": " Some of its numbers belong to the batch: every image goes through it alone.",

@@ -85,6 +85,8 @@ def test_a_randomised_model_is_noticed_and_judged_by_rates() -> None:
     one = record(result)
     assert one["randomised"] is True
     assert "is randomised: its forward pass draws random numbers. Verdicts are means over 20" in result.stderr
+    assert "attacks use means over 4 draws (--eot)" in result.stderr
+    assert "gradient of one draw" in attack("fgsm", "--eps", "48").stderr
     mean = entry(one, "pgd4.48")
     assert mean["verdict_draws"] == 20 and mean["eot"] == 4 and mean["eot_mean"] == "loss"
     assert 0 < mean["draws_error"] < 0.02
