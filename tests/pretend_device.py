@@ -9,8 +9,8 @@ saves share the storage, so that all of torch (autograd, torch.func, nn.Module.t
 functions answers `.device` and takes the `device=` arguments; a mode of operations sees each kernel. Where
 tensors of two devices meet that a real GPU would not take together, RuntimeError is raised as torch does.
 
-What it cannot see: kernels that one operation starts besides the first, streams and memory. CUDA graphs are
-not recorded, so launches are those without graphs.
+What it cannot see: kernels that one operation starts besides the first, streams and memory. With `graphs` a
+replay of what was captured counts as one launch; without it, launches are those without graphs.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rbtools import lazy
+from tests.pretend_graphs import PretendGraph
 
 ROOT = str(Path(__file__).resolve().parents[1])
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -70,7 +71,8 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
     that asks: ("item", "rbtools/attacks/pgd.py:160").
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, graphs: bool = False) -> None:
+        self.graphs = graphs
         self.launches: Counter[str] = Counter()
         self.waits: Counter[tuple[str, str]] = Counter()
         self.of_thread = _OfThread()
@@ -80,8 +82,8 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
         self._stack = contextlib.ExitStack()
         for name, value in self._cuda().items():
             self._stack.enter_context(mock.patch.object(torch.cuda, name, value))
-        # Graphs are recorded by another pretence (tests/pretend_graphs.py).
-        self._stack.enter_context(mock.patch("rbtools.models.cuda_graphs.usable", lambda device: False))
+        usable = mock.patch("rbtools.graphs.usable", lambda device: self.graphs and device.type == "cuda")
+        self._stack.enter_context(usable)
         self._stack.enter_context(mock.patch.object(ThreadPoolExecutor, "submit", self._submit))
         for module in (lazy.torch, torch):  # the former caches values of the latter
             self._stack.enter_context(mock.patch.object(module, "autocast", _autocast))
@@ -130,6 +132,11 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
             "Stream": _Stream,
             "Event": lambda **options: _Event(self),
             "stream": lambda stream: contextlib.nullcontext(),
+            "CUDAGraph": lambda: _Graph(self),
+            "graph_pool_handle": lambda: (0, 0),
+            "get_sync_debug_mode": lambda: 0,
+            "set_sync_debug_mode": lambda mode: None,
+            "is_current_stream_capturing": lambda: False,
             "current_stream": _Stream,
             **dict.fromkeys(("max_memory_allocated", "memory_allocated"), lambda device=None: 0),
             **dict.fromkeys(("max_memory_reserved", "memory_reserved"), lambda device=None: 0),
@@ -176,6 +183,19 @@ class PretendDevice(contextlib.AbstractContextManager["PretendDevice"]):
             yield
         finally:
             setattr(self.of_thread, name, before)
+
+
+class _Graph(PretendGraph):
+    """A replay is one launch, whatever it computes."""
+
+    def __init__(self, device: PretendDevice) -> None:
+        super().__init__()
+        self.device = device
+
+    def replay(self) -> None:
+        with self.device.during("copying", True):
+            super().replay()
+        self.device.launches["graph"] += 1
 
 
 def _autocast(device_type: str, *how: Any, autocast: Any = torch.autocast, **options: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rbtools.models import cuda_graphs
+from rbtools import graphs
 
 
 class PretendGraph:
@@ -20,6 +19,16 @@ class PretendGraph:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Any, Any, Any]] = []
         self.replays = 0
+
+    def capture_begin(self, pool: Any, mode: str) -> None:
+        self.recorder = _Recorder(self)
+        self.recorder.__enter__()
+
+    def capture_end(self) -> None:
+        """A GPU does nothing during a capture: what was written is undone."""
+        self.recorder.__exit__(None, None, None)
+        for tensor, before in reversed(self.recorder.written):
+            tensor.copy_(before)
 
     def replay(self) -> None:
         self.replays += 1
@@ -43,10 +52,13 @@ class _Recorder(TorchDispatchMode):
     def __init__(self, graph: PretendGraph) -> None:
         super().__init__()
         self.graph = graph
+        self.written: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("operation not permitted when stream is capturing")
+        if func._schema.is_mutable:
+            self.written.append((args[0].detach(), args[0].detach().clone()))
         output = func(*args, **(kwargs or {}))
         plain = tuple(arg.detach() if isinstance(arg, Tensor) else arg for arg in args)
         kept = output.detach() if isinstance(output, Tensor) else output
@@ -70,14 +82,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[PretendGraph]:
         recorded.append(PretendGraph())
         return recorded[-1]
 
-    @contextlib.contextmanager
-    def graph(graph: PretendGraph, **how: Any) -> Iterator[None]:
-        with _Recorder(graph):
-            yield
-
-    monkeypatch.setattr(cuda_graphs, "usable", lambda device: True)
+    monkeypatch.setattr(graphs, "usable", lambda device: True)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
-    monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(torch.cuda, "Stream", _Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", _Stream)

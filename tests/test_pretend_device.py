@@ -223,6 +223,42 @@ def test_an_attack_runs_on_the_device_and_gives_the_images_of_the_cpu(name: str)
 
 
 EPS = {"linf": 0.02, "l2": 0.3, "l1": 2.0}
+# Loops whose steps are replayed, with enough of them.
+REPLAYED: dict[str, dict[str, Any]] = {
+    "square": {"queries": 120},
+    "apgd-ce": {"steps": 30},
+    "apgd-t": {"steps": 30, "targets": 2},
+    "fab": {"steps": 20},
+    "fab-t": {"steps": 20, "targets": 2},
+}
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+@pytest.mark.parametrize("name", REPLAYED)
+def test_replayed_steps_give_the_images_of_the_cpu(name: str, norm: str) -> None:
+    """Among them some that are broken, after whose check the steps are captured anew."""
+    own = {} if norm == "linf" else {"norm": norm}
+    attack = ATTACKS.build(name, eps=EPS[norm] / 4, **own, **REPLAYED[name])
+    wanted = attacked(attack, 24, None)
+    with PretendDevice(graphs=True) as device:
+        images = attacked(attack, 24, device).cpu()
+    assert device.launches["graph"] > 5
+    # A projection onto the L1 ball ends after a number of rounds that a GPU does not check.
+    torch.testing.assert_close(images, wanted, rtol=0, atol=3e-4 if norm == "l1" else 1e-5)
+
+
+@pytest.mark.parametrize(("name", "option"), [("square", "queries"), ("fab-t", "steps"), ("apgd-t", "steps")])
+def test_a_replayed_step_is_one_launch(name: str, option: str) -> None:
+    """16 steps more, at whose end the examples are checked."""
+    counts = []
+    for number in (24, 40):
+        with PretendDevice(graphs=True) as device:
+            attacked(built(name, 1e-6, **{option: number}, **ONE_LOOP.get(name, {})), 2, device)
+        counts.append((device.launches.total(), device.waits.total()))
+    (launches, waits), (more, longer) = counts
+    assert more - launches <= 12 * 16 and longer - waits <= 2, counts
+
+
 NORMS = [*((name, ATTACKS.build(name).norm) for name in ATTACKS), ("apgd-ce", "l1"), ("square", "l2")]
 
 

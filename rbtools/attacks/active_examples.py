@@ -4,7 +4,8 @@ A check makes the host wait for all work of a GPU. On a CPU it costs nothing, so
 at once, which saves its remaining passes. On a GPU a loop works on all its examples, marks on the device
 which are broken, and checks every few steps; if less than half of them are active, the others are dropped.
 Both give the same points: an example has its own random numbers, and its computation does not depend on the
-others.
+others. A GPU searches on the fast copy of the model: an example that the copy misclassifies is judged by the
+model itself at the next check, and its search, which goes on meanwhile, ends only if the model agrees.
 """
 
 from __future__ import annotations
@@ -60,13 +61,15 @@ class AttackBatch:
     """Examples under attack.
 
     images: float32 (N, C, H, W) in [0, 1]; labels: int64 (N,); draws: their random numbers; logits: of the
-    unchanged images (N, K), if there was a clean pass.
+    unchanged images (N, K), if there was a clean pass; decides: the model itself, where the search is on a
+    fast copy that asks nobody.
     """
 
     images: Tensor
     labels: Tensor
     draws: Draws
     logits: Tensor | None = None
+    decides: Network | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -80,7 +83,7 @@ class AttackBatch:
         """Some of the examples, by positions or by a mask."""
         logits = None if self.logits is None else self.logits[index]
         images, labels, draws = self.images[index], self.labels[index], self.draws.take(index)
-        return AttackBatch(images, labels, draws, logits)
+        return AttackBatch(images, labels, draws, logits, self.decides)
 
     def goal(self, loss: Loss, targets: Tensor | None = None) -> AttackObjective:
         """The loss for these examples."""
@@ -100,6 +103,10 @@ class ExampleRows:
                 setattr(self, field.name, value[kept])
         return self
 
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that are tensors."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+
 
 def size_for(active: int, size: int) -> int | None:
     """The number of examples to go on with when `active` of `size` are active; None to go on with all.
@@ -118,16 +125,21 @@ def size_for(active: int, size: int) -> int | None:
 class ActiveExamples:
     """The examples of a loop: the image of each broken one is the first point that fooled the model.
 
-    result: (N, C, H, W), at first the images; broken: bool (N,). row: the numbers of the examples that the
-    loop works on; on a GPU broken ones may be among them.
+    schedule: another one than the batch has. result: (N, C, H, W), at first the images; broken: bool (N,).
+    row: the numbers of the examples that the loop works on; on a GPU broken ones may be among them.
     """
 
-    def __init__(self, images: Tensor, schedule: CheckSchedule) -> None:
-        self.schedule = schedule
+    def __init__(self, batch: AttackBatch, schedule: CheckSchedule | None = None) -> None:
+        self.batch, self.schedule = batch, schedule or batch.schedule
+        images = batch.images
         self.result = images.clone()
         self.broken = torch.zeros(len(images), dtype=torch.bool, device=images.device)
         self.row = torch.arange(len(images), device=images.device)
-        self._done, self._first = self.broken.clone(), images  # which rows are broken, between checks
+        if not self.schedule.each_step:  # between checks
+            self._first = images.clone()  # the points that fooled the model
+            self._done = self.broken.clone()  # which rows are broken
+            self._confirmed = self.broken.clone()  # by the model itself
+            self._refuted = self.broken.clone()  # the copy was wrong before: the latest point counts
 
     def __len__(self) -> int:
         return len(self.row)
@@ -138,12 +150,38 @@ class ActiveExamples:
         step: counted from 0; -1 drops none on a GPU. Returns `rows` of the examples to go on with: each a
         tensor of M rows or anything with `take`.
         """
-        kept = self._mark(fooled, points) if self.schedule.each_step else self._compact(step, fooled, points)
-        if kept is None:
-            return rows
-        return tuple(row[kept] if isinstance(row, torch.Tensor) else row.take(kept) for row in rows)
+        if self.schedule.each_step:
+            return _kept(rows, self._drop(fooled, points))
+        fresh = fooled & (~self._done | self._refuted)
+        self._first.copy_(torch.where(wide(fresh, points), points, self._first))
+        self._done |= fooled
+        return self.check(step, *rows)
 
-    def _mark(self, fooled: Tensor, points: Tensor) -> Tensor | None:
+    def check(self, step: int, *rows: Any) -> tuple[Any, ...]:
+        """On a GPU after a step that is due: drop broken examples, as `update` does."""
+        if self.schedule.each_step or not self.schedule.due(step):
+            return rows
+        done = self._decided()
+        active = (~done).nonzero()[:, 0]
+        size = size_for(len(active), len(done))
+        if size is None:
+            return rows
+        self._write()
+        kept = uploaded(torch.cat([active, done.nonzero()[: size - len(active), 0]]), self.row.device)
+        for name in ("row", "_first", "_done", "_confirmed", "_refuted"):
+            setattr(self, name, getattr(self, name)[kept])
+        return _kept(rows, kept)
+
+    def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(result, broken); `points` (M, C, H, W) are the results of the rows that are not broken."""
+        if not self.schedule.each_step:
+            self._decided()
+            self._write(points)
+        elif points is not None:
+            self.result[self.row] = points
+        return self.result, self.broken
+
+    def _drop(self, fooled: Tensor, points: Tensor) -> Tensor | None:
         """The rows to go on with, without the broken ones (a mask (M,)); None for all."""
         if not fooled.any():
             return None
@@ -153,35 +191,40 @@ class ActiveExamples:
         self.row = self.row[on]
         return on
 
-    def _compact(self, step: int, fooled: Tensor, points: Tensor) -> Tensor | None:
-        """As `update`, but it reads from the device only after a step that is due: int64 (M,)."""
-        fresh = fooled & ~self._done
-        self._first = torch.where(wide(fresh, points), points, self._first)
-        self._done = self._done | fooled
-        if not self.schedule.due(step):
-            return None
-        done = self._done.cpu()
-        active = (~done).nonzero()[:, 0]
-        size = size_for(len(active), len(done))
-        if size is None:
-            return None
-        self._write()
-        kept = uploaded(torch.cat([active, done.nonzero()[: size - len(active), 0]]), self.row.device)
-        self.row, self._done, self._first = self.row[kept], self._done[kept], self._first[kept]
-        return kept
-
-    def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(result, broken); `points` (M, C, H, W) are the results of the rows that are not broken."""
-        if not self.schedule.each_step:
-            self._write(points)
-        elif points is not None:
-            self.result[self.row] = points
-        return self.result, self.broken
+    def _decided(self) -> Tensor:
+        """Which rows are broken, on the host; the model judges those of which only the copy says so."""
+        if self.batch.decides is None:
+            return self._done.cpu()
+        done, confirmed = torch.stack((self._done, self._confirmed)).cpu()
+        asked = (done & ~confirmed).nonzero()[:, 0]
+        if len(asked):
+            rows = uploaded(asked, self.row.device)
+            whose = self.row[rows]
+            model = self.batch.decides.take(whose)
+            wrong = ~model.verdict(self._first[rows], self.batch.labels[whose])
+            self._done[rows] = self._confirmed[rows] = wrong
+            self._refuted[rows] = ~wrong
+            done[asked] = wrong.cpu()
+        return done
 
     def _write(self, points: Tensor | None = None) -> None:
         others = self.result[self.row] if points is None else points
         self.result[self.row] = torch.where(wide(self._done, others), self._first, others)
         self.broken[self.row] = self._done
+
+
+def judged(model: Network, batch: AttackBatch, points: Tensor, more: bool) -> tuple[Tensor, Tensor]:
+    """The result of a stage without checks: its points, and if more stages follow which fool the model."""
+    active = ActiveExamples(batch)
+    if more:
+        (points,) = active.update(-1, ~model.still_correct(points, batch.labels), points, points)
+    return active.finish(points)
+
+
+def _kept(rows: tuple[Any, ...], kept: Tensor | None) -> tuple[Any, ...]:
+    if kept is None:
+        return rows
+    return tuple(row[kept] if isinstance(row, torch.Tensor) else row.take(kept) for row in rows)
 
 
 def uploaded(index: Tensor, device: torch.device) -> Tensor:

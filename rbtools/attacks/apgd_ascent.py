@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rbtools.attacks import steps
 from rbtools.attacks.active_examples import ActiveExamples, AttackBatch, ExampleRows, wide
 from rbtools.attacks.losses import AttackObjective
+from rbtools.attacks.replays import Replays
 from rbtools.attacks.target import Network
 from rbtools.lazy import torch
 
@@ -79,21 +80,28 @@ def _until_broken(
     keep_best: bool,
 ) -> tuple[Tensor, Tensor]:
     """`count` steps; an example is dropped at the first point that fools the model."""
-    active, everyone = ActiveExamples(batch.images, batch.schedule), not batch.schedule.each_step
+    active, everyone = ActiveExamples(batch), not batch.schedule.each_step
     seen = model.loss_and_gradient(start, goal, everyone=everyone)
     broken = ~seen.still_correct
     seen, images, goal, start, model = active.update(
         -1, broken, start, seen, batch.images, goal, start, model
     )
     state = new(images, goal, start, seen.loss, seen.gradient)
+
+    def step() -> None:
+        nonlocal state, model
+        state.point = state.move(number)
+        seen = model.loss_and_gradient(state.point, state.goal, everyone=everyone)
+        seen, state, model = active.update(-1, ~seen.still_correct, state.point, seen, state, model)
+        state.note(seen.loss, seen.gradient)
+
+    make_step = Replays(model, state, step)
     for number in range(1, count):
         if not len(active):
             break
-        state.point = state.move(number)
-        seen = model.loss_and_gradient(state.point, state.goal, everyone=everyone)
-        seen, state, model = active.update(number, ~seen.still_correct, state.point, seen, state, model)
-        state.note(seen.loss, seen.gradient)
+        make_step()
         state.check(number)
+        state, model = active.check(number, state, model)
     if len(active):  # no gradient at the last iterate: no step follows
         point = state.move(count)
         active.update(-1, ~model.still_correct(point, state.goal.labels), point, state)

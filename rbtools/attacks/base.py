@@ -6,6 +6,7 @@ Nothing here imports torch, so that the classes of attacks load with `--help`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rbtools import check_input
@@ -223,11 +224,7 @@ class SequentialAttack(Attack):
     def run(
         self, model: Network, images: Tensor, labels: Tensor, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run the stages one after another on the examples that are still classified correctly.
-
-        On a GPU a stage searches on the fast copy alone. The findings have "doubted" (N,): the examples that
-        it broke there, and not on the model itself, so that their search ended early.
-        """
+        """Run the stages one after another on the examples that are still classified correctly."""
         if self.eps == 0 or len(images) == 0:
             return images.clone(), {}
         from rbtools.attacks.active_examples import (
@@ -240,7 +237,6 @@ class SequentialAttack(Attack):
         target, batch, classes = as_target(model), AttackBatch(images, labels, draws), 0
         perturbed, by = images.clone(), torch.full_like(labels, STILL_CORRECT)
         left = torch.arange(len(batch), device=labels.device)
-        doubted = torch.zeros_like(labels, dtype=torch.bool)
         with torch.no_grad():
             if self.clean_pass:
                 logits = target.logits(images)
@@ -259,18 +255,15 @@ class SequentialAttack(Attack):
                 more = number + 1 < len(stages)
                 some = target.take(left)
                 alone = None if batch.schedule.each_step else some.undecided()
-                points, broken = stage(alone or some, batch, more)
-                if alone is not None and broken.any():  # the exact model decides
-                    rows = broken.nonzero()[:, 0]
-                    correct = some.take(rows).verdict(points[rows], batch.labels[rows])
-                    broken[rows] = ~correct
-                    doubted[left[rows]] |= correct
+                if alone is not None:
+                    batch, some = replace(batch, decides=some), alone
+                points, broken = stage(some, batch, more)
                 perturbed[left] = points
                 by[left] = torch.where(broken, number, STILL_CORRECT)
                 on = (~broken).nonzero()[:, 0]
                 if len(on) < len(left):
                     left, batch = left[on], batch.take(on)
-        return perturbed, {**self.findings(by, classes), "doubted": doubted}
+        return perturbed, self.findings(by, classes)
 
     def findings(self, by: Tensor, classes: int) -> dict[str, Tensor]:
         """The further results of `run`, from the number of the stage that broke each example (N,)."""

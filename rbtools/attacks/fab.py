@@ -11,6 +11,7 @@ from rbtools.attacks import losses, pyauto
 from rbtools.attacks.active_examples import ActiveExamples, ExampleRows, check_schedule, wide
 from rbtools.attacks.apgd_ascent import border_start
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
+from rbtools.attacks.replays import Replays
 from rbtools.attacks.target import Network, differentiate
 from rbtools.lazy import torch
 from rbtools.registry import param
@@ -63,7 +64,7 @@ class FAB(ReferenceBackend):
         model = model.nearest()
         targets = None if rank is None else losses.ranked_targets(batch.logits, batch.labels)[:, rank]
         draw = None if restart == 0 else restart * batch.logits.shape[1] + (rank or 0)
-        active, start = ActiveExamples(batch.images, batch.schedule), batch.images
+        active, start = ActiveExamples(batch), batch.images
         if draw is not None:
             border = border_start(batch.images, batch.draws, self.eps, self.norm, draw)
             start = batch.images + (border - batch.images) / 2
@@ -73,7 +74,9 @@ class FAB(ReferenceBackend):
             targets=batch.labels if targets is None else targets,
             point=start,
         )
-        for number in range(self.steps):
+
+        def step() -> None:
+            nonlocal state, model
             if targets is None:
                 find = functools.partial(_nearest_boundary, model, state, self.norm)
             else:
@@ -83,7 +86,7 @@ class FAB(ReferenceBackend):
             logits = model.logits(state.point)
             over = logits.argmax(1) != state.labels
             if active.schedule.each_step and not over.any():
-                continue
+                return
             points, offset = model.seen(state.point), state.point - state.images
             near = over & (length(points - state.images, self.norm) <= self.eps)
             if active.schedule.each_step:
@@ -91,7 +94,12 @@ class FAB(ReferenceBackend):
                     points[near], state.labels[near], logits[near]
                 )
             state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
-            state, model = active.update(number, near, points, state, model)
+            state, model = active.update(-1, near, points, state, model)
+
+        make_step = Replays(model, state, step)
+        for number in range(self.steps):
+            make_step()
+            state, model = active.check(number, state, model)
             if not len(active):
                 break
         return active.finish()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, steps
+from rbtools.attacks.active_examples import judged
 from rbtools.attacks.base import SequentialAttack
-from rbtools.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +41,4 @@ class FGSM(SequentialAttack):
     def _step(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
         seen = model.loss_and_gradient(batch.images, batch.goal(losses.cross_entropy), everyone=True)
         moved = steps.ascend(batch.images, seen.gradient, self.eps, "linf").clamp_(0, 1)
-        if more:
-            return moved, ~model.still_correct(moved, batch.labels)
-        return moved, torch.zeros_like(seen.still_correct)
+        return judged(model, batch, moved, more)

@@ -120,9 +120,7 @@ def _run(
         if not len(rows):
             break
         smaller = _with_eps(search, attack.eps * share)
-        points[rows], more = smaller.run(target.take(rows), images[rows], labels[rows], draws.take(rows))
-        if "doubted" in more:
-            findings["doubted"][rows] |= more["doubted"]
+        points[rows], _ = smaller.run(target.take(rows), images[rows], labels[rows], draws.take(rows))
         inside[rows] = project(points[rows], images[rows], attack)
     return inside, findings
 
@@ -205,6 +203,3 @@ class OnLattice(Network):
     @property
     def randomised(self) -> bool:
         return self.target.randomised
-
-    def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
-        self.target.discount(forwards=forwards, backwards=backwards)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.attacks import losses, steps
+from rbtools.attacks.active_examples import judged
 from rbtools.attacks.base import SequentialAttack, norm_param, relative_step_param, step_size_param
 from rbtools.errors import RbError
 from rbtools.lazy import torch
@@ -104,9 +105,7 @@ class MIFGSM(SequentialAttack):
             points = steps.step(
                 points, direction, images, eps=self.eps, step_size=self.effective_step_size, norm=self.norm
             )
-        if more:
-            return points, ~model.still_correct(points, batch.labels)
-        return points, torch.zeros_like(batch.labels, dtype=torch.bool)
+        return judged(model, batch, points, more)
 
     def _gradient(
         self, model: Network, points: Tensor, goal: AttackObjective, draws: Draws, number: int

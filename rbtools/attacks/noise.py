@@ -42,7 +42,7 @@ class NoiseAttack(SequentialAttack):
         return [self._sample]
 
     def _sample(self, model: Network, batch: AttackBatch, more: bool) -> tuple[Tensor, Tensor]:
-        active, best_point = ActiveExamples(batch.images, batch.schedule), batch.images
+        active, best_point = ActiveExamples(batch), batch.images
         best = torch.full_like(batch.images.flatten(1)[:, 0], -torch.inf)
         for sample in range(self.samples):
             if not len(active):

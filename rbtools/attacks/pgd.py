@@ -148,7 +148,7 @@ class PGD(SequentialAttack):
         points = images
         if self.start == "uniform":
             points = steps.uniform_start(images, batch.draws, self.eps, self.norm, draw=restart)
-        active = ActiveExamples(images, batch.schedule)
+        active = ActiveExamples(batch)
         everyone = not (any_counts and batch.schedule.each_step)
         for number in range(self.steps):
             seen = model.loss_and_gradient(points, goal, everyone=everyone)

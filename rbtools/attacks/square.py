@@ -19,6 +19,7 @@ from rbtools.attacks import pyauto, steps
 from rbtools.attacks.active_examples import ActiveExamples, CheckSchedule, ExampleRows
 from rbtools.attacks.base import ReferenceBackend, backend_param, norm_param
 from rbtools.attacks.losses import best_other, of_class
+from rbtools.attacks.replays import Replays
 from rbtools.lazy import torch
 from rbtools.registry import param
 
@@ -100,7 +101,7 @@ class Square(ReferenceBackend):
         schedule = batch.schedule
         if not schedule.each_step:  # two checks: which images are active, and whether a block is at its end
             schedule = CheckSchedule(2 * schedule.every)
-        active, images = ActiveExamples(batch.images, schedule), batch.images.contiguous()
+        active, images = ActiveExamples(batch, schedule), batch.images.contiguous()
         best = _stripes(batch, eps, restart) if norm == "linf" else _tiles(batch, eps, norm, restart)
         draws, first = batch.draws, restart * (-(-len(sides) // _AT_ONCE) + 1)
         margin, fooled = _ask(model, best, batch.labels)
@@ -108,6 +109,13 @@ class Square(ReferenceBackend):
         state = _SquareState(batch.labels, best, margin, images, low, high, words=margin, next=margin)
         state, draws, model = active.update(-1, fooled, state.best, state, draws, model)
         propose = _square_linf if norm == "linf" else functools.partial(_squares, eps=eps, norm=norm)
+
+        def query() -> None:
+            nonlocal state, draws, model
+            fooled = _try(model, state, propose, side, schedule.each_step)
+            state, draws, model = active.update(-1, fooled, state.best, state, draws, model)
+
+        make_query = Replays(model, state, query)
         for queries in _blocks(sides):
             if not len(active):
                 break
@@ -120,8 +128,8 @@ class Square(ReferenceBackend):
             for tried in range(len(queries)):
                 if schedule.due(tried - 1) and not (state.next < len(queries)).any():
                     break
-                fooled = _try(model, state, propose, side, schedule.each_step)
-                state, draws, model = active.update(tried, fooled, state.best, state, draws, model)
+                make_query(side)
+                state, draws, model = active.check(tried, state, draws, model)
         return active.finish()
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -215,9 +223,10 @@ def _advance(state: _SquareState, going: Tensor, better: Tensor) -> None:
 def _skip_known(state: _SquareState) -> None:
     """Leave out the queries that propose a rejected square."""
     if state.numbers is not None and state.rejected is not None:
-        answered = state.rejected.gather(1, state.numbers)
-        answered |= torch.arange(answered.shape[1], device=answered.device) < state.next[:, None]
-        state.next = answered.long().cummin(1).values.sum(1)
+        answered, count = state.rejected.gather(1, state.numbers), state.numbers.shape[1]
+        query = torch.arange(count, device=answered.device)
+        answered |= query < state.next[:, None]
+        state.next = torch.where(answered, count, query).amin(1)
 
 
 @dataclass
@@ -248,7 +257,9 @@ def _try(model: Network, state: _SquareState, propose: Propose, side: int, each:
     flat.scatter_(2, at, patch.values)
     if not each:
         margin, fooled = _ask(model, state.best, state.labels)
-        margin, fooled = torch.where(changed, margin, state.margin), fooled & changed
+        margin = torch.where(changed, margin, state.margin)
+        # A fast copy may have been fooled before, and the model not: the margin goes on to fall.
+        fooled &= margin < state.margin
     elif changed.all():
         margin, fooled = _ask(model, state.best, state.labels)
     else:

@@ -121,10 +121,10 @@ class Network:
                 with torch.enable_grad():
                     inputs = some[correct].detach().requires_grad_(True)
                     logits = self.logits(inputs)
-                self.discount(forwards=count)
+                self.count(-count, 0)
             loss, gradient = differentiate(self, inputs, logits, goal)
             if count < len(correct) and not second:
-                self.discount(backwards=len(correct) - count)
+                self.count(0, count - len(correct))
                 loss, gradient = loss[correct], gradient[correct]
             parts.append(Evaluated(correct, loss, gradient))
         return parts[0] if len(parts) == 1 else Evaluated(*map(torch.cat, zip(*parts, strict=True)))
@@ -158,8 +158,16 @@ class Network:
         """The fast copy alone, without checks by the exact model; None for a network without a copy."""
         return None
 
-    def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
-        """Subtract the passes that an image had only because of the others in its batch."""
+    @property
+    def passes(self) -> tuple[int, int]:
+        """The images that went forward and backward through the model so far, where it counts them."""
+        return self.model.passes if isinstance(self.model, Network) else (0, 0)
+
+    def count(self, forwards: int, backwards: int) -> None:
+        """Add passes that the model did not see; less than 0: that an image had only because of the others in
+        its batch."""
+        if isinstance(self.model, Network):
+            self.model.count(forwards, backwards)
 
     def chunks(self, count: int) -> Iterator[slice]:
         """The rows of `count` examples that go through the model at once.

@@ -171,9 +171,7 @@ class CountingModel(nn.Module, Network):
         self._stage = f"{words} · "
 
     def forward(self, images: Tensor) -> Tensor:
-        self.forwards += len(images)
-        if self.watch is not None:
-            self.watch(f"{self._stage}{self.forwards:,} passes")
+        self.count(len(images), 0)
         if not (images.requires_grad and torch.is_grad_enabled()):
             pieces = images.split(self.chunk_size or max(len(images), 1))
             return torch.cat([self.model(piece) for piece in pieces])
@@ -202,13 +200,19 @@ class CountingModel(nn.Module, Network):
     def undecided(self) -> Network | None:
         return None if self.decides is None else Network(self, self.chunk_size)
 
-    def discount(self, *, forwards: int = 0, backwards: int = 0) -> None:
-        self.forwards -= forwards
-        self.backwards -= backwards
+    @property
+    def passes(self) -> tuple[int, int]:
+        return self.forwards, self.backwards
+
+    def count(self, forwards: int, backwards: int) -> None:
+        self.forwards += forwards
+        self.backwards += backwards
+        if self.watch is not None:
+            self.watch(f"{self._stage}{self.forwards:,} passes")
 
     def _seen(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
-        if self._left > 0:
+        if self._left > 0 and not (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
             self._left -= len(gradient)
             self._zeros.append((gradient == 0).flatten(1).all(1).sum())
 

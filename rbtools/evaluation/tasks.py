@@ -148,7 +148,7 @@ def run_attack(
     A misclassified clean example counts as broken and is not attacked. The images that the attack returns are
     projected onto the budget, the box and the attack's lattice first, so that a wrong attack cannot report a
     false success. The fast model decides nothing: an example that it misclassifies stays in the attack until
-    the model itself agrees (on a GPU the model is asked after each stage of the attack); if they still
+    the model itself agrees (on a GPU the model is asked every few steps); if they still
     disagree at the end, the example is attacked again on the model itself (not with `iterate` "last", which
     only evaluates the last iterate). `previous`: the result at a
     smaller eps, whose images are kept for examples that are not attacked here. `on`: another model to attack;
@@ -165,12 +165,12 @@ def run_attack(
         left = batch.take(survived)
         exact = on is not None or batch.fast_model is batch.model or method.batch_dependent
         network = on or (batch.model if exact else batch.fast_model)
-        points, outputs, doubted = _attempt(left, method, network, totals)
+        points, outputs = _attempt(left, method, network, totals)
         # A single step follows no decision of the fast model; in float32 both decide alike, and a pass to
         # find where they do not would cost as much as the step.
         confirmed = method.iterate == "last" or (method.single_step and is_float32(batch.fast_model))
         if not exact and not confirmed:
-            _repeat_unconfirmed(left, method, points, outputs, doubted, totals)
+            _repeat_unconfirmed(left, method, points, outputs, totals)
         rows = survived.nonzero()[:, 0]
         images[rows], logits[rows] = points, outputs
         survived[rows] = outputs.argmax(1) == left.labels
@@ -183,33 +183,29 @@ def _repeat_unconfirmed(
     method: Attack,
     images: Tensor,
     logits: Tensor,
-    doubted: Tensor,
     totals: dict[str, float],
 ) -> None:
-    """Attack the examples again, on the model itself, that only the fast model misclassifies at the end, or
-    did when their search ended.
+    """Attack the examples again, on the model itself, that only the fast model misclassifies at the end.
 
     images: (N, C, H, W), the perturbed ones; logits: (N, K), the model's on them. Both are changed in place.
-    doubted: bool (N,), whether a search ended early on the fast model.
     """
     still_correct = logits.argmax(1) == batch.labels
-    unconfirmed = doubted & still_correct
+    unconfirmed = torch.zeros_like(still_correct)
     if still_correct.any():
-        unconfirmed[still_correct.clone()] |= ~batch.take(still_correct).judged(
+        unconfirmed[still_correct] = ~batch.take(still_correct).judged(
             batch.fast_model, images[still_correct]
         )
         totals["forward"] += float(still_correct.sum())
     totals["unconfirmed"] = totals.get("unconfirmed", 0.0) + float(unconfirmed.sum())
     if unconfirmed.any():
         again = _attempt(batch.take(unconfirmed), method, batch.model, totals, True)
-        images[unconfirmed], logits[unconfirmed], _ = again
+        images[unconfirmed], logits[unconfirmed] = again
 
 
 def _attempt(
     batch: Batch, method: Attack, model: nn.Module, totals: dict[str, float], again: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the attack on a model: images inside the budget, the logits of the model that decides, and which
-    searches ended early, because the fast model alone was fooled."""
+) -> tuple[Tensor, Tensor]:
+    """Run the attack on a model: images inside the budget, and the logits of the model that decides."""
     # AutoAttack's own code draws random numbers for the whole batch: it gets the fixed batch undivided.
     whole = method.batch_dependent
     decides = batch.model if model is batch.fast_model is not batch.model else None
@@ -232,7 +228,6 @@ def _attempt(
             " that the gradient of the model is finite there."
         )
     perturbed = lattice.project(perturbed, batch.images, method)
-    doubted = findings.get("doubted", torch.zeros_like(batch.labels, dtype=torch.bool))
     logits = batch.logits(perturbed)
     sums: dict[str, float] = {"forward": counting.forwards + len(perturbed), "backward": counting.backwards}
     if counting.backwards and not again:
@@ -249,7 +244,7 @@ def _attempt(
             sums[f"broken_by.{number}"] = int((broken == number).sum())
     for name, value in sums.items():
         totals[name] = totals.get(name, 0.0) + float(value)
-    return perturbed, logits, doubted
+    return perturbed, logits
 
 
 def attempted(batch: Batch, method: Attack, model: nn.Module) -> tuple[Tensor, dict[str, float]]:

@@ -11,33 +11,20 @@ graphs: their batches are larger and shrink, and PGD-20 took longer with graphs,
 
 from __future__ import annotations
 
-import os
-import re
-import warnings
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from rbtools.graphs import Pool, no_waits
 from rbtools.models import folding
 
 CALLS = 3
 """Passes before one is captured."""
 _TOLERANCE = 0.02  # a share of the largest value, above rounding in bfloat16 and in any order of sums
-# version of torch; with 2.11 no random numbers can be drawn after a capture that failed
-_SINCE = (2, 12)
-
-
-class _Pool:
-    """Memory that graphs share, and the stream on which they are captured. `ticket` counts forward replays:
-    each may overwrite the tensors that an earlier one kept for its backward pass."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
-        self.ticket = 0
 
 
 class _Recording:
@@ -47,7 +34,7 @@ class _Recording:
     uses an operation that a graph cannot contain.
     """
 
-    def __init__(self, network: nn.Module, images: Tensor, pool: _Pool) -> None:
+    def __init__(self, network: nn.Module, images: Tensor, pool: Pool) -> None:
         self.network, self.pool = network, pool
         self.images = images.detach().clone().requires_grad_(images.requires_grad)
         self.backward_graph: torch.cuda.CUDAGraph | None = None
@@ -59,23 +46,17 @@ class _Recording:
             torch.cuda.set_stream(before)  # a failed capture changes the current stream
 
     def _capture(self, stream: torch.cuda.Stream) -> None:
-        current, waits = torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode()
+        current = torch.cuda.current_stream()
         stream.wait_stream(current)
-        try:
-            with torch.cuda.stream(stream), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch calls this mode a prototype
-                for mode in (waits, waits, "error"):  # cuDNN chooses its algorithms in the first pass
-                    torch.cuda.set_sync_debug_mode(mode)  # waiting for the device is not allowed in a capture
+        with torch.cuda.stream(stream):
+            for waits in (nullcontext, nullcontext, no_waits):  # cuDNN chooses its algorithms first
+                with waits():
                     logits = self.network(self.images)
                     if logits.requires_grad:
                         self._gradient(self.images, logits, torch.zeros_like(logits))
-        finally:
-            torch.cuda.set_sync_debug_mode(waits)
         current.wait_stream(stream)
-        # thread_local: another thread may read and copy the next batch meanwhile.
-        how: Any = {"pool": self.pool.handle, "stream": stream, "capture_error_mode": "thread_local"}
         self.forward_graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.forward_graph, **how):
+        with self.pool.capture(self.forward_graph):
             logits = self.network(self.images)
         # Without its autograd graph, so that the next recording in the pool may use the memory between.
         self.logits = logits.detach()
@@ -83,7 +64,7 @@ class _Recording:
             return
         self.incoming = torch.zeros_like(self.logits)
         graph = self.backward_graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, **how):
+        with self.pool.capture(graph):
             self.gradient = self._gradient(self.images, logits, self.incoming)
 
     @staticmethod
@@ -140,7 +121,7 @@ class GraphedNetwork(nn.Module):
         super().__init__()
         self.network, self.count, self.notify = network, count, notify
         self.stopped = False
-        self.pool: _Pool | None = None
+        self.pool: Pool | None = None
         self.calls: Counter[bool] = Counter()
         self.recordings: dict[bool, _Recording] = {}
 
@@ -166,7 +147,7 @@ class GraphedNetwork(nn.Module):
     def _record(self, images: Tensor, differentiable: bool) -> bool:
         """Capture passes, and compare them with the network; return whether that succeeded."""
         try:
-            self.pool = self.pool or _Pool(images.device)
+            self.pool = self.pool or Pool(images.device)
             with torch.set_grad_enabled(differentiable):
                 batch = images.detach().clone().requires_grad_(differentiable)
                 recording = _Recording(self.network, batch, self.pool)
@@ -197,9 +178,3 @@ def _check_near(wanted: Tensor, got: Tensor) -> None:
     difference, largest = (wanted - got).detach().abs().max(), wanted.detach().abs().max()
     if not bool(difference <= _TOLERANCE * largest):  # NaN fails this comparison, too
         raise ValueError("a replay differs from the network")
-
-
-def usable(device: torch.device) -> bool:
-    """Whether passes on a device are captured: on a GPU, unless RB_CUDA_GRAPHS is 0."""
-    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
-    return device.type == "cuda" and version >= _SINCE and os.environ.get("RB_CUDA_GRAPHS") != "0"

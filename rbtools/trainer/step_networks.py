@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rbtools import graphs
 from rbtools.models import cuda_graphs, folding
 from rbtools.models.normalize import Preprocessed
 from rbtools.trainer.metrics import Passes
@@ -144,7 +145,7 @@ def of(
         return StepNetworks(device, model, model, None, passes, half)
     inner: nn.Module = copy
     # A CUDA graph sums in another order than deterministic kernels.
-    if cuda_graphs.usable(device) and not task.recipe.deterministic:
+    if graphs.usable(device) and not task.recipe.deterministic:
         count = task.recipe.micro_batch or task.recipe.batch_size
         inner = cuda_graphs.GraphedNetwork(copy, count, report.notify)
     passes.watch(inner)

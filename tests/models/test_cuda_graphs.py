@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import rbtools.graphs
 from rbtools.attacks import ATTACKS
 from rbtools.models import cuda_graphs
 from rbtools.models.cuda_graphs import GraphedNetwork
@@ -150,6 +151,7 @@ def test_a_network_that_cannot_be_recorded_says_why(
         (None, "cuda", "2.13.0+cu130", True),
         ("0", "cuda", "2.13.0+cu130", False),
         (None, "cuda", "2.11.0", False),
+        ("1", "cuda", "2.11.0", True),
         (None, "cpu", "2.13.0+cpu", False),
     ],
 )
@@ -159,4 +161,4 @@ def test_where_graphs_are_used(
     if value is not None:
         monkeypatch.setenv("RB_CUDA_GRAPHS", value)
     monkeypatch.setattr(torch, "__version__", version)
-    assert cuda_graphs.usable(torch.device(device)) is usable
+    assert rbtools.graphs.usable(torch.device(device)) is usable

@@ -1,0 +1,71 @@
+"""CUDA graphs: work of a GPU that is captured once, and then launched as a whole."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rbtools.lazy import torch
+
+# version of torch; with 2.11 no random numbers can be drawn after a capture that failed
+_SINCE = (2, 12)
+
+
+def usable(device: torch.device) -> bool:
+    """Whether work on a device is captured: on a GPU with a torch that can. RB_CUDA_GRAPHS=0 says never, and
+    RB_CUDA_GRAPHS=1 with any torch."""
+    if device.type != "cuda":
+        return False
+    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
+    return {"0": False, "1": True}.get(os.environ.get("RB_CUDA_GRAPHS", ""), version >= _SINCE)
+
+
+class Pool:
+    """Memory that graphs share one after another, and the stream on which they are captured. `ticket` counts
+    replays: each may overwrite what an earlier one kept."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+        self.ticket = 0
+
+    @contextmanager
+    def capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """Work inside is captured and not done. Another thread may read and copy the next batch meanwhile.
+
+        `torch.cuda.graph` would also collect garbage and empty the cache, which takes longer than a capture.
+        """
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(self.handle, "thread_local")
+            try:
+                yield
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self.stream)
+
+
+@functools.cache
+def lasting_pool(device: torch.device) -> Pool:
+    """A pool for graphs that come and go. It lives as long as a graph in it does: an empty one stays."""
+    pool = Pool(device)
+    pool.first = torch.cuda.CUDAGraph()
+    with pool.capture(pool.first):
+        torch.zeros(1, device=device)
+    return pool
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Raise RuntimeError where Python would wait for the GPU, which is not allowed in a capture."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls this mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
