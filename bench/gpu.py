@@ -169,6 +169,7 @@ class Bench:
         self.failed: list[str] = []
         self.methods = tuple(GOALS)
         self.checkpoint: str | None = None
+        self.arch_of_checkpoint: str | None = None
         self.profiles = ""  # words of the names of those that are made
         self.epochs: int | None = None  # of the part robust; by default those of the recipe
         self.robust: nn.Module | None = None  # what that part trained, for the parts after it
@@ -357,7 +358,9 @@ def small_network(bench: Bench) -> nn.Module:
         network = models.build(arch, classes=10, shape=(3, 32, 32))
     else:
         run = Run.of(tool="bench", store=Store(None), dataset=bench.dataset, device="cpu")
-        record = checkpoints.record_of(bench.checkpoint, checkpoints.CheckpointHints(None, None), run)
+        record = checkpoints.record_of(
+            bench.checkpoint, checkpoints.CheckpointHints(bench.arch_of_checkpoint, None), run
+        )
         record = checkpoints.prepared(record, run)
         network = resolve.load_model(record, data.data_of(record, run), run, torch.device("cpu"))
     return network.eval().requires_grad_(False).to(bench.device)
@@ -447,6 +450,21 @@ def ours(bench: Bench, network: nn.Module, data: Any, task: Any) -> tuple[float,
     return min(took), found.entry
 
 
+class Stages:
+    """Takes lines of progress: the seconds at which each stage of an attack begins."""
+
+    def __init__(self) -> None:
+        self.start, self.begun = time.perf_counter(), dict[str, float]()
+
+    def clock(self) -> float:
+        return time.perf_counter() - self.start
+
+    def __call__(self, words: str) -> None:
+        for part in words.split(" · "):
+            if " of " in part and part[0].isalpha():
+                self.begun.setdefault(part, round(self.clock(), 1))
+
+
 def aa(bench: Bench) -> None:
     """AutoAttack, standard: all images, and some of them beside its authors' code (pyautoattack), with the
     images of which the two codes say different things."""
@@ -459,21 +477,16 @@ def aa(bench: Bench) -> None:
     task = ATTACKS.build("aa", eps=8 / 255, **({"attacks": "apgd-ce"} if short else {}))
     for count in (bench.sizes.aa_reference, bench.sizes.aa):
         images, labels = tensors(bench, "test", count)
-        stages: dict[str, float] = {}  # the seconds at which each begins
         rb().evaluate(network, (images[:64], labels[:64]), task)  # both codes find cuDNN and its plans loaded
-        start = time.perf_counter()
-
-        def note(words: str) -> None:
-            stage = next((part for part in words.split(" · ") if " of " in part and part[0].isalpha()), None)
-            if stage is not None and stage not in stages:
-                stages[stage] = round(time.perf_counter() - start, 1)  # noqa: B023
-
+        stages = Stages()
         with bench.memory():
-            done = rb().evaluate(network, (images, labels), task, progress=note)
+            done = rb().evaluate(network, (images, labels), task, progress=stages)
         _wait(bench.device)
-        took, told = time.perf_counter() - start, {}
+        took, told = stages.clock(), {}
         if count == bench.sizes.aa_reference:
-            peer = Theirs(network, norm="Linf", eps=8 / 255, version="standard", seed=0, device=str(bench.device))
+            peer = Theirs(
+                network, norm="Linf", eps=8 / 255, version="standard", seed=0, device=str(bench.device)
+            )
             peer.verbose, peer.attacks_to_run = False, short or peer.attacks_to_run
             perturbed: list[Tensor] = []
 
@@ -486,7 +499,8 @@ def aa(bench: Bench) -> None:
             ours_right = torch.zeros_like(right)
             ours_right[done.ids.to(right.device)] = torch.as_tensor(done.correct, device=right.device).bool()
             told = {
-                "reference": reference, "goal": reference / 8, "robust_of_reference": float(right.float().mean()),
+                "reference": reference, "goal": reference / 8,
+                "robust_of_reference": float(right.float().mean()),
                 "only_ours_broke": (right & ~ours_right).nonzero()[:, 0].tolist(),
                 "only_theirs_broke": (ours_right & ~right).nonzero()[:, 0].tolist(),
                 "check": "at most one image in a hundred differs",
@@ -494,7 +508,7 @@ def aa(bench: Bench) -> None:
             }  # fmt: skip
         bench.say(
             f"AutoAttack, {count} images", took, unit="s", **told, robust=done.value,
-            unconfirmed=done.entry.get("unconfirmed"), ci95=done.entry.get("ci95"), stages=stages,
+            unconfirmed=done.entry.get("unconfirmed"), ci95=done.entry.get("ci95"), stages=stages.begun,
         )  # fmt: skip
 
 
@@ -732,6 +746,7 @@ def main() -> None:
     )
     parser.add_argument("--methods", default=",".join(GOALS), help="trainings of the part train")
     parser.add_argument("--checkpoint", help="a small network, for the parts verdicts and profile")
+    parser.add_argument("--arch", help="that network, where its file fits several: nb201-13714")
     parser.add_argument("--epochs", type=int, help="epochs of the part robust [those of its recipe]")
     parser.add_argument("--of", help="some profiles of the part profile, by words of their names")
     parser.add_argument("--data", default=None, help="a data set of 32x32 images, such as cifar10")
@@ -749,6 +764,7 @@ def main() -> None:
         bench = Bench(sizes, device, dataset, Path(folder), small=chosen.small)
         bench.methods, bench.epochs = tuple(chosen.methods.split(",")), chosen.epochs
         bench.profiles, bench.checkpoint = chosen.of or "", chosen.checkpoint
+        bench.arch_of_checkpoint = chosen.arch
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         print(json.dumps({"machine": name, "torch": torch.__version__, "small": chosen.small}), flush=True)
         for part in parts(chosen.parts):

@@ -51,7 +51,10 @@ ROWS = (
         "2.1 min",
     ),
     Row("PGD-20, ResNet-18", "PGD-20, any iterate", "pgd", "5 times"),
-    Row("AutoAttack, ResNet-18, beside pyautoattack", "AutoAttack", "apgd-ce", "5 times"),
+    Row("AutoAttack, ResNet-18, 2,000 images", "AutoAttack, 2000 images", "square", "20 s"),
+    Row(
+        "AutoAttack, ResNet-18, 250 images, beside pyautoattack", "AutoAttack, 250 images", "fab-t", "8 times"
+    ),
     Row("PR, ResNet-18, 100 copies an image", "PR, 100 copies", "pr", "8 times"),
     Row(
         "ResNet-18 to 50 % under AutoAttack, FGSM-PGI in batches of 512 on CIFAR-10",

@@ -28,6 +28,8 @@ class Pool:
     """Memory that graphs share one after another, and the stream on which they are captured. `ticket` counts
     replays: each may overwrite what an earlier one kept."""
 
+    first: torch.cuda.CUDAGraph
+
     def __init__(self, device: torch.device) -> None:
         self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
         self.ticket = 0
@@ -50,7 +52,7 @@ class Pool:
 
 @functools.cache
 def lasting_pool(device: torch.device) -> Pool:
-    """A pool for graphs that come and go. It lives as long as a graph in it does: an empty one stays."""
+    """A pool for graphs that come and go. It lives as long as a graph in it does: one stays."""
     pool = Pool(device)
     pool.first = torch.cuda.CUDAGraph()
     with pool.capture(pool.first):

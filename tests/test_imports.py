@@ -34,6 +34,7 @@ COMMON = {
     "plain_files",
     "proportions",
     "check_input",
+    "graphs",
     "report",
     "settings",
     "unpickle",

@@ -31,6 +31,7 @@ from rbtools.errors import RbError
 from rbtools.evaluation.base import Batch, EvalTask
 from rbtools.evaluation.certified import SmoothingOutput, SmoothingTask
 from rbtools.evaluation.distances import DistanceOutput, DistanceTask
+from rbtools.evaluation.fast_model import CountingModel
 from rbtools.evaluation.probabilistic import NoiseTask
 from rbtools.evaluation.rare_failures import RareFailureTask
 from rbtools.evaluation.robust_loss import RobustLossTask
@@ -311,6 +312,36 @@ def test_what_a_coarse_model_breaks_alone_is_attacked_again_on_the_model(
     assert late.totals["unconfirmed"] > 0
     assert torch.equal(late.survived, model(late.images).argmax(1) == labels)
     assert 0 < late.survived.sum() <= found[1].survived.sum()
+
+
+class Denying(nn.Module):
+    """A fast model that never predicts class 0, whose gradients are those of the exact one."""
+
+    def __init__(self, exact: nn.Module) -> None:
+        super().__init__()
+        self.exact = exact
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.exact(images) - 9 * nn.functional.one_hot(torch.tensor(0), 10)
+        return logits
+
+
+@pytest.mark.parametrize("name", ["pgd", "apgd-ce", "square"])
+def test_a_search_goes_on_where_only_a_fast_model_is_fooled(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the schedule of a GPU: the model judges such an example at each check, and its search goes on."""
+    model, images = network(), images_of(96)
+    mine = model(images).argmax(1) == 0
+    images, labels = images[mine], torch.zeros(int(mine.sum()), dtype=torch.int64)
+    monkeypatch.setattr(active_examples, "EACH_STEP", active_examples.CheckSchedule(4))
+    attack = built(name, 0.02, **({"queries": 40} if name == "square" else {"steps": 40}))
+    draws, survived = Draws(0, "test", torch.arange(len(labels))), []
+    for target in (model, CountingModel(Denying(model), decides=model)):
+        points = attack(target, images, labels, draws)
+        survived.append(int((model(points).argmax(1) == 0).sum()))
+    exact, denied = survived
+    assert 0 < exact < len(labels) and abs(exact - denied) <= 1
 
 
 def test_a_restart_follows_a_last_iterate_that_fools_a_coarse_model_alone(

@@ -175,7 +175,8 @@ class ActiveExamples:
     def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(result, broken); `points` (M, C, H, W) are the results of the rows that are not broken."""
         if not self.schedule.each_step:
-            self._decided()
+            if self.batch.decides is not None:
+                self._decided()
             self._write(points)
         elif points is not None:
             self.result[self.row] = points
@@ -205,7 +206,8 @@ class ActiveExamples:
             self._done[rows] = self._confirmed[rows] = wrong
             self._refuted[rows] = ~wrong
             done[asked] = wrong.cpu()
-        return done
+        result: Tensor = done
+        return result
 
     def _write(self, points: Tensor | None = None) -> None:
         others = self.result[self.row] if points is None else points

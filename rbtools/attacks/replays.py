@@ -74,11 +74,11 @@ class Replays:
         """Capture the step, make it, and compare it with the step without a graph."""
         before, self.fixed = self._copies(), self._copies()
         try:
-            passes = self.model.passes
+            passes = self.model.counted
             with graphs.no_waits():
                 self.step()
             called = self._copies()
-            self.passes = [now - then for now, then in zip(self.model.passes, passes, strict=True)]
+            self.passes = [now - then for now, then in zip(self.model.counted, passes, strict=True)]
             self._assign(self.fixed)
             device = self.state.images.device  # type: ignore[attr-defined]
             graph, pool = torch.cuda.CUDAGraph(), graphs.lasting_pool(device)

@@ -159,9 +159,9 @@ class Network:
         return None
 
     @property
-    def passes(self) -> tuple[int, int]:
+    def counted(self) -> tuple[int, int]:
         """The images that went forward and backward through the model so far, where it counts them."""
-        return self.model.passes if isinstance(self.model, Network) else (0, 0)
+        return self.model.counted if isinstance(self.model, Network) else (0, 0)
 
     def count(self, forwards: int, backwards: int) -> None:
         """Add passes that the model did not see; less than 0: that an image had only because of the others in

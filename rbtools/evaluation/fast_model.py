@@ -201,7 +201,7 @@ class CountingModel(nn.Module, Network):
         return None if self.decides is None else Network(self, self.chunk_size)
 
     @property
-    def passes(self) -> tuple[int, int]:
+    def counted(self) -> tuple[int, int]:
         return self.forwards, self.backwards
 
     def count(self, forwards: int, backwards: int) -> None:

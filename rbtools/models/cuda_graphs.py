@@ -4,9 +4,9 @@ A pass of a small batch is hundreds of kernels, each shorter than its launch, so
 A replay computes with the same kernels on the same memory: images are copied in, logits and gradients out.
 Weights may change in place between replays. A captured graph is compared with the network before it is used.
 
-On an H200 an epoch of PGD-10 on a ResNet-18 takes 8.7 s with them and 21.1 s without. Evaluations have no
-graphs: their batches are larger and shrink, and PGD-20 took longer with graphs, 0.42 s against 0.28 s for
-1,000 images (bench/gpu.py).
+On an H200 an epoch of PGD-10 on a ResNet-18 takes 8.7 s with them and 21.1 s without. PGD-20 of an evaluation
+has none: it took longer with graphs, 0.42 s against 0.28 s for 1,000 images (bench/gpu.py). Longer attacks
+replay whole steps (attacks/replays.py).
 """
 
 from __future__ import annotations

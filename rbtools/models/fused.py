@@ -20,14 +20,11 @@ from torch.autograd.function import once_differentiable
 
 # Shares of the largest logit and of the norm of the gradient, above rounding in bfloat16.
 _TOLERANCE, _OF_GRADIENT = 0.02, 0.5
-_CHANNELS = 8  # with fewer cuDNN has no kernel of the tensor cores: on an H200 the first layer took a sixth
 
 
 class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, inputs, summand, convolution):  # type: ignore[no-untyped-def]
-        ctx.channels = inputs.shape[1]
-        inputs, ctx.weight = convolution.widened(inputs)
         result = convolution.kernel(inputs, summand)
         ctx.convolution, ctx.sums = convolution, summand is not None
         ctx.save_for_backward(inputs, result)
@@ -39,25 +36,15 @@ class _WithGradient(torch.autograd.Function):
         own, (inputs, result) = ctx.convolution, ctx.saved_tensors
         before = torch.ops.aten.threshold_backward(gradient, result, 0)
         how = (own.stride, own.padding, own.dilation, False, (0, 0), own.groups, (True, False, False))
-        of_inputs = torch.ops.aten.convolution_backward(before, inputs, ctx.weight, None, *how)[0]
-        return of_inputs[:, : ctx.channels], before if ctx.sums else None, None
+        of_inputs = torch.ops.aten.convolution_backward(before, inputs, own.weight, None, *how)[0]
+        return of_inputs, before if ctx.sums else None, None
 
 
 class ActivatedConvolution(nn.Conv2d):
     """ReLU of a convolution with a bias, and of a summand if there is one: (N, C, H, W) -> (N, C', H', W').
 
-    Its weights are constant: only the inputs and the summand have gradients. `wide`: on a GPU the weights of
-    a layer with few channels, widened by zeros to as many as its fast kernels need.
+    Its weights are constant: only the inputs and the summand have gradients.
     """
-
-    wide: Tensor | None = None
-
-    def widened(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and weights with the channels that the kernels of the GPU need."""
-        if self.wide is None or not inputs.is_cuda:
-            return inputs, self.weight
-        missing = _CHANNELS - inputs.shape[1]
-        return (F.pad(inputs, (0, 0, 0, 0, 0, missing)) if missing else inputs), self.wide
 
     def forward(self, inputs: Tensor, summand: Tensor | None = None) -> Tensor:
         if not (torch.is_grad_enabled() and (inputs.requires_grad or _has_gradient(summand))):
@@ -71,10 +58,9 @@ class ActivatedConvolution(nn.Conv2d):
         if not inputs.is_cuda or not len(inputs):
             result = super().forward(inputs)
             return F.relu(result if summand is None else result + summand)
-        inputs, weight = self.widened(inputs)
         if summand is None:
-            return torch.cudnn_convolution_relu(inputs, weight, self.bias, *how)
-        return torch.cudnn_convolution_add_relu(inputs, weight, summand, 1.0, self.bias, *how)
+            return torch.cudnn_convolution_relu(inputs, self.weight, self.bias, *how)
+        return torch.cudnn_convolution_add_relu(inputs, self.weight, summand, 1.0, self.bias, *how)
 
 
 def _has_gradient(tensor: Tensor | None) -> bool:
@@ -128,10 +114,7 @@ def fuse_in_place(traced: fx.GraphModule) -> int:
             convolution = before
         if not _is_convolution(convolution, modules, calls):
             continue
-        layer: Any = modules[convolution.target]
-        layer.__class__ = ActivatedConvolution
-        if layer.in_channels < _CHANNELS and layer.groups == 1:
-            layer.wide = F.pad(layer.weight, (0, 0, 0, 0, 0, _CHANNELS - layer.in_channels))
+        modules[convolution.target].__class__ = ActivatedConvolution
         with traced.graph.inserting_before(node):
             made = traced.graph.call_module(convolution.target, (convolution.args[0], *summands))
         node.replace_all_uses_with(made)

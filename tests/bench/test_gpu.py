@@ -40,10 +40,10 @@ def test_every_part_in_this_process_runs_and_checks_what_it_measures(
     assert first["machine"] == "cpu" and first["small"]
     figures = {one["figure"]: one for one in found}
     assert {"pgd, an epoch", "trades, an epoch", "cvar, an epoch", "at-pr, an epoch"} <= figures.keys()
-    assert {"PGD-20, the last iterate", "PGD-20, any iterate", "AutoAttack"} <= figures.keys()
+    assert {"PGD-20, the last iterate", "PGD-20, any iterate", "AutoAttack, 10 images"} <= figures.keys()
     measured = [one for one in found if "reference" in one]
     assert len(measured) == 10 and all(one.get("good", True) and one["times"] > 0 for one in measured)
-    assert "apgd-ce, 1 of 1" in figures["AutoAttack"]["stages"]
+    assert "apgd-ce, 1 of 1" in figures["AutoAttack, 6 images"]["stages"]
     assert all(one["floor"] < one["ours"] for one in found if "an epoch" in one["figure"])
     told = ("verdicts of GPU and CPU, the attacked network", "resumed from cpu on cpu", "fgsm-pgi, 2 epochs")
     assert all(figures[name]["good"] for name in told)

@@ -160,5 +160,5 @@ def test_where_graphs_are_used(
 ) -> None:
     if value is not None:
         monkeypatch.setenv("RB_CUDA_GRAPHS", value)
-    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(rbtools.graphs.torch, "__version__", version)
     assert rbtools.graphs.usable(torch.device(device)) is usable
