@@ -42,7 +42,7 @@ of_stages = (
         "--defend",
         metavar="LIST",
         default=None,
-        help="Stages in front of the network, each with its options: jpeg:75, quantize:bits=4,"
+        help="Stages in front of the network, each with its value: jpeg:75, quantize:4,"
         " python:MODULE:CLASS.",
     ),
     click.option(

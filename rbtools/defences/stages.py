@@ -1,4 +1,4 @@
-"""The stages of a run, as --defend names them: `jpeg:75,quantize:bits=4`."""
+"""The stages of a run, as --defend names them: `jpeg:75,quantize:4`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Stages:
 
     @property
     def text(self) -> str:
-        """The list as --defend takes it, with every option."""
-        return ",".join(":".join((_name(stage), *_options(stage))) for stage in self.stages)
+        """The list as --defend takes it, with the value of each stage."""
+        return ",".join(":".join((_name(stage), *_value_of(stage))) for stage in self.stages)
 
     @property
     def backwards(self) -> list[str]:
@@ -53,55 +53,40 @@ class Stages:
 
 
 def parse(text: str, *, allow_code: bool = False) -> tuple[Defence, ...]:
-    """The stages of a list: NAME, NAME:VALUE for its first option, NAME:OPTION=VALUE:OPTION=VALUE.
+    """The stages of a list: each NAME, or NAME:VALUE for its first option.
 
-    Raises RbError for an unknown name or option, a value out of range, and for python:MODULE:CLASS without
+    Raises RbError for an unknown name, a value out of range, and for python:MODULE:CLASS without
     `allow_code`.
     """
-    pieces: list[str] = []
-    for piece in (part.strip() for part in text.split(",")):
-        if piece:
-            pieces.append(piece)
-    if not pieces:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
         raise RbError("--defend is empty. Expected a list such as jpeg:75 or jpeg:75,quantize:4.")
-    return tuple(_stage(piece, allow_code) for piece in pieces)
+    return tuple(_stage(name, allow_code) for name in names)
 
 
 def _stage(text: str, allow_code: bool) -> Defence:
-    words = text.split(":")
     own = text.startswith(registry.OWN)
+    words = text.split(":", 3 if own else 1)
     name, values = (":".join(words[:3]), words[3:]) if own else (words[0], words[1:])
     if own and not allow_code:
         raise RbError(f"{name} is a program, which would run. If you trust it, add --allow-code.")
     cls = DEFENCES.load(name)
     fields = registry.options(cls)
-    hints = typing.get_type_hints(cls)
-    by_name = {registry.public_name(field): field for field in fields}
-    options: dict[str, Any] = {}
-    for place, given in enumerate(values):
-        key, equals, value = given.partition("=")
-        if not equals:
-            if place or not fields:
-                raise RbError(f"--defend {text}: '{given}' is no OPTION=VALUE.")
-            key, value = registry.public_name(fields[0]), given
-        hint = hints[by_name[key].name] if key in by_name else str
-        options[key] = _value(value, hint, f"{key} of defence '{name}'")
+    if not values:
+        return _built(name)
+    if not fields:
+        raise RbError(f"--defend {text}: the defence {name} takes no value, found '{values[0]}'.")
+    label, kind = registry.public_name(fields[0]), typing.get_type_hints(cls)[fields[0].name]
+    expected = {int: "a whole number", float: "a number"}
+    try:
+        return _built(name, **{label: kind(values[0]) if kind in expected else values[0]})
+    except ValueError:
+        raise RbError(f"{label} of defence '{name}' is '{values[0]}'. Expected {expected[kind]}.") from None
+
+
+def _built(name: str, **options: Any) -> Defence:
     stage: Defence = DEFENCES.build(name, **options)
     return stage
-
-
-def _value(text: str, hint: Any, label: str) -> Any:
-    if hint is bool and text in ("yes", "no"):
-        return text == "yes"
-    kinds = {int: "a whole number", float: "a number", bool: "yes or no"}
-    if hint in (int, float):
-        try:
-            return hint(text)
-        except ValueError:
-            pass
-    elif hint not in kinds:
-        return text
-    raise RbError(f"{label} is '{text}'. Expected {kinds[hint]}.")
 
 
 def _name(stage: Defence) -> str:
@@ -113,11 +98,5 @@ def _name(stage: Defence) -> str:
     return f"{registry.OWN}{type(stage).__module__}:{type(stage).__qualname__}"
 
 
-def _options(stage: Defence) -> list[str]:
-    def shown(value: Any) -> str:
-        return ("no", "yes")[value] if isinstance(value, bool) else f"{value}"
-
-    return [
-        f"{registry.public_name(field)}={shown(getattr(stage, field.name))}"
-        for field in registry.options(type(stage))
-    ]
+def _value_of(stage: Defence) -> list[str]:
+    return [str(getattr(stage, field.name)) for field in registry.options(type(stage))[:1]]

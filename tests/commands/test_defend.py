@@ -64,7 +64,7 @@ def test_an_attack_goes_through_the_stages(record: Record) -> None:
     found = one(run("attack", f"{PGD} --defend jpeg:60,quantize:2", [record]))
     names = ["acc", "pgd3.16"]
     assert [e["metric"] for e in found["evals"][1:]] == names
-    text = "jpeg:quality=60,quantize:bits=2"
+    text = "jpeg:60,quantize:2"
     assert {e["defend"] for e in found["evals"][1:]} == {text}
     assert entry(found, "pgd3.16")["backward"] == ["stand-in", "identity"]
     assert "backward" not in entry(found, "acc")
@@ -109,9 +109,8 @@ def test_results_are_found_by_their_stages(record: Record) -> None:
     for count, found in (("1 computed, 0 found", True), ("0 computed, 1 found", True)):
         for some in lists:
             assert (count in run("attack", f"{PGD} {some}", [record]).stderr) is found
-    # Another way to write the list.
-    for same in ("--defend quantize:bits=2", "--defend quantize:2 --backward identity"):
-        assert "0 computed, 1 found" in run("attack", f"{PGD} {same}", [record]).stderr
+    same = "--defend quantize:2 --backward identity"
+    assert "0 computed, 1 found" in run("attack", f"{PGD} {same}", [record]).stderr
 
 
 def test_without_stages_the_key_is_as_before(record: Record) -> None:
@@ -125,11 +124,11 @@ def test_without_stages_the_key_is_as_before(record: Record) -> None:
 def test_a_result_of_other_stages_is_refused(record: Record) -> None:
     bare = one(run("attack", PGD, [record]))
     done = run("attack", f"{PGD} --defend quantize:2", [bare])
-    assert "defend absent there and 'quantize:bits=2' here" in done.stderr
+    assert "defend absent there and 'quantize:2' here" in done.stderr
     kept = one(run("attack", f"{PGD} --defend quantize:2 --as rounded", [bare]))
     assert {"pgd3.16", "rounded"} <= kept["metrics"].keys() and "defend" not in entry(kept, "acc")
     replaced = one(run("attack", f"{PGD} --defend quantize:2 --force", [bare]))
-    assert entry(replaced, "pgd3.16")["defend"] == "quantize:bits=2"
+    assert entry(replaced, "pgd3.16")["defend"] == "quantize:2"
 
 
 def test_the_screen_of_a_bare_network_has_no_outcomes_of_a_defended_one(record: Record) -> None:
@@ -145,11 +144,11 @@ def test_the_screen_of_a_bare_network_has_no_outcomes_of_a_defended_one(record: 
 def test_results_of_other_stages_do_not_contradict_each_other() -> None:
     about = {"tool": "rb-attack", "n": 200, "split": "test"}
     attack = {**about, "attack": "pgd", "norm": "linf"}
-    for defend, count in (({}, 0), ({"defend": "quantize:bits=3"}, 2)):
+    for defend, count in (({}, 0), ({"defend": "quantize:3"}, 2)):
         entries = [
             {**about, "metric": "acc", "value": 0.5, **defend},
             {**attack, "metric": "pgd3.8", "eps": 8 / 255, "value": 0.1, **defend},
-            {**attack, "metric": "pgd3.16", "eps": 16 / 255, "value": 0.9, "defend": "quantize:bits=3"},
+            {**attack, "metric": "pgd3.16", "eps": 16 / 255, "value": 0.9, "defend": "quantize:3"},
         ]
         found = consistency.summary(model("a", *entries))["inconsistent"]
         assert sum(" is only " in one["says"] or " but pgd3.8 " in one["says"] for one in found) == count
@@ -167,7 +166,7 @@ def test_every_tool_measures_through_the_stages_and_rb_verify_again(record: Reco
     found = one(run("pr", f"--gamma 0.1 --rho 0.1 --samples 4 {defend}", [found]))
     found = one(run("ge", f"attack fgsm --eps 4 {defend}", [found]))
     entries = found["evals"][1:]
-    assert {e.get("defend") for e in entries} == {"jpeg:quality=40,quantize:bits=2"}
+    assert {e.get("defend") for e in entries} == {"jpeg:40,quantize:2"}
     assert {"curve.8", "obfuscation.failed", "ge.fgsm.4", "fgsm.16"} <= found["metrics"].keys()
     verdicts = one(run("verify", "--device cpu", [found]))["verify"]["entries"]
     assert {
@@ -175,7 +174,7 @@ def test_every_tool_measures_through_the_stages_and_rb_verify_again(record: Reco
     } == {}
     # The same claims of other stages differ: the number is measured through those that the entry names.
     for e in entries:
-        e["defend"] = "quantize:bits=1"
+        e["defend"] = "quantize:1"
     false = records(run("verify", "--device cpu", [found]))[0]["verify"]["entries"]
     assert "differs" in {false[e["metric"]]["verdict"] for e in entries}
 
@@ -208,8 +207,8 @@ def test_shards_of_the_images_make_the_same_numbers(record: Record) -> None:
 @pytest.mark.parametrize("some", ["", " --backward identity"])
 def test_a_stage_of_the_users_own(some: str, record: Record) -> None:
     stage = "python:own_stage:Grey"
-    found = one(run("attack", f"{PGD} --defend {stage}:3:rate=0.2{some} --allow-code", [record]))
-    assert entry(found, "pgd3.16")["defend"] == f"{stage}:steps=3:rate=0.2"
+    found = one(run("attack", f"{PGD} --defend {stage}:3{some} --allow-code", [record]))
+    assert entry(found, "pgd3.16")["defend"] == f"{stage}:3"
     assert found["metrics"]["pgd3.16"] <= found["metrics"]["acc"]
     verified = one(run("verify", "--device cpu --allow-code", [found]))["verify"]["entries"]
     assert verified["pgd3.16"]["verdict"] == "match"
@@ -234,7 +233,6 @@ def test_workers_find_a_stage_of_the_users_own(record: Record) -> None:
         ),
         ("--defend jpeg --backward some", "'some' is not one of 'none', 'identity', 'own'"),
         ("--backward own", "--backward is of stages."),
-        ("--defend jpeg:bakward=own", "Defence 'jpeg' has no parameter 'bakward'."),
     ],
 )
 def test_wrong_stages_are_refused_before_any_record(words: str, says: str, record: Record) -> None:

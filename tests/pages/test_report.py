@@ -112,14 +112,14 @@ def test_the_checklist_says_whether_attacks_were_adaptive() -> None:
     pgd = {"attack": "pgd", "norm": "linf", "eps": 8 / 255}
     plain = rows(page([], record(entry("acc", 0.9), entry("pgd20.8", 0.5, **pgd))))
     assert plain[0][:2] == ("adaptive attack", "holds") and "all of it" in plain[0][2]
-    stages = {"defend": "jpeg:quality=75,python:a:B"}
+    stages = {"defend": "jpeg:75,python:a:B"}
     ways = {"backward": ["stand-in", "own"], "eot": 8, "eot_mean": "loss"}
     adaptive = entry("pgd20.8", 0.2, **pgd, **stages, **ways)
     transfer = entry("transfer.pgd20.8", 0.4, **pgd, **stages)
     found = rows(page([], record(entry("acc", 0.9), adaptive, transfer, randomised=True)))
-    words = "of jpeg:quality=75,python:a:B; examples that were run: adaptive, transfer"
+    words = "of jpeg:75,python:a:B; examples that were run: adaptive, transfer"
     assert found[0] == ("adaptive attack", "holds", words)
-    assert found[1] == ("gradients replaced (BPDA)", "holds", "jpeg:quality=75: stand-in")
+    assert found[1] == ("gradients replaced (BPDA)", "holds", "jpeg:75: stand-in")
     assert found[2][:2] == ("EOT", "holds") and "means of the loss over 8 draws" in found[2][2]
     only = rows(page([], record(entry("acc", 0.9), transfer, randomised=True)))
     assert [row[:2] for row in only[:2]] == [("adaptive attack", "fails"), ("EOT", "fails")]
