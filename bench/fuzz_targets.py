@@ -463,7 +463,7 @@ class Checkpoints:
         if data.startswith(OBJECT_MARK):
             try:
                 raw = inflated(pickle.loads(data[len(OBJECT_MARK) :]))  # made by `make`
-            except (AttributeError, RuntimeError):  # some tensors do not come back, or not whole
+            except (AttributeError, OSError, RuntimeError):  # some tensors do not come back, or it is code
                 return
             weights_file.read = lambda path: (raw, {}, "torch")
             data = b""

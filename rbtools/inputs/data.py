@@ -250,9 +250,10 @@ def _order(record: Mapping[str, Any], data: Data, class_map: str | None, run: Ru
     """The classes in the order of the record's network, where it is another than the data's."""
     file, known = record.get("checkpoint_file"), record.get("recognised")
     count = known.get("classes") if isinstance(known, Mapping) else None
+    count = count if isinstance(count, int) else None
     there, asked = data.about.class_names, run.selection.classes
     if class_map is not None and not asked:
-        if not isinstance(count, int) or count <= len(there):
+        if count is None or count <= len(there):
             return None
         return class_order.named(dict(enumerate(there)), count)
     beside = published_weights.class_names(file) if isinstance(file, str) else ()
