@@ -74,7 +74,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(RbError, match=r"indices .*none cannot be read \(No such file"):
         indices.read(str(tmp_path / "none"), 5)
     (tmp_path / "binary").write_bytes(b"\xff\x00\xff")
-    with pytest.raises(RbError, match="indices .*binary cannot be read"):
+    with pytest.raises(RbError, match=r"indices .*binary cannot be read"):
         indices.read(str(tmp_path / "binary"), 5)
 
 
