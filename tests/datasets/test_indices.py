@@ -73,8 +73,8 @@ def test_anything_else_is_explained(write, text, key, message):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(RbError, match=r"indices .*none cannot be read \(No such file"):
         indices.read(str(tmp_path / "none"), 5)
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(RbError, match="cannot be read"):
+    (tmp_path / "binary").write_bytes(b"\xff\x00\xff")
+    with pytest.raises(RbError, match=r"indices .*binary cannot be read"):
         indices.read(str(tmp_path / "binary"), 5)
 
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -164,16 +165,17 @@ def test_a_helper_that_comes_too_late_computes_nothing(
     trained: dict[str, Record], computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it loads the network, the evaluation ends and its parts are joined and dropped."""
-    load = Inputs.load_model
-    run = run_in("rb-store", divide=True)
+    load, claimed = Inputs.load_model, Store.claimed
 
     def ended_meanwhile(inputs: Inputs, *rest: Any) -> Any:
         monkeypatch.setattr(Inputs, "load_model", load)
-        run_task(trained["erm"], TASKS["pgd"](), run)
+        with mock.patch.object(Store, "claimed", claimed):
+            run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True))
         return load(inputs, *rest)
 
     monkeypatch.setattr(Inputs, "load_model", ended_meanwhile)
-    run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True))
+    with elsewhere():
+        run_task(trained["erm"], TASKS["pgd"](), run_in("rb-store", divide=True))
     assert len(computed) == 6
     assert not list(Store("rb-store").files("state")) and not list(Store("rb-store").files("leases"))
 
