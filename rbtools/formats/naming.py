@@ -9,7 +9,7 @@ from typing import Any
 from rbtools import spaces
 from rbtools.errors import RbError
 from rbtools.formats.base import Record
-from rbtools.spaces import nasbench201
+from rbtools.spaces import nasbench201, zoo
 
 # Classes and shape of one image (C, H, W), for the counts of architectures.
 SIZES: dict[str, tuple[int, tuple[int, int, int]]] = {
@@ -98,7 +98,7 @@ def zoo_name(published: str) -> str | None:
         return None
     name = form.format(word[2])
     try:
-        spaces.describe({"space": "zoo", "name": name}, *SIZES["cifar10"])
+        zoo.form(name)
     except RbError:
         return None
     return name

@@ -1,9 +1,8 @@
-"""The model zoo: fixed networks of papers on robustness, and their costs in closed form, without torch.
+"""The model zoo: fixed networks of papers on robustness, without torch; their costs are counted by it.
 
 They have the forms for small images, and adapt to 28x28x1, 32x32, 64x64 and 224x224 images: by average
 pooling, a ResNet by its stem, a transformer by resizing the image. A form defines the fields of its
-architecture record besides the name (`fields`), and counts parameters and the multiply-adds of convolutions,
-linear layers and attention for one image.
+architecture record besides the name (`fields`).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from rbtools.errors import RbError, unknown
+from rbtools.registry import Registry
 
 LARGEST_SMALL_IMAGE = 96  # pixels per side up to which a ResNet has the stem for small images
 STEMS = ("cifar", "imagenet", "cifar-maxpool")
@@ -22,6 +22,8 @@ SHORTCUTS = ("activation", "input")
 # Fields that leave no trace in the weights, with their values, the usual one first: the function behind every
 # BatchNorm, and BatchNorm's epsilon. The usual ones need no field.
 TRACELESS = {"activation": ("relu", "silu", "gelu"), "eps": ("1e-5", "1e-3")}
+
+COUNTERS = Registry("way to count a network", {"meta": "rbtools.models.costs:of_arch"})
 
 Shape = tuple[int, int, int]
 
@@ -34,47 +36,6 @@ class Form(Protocol):
 
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         """The record's fields besides the name, completed for images of this shape. Raises RbError."""
-
-    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
-        """Parameters and multiply-adds."""
-
-
-class Tally:
-    """Adds up the costs of layers and tracks the image's size."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.channels, self.height, self.width = shape
-        self.params = self.macs = 0
-
-    def conv(
-        self, outputs: int, kernel: int, stride: int = 1, *, padding: int | None = None, bias: bool = False
-    ) -> None:
-        """A convolution; `padding` None keeps the size at stride 1."""
-        padding = kernel // 2 if padding is None else padding
-        self.shrink(kernel, stride, padding)
-        weights = kernel * kernel * self.channels * outputs
-        self.params += weights + outputs * bias
-        self.macs += weights * self.height * self.width
-        self.channels = outputs
-
-    def norm(self) -> None:
-        """A BatchNorm or LayerNorm over the channels."""
-        self.params += 2 * self.channels
-
-    def shrink(self, kernel: int, stride: int, padding: int = 0) -> None:
-        """Change the size as by a window without weights, such as pooling."""
-        self.height, self.width = (
-            (side + 2 * padding - kernel) // stride + 1 for side in (self.height, self.width)
-        )
-
-    def beside(self, outputs: int, stride: int) -> tuple[int, int]:
-        """The costs of a 1x1 shortcut from here: its weights, and its multiply-adds."""
-        weights = self.channels * outputs
-        return weights, weights * ((self.height - 1) // stride + 1) * ((self.width - 1) // stride + 1)
-
-    def linear(self, inputs: int, outputs: int) -> None:
-        self.params += inputs * outputs + outputs
-        self.macs += inputs * outputs
 
 
 def traceless(arch: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,49 +85,16 @@ class ResNetForm:
             )
         return {"stem": stem, **({"pool": arch["pool"]} if "pool" in arch else {}), **traceless(arch)}
 
-    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
-        tally = self._body(fields, shape)
-        tally.linear(tally.channels * self.windows(fields, shape), classes)
-        return tally.params, tally.macs
-
     def windows(self, fields: Mapping[str, Any], shape: Shape) -> int:
-        """How many means of a channel the linear layer takes. Raises RbError for too small images."""
-        if fields.get("pool") != "4x4":
-            return 1
-        tally = self._body(fields, shape)
-        windows = (tally.height // 4) * (tally.width // 4)
-        if not windows:
+        """How many windows of 4x4 pixels the last features have. Raises RbError for too small images."""
+        halved = {"cifar": 3, "cifar-maxpool": 4, "imagenet": 5}[fields["stem"]]
+        high, wide = (-(-side // 2**halved) // 4 for side in shape[1:])
+        if not high * wide:
             raise RbError(
                 f"A ResNet with the stem {fields['stem']} and the pool 4x4 has no window of 4x4 left of"
                 f" images of {shape[1]}x{shape[2]} pixels. Leave out the pool, or choose larger images."
             )
-        return windows
-
-    def _body(self, fields: Mapping[str, Any], shape: Shape) -> Tally:
-        """The costs before the linear layer."""
-        tally = Tally(shape)
-        large = fields["stem"] == "imagenet"
-        tally.conv(64, 7 if large else 3, 2 if large else 1)
-        if fields["stem"] != "cifar":
-            tally.shrink(3, 2, 1)
-        tally.params += 2 * 64
-        for stage, blocks in enumerate(self.blocks):
-            for block in range(blocks):
-                self._block(tally, 64 << stage, 2 if stage and not block else 1)
-        return tally
-
-    def _block(self, tally: Tally, width: int, stride: int) -> None:
-        outputs = 4 * width if self.bottleneck else width
-        if stride != 1 or tally.channels != outputs:
-            weights, macs = tally.beside(outputs, stride)
-            tally.params += weights + 2 * outputs
-            tally.macs += macs
-        layers: tuple[tuple[int, int, int], ...] = ((3, stride, width), (3, 1, width))
-        if self.bottleneck:
-            layers = ((1, 1, width), (3, stride, width), (1, 1, outputs))
-        for kernel, step, target in layers:
-            tally.conv(target, kernel, step)
-            tally.norm()
+        return int(high * wide)
 
 
 @dataclass(frozen=True)
@@ -191,27 +119,6 @@ class PreActResNetForm:
             )
         return {**({"shortcut": arch["shortcut"]} if "shortcut" in arch else {}), **traceless(arch)}
 
-    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
-        tally = Tally(shape)
-        tally.conv(64, 3)
-        for stage, blocks in enumerate(self.blocks):
-            for block in range(blocks):
-                _preactivation_block(tally, 64 << stage, 2 if stage and not block else 1)
-        tally.params += 2 * tally.channels * self.final_norm
-        tally.linear(tally.channels, classes)
-        return tally.params, tally.macs
-
-
-def _preactivation_block(tally: Tally, width: int, stride: int, always: bool = True) -> None:
-    """`always`: whether a stride alone also requires a convolution in the shortcut."""
-    tally.norm()
-    if tally.channels != width or (always and stride != 1):
-        weights, macs = tally.beside(width, stride)
-        tally.params, tally.macs = tally.params + weights, tally.macs + macs
-    tally.conv(width, 3, stride)
-    tally.norm()
-    tally.conv(width, 3)
-
 
 @dataclass(frozen=True)
 class WideResNetForm:
@@ -224,17 +131,6 @@ class WideResNetForm:
     def fields(self, arch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
         return traceless(arch)
 
-    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
-        tally = Tally(shape)
-        tally.conv(16, 3)
-        for stage in range(3):
-            for block in range((self.depth - 4) // 6):
-                stride = 2 if stage and not block else 1
-                _preactivation_block(tally, (16 << stage) * self.widen, stride, always=False)
-        tally.norm()
-        tally.linear(tally.channels, classes)
-        return tally.params, tally.macs
-
 
 @dataclass(frozen=True)
 class VGGForm(NoFields):
@@ -243,16 +139,6 @@ class VGGForm(NoFields):
     convs: Sequence[int]
     widths: ClassVar[Sequence[int]] = (64, 128, 256, 512, 512)
     family: ClassVar[str] = "vgg"
-
-    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
-        tally = Tally(shape)
-        for convs, width in zip(self.convs, self.widths, strict=True):
-            for _ in range(convs):
-                tally.conv(width, 3, bias=True)
-                tally.norm()
-            tally.height, tally.width = (tally.height + 1) // 2, (tally.width + 1) // 2
-        tally.linear(tally.channels, classes)
-        return tally.params, tally.macs
 
 
 @dataclass(frozen=True)
@@ -269,15 +155,6 @@ class SimpleCNNForm(NoFields):
                 " Choose another model."
             )
         return {}
-
-    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
-        tally = Tally(shape)
-        tally.conv(32, 3, padding=0, bias=True)
-        tally.conv(64, 3, padding=0, bias=True)
-        tally.shrink(2, 2)
-        tally.linear(64 * min(tally.height, self.side) * min(tally.width, self.side), 128)
-        tally.linear(128, classes)
-        return tally.params, tally.macs
 
 
 @dataclass(frozen=True)
@@ -304,17 +181,6 @@ class ViT:
                 " Expected whole numbers, the first a multiple of the second, such as 224 and 16."
             )
         return {name: arch[name] for name in ("patch", "side") if name in arch}
-
-    def count(self, fields: Mapping[str, Any], classes: int, shape: Shape) -> tuple[int, int]:
-        patch, side, width = fields.get("patch", 16), fields.get("side", 224), self.width
-        tally = Tally((shape[0], side, side))
-        tally.conv(width, patch, patch, padding=0, bias=True)
-        tokens = tally.height * tally.width + 1
-        tally.params += width + tokens * width  # weights of the class token and the positions
-        tally.params += self.depth * (12 * width * width + 13 * width) + 2 * width
-        tally.macs += self.depth * (tokens * 12 * width * width + 2 * tokens * tokens * width)
-        tally.linear(width, classes)
-        return tally.params, tally.macs
 
 
 FORMS: dict[str, Form] = {
@@ -363,24 +229,6 @@ def completed(arch: Mapping[str, Any], shape: Iterable[int]) -> dict[str, Any]:
     return {"name": name, **form(name).fields(arch, (in_channels, height, width))}
 
 
-def costs(
-    arch: str | Mapping[str, Any], classes: int = 10, shape: Iterable[int] = (3, 32, 32)
-) -> tuple[int, int]:
-    """Parameters, and the multiply-adds of convolutions, linear layers and attention for one image.
-
-    Raises RbError for an unknown name or an empty image.
-    """
-    arch = {"name": arch} if isinstance(arch, str) else arch
-    in_channels, height, width = shape
-    whole = completed(arch, (in_channels, height, width))
-    if min(in_channels, height, width, classes) < 1:
-        raise RbError(
-            f"{whole['name']} cannot take images of {in_channels}x{height}x{width} for {classes} classes."
-            " Each of these must be 1 or more."
-        )
-    return form(whole["name"]).count(whole, classes, (in_channels, height, width))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Zoo:
     """The model zoo as a `rbtools.spaces.Space`; an index is a position in its list."""
@@ -415,8 +263,8 @@ class Zoo:
 
     def describe(self, arch: Mapping[str, Any], classes: int, shape: Iterable[int]) -> dict[str, Any]:
         shape = tuple(shape)
-        fields = completed(arch, shape)
-        params, macs = costs({**arch, **fields}, classes, shape)
+        fields = {"space": self.name, **completed(arch, shape)}
+        params, macs = COUNTERS.load("meta")(tuple(fields.items()), classes, shape)
         return {**arch, **fields, "params": params, "macs": macs}
 
 

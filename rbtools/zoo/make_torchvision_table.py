@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from rbtools.models.costs import multiply_adds, parameters
 from rbtools.models.load_weights import meta_init
 from rbtools.models.torchvision_import import torchvision
 from rbtools.zoo import by_digest
@@ -46,9 +46,12 @@ def entry(name: str) -> dict[str, Any]:
     fixed = 0 if _takes(first, LARGE) else NATIVE
     sides = (fixed,) if fixed else tuple(side for side in SIDES if _takes(first, side))
     return {
-        "params": _line(_params(first), _params(second)),
+        "params": _line(parameters(first), parameters(second)),
         "per_channel": state[stem][:, 0].numel(),
-        "macs": {str(side): _line(_macs(first, side), _macs(second, side)) for side in sides},
+        "macs": {
+            str(side): _line(*(multiply_adds(one, (3, side, side)) for one in (first, second)))
+            for side in sides
+        },
         "smallest": fixed or _smallest(first),
         "fixed": fixed,
         "auxiliary": auxiliary,
@@ -61,10 +64,6 @@ def entry(name: str) -> dict[str, Any]:
 def _line(at_10: int, at_20: int) -> list[int]:
     each = (at_20 - at_10) // 10
     return [at_10 - 10 * each, each]
-
-
-def _params(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _ends(first: nn.Module, second: nn.Module) -> tuple[str, str]:
@@ -94,18 +93,6 @@ def _smallest(model: nn.Module) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if _takes(model, middle) else (middle, high)
     return high
-
-
-def _macs(model: nn.Module, side: int) -> int:
-    """Multiply-adds of convolutions, linear layers and attention for one image."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # its fused kernel is not counted
-    try:
-        with FlopCounterMode(display=False) as counter:
-            _forward(model, side)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-    return int(counter.get_total_flops()) // 2 // 2  # two images; a multiply-add is two operations
 
 
 if __name__ == "__main__":

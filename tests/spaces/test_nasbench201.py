@@ -200,7 +200,7 @@ def test_other_text_raises_only_rberror(text):
 def test_torch_and_numpy_stay_out():
     code = (
         "import sys; from rbtools.spaces import space, SPACES\n"
-        "for name in SPACES: [space(name).arch(i) for i in space(name).indices(unique=True)]\n"
+        "for name in {*SPACES} - {'zoo'}: [space(name).arch(i) for i in space(name).indices(unique=True)]\n"
         "assert not {'torch', 'numpy', 'click'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
