@@ -13,8 +13,8 @@ from torch import nn
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.models import checkpoint, unpack
-from rbtools.models.families import FAMILIES, Inferred
 from rbtools.models.costs import multiply_adds
+from rbtools.models.families import FAMILIES, Inferred
 from rbtools.models.load_weights import meta_init
 from rbtools.models.recognise import infer
 from rbtools.models.tensor_names import translation
