@@ -23,8 +23,7 @@ HEAD = """# Measured figures
 
 `python bench/results.py` writes this page from `bench/results.jsonl`. Every figure has the command that
 measured it (the topic's, unless its note begins with another one), and depends on the machine: compare
-figures of one machine only. "Goal" is what a figure has to reach. Some scripts are gone; `git show
-c92363e:bench/NAME.py` has them.
+figures of one machine only. "Goal" is what a figure has to reach.
 """
 
 

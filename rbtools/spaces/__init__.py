@@ -1,4 +1,4 @@
-"""Architectures: the spaces that rb-arch lists, and the networks' costs, without torch."""
+"""Architectures: the spaces that rb-arch lists. Torch counts those of the zoo; the others need none."""
 
 from __future__ import annotations
 

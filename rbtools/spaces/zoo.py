@@ -1,4 +1,4 @@
-"""The model zoo: fixed networks of papers on robustness, without torch; their costs are counted by it.
+"""The model zoo: fixed networks of papers on robustness. Torch counts their parameters and multiply-adds.
 
 They have the forms for small images, and adapt to 28x28x1, 32x32, 64x64 and 224x224 images: by average
 pooling, a ResNet by its stem, a transformer by resizing the image. A form defines the fields of its
