@@ -56,8 +56,7 @@ class AutoAttack(ReferenceBackend):
     DLR needs three classes and its targeted form four; with fewer classes the margin is used.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images. Raises RbError
-    for an unknown attack, or one without this norm; with backend pyautoattack also for models of fewer than 4
-    classes (3 for rand), which its losses need.
+    for an unknown attack, or one without this norm, and where the code of backend pyautoattack fails.
     """
 
     name: ClassVar[str] = "aa"
@@ -149,14 +148,6 @@ class AutoAttack(ReferenceBackend):
         return {"broken_by": torch.where(by < 0, by, attacks)}
 
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
-        names = [name for name, _ in self.plan]
-        label = f"aa ({self.attacks or self.variant})"
-        if "apgd-t" in names:
-            pyauto.need_classes(tame, 4, "the targeted DLR loss", label)
-        if "apgd-dlr" in names:
-            pyauto.need_classes(tame, 3, "the DLR loss", label)
-        if "square" in names and self.norm != "linf":
-            pyauto.need_tiles(images, "aa", self.norm)
         from pyautoattack import AutoAttack as Theirs
 
         chosen = {"attacks": self.named, "version": "custom"} if self.named else {"version": self.variant}

@@ -95,8 +95,6 @@ class APGDCE(_AutoPGD):
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.autopgd_base import APGDAttack
 
-        if self.loss == "dlr":
-            pyauto.need_classes(tame, 3, "the DLR loss", self.name)
         return self._reference(APGDAttack, tame, images.device, seed, eot_iter=self.eot, loss=self.loss)
 
 
@@ -108,7 +106,6 @@ class APGDDLR(APGDCE):
     on the scale of the logits. It needs three classes: for a model of two it is the margin itself.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
-    Raises RbError for a model of two classes with backend pyautoattack.
     """
 
     name: ClassVar[str] = "apgd-dlr"
@@ -142,7 +139,6 @@ class APGDT(_AutoPGD):
     numerator alone. Unbroken examples are returned unchanged. In L1 the steps are those of apgd-ce.
 
     Shape: images float32 (N, C, H, W) in [0, 1], labels int64 (N,); the result is as images.
-    Raises RbError for models of fewer than 4 classes with backend pyautoattack.
     """
 
     name: ClassVar[str] = "apgd-t"
@@ -167,6 +163,5 @@ class APGDT(_AutoPGD):
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.autopgd_base import APGDAttack_targeted
 
-        pyauto.need_classes(tame, 4, "the targeted DLR loss", self.name)
         targets = min(self.targets, tame.classes - 1)
         return self._reference(APGDAttack_targeted, tame, images.device, seed, n_target_classes=targets)

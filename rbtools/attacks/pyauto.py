@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rbtools.errors import RbError
+from rbtools.errors import RbError, one_line
 from rbtools.lazy import nn, np, torch
 
 if TYPE_CHECKING:
@@ -33,14 +33,25 @@ def run(method: ReferenceBackend, model: Network, images: Tensor, labels: Tensor
     """Perturb images (N, C, H, W) with AutoAttack's own code.
 
     The seed comes from the draws of the first example, since this code draws for the whole batch: equal
-    batches give equal results. Images are float32 in [0, 1].
+    batches give equal results. Images are float32 in [0, 1]. Raises RbError where that code fails: its DLR
+    losses need 3 and 4 classes, and Square's start in L2 and L1 some sizes of images.
     """
     if len(images) == 0 or method.eps == 0:
         return images.clone()
     seed = int(draws.take(torch.tensor([0])).bits(1)[0, 0])
     with _guarded(model), torch.no_grad():
-        attack = method.reference(TameModel(model, images[:1]), images, seed)
-        perturbed = attack(images.contiguous(), labels.clone())
+        tame = TameModel(model, images[:1])
+        attack = method.reference(tame, images, seed)
+        try:
+            perturbed = attack(images.contiguous(), labels.clone())
+        except (ArithmeticError, IndexError, RuntimeError, ValueError) as wrong:
+            if "memory" in str(wrong):
+                raise  # smaller chunks may do
+            size = "x".join(map(str, images.shape[1:]))
+            raise RbError(
+                f"AutoAttack's own code fails on images of {size} and {tame.classes} classes in norm"
+                f" {method.norm} ({one_line(str(wrong))}). Leave out --backend pyautoattack."
+            ) from wrong
     return perturbed.detach()
 
 
@@ -81,33 +92,6 @@ def mend_ties(square: Any) -> None:
         return torch.where(margin == 0, -torch.finfo(margin.dtype).tiny, margin), loss
 
     square.margin_and_loss = margin_and_loss
-
-
-def need_classes(model: TameModel, least: int, loss: str, attack: str) -> None:
-    """Raise RbError if the model has fewer classes than a loss needs."""
-    if model.classes < least:
-        raise RbError(
-            f"Attack '{attack}' uses {loss}, which needs {least} classes or more; the model has"
-            f" {model.classes}. Use 'apgd-ce', 'pgd' or 'square' for this model."
-        )
-
-
-def need_tiles(images: Tensor, attack: str, norm: str) -> None:
-    """Raise RbError if Square's start in L2 and L1, five squares a side, does not fit the image size.
-
-    Sides below 5, and 12, 14, 18, 19 and 24, make pyautoattack's code fail.
-    """
-    height, width = images.shape[-2:]
-    square = height // 5
-    first = (height - square * 5) // 2
-    for side in (height, width):
-        last = first + square * (side // square - 1) if square else 0
-        if square == 0 or (square > 1 and last + square > side):
-            raise RbError(
-                f"Attack '{attack}' with norm '{norm}' cannot lay out its squares on images of"
-                f" {height}x{width} pixels. Use attack 'pgd' or 'apgd-ce' for this norm, or another image"
-                " size."
-            )
 
 
 class _Once(logging.Filter):

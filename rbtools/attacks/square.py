@@ -135,8 +135,6 @@ class Square(ReferenceBackend):
     def reference(self, tame: TameModel, images: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
         from pyautoattack.square import SquareAttack
 
-        if self.norm != "linf":
-            pyauto.need_tiles(images, self.name, self.norm)
         square = SquareAttack(
             tame,
             norm=pyauto.NORMS[self.norm],
