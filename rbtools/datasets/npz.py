@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
-import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rbtools.datasets import content_hash, npy, streaming
 from rbtools.datasets.base import (
@@ -22,7 +21,7 @@ from rbtools.datasets.base import (
 )
 from rbtools.errors import RbError
 from rbtools.lazy import np
-from rbtools.plain_files import plain
+from rbtools.plain_files import opened
 
 EXPECTED = (
     "an .npz file with `test_images` and `test_labels` (and train_images, train_labels), or `images` and"
@@ -42,7 +41,7 @@ class Npz(DatasetSource):
     """Arrays by split. `images` and `labels` alone are the split test.
 
     The number of classes is given by `class_names` (an array of texts) or `classes` (a number) in the file,
-    else by the highest label. Arrays that are not compressed are memory-mapped.
+    else by the highest label.
     """
 
     def __post_init__(self) -> None:
@@ -51,7 +50,7 @@ class Npz(DatasetSource):
 
     def describe(self) -> Description:
         """Reads the headers and the labels only."""
-        with _Archive(self._path) as archive:
+        with _archive(self._path) as archive:
             shapes = {split: _layout(archive, names[0])[0] for split, names in archive.splits.items()}
             class_names = archive.class_names()
         first = next(iter(shapes.values()))
@@ -77,7 +76,7 @@ class Npz(DatasetSource):
             parts = (images[start : start + 1000] for start in range(0, len(images), 1000))
             return content_hash.pixels_hash(images.shape, parts, labels)
 
-        with _Archive(self._path) as archive:
+        with _archive(self._path) as archive:
             path = archive.path
         return content_hash.remembered(cache, ("npz", split, os.path.realpath(path)), [("", path)], make)
 
@@ -87,7 +86,7 @@ class Npz(DatasetSource):
 
     def _arrays(self, split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Images (N, C, H, W), perhaps a view of a memory map; labels int64 (N,); the classes' names."""
-        with _Archive(self._path) as archive:
+        with _archive(self._path) as archive:
             if split not in archive.splits:
                 raise self.unknown_split(split, archive.splits)
             of_images, of_labels = archive.splits[split]
@@ -101,61 +100,59 @@ class Npz(DatasetSource):
         return images, labels, class_names
 
 
-class _Archive:
-    """An open .npz file. `splits`: split -> the names of its images and of its labels."""
+@contextmanager
+def _archive(path: Path) -> Iterator[_Archive]:
+    """An .npz file, opened."""
+    if path.is_dir() or not path.exists():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
+    try:
+        file = opened(path)
+    except OSError as error:
+        raise damaged(path, EXPECTED, error) from None
+    with file:
+        yield _Archive(path, file)
 
-    def __init__(self, path: Path) -> None:
+
+class _Archive:
+    """The arrays of an open .npz file. `splits`: split -> the names of its images and of its labels."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
-        if path.is_dir() or not path.exists():
-            problem = "is a folder" if path.is_dir() else "does not exist"
-            raise RbError(f"The file {path} {problem}. Expected {EXPECTED}.")
         try:
-            self._zip = zipfile.ZipFile(plain(path))
-        except (zipfile.BadZipFile, OSError) as error:
+            self._file = np.load(file, allow_pickle=False)
+            self._names = self._file.files
+        except Exception as error:  # of zip, zlib, numpy, and of Python's parser of headers
             raise damaged(path, EXPECTED, error) from None
-        self._members = {member.filename.removesuffix(".npy"): member for member in self._zip.infolist()}
         self.splits: dict[str, tuple[str, str]] = {}
         for split, spellings in _SPLITS.items():
             pairs = ((images, labels) for images, labels in map(str.split, spellings))
-            arrays = next((pair for pair in pairs if all(name in self._members for name in pair)), None)
+            arrays = next((pair for pair in pairs if all(name in self._names for name in pair)), None)
             if arrays is not None:
                 self.splits[split] = arrays
         if not self.splits:
-            raise self.wrong(f"it holds the arrays {', '.join(self._members) or '(none)'}")
-
-    def __enter__(self) -> _Archive:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._zip.close()
+            raise self.wrong(f"it holds the arrays {', '.join(self._names) or '(none)'}")
 
     def wrong(self, problem: str) -> RbError:
         """The error for a file that is no data set."""
         return RbError(f"The file {self.path} is no data set: {problem}. Expected {EXPECTED}.")
 
-    def header(self, name: str) -> Any:
+    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and type of an array; its data is not read."""
         try:
-            with self._zip.open(self._members[name]) as file:
+            with self._file.zip.open(f"{name}.npy") as file:
                 return npy.header(file)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except Exception as error:
             raise damaged(self.path, f"{name} to be an array of numbers", error) from None
 
     def array(self, name: str) -> np.ndarray:
-        """An array, memory-mapped where it is not compressed."""
-        member = self._members[name]
-        header = self.header(name)  # reading the header raises RbError for Python objects
+        """An array, read whole."""
         try:
-            needed, there = header.dtype.itemsize * math.prod(header.shape), member.file_size - header.size
-            if there < needed:  # check its size before memory is allocated
-                raise ValueError(f"it ends after {there} of {needed} bytes")
-            offset = npy.offset_in_zip(self.path, member)
-            if offset is not None and member.file_size:
-                return npy.mapped(self.path, offset, member.file_size)
-            with self._zip.open(member) as file:
-                array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-                return array
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            array: np.ndarray = self._file[name]
+            if not array.dtype.itemsize:
+                raise ValueError("its values have no bytes, so there may be any number of them")
+            return array
+        except Exception as error:
             raise damaged(self.path, f"{name} to be an array of numbers", error) from None
 
     def labels(self, name: str) -> np.ndarray:
@@ -168,9 +165,9 @@ class _Archive:
 
     def class_names(self) -> list[str]:
         """From the file, else numbers up to the highest label of all splits."""
-        if "class_names" in self._members:
+        if "class_names" in self._names:
             return [str(name) for name in self.array("class_names").reshape(-1)]
-        if "classes" in self._members:
+        if "classes" in self._names:
             count = self.array("classes").reshape(-1)
             if count.dtype.kind not in "iu" or not len(count):
                 raise self.wrong("`classes` is no whole number")
@@ -181,11 +178,10 @@ class _Archive:
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape (N, C, H, W) of an array of images, and the order of axes that produces it."""
-    header = archive.header(name)
-    shape = tuple(header.shape)
-    if header.dtype != np.uint8:
+    shape, dtype = archive.header(name)
+    if dtype != np.uint8:
         hint = ", and images in [0, 1] become bytes by (255 * images).round().astype('uint8')"
-        raise archive.wrong(f"`{name}` is {header.dtype}{hint if header.dtype.kind == 'f' else ''}")
+        raise archive.wrong(f"`{name}` is {dtype}{hint if dtype.kind == 'f' else ''}")
     if len(shape) == 3 and shape[0]:
         return (shape[0], 1, *shape[1:]), (0, 1, 2)
     if len(shape) == 4 and shape[0]:

@@ -135,8 +135,8 @@ def test_larger_than_memory_is_streamed(save, packed, monkeypatch):
         ({"images": IMAGES, "labels": np.array(3)}, "`labels` is int64 (), which is no whole number"),
         ({"images": IMAGES, "labels": LABELS - 1}, "gives image 0 the label -1, and has 2 classes"),
         ({"images": IMAGES, "labels": LABELS, "classes": 2}, "gives image 2 the label 2, and has 2 classes"),
-        ({"images": IMAGES, "labels": np.array([{}] * 6, object)}, "which are never loaded"),
-        ({"images": np.array([[[{}]]], object), "labels": LABELS[:1]}, "which are never loaded"),
+        ({"images": IMAGES, "labels": np.array([{}] * 6, object)}, "allow_pickle=False"),
+        ({"images": np.array([[[{}]]], object), "labels": LABELS[:1]}, "`images` is object"),
         (
             {"images": IMAGES, "labels": LABELS, "train_images": IMAGES[:, :1], "train_labels": LABELS},
             "different",
