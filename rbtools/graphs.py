@@ -24,11 +24,12 @@ def usable(device: torch.device) -> bool:
     return {"0": False, "1": True}.get(os.environ.get("RB_CUDA_GRAPHS", ""), version >= _SINCE)
 
 
+_BROKEN: list[torch.cuda.CUDAGraph] = []  # captures that failed: torch may go on to ask them
+
+
 class Pool:
     """Memory that graphs share one after another, and the stream on which they are captured. `ticket` counts
-    replays: each may overwrite what an earlier one kept."""
-
-    first: torch.cuda.CUDAGraph
+    the replays of trainings: each may overwrite what an earlier one kept for its backward pass."""
 
     def __init__(self, device: torch.device) -> None:
         self.handle, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
@@ -44,20 +45,24 @@ class Pool:
         with torch.cuda.stream(self.stream):
             graph.capture_begin(self.handle, "thread_local")
             try:
-                yield
-            finally:
-                graph.capture_end()
+                try:
+                    yield
+                finally:
+                    graph.capture_end()
+            except BaseException:
+                _BROKEN.append(graph)
+                raise
         torch.cuda.current_stream().wait_stream(self.stream)
 
 
 @functools.cache
-def lasting_pool(device: torch.device) -> Pool:
-    """A pool for graphs that come and go. It lives as long as a graph in it does: one stays."""
-    pool = Pool(device)
-    pool.first = torch.cuda.CUDAGraph()
-    with pool.capture(pool.first):
+def lasting_pool(device: torch.device) -> tuple[Pool, torch.cuda.CUDAGraph]:
+    """A pool for graphs that come and go, with a graph that keeps it. `lasting_pool.cache_clear()` gives its
+    memory back; after a capture that failed a pool may not be used again."""
+    pool, graph = Pool(device), torch.cuda.CUDAGraph()
+    with pool.capture(graph):
         torch.zeros(1, device=device)
-    return pool
+    return pool, graph
 
 
 @contextmanager

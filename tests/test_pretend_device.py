@@ -54,6 +54,7 @@ from rbtools.trainer import supernet_search
 from rbtools.training import METHODS
 from rbtools.training.chen_lee import ChenLee
 from tests.pretend_device import PretendDevice, on_device
+from tests.pretend_graphs import PretendGraph
 from tests.pretend_training import counts_of_steps, data_of, small_method, trained_for
 
 Record = dict[str, Any]
@@ -248,16 +249,68 @@ def test_replayed_steps_give_the_images_of_the_cpu(name: str, norm: str) -> None
     torch.testing.assert_close(images, wanted, rtol=0, atol=3e-4 if norm == "l1" else 1e-5)
 
 
-@pytest.mark.parametrize(("name", "option"), [("square", "queries"), ("fab-t", "steps"), ("apgd-t", "steps")])
+def passes_of(name: str, model: nn.Module, graphs: bool) -> tuple[Tensor, tuple[int, int], Counter[str]]:
+    """The images of an attack, its passes, and its launches."""
+    attack, images = ATTACKS.build(name, eps=EPS["linf"] / 4, **REPLAYED[name]), images_of(24)
+    labels = model(images).argmax(1)
+    with PretendDevice(graphs=graphs) as device:
+        target = CountingModel(model.to("cuda"))
+        draws = Draws(0, "test", torch.arange(24, device="cuda"))
+        points = attack(target, images.to("cuda"), labels.to("cuda"), draws).cpu()
+    return points, target.counted, device.launches
+
+
+class Waiting(nn.Module):
+    """A network that reads one of its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.exact = network()
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.exact(images)
+        return logits if images.sum().item() >= 0 else -logits
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_network_that_cannot_be_captured_is_attacked_without(name: str) -> None:
+    plain, graphed = passes_of(name, Waiting(), False), passes_of(name, Waiting(), True)
+    assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1] and not graphed[2]["graph"]
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_replay_that_computes_something_else_is_not_used(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do the examples that it marked as broken stay marked."""
+    plain, model, replay = passes_of(name, network(), False), network(), PretendGraph.replay
+
+    def other(graph: PretendGraph) -> None:
+        model[-1].weight.neg_()
+        replay(graph)
+        model[-1].weight.neg_()
+
+    monkeypatch.setattr(PretendGraph, "replay", other)
+    graphed = passes_of(name, model, True)
+    assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1]
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_replayed_passes_are_counted(name: str) -> None:
+    plain, graphed = passes_of(name, network(), False), passes_of(name, network(), True)
+    assert torch.equal(plain[0], graphed[0]) and plain[1] == graphed[1] and graphed[2]["graph"] > 5
+
+
+@pytest.mark.parametrize(("name", "option"), [("square", "queries"), ("fab-t", "steps")])
 def test_a_replayed_step_is_one_launch(name: str, option: str) -> None:
     """16 steps more, at whose end the examples are checked."""
     counts = []
     for number in (24, 40):
         with PretendDevice(graphs=True) as device:
             attacked(built(name, 1e-6, **{option: number}, **ONE_LOOP.get(name, {})), 2, device)
-        counts.append((device.launches.total(), device.waits.total()))
-    (launches, waits), (more, longer) = counts
-    assert more - launches <= 12 * 16 and longer - waits <= 2, counts
+        counts.append((device.launches["graph"], device.launches.total(), device.waits.total()))
+    (graphs, launches, waits), (more, larger, longer) = counts
+    assert more - graphs == 16 and larger - launches <= 16 + 8 and longer - waits <= 2, counts
 
 
 NORMS = [*((name, ATTACKS.build(name).norm) for name in ATTACKS), ("apgd-ce", "l1"), ("square", "l2")]

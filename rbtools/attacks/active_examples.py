@@ -172,6 +172,15 @@ class ActiveExamples:
             setattr(self, name, getattr(self, name)[kept])
         return _kept(rows, kept)
 
+    def marks(self) -> tuple[Tensor, Tensor]:
+        """On a GPU a copy of what `update` writes: which rows are broken, and their points."""
+        return self._done.clone(), self._first.clone()
+
+    def set_marks(self, marks: tuple[Tensor, Tensor]) -> None:
+        """Let the marks be those of that time."""
+        self._done.copy_(marks[0])
+        self._first.copy_(marks[1])
+
     def finish(self, points: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(result, broken); `points` (M, C, H, W) are the results of the rows that are not broken."""
         if not self.schedule.each_step:

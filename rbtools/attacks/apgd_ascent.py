@@ -95,7 +95,7 @@ def _until_broken(
         seen, state, model = active.update(-1, ~seen.still_correct, state.point, seen, state, model)
         state.note(seen.loss, seen.gradient)
 
-    make_step = Replays(model, state, step)
+    make_step = Replays(model, state, step, active)
     for number in range(1, count):
         if not len(active):
             break

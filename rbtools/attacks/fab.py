@@ -96,7 +96,7 @@ class FAB(ReferenceBackend):
             state.point = torch.where(wide(over, offset), state.images + BETA * offset, state.point)
             state, model = active.update(-1, near, points, state, model)
 
-        make_step = Replays(model, state, step)
+        make_step = Replays(model, state, step, active)
         for number in range(self.steps):
             make_step()
             state, model = active.check(number, state, model)

@@ -12,7 +12,7 @@ from rbtools.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rbtools.attacks.active_examples import ExampleRows
+    from rbtools.attacks.active_examples import ActiveExamples, ExampleRows
 
 _BEFORE = 2  # steps of a shape before one is captured
 _LARGEST = 1 << 26  # bytes of the images: where they are more, a kernel takes longer than its launch
@@ -20,18 +20,19 @@ _APART = 0.5  # the largest difference from the same step without a graph, as a 
 
 
 class Replays:
-    """Makes a step of a loop by calling `step`, which assigns new tensors to fields of `state`.
+    """Makes a step of a loop by calling `step`, which assigns new tensors to fields of `state`, and marks
+    `active` examples.
 
-    On a GPU the third call with tensors of some shapes is captured, and then replayed: `step` may not
-    depend on anything else that changes, nor wait for the GPU. A replay is compared with the step itself
-    before it is used; where they differ, or a network cannot be captured, all steps are calls.
+    On a GPU the third call with tensors of some shapes is captured, and then replayed: from there on `step`
+    may not depend on anything else that changes, nor wait for the GPU. A replay is compared with the step
+    itself before it is used; where they differ, or a network cannot be captured, all steps are calls.
     """
 
-    def __init__(self, model: Network, state: ExampleRows, step: Callable[[], None]) -> None:
-        self.model, self.state, self.step = model, state, step
-        images: Tensor = state.images  # type: ignore[attr-defined]
-        small = images.numel() * images.element_size() <= _LARGEST
-        self.allowed = small and not model.randomised and graphs.usable(images.device)
+    def __init__(
+        self, model: Network, state: ExampleRows, step: Callable[[], None], active: ActiveExamples
+    ) -> None:
+        self.model, self.state, self.step, self.active = model, state, step, active
+        self.usable = not model.randomised and graphs.usable(active.row.device)
         self.shapes: Any = None
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -39,10 +40,11 @@ class Replays:
 
     def __call__(self, case: object = None) -> None:
         """Make a step. case: what else the step depends on."""
-        if not self.allowed:
+        if not (self.usable and self.model.captures):
             self.step()
             return
-        shapes = (case, [(name, tensor.shape) for name, tensor in self.state.tensors().items()])
+        tensors = self.state.tensors()
+        shapes = (case, [(name, tensor.shape) for name, tensor in tensors.items()])
         if shapes != self.shapes:
             self.shapes, self.calls, self.graph = shapes, 0, None
         self.calls += 1
@@ -50,7 +52,7 @@ class Replays:
             self._settle()
             self.graph.replay()
             self.model.count(*self.passes)
-        elif self.calls <= _BEFORE:
+        elif self.calls <= _BEFORE or max(one.nbytes for one in tensors.values()) > _LARGEST:
             self.step()
         else:
             self._record()
@@ -73,34 +75,46 @@ class Replays:
     def _record(self) -> None:
         """Capture the step, make it, and compare it with the step without a graph."""
         before, self.fixed = self._copies(), self._copies()
+        marks, counted = self.active.marks(), self.model.counted
         try:
-            passes = self.model.counted
             with graphs.no_waits():
                 self.step()
-            called = self._copies()
-            self.passes = [now - then for now, then in zip(self.model.counted, passes, strict=True)]
+            called, marked = self._copies(), self.active.marks()
+            self.passes = [now - then for now, then in zip(self.model.counted, counted, strict=True)]
             self._assign(self.fixed)
-            device = self.state.images.device  # type: ignore[attr-defined]
-            graph, pool = torch.cuda.CUDAGraph(), graphs.lasting_pool(device)
+            self.active.set_marks(marks)
+            graph, (pool, _) = torch.cuda.CUDAGraph(), graphs.lasting_pool(self.active.row.device)
             with pool.capture(graph):
                 self.step()
                 self._settle()
             graph.replay()
-            self.model.count(*(-number for number in self.passes))
-            self._compare(before, called)
+            self._compare(before, called, marked)
             self.graph = graph
+            self._count_from(counted)
+            self.model.count(*self.passes)
         except (RuntimeError, ValueError):  # whatever the network's own code cannot do in a capture
-            self.allowed = False
+            self.model.captures, self.fixed = False, {}
+            graphs.lasting_pool.cache_clear()
+            self._count_from(counted)
+            self.active.set_marks(marks)
             self._assign(before)
             self.step()
 
     def _copies(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self.state.tensors().items()}
 
-    def _compare(self, before: dict[str, Tensor], called: dict[str, Tensor]) -> None:
+    def _count_from(self, counted: tuple[int, int]) -> None:
+        """Count no passes since then."""
+        self.model.count(*(then - now for then, now in zip(counted, self.model.counted, strict=True)))
+
+    def _compare(
+        self, before: dict[str, Tensor], called: dict[str, Tensor], marked: tuple[Tensor, ...]
+    ) -> None:
         """Raise ValueError where a replay differs from the step without a graph."""
+        same = [(self.active.marks()[0] == marked[0]).all()]
         for name, tensor in self.fixed.items():
             if tensor.is_floating_point():
                 apart, moved = (tensor - called[name]).norm(), (called[name] - before[name]).norm()
-                if not bool(apart <= _APART * moved):  # NaN fails this comparison, too
-                    raise ValueError(f"a replay differs from the step in {name}")
+                same.append(apart <= _APART * moved)  # NaN fails this comparison, too
+        if not bool(torch.stack(same).all()):
+            raise ValueError("a replay differs from the step")

@@ -115,7 +115,7 @@ class Square(ReferenceBackend):
             fooled = _try(model, state, propose, side, schedule.each_step)
             state, draws, model = active.update(-1, fooled, state.best, state, draws, model)
 
-        make_query = Replays(model, state, query)
+        make_query = Replays(model, state, query, active)
         for queries in _blocks(sides):
             if not len(active):
                 break
@@ -257,7 +257,7 @@ def _try(model: Network, state: _SquareState, propose: Propose, side: int, each:
         margin, fooled = _ask(model, state.best, state.labels)
         margin = torch.where(changed, margin, state.margin)
         # A fast copy may have been fooled before, and the model not: the margin goes on to fall.
-        fooled &= margin < state.margin
+        fooled &= ~(margin >= state.margin)  # not where it is NaN
     elif changed.all():
         margin, fooled = _ask(model, state.best, state.labels)
     else:

@@ -66,6 +66,7 @@ class Network:
     """A model as it is. chunk_size: images that go through it at once; None: all."""
 
     gives: Literal["gradients", "logits", "labels"] = "gradients"
+    _captures = True
 
     def __init__(self, model: Callable[[Tensor], Tensor], chunk_size: int | None = None) -> None:
         self.model, self.chunk_size = model, chunk_size
@@ -157,6 +158,18 @@ class Network:
     def undecided(self) -> Network | None:
         """The fast copy alone, without checks by the exact model; None for a network without a copy."""
         return None
+
+    @property
+    def captures(self) -> bool:
+        """Whether passes can be captured as a CUDA graph, as far as is known."""
+        return self.model.captures if isinstance(self.model, Network) else self._captures
+
+    @captures.setter
+    def captures(self, known: bool) -> None:
+        if isinstance(self.model, Network):
+            self.model.captures = known
+        else:
+            self._captures = known
 
     @property
     def counted(self) -> tuple[int, int]:

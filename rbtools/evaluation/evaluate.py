@@ -13,6 +13,7 @@ from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from rbtools import graphs
 from rbtools.check_input import outside_inference
 from rbtools.datasets import streaming
 from rbtools.datasets.indices import subset
@@ -361,6 +362,7 @@ def _in_smaller_chunks(batch: Batch, error: RuntimeError) -> Batch:
             "Memory ran out with one image at a time. Use a larger device, or --device cpu."
         ) from error
     if torch.cuda.is_available():
+        graphs.lasting_pool.cache_clear()
         torch.cuda.empty_cache()
     return batch.in_chunks(max(batch.chunk_size // 2, 1))
 
