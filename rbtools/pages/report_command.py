@@ -47,7 +47,9 @@ def report(
     It has all results with their intervals and settings, curves over eps, radius and severity, a checklist
     (whether attacks were adaptive, which gradients were replaced, whether means over draws sufficed, the five
     tests of rb-attack check, AutoAttack's flags), the row of a LaTeX table, the command lines that remake the
-    results, and BibTeX of the methods. Needs one record with any metric.
+    results, and BibTeX of the methods.
+
+    Needs one record with any metric.
 
     \b
     Examples:

@@ -85,9 +85,7 @@ def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -
     judged = one(run("verify", "--adv saved --device cpu", [saved]))
     assert judged["verify"]["entries"]["pgd3.16"]["verdict"] == "match"
     bare = one(run("attack", PGD, [record]))
-    differs = records(run("verify", "--adv saved --device cpu", [bare]))[0]["verify"]["entries"][
-        "pgd3.16"
-    ]
+    differs = records(run("verify", "--adv saved --device cpu", [bare]))[0]["verify"]["entries"]["pgd3.16"]
     assert differs["verdict"] == "differs"
 
 
