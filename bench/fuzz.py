@@ -3,7 +3,7 @@
     python bench/fuzz.py records [--seconds 600] [--cases 200] [--seed 0] [--out fuzz-findings]
     python bench/fuzz.py checkpoints --replay fuzz-findings/checkpoints-1a2b3c4d
 
-Targets: records (every tool), checkpoints, safetensors, images, parquet, adv. An input is a valid thing of
+Targets: records (every tool), checkpoints, safetensors, images, parquet. An input is a valid thing of
 which a part is something else (fuzz_grammar.py). One JSON line says how many inputs were tried, and for each
 kind of finding what it is and the file in `--out` that has the shortest input met. Status 1 where there are
 findings. A process of its own runs the inputs: one that dies, takes long or eats memory is a finding too,

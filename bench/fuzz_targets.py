@@ -21,13 +21,12 @@ import sys
 import tempfile
 import warnings
 import zipfile
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fuzz_grammar import NAMES, NUMBERS, Chance, checked_png, pickles
+from fuzz_grammar import NAMES, Chance, checked_png, pickles
 
 from rbtools.cli import tools
 from rbtools.errors import RbError
@@ -712,53 +711,10 @@ class Parquet(Files):
         load_images(f"parquet:{folder}/x.parquet")
 
 
-class Adversarial(Files):
-    """Headers and blocks of .adv files: sizes and numbers out of range, parts that unpack to more."""
-
-    SHAPE = (3, 8, 8)
-
-    def make(self, chance: Chance) -> bytes:
-        from rbtools.jobs import evidence
-        from rbtools.lazy import np
-
-        count, pixels = chance.pick((2, 1, 4)), 192
-        forms = np.array([chance.integer(0, 3) for _ in range(count)], np.uint8)
-        ids = np.array([chance.pick((0, 1, 2, 2**31 - 1, -1)) for _ in range(count)])
-        coarse = chance.pick((1, 8, 0, 127))
-        zeros = np.zeros((count, pixels))
-        block = evidence.packed(ids, forms, zeros.astype(np.int8), zeros.astype(np.float32), max(coarse, 1))
-        if chance.often(4):
-            sizes = list(struct.unpack("<6I", block[:24]))
-            sizes[chance.integer(0, 5)] = chance.pick(NUMBERS) % 2**32
-            block = struct.pack("<6I", *sizes) + block[24:]
-        if chance.often(5):
-            bomb = zlib.compress(bytes(50_000_000))
-            block = struct.pack("<6I", count, len(bomb), *[8] * 4) + bomb + block[24:]
-        header = {"n": count, "eps": 8 / 255, "step": 1 / 255, "coarse": coarse, "norm": "linf"}
-        for _ in range(chance.integer(0, 2)):
-            header[chance.pick(list(header))] = chance.pick((chance.odd(), *NUMBERS, 1e308, 1e-320))
-        try:
-            text = json.dumps(header).encode()
-        except ValueError:
-            text = b"{}"
-        data = evidence.MAGIC + text + b"\n" + block * chance.pick((1, 2))
-        return chance.damaged(data) if chance.integer(0, 1) else data
-
-    def read(self, data: bytes, folder: Path) -> None:
-        from rbtools.jobs import evidence
-
-        (folder / "x.adv").write_bytes(data)
-        evidence.header_of(folder / "x.adv")
-        for ids, forms, differences in evidence.blocks(folder / "x.adv", self.SHAPE, 10):
-            if not len(ids) == len(forms) == len(differences) <= 10:
-                raise Finding(f"a block of {len(ids)}, {len(forms)} and {len(differences)}")
-
-
 TARGETS: dict[str, Callable[[], Any]] = {
     "records": Records,
     "checkpoints": Checkpoints,
     "safetensors": Safetensors,
     "images": Images,
     "parquet": Parquet,
-    "adv": Adversarial,
 }

@@ -26,7 +26,6 @@ from rbtools.datasets import decode, imagefolder, indices
 from rbtools.errors import RbError, UsageError
 from rbtools.evaluation import base
 from rbtools.formats import stream
-from rbtools.jobs import evidence
 from rbtools.models import read_checkpoint
 from rbtools.records.lines import parse
 
@@ -177,12 +176,6 @@ def test_a_table_of_more_rows_than_bytes_is_refused() -> None:
     table = pa.table({"image": pa.nulls(count, pa.binary()), "label": pa.array(np.zeros(count, np.int64))})
     parquet.write_table(table, "x.parquet", row_group_size=count // 2)
     refused(lambda: datasets.load("parquet:x.parquet", "test"), f"it claims {count} rows in ")
-
-
-def test_a_part_of_adversarial_images_that_claims_gigabytes() -> None:
-    header = json.dumps({"n": 1, "eps": 0.1, "step": 0.1, "coarse": 1}).encode()
-    Path("x.adv").write_bytes(evidence.MAGIC + header + b"\n" + struct.pack("<6I", 1, *[2**32 - 1] * 5))
-    refused(lambda: list(evidence.blocks("x.adv", (3, 8, 8), 1)), "it is cut off")
 
 
 # --- settings and records -------------------------------------------------------------------------

@@ -96,7 +96,7 @@ GROUPS = (
 )
 # Further options that --help only names, in the sections where they stand.
 RARE = frozenset(
-    "ladder detail save-adv-format precision-goal screen-steps relative-step step-decay eot grid target"
+    "ladder detail save-png precision-goal screen-steps relative-step step-decay eot grid target"
     " require-decided particles moves runs floor confidence passes denominator only clip truncate"
     " attack-norm step-size init-seed batchnorm iterations tolerance activation rho lipschitz"
     " lipschitz-theta smooth smooth-theta gamma softmax updates weight c failure examples largest form"

@@ -43,16 +43,13 @@ _grid_option = click.option(
 @options.detail_option
 @click.option(
     "--save-adv",
-    metavar="DIR|FILE.adv",
+    metavar="DIR",
     default=None,
-    help="Write the adversarial images to DIR, one .npz file per model and distance; or, quantised, those of"
-    " one model and distance to FILE.adv, which rb-verify --adv judges.",
+    help="Write the adversarial images to DIR, one .npz file per model and distance, which rb-verify --adv"
+    " judges.",
 )
 @click.option(
-    "--save-adv-format",
-    type=click.Choice(["npz", "png"]),
-    default=None,
-    help="With png and --grid 8bit a folder of PNGs in place of each .npz, which rb-verify --adv judges.",
+    "--save-png", is_flag=True, help="With --save-adv and --grid 8bit also write each image as a PNG."
 )
 @click.option(
     "--two-phase",
@@ -82,7 +79,7 @@ def main(
     ladder: bool,
     detail: bool,
     save_adv: str | None,
-    save_adv_format: str | None,
+    save_png: bool,
     two_phase: str | None,
     precision_goal: float | None,
     screen_steps: int | None,
@@ -98,10 +95,8 @@ def main(
     the images that PGD does not break. From these the accuracy under both is estimated, with its interval.
     --two-phase all is exact.
 
-    --save-adv FILE.adv writes evidence for rb-verify --adv: the perturbation of each broken image. It is
-    rounded as coarsely as the model in float32 still misclassifies the image, mostly to 8-bit images whose
-    pixels change by the whole distance or not at all. An image that no rounding keeps adversarial is stored
-    exactly.
+    The files of --save-adv have the attacked images (float32, with --grid 8bit uint8), labels, ids and the
+    claim: evidence for rb-verify --adv.
 
     A model that gives other logits for the same image is judged by the mean over --draws draws. Gradients
     are means over --eot draws. With --defend jpeg:75 the network is behind stages, and the attack goes
@@ -122,7 +117,11 @@ def main(
     method, distances = parse_units.attack(ATTACKS, attack, params, eps, work.screen.warn)
     if ladder and len(distances) < 2:
         raise UsageError("--ladder needs several distances: --eps 1,2,4,8.")
-    _check_saved(save_adv, save_adv_format, method)
+    if save_png and (save_adv is None or method.grid == "none"):
+        raise UsageError(
+            "--save-png needs --save-adv DIR and --grid 8bit: a PNG has pixels k/255, and other images,"
+            " rounded to them, may be outside the ball, or no longer fool the model."
+        )
     if two_phase is not None or precision_goal is not None:
         if ladder or detail or save_adv is not None:
             raise UsageError(
@@ -136,25 +135,8 @@ def main(
         return _two_phase(source, work, method, distances, two_phase, precision_goal, screen_steps or 20)
     if screen_steps is not None:
         raise UsageError("--screen-steps are of --two-phase. Add --two-phase N, or --precision-goal X.")
-    png = save_adv_format == "png"
-    task = AttackTask(method, distances, ladder=ladder, detail=detail, save=save_adv, png=png)
+    task = AttackTask(method, distances, ladder=ladder, detail=detail, save=save_adv, png=save_png)
     return shared.evaluate(source, work, task)
-
-
-def _check_saved(path: str | None, format: str | None, method: Attack) -> None:
-    """Raise UsageError for files that cannot hold the images of the attack."""
-    if format is not None and (path is None or path.endswith(".adv")):
-        raise UsageError("--save-adv-format is of the files in a folder. Write --save-adv DIR.")
-    if format == "png" and method.grid == "none":
-        raise UsageError(
-            "A PNG has pixels k/255, which the images of this attack need not have: rounded, they may be"
-            " outside the ball, or no longer fool the model. Add --grid 8bit."
-        )
-    if path is not None and path.endswith(".adv") and method.grid != "none" and method.norm != "linf":
-        raise UsageError(
-            f"FILE.adv rounds the images of an {method.norm.upper()} ball to levels that are not those of"
-            " 8-bit images. With --grid 8bit write --save-adv DIR --save-adv-format png."
-        )
 
 
 def _two_phase(

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 @click.option(
     "--adv",
     default=None,
-    metavar="FILE.adv|DIR",
-    help="Judge the adversarial images of rb-attack --save-adv FILE.adv, or of a folder of PNGs, by one"
-    " forward pass.",
+    metavar="FILE.npz|DIR",
+    help="Judge adversarial images, a file of rb-attack --save-adv or all in its folder, by a forward pass.",
 )
 @options.source_options
 @options.verify_options
@@ -72,8 +71,9 @@ def main(
     network; missing settings of its entries are assumed, and the record names them. Such entries match within
     their rounding and the sampling error of both numbers.
 
-    --adv judges saved adversarial images: each has to be inside the ball and the box, and misclassified by
-    the record's checkpoint. They prove an upper bound of the accuracy, whatever the attack was.
+    --adv judges saved adversarial images: each has to be inside the ball and the box, and as many as claimed
+    misclassified by the record's checkpoint. They prove an upper bound of the accuracy, whatever the attack
+    was.
 
     The record goes on with "verify"; a terminal shows a table in its place. The status is 1 if something
     differs or is inconsistent, each a line on stderr, or if no result could be judged.
@@ -82,7 +82,7 @@ def main(
     Examples:
       rb-verify --inconsistent results.jsonl
       rb-verify --n 50 --sample 3 trained.jsonl
-      rb-attack pgd --steps 5 --n 50 --save-adv pgd.adv trained.jsonl | rb-verify --adv pgd.adv
+      rb-attack pgd --steps 5 --n 50 --save-adv adv trained.jsonl | rb-verify --adv adv
     """
     from rbtools.cli.verification import ConsistencyJob, VerifyJob
     from rbtools.jobs import EvidenceJob
@@ -103,7 +103,7 @@ def main(
         status = shared.done(shared.filter_records(source, [ConsistencyJob()], work))
     elif adv is not None:
         if sample is not None or work.run.selection.n is not None:
-            raise UsageError("--adv judges all images of its file. Leave out --sample and --n.")
+            raise UsageError("--adv judges all images of its files. Leave out --sample and --n.")
         status = shared.done(_with_file(source, work, EvidenceJob(adv, work.run), alone=True))
     else:
         run = work.run

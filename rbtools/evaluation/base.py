@@ -320,8 +320,8 @@ class OutputOf(Output):
 class EvalTask:
     """A set of outputs that share work.
 
-    `save`: a folder for the adversarial images; `png`: as PNGs. `gaps`: metrics whose generalisation gap is
-    test minus train.
+    `save`: a folder for the adversarial images; `png`: as PNGs, too. `gaps`: metrics whose generalisation gap
+    is test minus train.
     """
 
     save: str | None = None

@@ -131,7 +131,7 @@ class OutputByDraws(OutputOf):
         right = sum((part.sum(0) for part in _drawn(batch, self.draws)), torch.zeros_like(batch.labels))
         forward = totals.get("forward", 0.0) + float(self.draws * len(batch.ids))
         totals = {"backward": 0.0, **totals, "forward": forward}
-        return Outcome(right.float(), totals, None if images is batch.images else images)
+        return Outcome(right.float(), totals)
 
 
 def _drawn(batch: Batch, draws: int) -> Iterator[Tensor]:
@@ -155,8 +155,7 @@ class TaskByDraws(EvalTask):
     draws: int
 
     def __post_init__(self) -> None:
-        for name in ("save", "png", "gaps"):
-            object.__setattr__(self, name, getattr(self.inner, name))
+        object.__setattr__(self, "gaps", self.inner.gaps)
 
     @property
     def title(self) -> str:
@@ -186,8 +185,8 @@ def by_draws(task: EvalTask, draws: int) -> EvalTask:
             f"The model is randomised, and {task.title} has no verdict over draws. Measure its accuracy with"
             " rb-attack or rb-corrupt, or give --draws 1 to judge it by one draw."
         )
-    if getattr(task, "detail", False):
-        raise RbError("--detail keeps the logits of one pass, and this model is randomised: leave it out.")
+    if getattr(task, "detail", False) or task.save is not None:
+        raise RbError("--detail and --save-adv are of one pass, and this model is randomised: omit them.")
     if isinstance(task, tasks.AttackTask) and task.ladder:
         raise RbError("--ladder is of verdicts, and this model is randomised: leave it out.")
     return TaskByDraws(task, draws)

@@ -327,7 +327,7 @@ class AttackTask(EvalTask):
     """Accuracy under one attack, for any number of eps.
 
     `ladder`: smaller eps come first, and examples broken there are not attacked at larger ones. `detail`
-    keeps the logits of each example; `save` names a folder for the adversarial images, `png` makes them PNGs.
+    keeps the logits of each example; `save` names a folder for the adversarial images, `png` adds PNGs.
     """
 
     method: Any

@@ -64,7 +64,7 @@ class ArchiveJob(_RunJob):
 
 @dataclass(frozen=True)
 class EvidenceJob(_RunJob):
-    """Judge a file of adversarial images of the record's model.
+    """Judge saved adversarial images of the record's model: a file, or those in a folder.
 
     file: with these weights, whose hash must be the record's; `hints` describe them where it has none.
     """

@@ -27,7 +27,6 @@ from rbtools.inputs.checkpoints import resolve_inputs
 from rbtools.inputs.data import named_data
 from rbtools.inputs.resolve import Inputs
 from rbtools.jobs import divide, randomness
-from rbtools.jobs.evidence import logits_of
 from rbtools.jobs.save_images import ImageFiles, files_to_save, saving
 from rbtools.records import answers, dumps, metric_name, results
 from rbtools.rng import seed_fields
@@ -436,8 +435,9 @@ def _run_batches(
         with contextlib.ExitStack() as files:
             take = share = None
             if save:
-                claims = {output: _claim(output, name, inputs) for output, name in save.names.items()}
-                take = files.enter_context(saving(save, data.load(), logits_of(model, chosen), claims))
+                claims = {output: _claim(output, inputs) for output in save.names}
+                shape = (n, *data.about.shape)
+                take = files.enter_context(saving(save, data.load().labels, shape, claims))
             elif divided:
                 share = divide.Shared(run.store, run.placement.workers, helping=helping)
             elif run.placement.divide and run.placement.workers > 1:
@@ -476,11 +476,11 @@ def _look(inputs: Inputs) -> dict[str, Any] | None:
     return None
 
 
-def _claim(output: Output, key: str, inputs: Inputs) -> dict[str, Any]:
-    """The fields of FILE.adv, or of a folder of PNGs, that identify its claim."""
+def _claim(output: Output, inputs: Inputs) -> dict[str, Any]:
+    """What the file of saved images of an output claims, without the value and the number of images."""
     entry = output.entry_template()[0]
     (named,) = _renamed([_named_entry({**entry, **_common(output, inputs)}, inputs)], inputs.run)
-    return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint, "key": key}
+    return {**named, "checkpoint": inputs.checkpoint, "data": inputs.data.fingerprint}
 
 
 def _cost(outcomes: Outcomes, examples: int) -> dict[str, Any]:

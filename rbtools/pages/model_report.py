@@ -1,13 +1,11 @@
-"""The page of one model: results, curves, worst images, checks, command lines and references, in one file."""
+"""The page of one model: results, curves, checks, command lines and references, in one file."""
 
 from __future__ import annotations
 
 import base64
 import html
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -45,54 +43,16 @@ pre { background: #f2f4f7; padding: .6rem; font-size: .85rem;
   white-space: pre-wrap; overflow-wrap: anywhere; }
 .hint { color: #565d66; font-size: .9rem; }
 .holds { color: #00653f; } .fails { color: #a3200d; font-weight: 600; }
-.images { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; } figcaption { font-size: .8rem; }
-.images img { width: 6rem; height: 6rem; image-rendering: pixelated; border: 1px solid #d5d9de; }
 .curve { max-width: 100%; height: auto; }
-@media print { body { max-width: none; } pre, figure { break-inside: avoid; } }
+@media print { body { max-width: none; } pre { break-inside: avoid; } }
 """
 
 
-@dataclass(frozen=True)
-class WorstImage:
-    """An adversarial image as PNG files: the original, the difference and the adversarial one."""
+def page(record: Record, latex: str, scoring: Scoring, title: str | None = None) -> str:
+    """The report as HTML that loads nothing and runs nothing. Every text of the record is escaped.
 
-    caption: str
-    files: Sequence[bytes]
-
-
-def worst_image(caption: str, clean: Any, adversarial: Any, eps: float) -> WorstImage:
-    """The pictures of an image. clean, adversarial: float arrays (H, W, C) in [0, 1]. In the difference grey
-    is no change, and black and white are one of `eps`, or of its largest where that is less.
+    latex: the row of a table.
     """
-    from matplotlib import image
-
-    difference = adversarial - clean
-    largest = min(float(abs(difference).max()), eps) or 1.0
-    pictures = (clean, (0.5 + difference / largest / 2).clip(0, 1), adversarial)
-    files = []
-    for picture in pictures:
-        levels = (picture * 255).round().astype("uint8")
-        stream = io.BytesIO()
-        image.imsave(stream, levels.repeat(3, 2) if levels.shape[2] == 1 else levels, format="png")
-        files.append(stream.getvalue())
-    return WorstImage(caption, files)
-
-
-@dataclass(frozen=True)
-class ReportParts:
-    """The contents of a report besides the record. latex: the rows of a table. images: the worst ones, with
-    their caption in `shown`; `checks`: what was tested on the network: name, sentence, and whether it holds
-    (None: not tested).
-    """
-
-    latex: str = ""
-    images: Sequence[WorstImage] = ()
-    shown: str = ""
-    checks: Sequence[tuple[str, str, bool | None]] = field(default_factory=tuple)
-
-
-def page(record: Record, parts: ReportParts, scoring: Scoring, title: str | None = None) -> str:
-    """The report as HTML that loads nothing and runs nothing. Every text of the record is escaped."""
     arch = record.get("arch") or {}
     data = short_dataset(str(record.get("dataset") or ""))
     name = title or ", ".join(str(part) for part in (arch.get("name"), data) if part)
@@ -100,9 +60,8 @@ def page(record: Record, parts: ReportParts, scoring: Scoring, title: str | None
         _about(record),
         _results(record),
         *_curves(record, scoring),
-        _images(parts),
-        _checklist(record, parts),
-        ("LaTeX", _pre(parts.latex)),
+        _checklist(record),
+        ("LaTeX", _pre(latex)),
         ("Command lines that made it", _pre(" |\n  ".join(commands_of(record)) or "none is in the record")),
         ("BibTeX of the methods", _pre(bibliography.bibtex(bibliography.of_record(record)) or "none")),
     ]
@@ -187,11 +146,11 @@ def _said(field: str, entry: Mapping[str, Any]) -> str:
     value = entry[field]
     if field == "eps" and is_number(value):
         ball = metric_name.parse(str(entry.get("metric"))).ball  # entries of cw-l2 may have no norm
-        return eps_in_words(value, str(entry.get("norm", "linf")) if ball == "linf" else ball)
+        return _eps_in_words(value, str(entry.get("norm", "linf")) if ball == "linf" else ball)
     return _figure(value)
 
 
-def eps_in_words(eps: float, norm: str) -> str:
+def _eps_in_words(eps: float, norm: str) -> str:
     """A distance as papers write it: `8/255` in L-infinity, `0.5` in others."""
     words = distance(eps, norm)
     return f"{float(words):.4g}/255" if norm == "linf" else words
@@ -217,7 +176,8 @@ def _curves(record: Record, scoring: Scoring) -> list[tuple[str, str]]:
         elif points:
             try:
                 drawn = CurvesPlot(over=over, metric=metric, title="").draw([dict(record)], scoring)
-                content = _picture(encode(drawn, "svg"), "svg+xml", title, "curve")
+                code = base64.b64encode(encode(drawn, "svg")).decode()
+                content = f'<img class="curve" alt="{text(title)}" src="data:image/svg+xml;base64,{code}">'
             except RbError:
                 words = f"these results do not fit one figure; rb-plot curves --over {over} says why."
                 content = f'<p class="hint">Not drawn: {text(words)}</p>'
@@ -225,27 +185,9 @@ def _curves(record: Record, scoring: Scoring) -> list[tuple[str, str]]:
     return sections
 
 
-def _picture(data: bytes, kind: str, words: str, style: str = "") -> str:
-    code = base64.b64encode(data).decode()
-    return f'<img class="{style}" alt="{text(words)}" src="data:image/{kind};base64,{code}">'
-
-
-def _images(parts: ReportParts) -> tuple[str, str]:
-    head = "Worst images"
-    if not parts.images:
-        words = parts.shown or "None are shown: add --adv FILE.adv of rb-attack --save-adv, or --images N."
-        return head, f'<p class="hint">{text(words)}</p>'
-    figures = []
-    for image in parts.images:
-        names = ("original", "difference", "adversarial")
-        files = [_picture(data, "png", name) for name, data in zip(names, image.files, strict=True)]
-        figures.append(f"<figure>{''.join(files)}<figcaption>{text(image.caption)}</figcaption></figure>")
-    return head, f'<p class="hint">{text(parts.shown)}</p>\n<div class="images">{"".join(figures)}</div>'
-
-
-def _checklist(record: Record, parts: ReportParts) -> tuple[str, str]:
+def _checklist(record: Record) -> tuple[str, str]:
     rows = []
-    for name, says, holds in [*_adaptive(record), *_of_entries(record), *parts.checks]:
+    for name, says, holds in [*_adaptive(record), *_of_entries(record)]:
         word = "not tested" if holds is None else "holds" if holds else "fails"
         rows.append([("", text(name)), ("hint" if holds is None else word, word), ("", text(says))])
     return "Checklist", _table(("test", "", "what it says"), rows)

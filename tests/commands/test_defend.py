@@ -81,13 +81,11 @@ def test_results_of_examples_of_other_networks_are_shares_of_images() -> None:
 def test_one_result_that_is_named_or_saved_is_the_adaptive_one(record: Record) -> None:
     named = one(run("attack", f"{PGD} --defend quantize:2 --as rounded", [record]))
     assert named["metrics"].keys() - {"seconds_per_epoch"} == {"acc", "rounded"}
-    saved = one(run("attack", f"{PGD} --defend jpeg:80,quantize:2 --save-adv saved.adv", [record]))
-    judged = one(run("verify", "--adv saved.adv --device cpu", [saved]))
+    saved = one(run("attack", f"{PGD} --defend jpeg:80,quantize:2 --save-adv saved", [record]))
+    judged = one(run("verify", "--adv saved --device cpu", [saved]))
     assert judged["verify"]["entries"]["pgd3.16"]["verdict"] == "match"
     bare = one(run("attack", PGD, [record]))
-    differs = records(run("verify", "--adv saved.adv --device cpu", [bare]))[0]["verify"]["entries"][
-        "pgd3.16"
-    ]
+    differs = records(run("verify", "--adv saved --device cpu", [bare]))[0]["verify"]["entries"]["pgd3.16"]
     assert differs["verdict"] == "differs"
 
 

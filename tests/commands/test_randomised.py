@@ -143,7 +143,8 @@ def test_a_model_that_depends_on_the_batch_is_refused() -> None:
 
 
 def test_what_has_no_verdict_by_rates_is_refused_and_one_draw_is_accepted() -> None:
-    for words in (("curve", "--queries", "40"), ("aa", "--two-phase", "10"), (*PGD[:2], "1,2", "--ladder")):
+    of_pgd = ((*PGD[:2], "1,2", "--ladder"), (*PGD, "--save-adv", "adv"))
+    for words in (("curve", "--queries", "40"), ("aa", "--two-phase", "10"), *of_pgd):
         result = attack(*words)
         assert result.exit_code == 1 and "randomised" in json.loads(result.stdout)["error"]["message"]
     assert record(attack("curve", "--queries", "40", "--draws", "1"))["metrics"]["curve.8"] > 0

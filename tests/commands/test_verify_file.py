@@ -30,7 +30,7 @@ def file_of(record: Record) -> str:
 @pytest.fixture
 def theirs(trained: dict[str, Record], monkeypatch: pytest.MonkeyPatch) -> Record:
     """A colleague's record with a claim and saved images; the store here has nothing of it."""
-    record = rbtools.attack(trained["erm"], "pgd", eps=16, steps=2, n=40, save_adv="x.adv")
+    record = rbtools.attack(trained["erm"], "pgd", eps=16, steps=2, n=40, save_adv="adv")
     Path("model.bin").write_bytes(Path(file_of(record)).read_bytes())
     Path("other.bin").write_bytes(Path(file_of(trained["pgd"])).read_bytes())
     monkeypatch.setenv("RB_STORE", "empty")
@@ -41,14 +41,14 @@ def test_a_record_of_another_machine_is_judged_with_a_file(theirs: Record) -> No
     result = invoke(main, [], theirs)
     without = verdicts(result)["pgd2.16"]
     assert without["verdict"] == "cannot be told" and "--checkpoint FILE" in without["reason"]
-    for how, metrics in (([], {"acc", "pgd2.16"}), (["--adv", "x.adv"], {"pgd2.16"})):
+    for how, metrics in (([], {"acc", "pgd2.16"}), (["--adv", "adv"], {"pgd2.16"})):
         result = invoke(main, ["--checkpoint", "model.bin", *how], theirs)
         assert result.exit_code == 0, result.stderr
         told = {name: one["verdict"] for name, one in verdicts(result).items() if "measured" in one}
         assert told == dict.fromkeys(metrics, "match") and "BatchNorm" not in result.stderr
 
 
-@pytest.mark.parametrize("how", [[], ["--adv", "x.adv"]])
+@pytest.mark.parametrize("how", [[], ["--adv", "adv"]])
 def test_another_file_differs(theirs: Record, how: list[str]) -> None:
     result = invoke(main, ["--checkpoint", "other.bin", *how], theirs)
     one = verdicts(result)["pgd2.16"]
@@ -63,7 +63,7 @@ def test_the_store_is_asked_by_hash(trained: dict[str, Record]) -> None:
 
 
 def test_without_records_the_file_of_images_is_judged_alone(theirs: Record) -> None:
-    arguments = ["--checkpoint", "model.bin", "--dataset", "digits", "--adv", "x.adv"]
+    arguments = ["--checkpoint", "model.bin", "--dataset", "digits", "--adv", "adv"]
     assert verdicts(invoke(main, arguments))["pgd2.16"]["verdict"] == "match"
     assert "no records came in" in invoke(main, arguments[:4]).stderr
 

@@ -1,4 +1,4 @@
-"""Saved adversarial images: their contents, their verification, and the rejection of tampered claims."""
+"""Saved adversarial images: what the files hold, their verdicts, and the rejection of tampered ones."""
 
 from __future__ import annotations
 
@@ -6,234 +6,289 @@ import copy
 import functools
 import json
 import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+import torch
+from PIL import Image
 
 import rbtools
-from rbtools.commands.verify import main
+from rbtools import datasets
 from rbtools.errors import RbError
 from rbtools.execution.run import Run
-from rbtools.jobs import evidence
+from rbtools.jobs import evidence, save_images
 from rbtools.store import Store
+from tests.runner import run
 
 Record = dict[str, Any]
-FILE = "pgd.adv"
+N = 80
+ORDER = {"linf": np.inf, "l2": 2, "l1": 1}
 
 
-def judge(record: Record, path: str = FILE) -> Record:
+def attack(record: Record, eps: float = 24, norm: str = "linf", name: str = "pgd", **more: Any) -> Record:
+    arguments = {"norm": norm, "eps": eps, "steps": 3, "n": N, "save_adv": "adv", "store": "rb-store"}
+    return rbtools.attack(record, name, **{**arguments, **more})
+
+
+def file() -> Path:
+    """The only file of a result in the folder."""
+    (only,) = Path("adv").glob("*.npz")
+    return only
+
+
+def judge(record: Record, path: str | Path | None = None) -> Record:
     (verdict,) = verified(record, path)["entries"].values()
     assert isinstance(verdict, dict)
     return verdict
 
 
-def verified(record: Record, path: str = FILE) -> Record:
-    run = Run.of(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
-    summary: Record = evidence.verify_evidence(record, path, run)["verify"]
+def verified(record: Record, path: str | Path | None = None) -> Record:
+    settings = Run.of(tool="rb-verify", store=Store("rb-store"), device="cpu", threads=1)
+    summary: Record = evidence.verify_evidence(record, str(path or file()), settings)["verify"]
     return summary
+
+
+def alone(record: Record) -> Record:
+    """The record without results: the file's own claim is judged."""
+    return {key: value for key, value in record.items() if key not in ("metrics", "evals", "checksums")}
 
 
 @pytest.fixture
 def attacked(known: dict[str, Record]) -> Record:
-    """A record with a claim, and FILE with its images."""
-    return rbtools.attack(known["erm"], "pgd", eps=24, steps=3, n=80, save_adv=FILE, store="rb-store")
+    """A record with a claim, whose images are in the folder."""
+    return attack(known["erm"])
 
 
 def test_a_true_claim_is_believed(attacked: Record) -> None:
     verdict = judge(attacked)
     value = attacked["metrics"]["pgd3.24"]
-    assert (verdict["verdict"], verdict["measured"], verdict["n"]) == ("match", pytest.approx(value), 80)
+    assert (verdict["verdict"], verdict["measured"], verdict["n"]) == ("match", pytest.approx(value), N)
     assert 0 < value < attacked["metrics"]["acc"]
-    assert judge({**attacked, "metrics": {}, "evals": []})["claimed"] == pytest.approx(value)
+    assert judge(alone(attacked))["claimed"] == pytest.approx(value)
 
 
-def test_the_differences_are_whole_levels_inside_the_ball(attacked: Record) -> None:
-    (block,) = evidence.blocks(FILE, (1, 8, 8), 355)
-    levels = block.differences * 255
-    assert np.abs(levels - levels.round()).max() < 1e-4 and np.abs(levels).max() == pytest.approx(24)
-    assert evidence.header_of(FILE)["exact"] == 0
+@pytest.mark.parametrize(
+    ("norm", "eps", "name", "grid"),
+    [
+        ("linf", 0.5, "pgd", "none"),
+        ("l2", 1.0, "pgd", "none"),
+        ("linf", 17.5, "pgd", "8bit"),
+        ("l2", 1.2, "pgd", "8bit"),
+        ("l1", 3.0, "apgd-ce", "8bit"),
+    ],
+)
+def test_the_images_are_in_the_ball_and_are_believed(
+    known: dict[str, Record], norm: str, eps: float, name: str, grid: str
+) -> None:
+    record = attack(known["erm"], eps, norm, name, grid=grid)
+    (entry,) = [entry for entry in record["evals"] if "eps" in entry]
+    data, saved = datasets.load("digits", "test"), np.load(file())
+    assert saved["images"].shape == (N, 1, 8, 8)
+    assert saved["images"].dtype == (np.uint8 if grid == "8bit" else np.float32)
+    clean, scale = data.images[saved["ids"]].numpy(), 255 if grid == "8bit" else 1
+    change = (saved["images"].astype(float) / scale - clean / 255).reshape(N, -1)
+    assert np.linalg.norm(change, ORDER[norm], axis=1).max() <= entry["eps"] * (1 + 1e-6) + 1e-7
+    assert np.array_equal(saved["labels"], data.labels[saved["ids"]])
+    claim = json.loads(str(saved["claim"]))
+    told = {name: claim[name] for name in ("metric", "eps", "norm", "n", "value")}
+    assert told == {name: entry[name] for name in told} and claim["checkpoint"] == record["checkpoint"]
+    assert judge(record)["verdict"] == judge(alone(record))["verdict"] == "match"
 
 
-@pytest.mark.parametrize(("norm", "eps"), [("l2", 1.0), ("linf", 0.5)])
-def test_other_balls(known: dict[str, Record], norm: str, eps: float) -> None:
-    record = rbtools.attack(
-        known["erm"], "pgd", norm=norm, eps=eps, steps=3, n=40, save_adv="other.adv", store="rb-store"
-    )
-    assert judge(record, "other.adv")["verdict"] == "match"
+def rewritten(change: Any) -> str:
+    """The file with another claim and other arrays."""
+    arrays = dict(np.load(file()))
+    claim = json.loads(str(arrays.pop("claim")))
+    change(claim, arrays)
+    np.savez("tampered.npz", claim=np.array(json.dumps(claim)), **arrays)
+    return "tampered.npz"
 
 
-def test_signs_alone_keep_most_images_of_an_l2_ball_adversarial(known: dict[str, Record]) -> None:
-    rbtools.attack(known["erm"], "pgd", norm="l2", eps=1.0, steps=3, n=40, save_adv="l2.adv")
-    (block,) = evidence.blocks("l2.adv", (1, 8, 8), 355)
-    norms = np.linalg.norm(block.differences.reshape(40, -1), axis=1)
-    assert norms.max() <= 1 + 1e-6
-    counts = [int((block.forms == form).sum()) for form in evidence.FORMS]
-    assert counts[evidence.COARSE] > counts[evidence.LEVELS] and counts[evidence.EXACT] <= 1
-
-
-def test_every_form_comes_back() -> None:
-    forms = np.array([0, 1, 2, 3], np.uint8)
-    levels = np.array([[0, 0, 0], [8, -8, 0], [3, -7, 8], [0, 0, 0]], np.int8)
-    exact = np.full((4, 3), 0.25, np.float32)
-    header = {"n": 4, "eps": 8 / 255, "step": 1 / 255, "coarse": 8}
-    Path("blocks").write_bytes(evidence.packed(np.arange(4), forms, levels, exact, 8))
-    with open("blocks", "rb") as blocks:
-        evidence.write(Path("forms.adv"), header, blocks)
-    (block,) = evidence.blocks("forms.adv", (3, 1, 1), 10)
-    wanted = np.where(forms[:, None] == 3, exact, levels / 255.0)
-    assert np.allclose(block.differences.reshape(4, 3), wanted) and (block.ids == np.arange(4)).all()
-
-
-def rewritten(change: Any, path: str = "tampered.adv") -> str:
-    """FILE with a changed header and changed arrays (ids, forms, levels)."""
-    header = evidence.header_of(FILE)
-    (block,) = evidence.blocks(FILE, (1, 8, 8), 355)
-    levels = (block.differences.reshape(len(block.ids), -1) * 255).round().astype(np.int16)
-    arrays = [block.ids.copy(), block.forms.copy(), levels]
-    change(header, *arrays)
-    ids, forms, levels = arrays
-    forms[forms == evidence.COARSE] = evidence.LEVELS
-    text = evidence.packed(ids, forms, levels.astype(np.int8), np.zeros(levels.shape, np.float32), 24)
-    # Not by evidence.write, which waits for the disk.
-    Path(path).write_bytes(evidence.MAGIC + json.dumps(header).encode() + b"\n" + text)
-    return path
-
-
-def broken(forms: Any, place: int) -> int:
-    return int(np.flatnonzero(forms)[place % np.count_nonzero(forms)])
-
-
-def tamper(kind: str, at: int, header: Any, ids: Any, forms: Any, levels: Any) -> None:
-    place = broken(forms, at)
+def tamper(kind: str, at: int, claim: Record, arrays: dict[str, Any]) -> None:
+    images, ids, labels = arrays["images"], arrays["ids"], arrays["labels"]
+    clean = datasets.load("digits", "test").images[ids].numpy().astype(np.float32) / 255
+    moved = np.flatnonzero((images != clean).any((1, 2, 3)))
     if kind == "unmoved":
-        levels[place] = 0  # counts as broken, and is the clean image
+        images[moved[at::3]] = clean[moved[at::3]]
     elif kind == "outside":
-        levels[place, at % 64], levels[place, (at + 1) % 64] = 25, -25
+        images[moved[at], 0, at] = np.abs(clean[moved[at], 0, at] - 25 / 255)
+    elif kind == "box":
+        images[at, 0, 0, 0] = (-0.01, 1.01, np.nan)[at]
     elif kind == "another-image":
-        ids[at % len(ids)] = ids[(at + 1) % len(ids)]
-    elif kind == "claimed-broken":
-        forms[forms == 0] = evidence.LEVELS  # some of them are classified correctly
-    elif kind == "withheld":
-        forms[place] = evidence.CLEAN
+        ids[at] = ids[at + 1]
+    elif kind == "label":
+        labels[at] = (labels[at] + 1) % 10
     elif kind == "norm":
-        header |= {"norm": ("l2", "l1")[at % 2], "eps": 8.0 + at}  # in which 24/255 in each channel is little
+        claim |= {"norm": ("l2", "l1")[at % 2], "eps": 8.0 + at}  # in which 24/255 in each channel is little
     elif kind == "larger-ball":
-        header["eps"] *= 1.01 + at % 5
+        claim["eps"] *= 1.01 + at % 5
     else:
-        other = {"value": header["value"] + (1 + at) / 80, "n": header["n"] + 1 + at, "split": "train"}
+        other = {"value": claim["value"] + (1 + at) / N, "n": 10**12, "split": "train", "grid": "8bit"}
         other |= {"metric": f"pgd3.{at + 25}", "checkpoint": f"sha256:{at:064x}", "data": f"{at:064x}"}
-        header[kind] = other[kind]
+        claim[kind] = other[kind]
+        if kind == "grid":
+            arrays["images"] = (images * 255).round().astype(np.uint8)
 
 
 @pytest.mark.parametrize(
     "kind",
-    "unmoved outside another-image claimed-broken withheld norm larger-ball"
-    " value n split metric checkpoint data".split(),
+    "unmoved outside box another-image label norm larger-ball"
+    " value n split grid metric checkpoint data".split(),
 )
 def test_a_tampered_file_is_refused(attacked: Record, kind: str) -> None:
-    assert judge(attacked, rewritten(lambda *arrays: None))["verdict"] == "match"
+    assert judge(attacked, rewritten(lambda *_: None))["verdict"] == "match"
     for at in range(3):
         verdict = judge(attacked, rewritten(functools.partial(tamper, kind, at)))
         assert verdict["verdict"] == "differs" and verdict["reason"]
-
-
-def test_a_file_alone_is_judged_by_its_name_too(attacked: Record) -> None:
-    bare = {key: value for key, value in attacked.items() if key not in ("metrics", "evals", "checksums")}
-    assert judge(bare)["verdict"] == "match"
-    verdict = judge(bare, rewritten(functools.partial(tamper, "metric", 7)))
-    assert verdict["verdict"] == "differs" and "names the distance 32" in verdict["reason"]
-    verdict = judge(
-        bare, rewritten(lambda header, *_: header.update(metric="pgd40.24", steps=3, attack="pgd"))
-    )
-    assert verdict["verdict"] == "differs"
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"norm": "l2", "eps": 8.0},
+        {"norm": ["linf"]},
         {"eps": 0.5, "tool": "rb-convert"},
         {"eps": 0.5, "published": 1},
         {"eps": 0.5, "metric": "mine"},
         {"metric": "pr.uniform.0.08"},
         {"metric": None},
+        {"metric": "pgd3.32"},
+        {"metric": "pgd40.24"},
         {"metric": "train.pgd3.24"},
         {"split": "train"},
         {"value": "x"},
         {"value": None},
     ],
 )
-def test_a_file_alone_says_no_more_than_its_name(attacked: Record, changes: dict[str, Any]) -> None:
-    bare = {key: value for key, value in attacked.items() if key not in ("metrics", "evals", "checksums")}
-    path = rewritten(lambda header, *_: header.update(changes))
-    assert judge(bare, path)["verdict"] == "differs"
-    result = CliRunner().invoke(main, ["--adv", path, "--store", "rb-store"], input=json.dumps(bare))
+def test_a_file_alone_says_no_more_than_its_name(attacked: Record, changes: Record) -> None:
+    path = rewritten(lambda claim, _: claim.update(changes))
+    result = run("verify", f"--adv {path} --store rb-store", [alone(attacked)])
     assert result.exit_code == 1 and "Traceback" not in result.stderr and "differs" in result.stderr
 
 
 def test_the_record_of_a_file_is_compared_with_itself(attacked: Record) -> None:
     edited = {**attacked, "metrics": {**attacked["metrics"], "pgd3.24": 0.0125}}
-    assert verified(edited)["inconsistent"]
-    assert not verified(attacked)["inconsistent"]
+    assert verified(edited)["inconsistent"] and not verified(attacked)["inconsistent"]
 
 
-@pytest.mark.parametrize("field", ["value", "n", "eps", "norm"])
+@pytest.mark.parametrize("field", ["value", "n", "eps", "norm", "grid"])
 def test_a_tampered_record_is_refused(attacked: Record, field: str) -> None:
     record = copy.deepcopy(attacked)
     (entry,) = [one for one in record["evals"] if one["metric"] == "pgd3.24"]
-    entry[field] = {"value": entry["value"] - 1 / 80, "n": 79, "eps": 0.1, "norm": "l2"}[field]
+    entry[field] = {"value": entry["value"] - 1 / N, "n": 79, "eps": 0.1, "norm": "l2", "grid": "8bit"}[field]
     assert judge(record)["verdict"] == "differs"
 
 
 def test_a_damaged_file_is_an_error_or_refused(attacked: Record) -> None:
-    whole = Path(FILE).read_bytes()
+    whole, true = file().read_bytes(), judge(attacked)
     chance = random.Random(0)
     for _ in range(60):
         place = chance.randrange(len(whole))
         text = bytearray(whole)
         text[place] ^= 1 << chance.randrange(8)
-        Path("damaged.adv").write_bytes(bytes(text[: chance.choice([len(text), place])]))
+        Path("damaged.npz").write_bytes(bytes(text[: chance.choice([len(text), place])]))
         try:
-            verdict = judge(attacked, "damaged.adv")
+            verdict = judge(attacked, "damaged.npz")
         except RbError as error:
-            assert "damaged" in str(error) or "Expected" in str(error)
+            assert "damaged" in str(error)
             continue
-        harmless = evidence.header_of("damaged.adv")["value"] == evidence.header_of(FILE)["value"]
-        assert verdict["verdict"] == "differs" or (
-            harmless and verdict["measured"] == judge(attacked)["measured"]
-        )
+        assert verdict == true or verdict["verdict"] == "differs"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "out of range"),
+        ({"eps": "8"}, "no numbers n and eps"),
+        ({"n": N - 1}, r"images is float32 \(80, 1, 8, 8\), not float32 \(79, 1, 8, 8\)"),
+    ],
+)
+def test_a_claim_and_arrays_that_do_not_fit_are_an_error(
+    attacked: Record, changes: Record, message: str
+) -> None:
+    with pytest.raises(RbError, match=message):
+        judge(alone(attacked), rewritten(lambda claim, _: claim.update(changes)))
 
 
 def test_what_a_file_costs_is_bounded(attacked: Record) -> None:
-    import zlib
-
-    header = evidence.header_of(FILE)
-    bomb = zlib.compress(b"\0" * 10_000_000, 9)
-    parts = [zlib.compress(b"\0" * 320, 9), bomb, bomb, bomb, bomb]
-    Path("blocks").write_bytes(evidence._SIZES.pack(80, *map(len, parts)) + b"".join(parts))
-    with open("blocks", "rb") as blocks:
-        evidence.write(Path("bomb.adv"), header, blocks)
-    with pytest.raises(RbError, match="another size than it should"):
-        judge(attacked, "bomb.adv")
-
-
-def test_a_file_is_not_written_over_nor_computed_twice(attacked: Record, known: dict[str, Record]) -> None:
-    before = Path(FILE).stat().st_mtime_ns
-    rbtools.attack(known["erm"], "pgd", eps=24, steps=3, n=80, save_adv=FILE, store="rb-store")
-    assert Path(FILE).stat().st_mtime_ns == before
-    with pytest.raises(RbError, match="has other images already"):
-        rbtools.attack(known["erm"], "pgd", eps=16, steps=3, n=80, save_adv=FILE, store="rb-store")
-    with pytest.raises(RbError, match="one distance"):
-        rbtools.attack(known["erm"], "pgd", eps=[8, 16], n=20, save_adv="two.adv", store="rb-store")
+    arrays = {
+        f"{name}.npy": zipfile.ZipFile(file()).read(f"{name}.npy") for name in ("claim", "labels", "ids")
+    }
+    with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in arrays.items():
+            archive.writestr(name, content)
+        archive.writestr("images.npy", zipfile.ZipFile(file()).read("images.npy") + bytes(10_000_000))
+    with pytest.raises(RbError, match="goes on after its end"):
+        judge(attacked, "bomb.npz")
 
 
-def test_the_command_says_match_or_ends_with_status_1(attacked: Record) -> None:
-    good = CliRunner().invoke(main, ["--adv", FILE, "--store", "rb-store"], input=json.dumps(attacked))
-    assert good.exit_code == 0, good.stderr
-    assert json.loads(good.stdout)["verify"]["entries"]["pgd3.24"]["verdict"] == "match"
-    path = rewritten(functools.partial(tamper, "withheld", 0))
-    bad = CliRunner().invoke(main, ["--adv", path, "--store", "rb-store"], input=json.dumps(attacked))
-    assert bad.exit_code == 1 and "at most, not the" in bad.stderr
+def test_files_are_not_computed_twice(attacked: Record, known: dict[str, Record]) -> None:
+    before = file().stat().st_mtime_ns
+    attack(known["erm"])
+    assert file().stat().st_mtime_ns == before
+
+
+def test_a_folder_is_judged_for_each_model(known: dict[str, Record]) -> None:
+    both = attack(known["erm"], eps=[8, 24])
+    attack(known["pgd"])
+    attack(known["erm"], n=20)
+    good = run("verify", "--adv adv --store rb-store", [both])
+    assert good.exit_code == 0 and "2 match" in good.stderr, good.stderr
+    with pytest.raises(RbError, match="has no images of this model"):
+        verified(both, "rb-store")
+    (path,) = [path for path in Path("adv").glob("*pgd3.8-*")]
+    path.write_bytes(b"no archive")
+    bad = run("verify", "--adv adv --store rb-store", [both])
+    assert bad.exit_code == 1 and "holds no adversarial images" in bad.stderr
+
+
+def test_pngs_are_the_images_of_the_file(known: dict[str, Record]) -> None:
+    record = attack(known["erm"], grid="8bit", save_png=True)
+    saved = np.load(file())
+    pngs = file().with_suffix("")
+    assert len(list(pngs.iterdir())) == N
+    for number, image in zip(saved["ids"], saved["images"], strict=True):
+        assert np.array_equal(np.asarray(Image.open(pngs / f"{number}.png")), image[0])
+    assert judge(record, "adv")["verdict"] == "match"
+    before = file().stat().st_mtime_ns
+    attack(known["erm"], grid="8bit")
+    assert file().stat().st_mtime_ns == before
+
+
+def test_pngs_of_two_channels_are_refused() -> None:
+    files = save_images.ImageFiles(Path("two"), {}, png=True)
+    with (
+        pytest.raises(RbError, match="these have 2"),
+        save_images.saving(files, torch.zeros(2), (2, 2, 4, 4), {}),
+    ):
+        pass
+
+
+def test_the_grid_says_what_it_gives_back_and_may_have_a_name(known: dict[str, Record]) -> None:
+    words = f"pgd --steps 5 --eps 24 --n {N} --store rb-store"
+    real = run("attack", words, [known["erm"]])
+    both = run("attack", f"{words} --grid 8bit --as files --save-adv adv", real.stdout)
+    values = json.loads(both.stdout)["metrics"]
+    more = values["files"] - values["pgd5.24"]
+    assert f"pgd5.24 on 8-bit images: {values['files']:.4f}, {abs(more):.4f}" in both.stderr
+    verdicts = json.loads(run("verify", "--adv adv --store rb-store", both.stdout).stdout)["verify"]
+    assert {name: one["verdict"] for name, one in verdicts["entries"].items()} == {"files": "match"}
+    again = run("attack", f"{words} --grid 8bit", real.stdout)
+    assert again.exit_code == 1 and "grid absent there and '8bit' here" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("pgd --save-adv adv --save-png", "needs --save-adv DIR and --grid 8bit"),
+        ("pgd --grid 8bit --save-png", "needs --save-adv DIR and --grid 8bit"),
+        ("pgd --grid 8bit --two-phase 20", "--two-phase has no --grid"),
+        ("pgd --grid 8bit --eps 0.5/255", "the clean image is the only one"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(words: str, message: str) -> None:
+    done = run("attack", words)
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split())
