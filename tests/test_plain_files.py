@@ -209,7 +209,7 @@ MAY: dict[str, dict[str, int]] = {
         "corruptions/jpeg_compression.py": 1,
         "datasets/decode.py": 1,
         "datasets/digits.py": 1,
-        "datasets/npy.py": 1,
+        "datasets/npz.py": 1,
         "formats/parquet_table.py": 1,
         "jobs/evidence.py": 1,
     },

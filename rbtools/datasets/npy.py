@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from rbtools.lazy import np
 from rbtools.plain_files import plain
 
 
-def header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and the type of the array that an .npy file holds. Raises ValueError if it is no such
-    file."""
+class Header(NamedTuple):
+    """What an .npy file says of its array."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+
+def header(file: IO[bytes]) -> Header:
+    """Read the header of an .npy file. Raises ValueError if it is no such file; OSError."""
     form = np.lib.format
     versions = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
-    version = form.read_magic(file)
-    if version not in versions:
-        raise ValueError(f"its format version {version} is unknown")
-    shape, _, dtype = versions[version](file)
-    return shape, dtype
+    with _damage_as_value_error():
+        return Header(*versions[form.read_magic(file)](file))
 
 
 def mapped(path: Path) -> np.ndarray:
@@ -26,12 +32,18 @@ def mapped(path: Path) -> np.ndarray:
 
     Raises ValueError if it is no such file, holds Python objects, or ends early; OSError.
     """
-    try:
+    with _damage_as_value_error():
         array = np.load(plain(path), mmap_mode="c", allow_pickle=False)  # torch requires writable arrays
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is an archive of arrays")
+    return array
+
+
+@contextmanager
+def _damage_as_value_error() -> Iterator[None]:
+    try:
+        yield
     except OSError:
         raise
     except Exception as error:  # Python's parser, which numpy uses, raises nearly any error for odd text
         raise ValueError(str(error).partition("\n")[0]) from None
-    if not isinstance(array, np.ndarray):
-        raise ValueError("it is an archive of arrays")
-    return array

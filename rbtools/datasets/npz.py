@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rbtools.datasets import content_hash, npy, streaming
 from rbtools.datasets.base import (
@@ -137,7 +137,7 @@ class _Archive:
         """The error for a file that is no data set."""
         return RbError(f"The file {self.path} is no data set: {problem}. Expected {EXPECTED}.")
 
-    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def header(self, name: str) -> npy.Header:
         """Shape and type of an array; its data is not read."""
         try:
             with self._file.zip.open(f"{name}.npy") as file:
@@ -178,7 +178,7 @@ class _Archive:
 
 def _layout(archive: _Archive, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape (N, C, H, W) of an array of images, and the order of axes that produces it."""
-    shape, dtype = archive.header(name)
+    shape, _, dtype = archive.header(name)
     if dtype != np.uint8:
         hint = ", and images in [0, 1] become bytes by (255 * images).round().astype('uint8')"
         raise archive.wrong(f"`{name}` is {dtype}{hint if dtype.kind == 'f' else ''}")
