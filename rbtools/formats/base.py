@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import orjson
 
 from rbtools.errors import RbError, shown
 from rbtools.formats import numbers
-from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.stream import Broken
 from rbtools.plain_files import not_utf8, streamed
 
+if TYPE_CHECKING:
+    from rbtools.formats.conversion_report import ConversionReport
+
 Record = dict[str, Any]
+RESULTS = ("metrics", "evals", "checksums", "schema")  # the fields of a record with its results
 _LONGEST = 200  # the most bytes of a file's name, less room for suffixes
+
+
+class Broken(RbError):
+    """A file that cannot be read; the message goes on after the file's name."""
 
 
 class Published(NamedTuple):
@@ -28,14 +35,13 @@ class Published(NamedTuple):
     path: Path | None
     name: str
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[IO[bytes]]:
-        """Its bytes. Raises Broken for a file that is compressed or in UTF-16."""
+    def read(self, most: int = -1) -> bytes:
+        """Its bytes, at most `most`. Raises Broken for a file that is compressed or in UTF-16."""
         with contextlib.nullcontext(sys.stdin.buffer) if self.path is None else streamed(self.path) as stream:
-            start = stream.peek(64) if hasattr(stream, "peek") else b""
-            if other := not_utf8(start, self.path or "FILE"):
-                raise Broken(other)
-            yield stream
+            content = stream.read(most)
+        if other := not_utf8(content, self.path or "FILE"):
+            raise Broken(other)
+        return content
 
     @property
     def folder(self) -> bool:
@@ -71,7 +77,7 @@ class Format(Protocol):
     one_file: ClassVar[bool]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
-        """The units of a file. Raises Broken if the rest cannot be read, RbError if nothing can."""
+        """The units of a file. Raises Broken or RbError for one that is not of this format."""
 
     def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
         """The record of a unit. Raises RbError, a finished sentence, for a unit that has none."""
@@ -93,6 +99,15 @@ def text_field(row: Mapping[str, Any], key: str) -> str:
     return text
 
 
+def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of all that is inside objects and not null."""
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            yield from leaves(item, f"{above}{key}.")
+        elif item is not None:
+            yield f"{above}{key}", item
+
+
 def own_part(value: object) -> dict[str, Any]:
     """A copy of the format's own field of a record; empty where that is no object."""
     return dict(value) if isinstance(value, dict) else {}
@@ -103,6 +118,23 @@ def an_object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RbError(f"{what} is {numbers.kind(value)}. Expected an object.")
     return value
+
+
+def parsed(text: bytes, *, exact: bool = True) -> Any:
+    """The value of a JSON text. Numbers with a point become Decimals, which keep the printed digits, or with
+    `exact` False floats, which take a quarter of the memory. NaN and Infinity, which are not JSON but occur,
+    become `NotFinite`. Raises Broken.
+    """
+    try:
+        return json.loads(
+            text.decode("utf-8-sig"),
+            parse_float=Decimal if exact else float,
+            parse_constant=numbers.NotFinite,
+        )
+    except UnicodeDecodeError:
+        raise Broken("is not UTF-8") from None
+    except (ValueError, ArithmeticError, RecursionError) as wrong:
+        raise Broken(f"is no complete JSON: {' '.join(str(wrong).split())}") from None
 
 
 def dumps(value: object, *, indent: bool = False) -> bytes:

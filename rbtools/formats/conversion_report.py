@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rbtools.formats.base import RESULTS
+
 SHOWN = 24  # the most kinds in one line
 
 
@@ -76,8 +78,7 @@ def losses(record: Mapping[str, Any], again: Mapping[str, Any], report: Conversi
             continue
         for path in _lost(entry, other):
             report.lose("evals", path)
-    apart = ("metrics", "evals", "checksums", "schema")
-    fields = {key: value for key, value in record.items() if key not in apart}
+    fields = {key: value for key, value in record.items() if key not in RESULTS}
     for path in _lost(fields, again):
         report.lose("fields", path)
 

@@ -124,6 +124,15 @@ def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float
     return f"a number is {side} what {unit} from {least:g} to {most:g} can be{hint}"
 
 
+def measured(entry: Mapping[str, Any]) -> dict[str, float]:
+    """What stands beside a metric: its number of images n, and its 95 % interval from low to high."""
+    n, ends = entry.get("n"), entry.get("ci95")
+    beside: dict[str, float] = {"n": n} if type(n) is int else {}
+    if isinstance(ends, list) and len(ends) == 2 and all(type(end) in (int, float) for end in ends):
+        beside |= {"low": ends[0], "high": ends[1]}
+    return beside
+
+
 class MetricValues:
     """The metrics of a record as numbers to write: Decimals, whole numbers, or None."""
 
@@ -134,13 +143,14 @@ class MetricValues:
 
     def scaled(self, metric: str) -> Decimal | int | None:
         """The value in the file's scale, with the published digits if it came from such a file."""
-        return self._printed(metric, self.percent)
+        return self.printed(metric, self.percent)
 
     def plain(self, metric: str) -> Decimal | int | None:
         """The value in its own scale."""
-        return self._printed(metric, False)
+        return self.printed(metric, False)
 
-    def _printed(self, metric: str, percent: bool) -> Decimal | int | None:
+    def printed(self, metric: str, percent: bool) -> Decimal | int | None:
+        """The value as percents or as it is."""
         value = self.metrics.get(metric)
         if value is None:
             return None

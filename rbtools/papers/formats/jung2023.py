@@ -13,18 +13,31 @@ and else a list, or for confidence an object of such lists; a value itself is ke
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.formats import numbers, stream
-from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, file_name, own_part
+from rbtools.formats import numbers
+from rbtools.formats.base import (
+    Bad,
+    Broken,
+    Document,
+    Published,
+    Record,
+    Unit,
+    an_object,
+    dumps,
+    file_name,
+    own_part,
+    parsed,
+)
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import cell, class_of, dataset_name
 from rbtools.formats.rows import MetricValues, PublishedRow
-from rbtools.plain_files import LARGEST_LIST, opened, read_plain
+from rbtools.plain_files import LARGEST_LIST, read_plain
 from rbtools.records import metric_name
 from rbtools.spaces import nasbench201
 from rbtools.units import SEVERITIES
@@ -54,9 +67,8 @@ class Jung2023:
     """The robustness dataset: a folder with meta.json and {key}_{measure}.json files for each data set.
 
     One record for each data set and architecture, with the accuracies of all existing keys; confidence and cm
-    (confusion) go into the "detail" of their entry. Files are read in parallel, architecture by architecture;
-    missing ones are reported, and the others are read. An id that is no representative has its class's in
-    arch.class, and is written under it.
+    (confusion) go into the "detail" of their entry. What is missing is reported, and the rest is read. An id
+    that is no representative has its class's in arch.class, and is written under it.
     """
 
     name: ClassVar[str] = "jung2023"
@@ -168,7 +180,7 @@ def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
             " dataset's meta.zip there."
         ) from None
     try:
-        meta = an_object(stream.loads(text), "It")
+        meta = an_object(parsed(text), "It")
         given = an_object(meta.get("epsilons"), 'Its "epsilons"')
         epsilons = {}
         for key, levels in given.items():
@@ -202,33 +214,28 @@ def _merged(
     epsilons: dict[str, list[float]],
     report: ConversionReport,
 ) -> Iterator[Unit | Bad]:
-    """The units of one data set from all its files; an architecture is yielded once all files had it."""
-    readers = {(key, measure): _reader(folder, path, key, measure, report) for path, key, measure in files}
-    for index, by_file, whole in stream.side_by_side(readers):
-        if not whole:
+    """The units of one data set, an architecture from all its files; a file with an error is left out."""
+    results: dict[str, dict[str, dict[str, Any]]] = {}
+    counts: Counter[str] = Counter()
+    for path, key, measure in files:
+        wanted = (folder.name, key, measure)
+        try:
+            value = parsed(read_plain(path), exact=measure == "accuracy")
+        except Broken as wrong:
+            report.error(f"it {wrong}; it is left out", str(path))
+            continue
+        for name in wanted:
+            value = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(value, dict):
+            report.error(f"it has no object {'.'.join(wanted)}; it is left out", str(path))
+            continue
+        counts.update(value.keys())
+        for index, one in value.items():
+            results.setdefault(index, {}).setdefault(key, {})[measure] = one
+    for index, values in results.items():
+        if counts[index] < len(files):
             report.note("an architecture is in some files only", f"{folder}: {index}")
-        values: dict[str, dict[str, Any]] = {}
-        for (key, measure), value in by_file.items():
-            values.setdefault(key, {})[measure] = value
         yield Unit(f"{folder}: {index}", JungResult(folder.name, index, values, epsilons))
-
-
-def _reader(
-    folder: Path, path: Path, key: str, measure: str, report: ConversionReport
-) -> Iterator[tuple[str, Any]]:
-    """(id, value) of one file; an error in a file is reported and ends it."""
-    wanted = (folder.name, key, measure)
-    try:
-        with opened(path) as content:
-            for place, value in stream.members(content, 4, exact=measure == "accuracy"):
-                if place[:3] == wanted and len(place) == 4:
-                    yield str(place[3]), value
-                    continue
-                holds = ".".join(map(str, place[:3])) or numbers.kind(value)
-                report.error(f"it holds {holds}, expected {'.'.join(wanted)}", str(path))
-                return
-    except stream.Broken as wrong:
-        report.error(f"it {wrong}; the architectures before that stand", str(path))
 
 
 def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:

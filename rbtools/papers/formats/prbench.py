@@ -20,12 +20,12 @@ from rbtools.formats.base import (
     joined,
     latest,
     own_part,
+    parsed,
     text_field,
 )
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import NameMap, described
 from rbtools.formats.rows import MetricValues, PublishedRow
-from rbtools.formats.stream import members
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -99,7 +99,7 @@ class PRBench:
     the public code. The generalisation error of PR is over all images (ge.pr-all.NOISE.GAMMA): 433 of 540
     published values are impossible over the images classified correctly without noise. Noise is recorded as
     that code draws it, uniform noise with "truncate", and a ResNet for images above 32 pixels with its pool
-    4x4. Other fields of a row are kept under "prbench". Reads row by row; writes after reading all records.
+    4x4. Other fields of a row are kept under "prbench".
     """
 
     name: ClassVar[str] = "prbench"
@@ -114,21 +114,21 @@ class PRBench:
     )
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
-        with source.opened() as stream:
-            seen: set[tuple[Any, ...]] = set()
-            for path, row in members(stream, 1):
-                if path == () or isinstance(path[0], str):
-                    raise RbError(f"{source.name} holds no list of rows. Expected a JSON list of objects.")
-                where = f"{source.name}: row {int(path[0]) + 1}"
-                if not isinstance(row, dict):
-                    yield Bad(where, f"It is {numbers.kind(row)}. Expected an object.", as_text(row))
-                    continue
-                if (key := _key(row)) in seen:
-                    report.note(
-                        "a row is of the data set, network and method of an earlier one; both are kept", where
-                    )
-                seen.add(key)
-                yield Unit(where, row)
+        rows = parsed(source.read())
+        if not isinstance(rows, list):
+            raise RbError(f"{source.name} holds no list of rows. Expected a JSON list of objects.")
+        seen: set[tuple[Any, ...]] = set()
+        for number, row in enumerate(rows, 1):
+            where = f"{source.name}: row {number}"
+            if not isinstance(row, dict):
+                yield Bad(where, f"It is {numbers.kind(row)}. Expected an object.", as_text(row))
+                continue
+            if (key := _key(row)) in seen:
+                report.note(
+                    "a row is of the data set, network and method of an earlier one; both are kept", where
+                )
+            seen.add(key)
+            yield Unit(where, row)
 
     def record(self, unit: dict[str, Any], report: ConversionReport, where: str) -> Record:
         dataset, model, method = (text_field(unit, key) for key in ("dataset", "model", "method"))

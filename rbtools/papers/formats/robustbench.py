@@ -10,9 +10,10 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, unknown
-from rbtools.formats import numbers, stream
+from rbtools.formats import numbers
 from rbtools.formats.base import (
     Bad,
+    Broken,
     Document,
     Published,
     Record,
@@ -23,6 +24,7 @@ from rbtools.formats.base import (
     files_below,
     latest,
     own_part,
+    parsed,
     text_field,
 )
 from rbtools.formats.conversion_report import ConversionReport
@@ -96,13 +98,12 @@ class RobustBench:
         for path in files:
             where = source.name if path is None else str(path)
             within = plain(path) if path is not None and source.folder else path
-            with Published(within, where).opened() as opened:
-                text = opened.read(LARGEST_LIST)
+            text = Published(within, where).read(LARGEST_LIST)
             try:
-                fields = an_object(stream.loads(text), "The file")
+                fields = an_object(parsed(text), "The file")
                 yield Unit(where, _info(PurePath(where), fields))
             except RbError as wrong:
-                problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
+                problem = f"It {wrong}." if isinstance(wrong, Broken) else str(wrong)
                 yield Bad(where, problem, text.decode("utf-8", "replace"))
 
     def _published(self) -> Iterator[Unit]:
