@@ -211,7 +211,7 @@ class _Writing:
                 self.screen.error(f"there is nothing to write: {target} was not written.")
             elif target == "-":
                 for document in documents:
-                    output.line(b"".join(document.content).rstrip(b"\n"))
+                    output.line(document.content.rstrip(b"\n"))
             elif isinstance(self.format, Sender):
                 self.format.send(units, target)
             else:
@@ -288,7 +288,7 @@ def per_image(target: str, source: shared.RecordSource, work: shared.CommandCont
         if target == "-":
             output.line(table.rstrip(b"\n"))
         else:
-            write_all(Path(target), [Document("", [table])], hint="Name another file with --write.")
+            write_all(Path(target), [Document("", table)], hint="Name another file with --write.")
     reader.tell("images of {} are numbered by their places in the evaluation's list")
     return shared.FAILED if reader.bad else shared.DONE
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
@@ -67,7 +66,7 @@ class Document(NamedTuple):
     """A file to write: its path inside a folder ("" where the format is one file) and its content."""
 
     path: str
-    content: Iterable[bytes]
+    content: bytes
 
 
 class Format(Protocol):
@@ -106,6 +105,13 @@ def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(item, f"{above}{key}.")
         elif item is not None:
             yield f"{above}{key}", item
+
+
+def inside(record: object, path: str) -> Any:
+    """The value at a dotted path; None where there is none."""
+    for key in path.split("."):
+        record = record.get(key) if isinstance(record, dict) else None
+    return record
 
 
 def own_part(value: object) -> dict[str, Any]:
@@ -161,15 +167,6 @@ def _with_digits(value: object) -> Any:
     return Decimal(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
 
 
-def joined(rows: Iterable[Any]) -> Iterator[bytes]:
-    """A JSON list, one row a line."""
-    before = b"[\n"
-    for row in rows:
-        yield before + dumps(row)
-        before = b",\n"
-    yield b"\n]\n" if before != b"[\n" else b"[]\n"
-
-
 def as_text(value: object) -> str:
     """The text of an unreadable unit, for its error record."""
     value = value._asdict() if hasattr(value, "_asdict") else value
@@ -199,9 +196,3 @@ def file_name(text: str) -> str:
             f" most {_LONGEST} bytes."
         )
     return text
-
-
-def files_below(folder: Path, suffix: str) -> list[Path]:
-    """The files of a folder and those below it, sorted."""
-    paths = [Path(top, name) for top, _, names in os.walk(folder) for name in names if name.endswith(suffix)]
-    return sorted(paths)

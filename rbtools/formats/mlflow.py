@@ -13,7 +13,8 @@ from rbtools.errors import RbError
 from rbtools.formats.base import RESULTS, Document, Record, Unit, leaves
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.rows import measured
-from rbtools.formats.written import WrittenOnly, model_name, numbers_of, settings_of, text_of
+from rbtools.formats.written import WrittenOnly, model_name, numbers_of, text_of
+from rbtools.records import results
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -109,6 +110,6 @@ def _metrics(record: Record) -> dict[str, float]:
     beside = {
         f"{name}.{word}": value
         for name in metrics
-        for word, value in measured(settings_of(record, name)).items()
+        for word, value in measured(results.last_entry(record, name)).items()
     }
     return {name: float(value) for name, value in (beside | metrics).items()}

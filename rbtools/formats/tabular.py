@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, near
 from rbtools.formats import numbers
-from rbtools.formats.base import RESULTS, Bad, Document, Published, Record, Unit, leaves, own_part
+from rbtools.formats.base import RESULTS, Bad, Document, Published, Record, Unit, inside, leaves, own_part
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import SIZES, dataset_name, described
-from rbtools.formats.rows import MetricValues, PublishedRow, measured
+from rbtools.formats.rows import DIFFERENCE, SHARE, MetricValues, PublishedRow, measured
 from rbtools.records import metric_name
 from rbtools.registry import param
 from rbtools.spaces.zoo import FORMS
@@ -151,10 +151,9 @@ class Tabular:
         ends = [_number(low, percent), _number(high, percent)]
         if None not in ends:
             beside["ci95"] = ends
-        add = row.accuracy if in_scale else row.ratio
-        if in_scale and metric_name.parse(metric_name.without_split(metric)).is_ge:
-            add = row.difference
-        add(metric, unit[header], percent, **beside)
+        is_ge = metric_name.parse(metric_name.without_split(metric)).is_ge
+        limits = (DIFFERENCE if is_ge else SHARE) if in_scale else None
+        row.add(metric, unit[header], percent, limits=limits, **beside)
 
     def unit(self, record: Record) -> Any:
         mapped, constants, cells = self._mapped(), self._constants(), {}
@@ -163,14 +162,14 @@ class Tabular:
         fields = {key: value for key, value in record.items() if key not in (*RESULTS, "csv")}
         for path, value in leaves(fields):
             name = path if Column(path).field == path else f"record.{path}"
-            if _got(constants, path) != value:
+            if inside(constants, path) != value:
                 cells[back.get(name, name)] = _written(value, name)
         for metric in values.metrics:
             own = Column(metric).field or metric.startswith("metrics.") or _beside(metric, values.metrics)
             name = f"metrics.{metric}" if own else metric
             header = back.get(name, name)
             percent = mapped.get(header, Column(name)).percent or (values.percent and _in_scale(metric))
-            if (number := values.printed(metric, percent)) is not None:
+            if (number := values.value(metric, percent)) is not None:
                 cells[header] = str(number)
                 for word, value in measured(values.entries.get(metric) or {}).items():
                     scaled = numbers.printed(value, percent=percent and word != "n")
@@ -181,7 +180,7 @@ class Tabular:
         import pandas
 
         rows = [unit.content for unit in units]
-        yield Document("", [self.file(pandas.DataFrame(rows, columns=_header(rows), dtype=object))])
+        yield Document("", self.file(pandas.DataFrame(rows, columns=_header(rows), dtype=object)))
 
     def _mapped(self) -> dict[str, Column]:
         columns = {}
@@ -299,12 +298,6 @@ def _put(record: Record, path: str, value: object) -> None:
             raise RbError(f"The column '{path}' lies inside '{key}', which is another column with a value.")
         record = inner
     record[last] = value
-
-
-def _got(record: object, path: str) -> Any:
-    for key in path.split("."):
-        record = record.get(key) if isinstance(record, dict) else None
-    return record
 
 
 def _arch(arch: Record, dataset: object) -> Record:

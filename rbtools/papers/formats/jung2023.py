@@ -97,7 +97,7 @@ class Jung2023:
             try:
                 places = _places(key, unit.epsilons)
                 for protocol, measures in zip(places, _taken_apart(key, values, len(places)), strict=True):
-                    row.accuracy(raw=measures.get("accuracy"), **protocol)
+                    row.add(raw=measures.get("accuracy"), **protocol)
                     _detail(row, protocol, measures)
             except RbError as wrong:
                 report.error(f"{key}: {str(wrong).rstrip('.')}; it is left out", where)
@@ -121,7 +121,7 @@ class Jung2023:
                 continue
             key, level = place
             detail = own_part(values.entries.get(metric, {}).get("detail"))
-            measured = {"accuracy": values.scaled(metric)}
+            measured = {"accuracy": values.value(metric)}
             measured |= {measure: detail.get(name) for measure, name in DETAILS.items()}
             for measure, value in measured.items():
                 if value is not None:
@@ -143,17 +143,20 @@ class Jung2023:
         for result in results.values():
             for key, levels in result.epsilons.items():
                 epsilons[key] = sorted({*epsilons.get(key, ()), *levels})
-        yield Document(META, [dumps({"ids": _ids(), "epsilons": epsilons})])
-        files = dict.fromkeys(
-            (o.data, k, m) for o in results.values() for k, of in o.values.items() for m in of
-        )
-        ordered = sorted(results.values(), key=lambda result: int(result.arch))
-        for data, key, measure in files:
+        yield Document(META, dumps({"ids": _ids(), "epsilons": epsilons}))
+        files: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for result in sorted(results.values(), key=lambda result: int(result.arch)):
+            for key, measures in result.values.items():
+                every = epsilons.get(key, [])
+                own = result.epsilons.get(key, every)
+                for measure, value in measures.items():
+                    if own != every:
+                        by = dict(zip(own, value, strict=True))
+                        value = [by.get(level) for level in every]
+                    files.setdefault((result.data, key, measure), {})[result.arch] = value
+        for (data, key, measure), values in files.items():
             path = f"{data}/{file_name(key)}_{measure}.json"
-            rows = (
-                result for result in ordered if result.data == data and measure in result.values.get(key, {})
-            )
-            yield Document(path, _file(data, key, measure, rows, epsilons))
+            yield Document(path, dumps({data: {key: {measure: values}}}) + b"\n")
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -324,21 +327,6 @@ def _listed(
             row = [by.get(level) for level in levels]
             listed.setdefault(key, {})[measure] = row[0] if key == CLEAN else row
     return listed
-
-
-def _file(
-    data: str, key: str, measure: str, rows: Iterable[JungResult], epsilons: dict[str, list[float]]
-) -> Iterator[bytes]:
-    before = b"{" + dumps(data) + b": {" + dumps(key) + b": {" + dumps(measure) + b": {\n"
-    for result in rows:
-        value = result.values[key][measure]
-        own = result.epsilons.get(key)
-        if own is not None and own != epsilons[key]:
-            by = dict(zip(own, value, strict=True))
-            value = [by.get(level) for level in epsilons[key]]
-        yield before + dumps(result.arch) + b": " + dumps(value)
-        before = b",\n"
-    yield b"\n}}}}\n"
 
 
 def _ids() -> dict[str, dict[str, str]]:

@@ -110,7 +110,7 @@ class NASRobBench201:
             if beside is not None:
                 protocol[MEAN] = numbers.plain(beside)
                 beside_it.add(name)
-            row.accuracy(raw=raw, **protocol)
+            row.add(raw=raw, **protocol)
         lone = {name: raw for name, raw in unit.means.items() if name not in beside_it}
         if lone:
             over["means"] = lone
@@ -138,7 +138,7 @@ class NASRobBench201:
             name = entry.get("key") or _published(metric)
             if name is None or (_protocol(name) or {}).get("metric") != metric:
                 continue
-            published[name] = values.plain(metric)
+            published[name] = values.value(metric)
             beside = entry.get(MEAN)
             if beside is not None:
                 means[name] = beside
@@ -174,19 +174,11 @@ class NASRobBench201:
                 by = into.setdefault(name, {})
                 if isinstance(by, dict):
                     by.setdefault(MEAN, raw)
-        yield Document("", _pieces(whole))
-
-
-def _pieces(whole: dict[str, dict[str, dict[str, Any]]]) -> Iterator[bytes]:
-    """One architecture per line."""
-    outer = b"{\n"
-    for dataset, archs in whole.items():
-        inner = outer + dumps(dataset) + b": {\n"
-        for index, values in sorted(archs.items(), key=lambda item: int(item[0])):
-            yield inner + dumps(index) + b": " + dumps(values)
-            inner = b",\n"
-        outer = b"\n},\n"
-    yield b"\n}\n}\n" if whole else b"{}\n"
+        ordered = {
+            dataset: dict(sorted(archs.items(), key=lambda item: int(item[0])))
+            for dataset, archs in whole.items()
+        }
+        yield Document("", dumps(ordered) + b"\n")
 
 
 def _protocol(name: str) -> Record | None:

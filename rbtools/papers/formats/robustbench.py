@@ -21,7 +21,6 @@ from rbtools.formats.base import (
     an_object,
     dumps,
     file_name,
-    files_below,
     latest,
     own_part,
     parsed,
@@ -89,7 +88,7 @@ class RobustBench:
         if self.published:
             yield from self._published()
             return
-        files = files_below(source.path, ".json") if source.path and source.folder else [source.path]
+        files = sorted(source.path.rglob("*.json")) if source.path and source.folder else [source.path]
         if not files:
             raise RbError(
                 f"The folder {source.name} holds no .json files. Expected those of RobustBench's model_info,"
@@ -119,14 +118,14 @@ class RobustBench:
         if dataset_name(text_field(fields, "dataset")) != ours:
             report.note('a file\'s "dataset" is not that of its folder, which counts', where)
         row = PublishedRow("robustbench", report, where, percent=True)
-        row.accuracy("acc", fields.get("clean_acc"), split="test")
+        row.add("acc", fields.get("clean_acc"), split="test")
         taken = {"clean_acc": "acc"}
         if norm is None:
             for key, metric in CORRUPTIONS.items():
-                row.accuracy(metric, fields.get(key), split="test")
+                row.add(metric, fields.get(key), split="test")
             for key, metric in MCE.items():
-                row.ratio(metric, fields.get(key), split="test")
-            row.accuracy("reported", fields.get("reported"), split="test")
+                row.add(metric, fields.get(key), limits=None, split="test")
+            row.add("reported", fields.get("reported"), split="test")
             taken |= {**CORRUPTIONS, **MCE, "reported": "reported"}
         else:
             eps = distance(fields.get("eps"), norm)
@@ -135,9 +134,9 @@ class RobustBench:
                     "a model was attacked at 0.031; its metric is aa.8, and evals has the distance", where
                 )
             at: Record = {"norm": norm, "eps": eps, "split": "test"}
-            row.accuracy(attack_metric("aa", eps, norm), fields.get("autoattack_acc"), attack="aa", **at)
+            row.add(attack_metric("aa", eps, norm), fields.get("autoattack_acc"), attack="aa", **at)
             for key in ("reported", "external"):
-                row.accuracy(attack_metric(key, eps, norm), fields.get(key), **at)
+                row.add(attack_metric(key, eps, norm), fields.get(key), **at)
             taken |= {key: attack_metric(key, eps, norm) for key in ("reported", "external")}
             taken["autoattack_acc"] = attack_metric("aa", eps, norm)
         arch = _arch(fields.get("architecture"), ours)
@@ -170,7 +169,7 @@ class RobustBench:
         fields: Record = {
             "dataset": over.pop("dataset", dataset),
             "architecture": over.pop("architecture", _published(record["arch"])),
-            "clean_acc": _text(values.scaled("acc")),
+            "clean_acc": _text(values.value("acc")),
         }
         if norm is None:
             metrics = {**CORRUPTIONS, **MCE, "reported": "reported"}
@@ -180,7 +179,7 @@ class RobustBench:
             place = distance(eps, norm)
             metrics = {"autoattack_acc": attack_metric("aa", place, norm)}
             metrics |= {key: attack_metric(key, place, norm) for key in ("reported", "external")}
-        fields |= {key: text for key, metric in metrics.items() if (text := _text(values.scaled(metric)))}
+        fields |= {key: text for key, metric in metrics.items() if (text := _text(values.value(metric)))}
         fields = {**over, **{key: value for key, value in fields.items() if value is not None}}
         known = {key: fields.pop(key) for key in ORDER if key in fields}
         return Info(file_name(dataset), threat, file_name(model), known | fields)
@@ -188,7 +187,7 @@ class RobustBench:
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         for info in latest(units, lambda one: one[:3], report):
             path = f"{info.dataset}/{info.threat}/{info.model}.json"
-            yield Document(path, [dumps(info.fields, indent=True) + b"\n"])
+            yield Document(path, dumps(info.fields, indent=True) + b"\n")
 
 
 def _info(path: PurePath, fields: Record) -> Info:
