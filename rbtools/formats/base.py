@@ -128,13 +128,15 @@ def an_object(value: object, what: str) -> dict[str, Any]:
 
 def parsed(text: bytes, *, exact: bool = True) -> Any:
     """The value of a JSON text. Numbers with a point become Decimals, which keep the printed digits, or with
-    `exact` False floats, which take a quarter of the memory. NaN and Infinity, which are not JSON but occur,
-    become `NotFinite`. Raises Broken.
+    `exact` False floats, which take a quarter of the memory; whole numbers of 19 digits and more become
+    Decimals, since they may have more than 64 bits. NaN and Infinity, which are not JSON but occur, become
+    `NotFinite`. Raises Broken.
     """
     try:
         return json.loads(
             text.decode("utf-8-sig"),
             parse_float=Decimal if exact else float,
+            parse_int=lambda digits: int(digits) if len(digits) < 19 else Decimal(digits),
             parse_constant=numbers.NotFinite,
         )
     except UnicodeDecodeError:
@@ -146,25 +148,13 @@ def parsed(text: bytes, *, exact: bool = True) -> Any:
 def dumps(value: object, *, indent: bool = False) -> bytes:
     """JSON bytes, with all digits of a Decimal."""
     options = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
-    try:
-        return orjson.dumps(value, default=_digits, option=options)
-    except TypeError:  # an integer beyond 64 bits
-        return orjson.dumps(_with_digits(value), default=_digits, option=options)
+    return orjson.dumps(value, default=_digits, option=options)
 
 
 def _digits(value: object) -> Any:
     if isinstance(value, Decimal):
         return orjson.Fragment(numbers.shown(value))
     raise TypeError(type(value).__name__)
-
-
-def _with_digits(value: object) -> Any:
-    """The value with its large integers as Decimals."""
-    if isinstance(value, dict):
-        return {key: _with_digits(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_digits(item) for item in value]
-    return Decimal(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
 
 
 def as_text(value: object) -> str:

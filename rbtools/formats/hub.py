@@ -93,7 +93,7 @@ class Hub(WrittenOnly):
             "type": self.hub_dataset or DATASETS.get(card.dataset, card.dataset or "unknown"),
             "name": card.dataset or "unknown",
         }
-        results = [
+        rows = [
             {
                 "task": _TASK,
                 "dataset": of_data | {"split": str(entry.get("split", "test"))},
@@ -116,7 +116,7 @@ class Hub(WrittenOnly):
             **({"license": self.hub_license} if self.hub_license else {}),
             "pipeline_tag": "image-classification",
             "tags": ["adversarial-robustness"],
-            "model-index": [{"name": card.model, "results": results}],
+            "model-index": [{"name": card.model, "results": rows}],
         }
         return f"---\n{_yaml(front)}---\n\n# {_cell(card.model)}\n\n{_table(card)}"
 
@@ -150,14 +150,14 @@ def _cell(value: object) -> str:
 
 def _results(card: HubPage, dataset: str) -> list[Record]:
     """A result for each metric."""
-    results = []
+    rows = []
     for entry in card.expressed["evals"]:
         beside = measured(entry)
         notes = [f"{beside['n']} images"] if "n" in beside else []
         notes += [f"95 % interval {beside['low']:.4g} to {beside['high']:.4g}"] if "low" in beside else []
         result: Record = {"dataset": {"id": dataset, "task_id": entry["metric"]}, "value": entry["value"]}
-        results.append(result | ({"notes": ", ".join(notes)} if notes else {}))
-    return results
+        rows.append(result | ({"notes": ", ".join(notes)} if notes else {}))
+    return rows
 
 
 def _yaml(value: object) -> str:
