@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from rbtools.errors import RbError
@@ -41,10 +43,12 @@ class CSV(Tabular):
         try:
             # The header is read as a row: pandas would rename equal columns and make indices.
             frame = pandas.read_csv(io.BytesIO(content), header=None, sep=self._delimiter(), **kinds)
+        except pandas.errors.EmptyDataError:
+            return pandas.DataFrame()
         except UnicodeDecodeError as wrong:
             raise Broken(f"is not UTF-8 (byte {wrong.start + 1})") from None
         except ValueError as wrong:
-            raise Broken(f"is no CSV: {' '.join(str(wrong).split())}") from None
+            raise Broken(f"is no CSV: {str(wrong).strip().rpartition('C error: ')[2]}") from None
         frame = frame if self.raw else frame.map(sheet_cells.of_cell)
         return frame[1:].set_axis(list(frame.iloc[0]), axis=1)
 
@@ -65,5 +69,6 @@ def csv_bytes(frame: pandas.DataFrame, delimiter: str = ",", raw: bool = False) 
     if not raw:
         texts = frame.select_dtypes(exclude=["number", "bool"]).map(sheet_cells.cell, na_action="ignore")
         frame = frame.assign(**texts).rename(columns=sheet_cells.cell)
-    text: str = frame.to_csv(index=False, sep=delimiter, lineterminator="\n")
-    return text.encode()
+    write = partial(frame.to_csv, index=False, sep=delimiter, lineterminator="\n")
+    text: str = write()
+    return (write(quoting=csv.QUOTE_ALL) if "\r" in text else text).encode()  # "\r" alone may end a line

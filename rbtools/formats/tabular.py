@@ -92,6 +92,8 @@ class Tabular:
         if places := ", ".join(str(place) for place, one in enumerate(named, 1) if not one):
             report.note(f"columns without a name are left out (number {places})", source.name)
         frame = frame.loc[:, named].set_axis(list(itertools.compress(header, named)), axis=1)
+        if not header:
+            return
         self._check(list(frame.columns), mapped, source.name)
         for number, cells in enumerate(frame.to_dict("records"), 1):
             yield Unit(f"{source.name}: row {number}", cells)

@@ -211,6 +211,14 @@ def test_an_empty_architecture_is_a_row_that_fails() -> None:
         read("arch.name,acc\n,0.5\n")
 
 
+def test_a_return_in_a_name_ends_no_row() -> None:
+    assert read(written([{"arch": {"name": "a\rb"}, "metrics": {"acc": 0.5}}]))[0]["arch"]["name"] == "a\rb"
+
+
+def test_an_empty_file_has_no_rows() -> None:
+    assert read("") == []
+
+
 def test_a_table_can_be_read_by_others() -> None:
     text = written([{"arch": {"name": "a,b"}, "metrics": {"acc": 0.1 + 0.2}}])
     assert text == 'arch.name,acc\n"a,b",0.30000000000000004\n'
