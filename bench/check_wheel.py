@@ -64,9 +64,6 @@ EXTRAS = {
         "rb-attack none --checkpoint hf:timm/resnet18.a1_in1k --dataset imagefolder:photos",
         says="--download",
     ),
-    "pandas": Probe(
-        ("pandas",), "python -c 'import rbtools; print(rbtools.frame(rbtools.read(\"trained.jsonl\")))'"
-    ),
     "parquet": Probe(
         ("pyarrow",),
         "rb-arch --index 13714 --cells 1 --channels 4 --dataset parquet:table"

@@ -30,6 +30,7 @@ from rbtools.cli.keywords import as_typed
 from rbtools.cli.streams import MemoryStreams
 from rbtools.cli.tools import params_of
 from rbtools.errors import RbError, UsageError
+from rbtools.plain_files import plain
 from rbtools.records.lines import check_shape
 from rbtools.report import progress_of
 
@@ -199,20 +200,15 @@ def read(path: str | os.PathLike[str]) -> list[Record]:
 
 def frame(records: Iterable[Mapping[str, Any]]) -> Any:
     """A pandas DataFrame with a row for each record, and the columns of `rb-convert csv --write`: metrics and
-    fields by their names. Raises RbError where pandas is not installed.
+    fields by their names.
     """
-    try:
-        import pandas
-    except ImportError:
-        raise RbError(
-            "rbtools.frame needs pandas, which is not installed. Install it with pip install"
-            " 'rbtools[pandas]'."
-        ) from None
+    import pandas
+
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "records.csv")
         options = {"target": path, "raw": True}
         keywords.call("convert", ["csv"], options, MemoryStreams(list(records)))
-        return pandas.read_csv(path)
+        return pandas.read_csv(plain(path))
 
 
 @_tool("pr")

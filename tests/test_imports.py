@@ -98,7 +98,17 @@ NEVER = {
 }
 
 # Packages that must not load with `--help`, nor with a look-up in the store.
-HEAVY = {"torch", "torchvision", "numpy", "scipy", "sklearn", "pyautoattack", "matplotlib"}
+HEAVY = {
+    "torch",
+    "torchvision",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "pyautoattack",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+}
 LIGHT_ROOMS = ("cli", "commands", "records", "spaces", "scoring", "store", "plots")
 
 # What `rbtools.lazy` imports at its first use -> its package.

@@ -25,7 +25,7 @@ from rbtools.commands.score import _of_file
 from rbtools.datasets import decode, imagefolder, indices
 from rbtools.errors import RbError, UsageError
 from rbtools.evaluation import base
-from rbtools.formats import stream
+from rbtools.formats.base import parsed
 from rbtools.models import read_checkpoint
 from rbtools.records.lines import parse
 
@@ -222,11 +222,9 @@ def test_json_that_is_no_list_of_classes_or_examples(read: Callable[[str], Any],
     refused(lambda: read("list.json"), r"list\.json")
 
 
-@pytest.mark.parametrize(
-    "text", [b"[" * 100_000, b'{"a":' * 100_000, b"[" + b"9" * 6000 + b"]", b'{"a":1', b""]
-)
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b"[" + b"9" * 6000, b'{"a":1', b""])
 def test_published_results_that_are_no_json(text: bytes) -> None:
-    refused(lambda: stream.loads(text))
+    refused(lambda: parsed(text))
 
 
 # --- nothing else ---------------------------------------------------------------------------------

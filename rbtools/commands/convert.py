@@ -19,9 +19,11 @@ from rbtools.errors import RbError, UsageError
 from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Document, Format, Published, Unit
 from rbtools.formats.base import as_text
 from rbtools.formats.conversion_report import losses
+from rbtools.formats.csv import csv_bytes
+from rbtools.formats.parquet_table import parquet_bytes
 from rbtools.formats.written import Sender, WrittenOnly
 from rbtools.records import SCHEMA, dumps
-from rbtools.store.files import check_folder_of, user_output, write_all
+from rbtools.store.files import check_folder_of, write_all
 
 
 @shared.command(choose=FORMATS)
@@ -109,11 +111,7 @@ class _Reading:
             for unit in self.format.units(source, self.report):
                 output.line(self._record(unit))
         except Broken as wrong:
-            advice = f" Expected what rb-convert {self.format.name} --help describes."
-            if self.good:
-                count = f"{self.good} record{'s' * (self.good != 1)}"
-                advice = f" The {count} before it are written; get the file again for the rest."
-            self._say(f"{source.name} {wrong}.{advice}")
+            self._say(f"{source.name} {wrong}. Expected what rb-convert {self.format.name} --help describes.")
             output.line(dumps(_failed(f"{source.name} {wrong}.")))
         except OSError as error:
             raise UsageError(f"Cannot read {error.filename or source.name}: {error.strerror}.") from None
@@ -213,7 +211,7 @@ class _Writing:
                 self.screen.error(f"there is nothing to write: {target} was not written.")
             elif target == "-":
                 for document in documents:
-                    output.line(b"".join(document.content).rstrip(b"\n"))
+                    output.line(document.content.rstrip(b"\n"))
             elif isinstance(self.format, Sender):
                 self.format.send(units, target)
             else:
@@ -261,8 +259,8 @@ def per_image(target: str, source: shared.RecordSource, work: shared.CommandCont
     A row for each image of each metric that is a share of images: model, checkpoint, example (its place in
     the split; where the data set is not at hand, in the list of the evaluation), class, metric, correct,
     confidence (the softmax probability of the class, where the store has the logits of --detail). Records
-    have their answers by --per-image of the evaluating tools; others are looked up in the store. Reads all
-    records before it writes; rows are written as they are made.
+    have their answers by --per-image of the evaluating tools; others are looked up in the store. The whole
+    table is made in memory.
 
     \b
     Examples:
@@ -280,19 +278,17 @@ def per_image(target: str, source: shared.RecordSource, work: shared.CommandCont
         check_folder_of(Path(target))
     with shared.opened_output(source, work.screen) as output:
         reader = AnswersReader(source, work, output)
-        tables = (
-            rows
+        frame = image_table.frame(
+            columns
             for _, record in reader.records()
             if record is not None
-            for rows in image_table.rows_of(record, name_of(record), reader.stored)
+            for columns in image_table.columns_of(record, name_of(record), reader.stored)
         )
+        table = parquet_bytes(frame) if ending == "parquet" else csv_bytes(frame.astype({"correct": int}))
         if target == "-":
-            for text in image_table.csv_texts(tables):
-                output.line(text.rstrip(b"\n"))
+            output.line(table.rstrip(b"\n"))
         else:
-            write = image_table.write_parquet if ending == "parquet" else image_table.write_csv
-            with user_output(Path(target).absolute(), hint="Name another file with --write.") as stream:
-                write(tables, stream)
+            write_all(Path(target), [Document("", table)], hint="Name another file with --write.")
     reader.tell("images of {} are numbered by their places in the evaluation's list")
     return shared.FAILED if reader.bad else shared.DONE
 

@@ -1,14 +1,13 @@
 """Conversion between published result files and records. One file per format, one line here. A format splits
 published files into units, one per record (`units`), converts a unit to a record (`record`) and a record to a
-unit (`unit`), and writes units as files (`documents`). Reading streams if the layout allows it; writing needs
-all records. No format opens a file for writing: `cli` does that.
+unit (`unit`), and writes units as files (`documents`). A file is read as a whole. No format opens a file for
+writing: `cli` does that.
 """
 
 from __future__ import annotations
 
-from rbtools.formats.base import Bad, Document, Format, Published, Unit
+from rbtools.formats.base import Bad, Broken, Document, Format, Published, Unit
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.stream import Broken
 from rbtools.registry import Registry
 
 FORMATS = Registry(

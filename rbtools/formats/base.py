@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import orjson
 
 from rbtools.errors import RbError, shown
 from rbtools.formats import numbers
-from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.stream import Broken
 from rbtools.plain_files import not_utf8, streamed
 
+if TYPE_CHECKING:
+    from rbtools.formats.conversion_report import ConversionReport
+
 Record = dict[str, Any]
+RESULTS = ("metrics", "evals", "checksums", "schema")  # the fields of a record with its results
 _LONGEST = 200  # the most bytes of a file's name, less room for suffixes
+
+
+class Broken(RbError):
+    """A file that cannot be read; the message goes on after the file's name."""
 
 
 class Published(NamedTuple):
@@ -28,14 +34,13 @@ class Published(NamedTuple):
     path: Path | None
     name: str
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[IO[bytes]]:
-        """Its bytes. Raises Broken for a file that is compressed or in UTF-16."""
+    def read(self, most: int = -1) -> bytes:
+        """Its bytes, at most `most`. Raises Broken for a file that is compressed or in UTF-16."""
         with contextlib.nullcontext(sys.stdin.buffer) if self.path is None else streamed(self.path) as stream:
-            start = stream.peek(64) if hasattr(stream, "peek") else b""
-            if other := not_utf8(start, self.path or "FILE"):
-                raise Broken(other)
-            yield stream
+            content = stream.read(most)
+        if other := not_utf8(content, self.path or "FILE"):
+            raise Broken(other)
+        return content
 
     @property
     def folder(self) -> bool:
@@ -61,7 +66,7 @@ class Document(NamedTuple):
     """A file to write: its path inside a folder ("" where the format is one file) and its content."""
 
     path: str
-    content: Iterable[bytes]
+    content: bytes
 
 
 class Format(Protocol):
@@ -71,7 +76,7 @@ class Format(Protocol):
     one_file: ClassVar[bool]
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
-        """The units of a file. Raises Broken if the rest cannot be read, RbError if nothing can."""
+        """The units of a file. Raises Broken or RbError for one that is not of this format."""
 
     def record(self, unit: Any, report: ConversionReport, where: str) -> Record:
         """The record of a unit. Raises RbError, a finished sentence, for a unit that has none."""
@@ -93,6 +98,22 @@ def text_field(row: Mapping[str, Any], key: str) -> str:
     return text
 
 
+def leaves(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of all that is inside objects and not null."""
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            yield from leaves(item, f"{above}{key}.")
+        elif item is not None:
+            yield f"{above}{key}", item
+
+
+def inside(record: object, path: str) -> Any:
+    """The value at a dotted path; None where there is none."""
+    for key in path.split("."):
+        record = record.get(key) if isinstance(record, dict) else None
+    return record
+
+
 def own_part(value: object) -> dict[str, Any]:
     """A copy of the format's own field of a record; empty where that is no object."""
     return dict(value) if isinstance(value, dict) else {}
@@ -105,37 +126,35 @@ def an_object(value: object, what: str) -> dict[str, Any]:
     return value
 
 
+def parsed(text: bytes, *, exact: bool = True) -> Any:
+    """The value of a JSON text. Numbers with a point become Decimals, which keep the printed digits, or with
+    `exact` False floats, which take a quarter of the memory; whole numbers of 19 digits and more become
+    Decimals, since they may have more than 64 bits. NaN and Infinity, which are not JSON but occur, become
+    `NotFinite`. Raises Broken.
+    """
+    try:
+        return json.loads(
+            text.decode("utf-8-sig"),
+            parse_float=Decimal if exact else float,
+            parse_int=lambda digits: int(digits) if len(digits) < 19 else Decimal(digits),
+            parse_constant=numbers.NotFinite,
+        )
+    except UnicodeDecodeError:
+        raise Broken("is not UTF-8") from None
+    except (ValueError, ArithmeticError, RecursionError) as wrong:
+        raise Broken(f"is no complete JSON: {' '.join(str(wrong).split())}") from None
+
+
 def dumps(value: object, *, indent: bool = False) -> bytes:
     """JSON bytes, with all digits of a Decimal."""
     options = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
-    try:
-        return orjson.dumps(value, default=_digits, option=options)
-    except TypeError:  # an integer beyond 64 bits
-        return orjson.dumps(_with_digits(value), default=_digits, option=options)
+    return orjson.dumps(value, default=_digits, option=options)
 
 
 def _digits(value: object) -> Any:
     if isinstance(value, Decimal):
         return orjson.Fragment(numbers.shown(value))
     raise TypeError(type(value).__name__)
-
-
-def _with_digits(value: object) -> Any:
-    """The value with its large integers as Decimals."""
-    if isinstance(value, dict):
-        return {key: _with_digits(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_digits(item) for item in value]
-    return Decimal(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
-
-
-def joined(rows: Iterable[Any]) -> Iterator[bytes]:
-    """A JSON list, one row a line."""
-    before = b"[\n"
-    for row in rows:
-        yield before + dumps(row)
-        before = b",\n"
-    yield b"\n]\n" if before != b"[\n" else b"[]\n"
 
 
 def as_text(value: object) -> str:
@@ -167,9 +186,3 @@ def file_name(text: str) -> str:
             f" most {_LONGEST} bytes."
         )
     return text
-
-
-def files_below(folder: Path, suffix: str) -> list[Path]:
-    """The files of a folder and those below it, sorted."""
-    paths = [Path(top, name) for top, _, names in os.walk(folder) for name in names if name.endswith(suffix)]
-    return sorted(paths)

@@ -12,7 +12,9 @@ import yaml
 from rbtools.errors import RbError
 from rbtools.formats.base import Document, Record, Unit
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.written import WrittenOnly, model_name, numbers_of, settings_of, text_of
+from rbtools.formats.rows import measured
+from rbtools.formats.written import WrittenOnly, model_name, numbers_of, text_of
+from rbtools.records import results
 from rbtools.registry import param
 
 # Ids of data sets on the Hub.
@@ -58,11 +60,11 @@ class Hub(WrittenOnly):
     def unit(self, record: Record) -> Any:
         metrics, name = numbers_of(record), model_name(record)
         evals = [
-            {"metric": metric, "value": value, **settings_of(record, metric)}
+            _plain(results.last_entry(record, metric)) | {"metric": metric, "value": value}
             for metric, value in metrics.items()
         ]
-        dataset, method = text_of(record, "dataset"), text_of(record, "train", "method")
-        kept: Record = {"arch": {"name": text_of(record, "arch", "name")}, "dataset": dataset}
+        dataset, method = text_of(record, "dataset"), text_of(record, "train.method")
+        kept: Record = {"arch": {"name": text_of(record, "arch.name")}, "dataset": dataset}
         kept |= {"train": {"method": method}} if method else {}
         return HubPage(name, dataset, {**kept, "metrics": metrics, "evals": evals})
 
@@ -74,7 +76,7 @@ class Hub(WrittenOnly):
                 " rb-rank --top 1."
             )
         card: HubPage = unit.content
-        yield Document("README.md", [self._card(card).encode()])
+        yield Document("README.md", self._card(card).encode())
         dataset = self.hub_dataset or DATASETS.get(card.dataset, card.dataset)
         if not _ID.fullmatch(dataset):
             report.note(
@@ -84,14 +86,14 @@ class Hub(WrittenOnly):
             )
             return
         name = re.sub(r"[^\w.-]", "_", card.model)
-        yield Document(f".eval_results/{name}.yaml", [_yaml(_results(card, dataset)).encode()])
+        yield Document(f".eval_results/{name}.yaml", _yaml(_results(card, dataset)).encode())
 
     def _card(self, card: HubPage) -> str:
         of_data = {
             "type": self.hub_dataset or DATASETS.get(card.dataset, card.dataset or "unknown"),
             "name": card.dataset or "unknown",
         }
-        results = [
+        rows = [
             {
                 "task": _TASK,
                 "dataset": of_data | {"split": str(entry.get("split", "test"))},
@@ -114,9 +116,19 @@ class Hub(WrittenOnly):
             **({"license": self.hub_license} if self.hub_license else {}),
             "pipeline_tag": "image-classification",
             "tags": ["adversarial-robustness"],
-            "model-index": [{"name": card.model, "results": results}],
+            "model-index": [{"name": card.model, "results": rows}],
         }
         return f"---\n{_yaml(front)}---\n\n# {_cell(card.model)}\n\n{_table(card)}"
+
+
+def _plain(entry: Record) -> Record:
+    """The fields of an entry that are one number or text, and lists of numbers."""
+    return {
+        key: value
+        for key, value in entry.items()
+        if isinstance(value, int | float | str)
+        or (isinstance(value, list) and all(map(results.is_number, value)))
+    }
 
 
 def _table(card: HubPage) -> str:
@@ -124,11 +136,10 @@ def _table(card: HubPage) -> str:
     lines = [f"Robustness on {_cell(card.dataset or 'an unnamed data set')}, as shares of its test images.\n"]
     lines += ["| metric | value | 95 % interval | images |", "|---|---:|---:|---:|"]
     for entry in card.expressed["evals"]:
-        ends, n = entry.get("ci95"), entry.get("n")
-        interval = (
-            "to".join(f" {end:.4g} " for end in ends) if isinstance(ends, list) and len(ends) == 2 else " "
-        )
-        lines.append(f"| {_cell(entry['metric'])} | {entry['value']:.4g} |{interval}| {_cell(n or '')} |")
+        beside = measured(entry)
+        interval = f" {beside['low']:.4g} to {beside['high']:.4g} " if "low" in beside else " "
+        n = beside.get("n", "")
+        lines.append(f"| {_cell(entry['metric'])} | {entry['value']:.4g} |{interval}| {n} |")
     return "\n".join(lines) + "\n"
 
 
@@ -139,16 +150,14 @@ def _cell(value: object) -> str:
 
 def _results(card: HubPage, dataset: str) -> list[Record]:
     """A result for each metric."""
-    results = []
+    rows = []
     for entry in card.expressed["evals"]:
-        notes = []
-        if type(entry.get("n")) is int:
-            notes.append(f"{entry['n']} images")
-        if isinstance(ends := entry.get("ci95"), list) and len(ends) == 2:
-            notes.append(f"95 % interval {ends[0]:.4g} to {ends[1]:.4g}")
+        beside = measured(entry)
+        notes = [f"{beside['n']} images"] if "n" in beside else []
+        notes += [f"95 % interval {beside['low']:.4g} to {beside['high']:.4g}"] if "low" in beside else []
         result: Record = {"dataset": {"id": dataset, "task_id": entry["metric"]}, "value": entry["value"]}
-        results.append(result | ({"notes": ", ".join(notes)} if notes else {}))
-    return results
+        rows.append(result | ({"notes": ", ".join(notes)} if notes else {}))
+    return rows
 
 
 def _yaml(value: object) -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.formats.base import Document, Record, Unit
+from rbtools.formats.base import RESULTS, Document, Record, Unit, leaves
 from rbtools.formats.conversion_report import ConversionReport
-from rbtools.formats.written import WrittenOnly, model_name, numbers_of, settings_of, text_of
+from rbtools.formats.rows import measured
+from rbtools.formats.written import WrittenOnly, model_name, numbers_of, text_of
+from rbtools.records import results
 from rbtools.registry import param
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 _LONGEST = 6000  # characters of a parameter's value
 _NO_NAME = re.compile(r"[^\w\-. :/]")
-_RESULTS = ("metrics", "evals", "checksums", "schema")
 
 
 class MLflowRun(NamedTuple):
@@ -73,9 +74,7 @@ def _client(target: str) -> MlflowClient:
     try:
         from mlflow import MlflowClient
     except ImportError:
-        raise RbError(
-            "mlflow needs the package mlflow-skinny. MLflowRun pip install 'rbtools[mlflow]'."
-        ) from None
+        raise RbError("mlflow needs the package mlflow-skinny. Run pip install 'rbtools[mlflow]'.") from None
     is_server = target.startswith(("http://", "https://"))
     return MlflowClient(tracking_uri=target if is_server else Path(target).absolute().as_uri())
 
@@ -93,7 +92,7 @@ def _keep(client: MlflowClient, experiment: str, run: MLflowRun) -> None:
     ]
     params = [
         Param(_NO_NAME.sub("_", name), str(value)[:_LONGEST])
-        for name, value in _fields({name: part for name, part in record.items() if name not in _RESULTS})
+        for name, value in leaves({name: part for name, part in record.items() if name not in RESULTS})
     ]
     # The most that a server takes at once.
     for at in range(0, len(numbers), 1000):
@@ -107,19 +106,10 @@ def _keep(client: MlflowClient, experiment: str, run: MLflowRun) -> None:
 
 def _metrics(record: Record) -> dict[str, float]:
     """The metrics, and what is beside them; a metric of such a name comes first."""
-    metrics, extra = numbers_of(record), {}
-    for name in metrics:
-        settings = settings_of(record, name)
-        if type(n := settings.get("n")) is int:
-            extra[f"{name}.n"] = float(n)
-        if isinstance(ends := settings.get("ci95"), list) and len(ends) == 2:
-            extra |= {f"{name}.low": float(ends[0]), f"{name}.high": float(ends[1])}
-    return {name: float(value) for name, value in (extra | metrics).items()}
-
-
-def _fields(value: Record, above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, dict):
-            yield from _fields(item, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", item
+    metrics = numbers_of(record)
+    beside = {
+        f"{name}.{word}": value
+        for name in metrics
+        for word, value in measured(results.last_entry(record, name)).items()
+    }
+    return {name: float(value) for name, value in (beside | metrics).items()}

@@ -7,11 +7,14 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.formats.stream import NotFinite
 
 SCALES = ("percent", "fraction")
 NOTHING = ("", "-", "null", "none", "n/a")  # texts for a missing number
 UNROUNDED = 8  # numbers with this many decimals count as not rounded
+
+
+class NotFinite(str):
+    """The word NaN, Infinity or -Infinity where JSON should have a number."""
 
 
 class NoNumber(RbError):

@@ -15,6 +15,7 @@ from rbtools.records import SCHEMA, checksums
 
 TOOL = "rb-convert"
 ENOUGH = 4  # JSON numbers of one row: with this many, all end in a zero in only 1 of 10,000 rows
+SHARE, DIFFERENCE = (0.0, 1.0), (-1.0, 1.0)  # limits of shares of images, and of their differences
 NO_NUMBER = "the metric is left out, and its entry in evals says why"
 
 
@@ -26,33 +27,12 @@ class PublishedRow:
         self.metrics: dict[str, float | int] = {}
         self.entries: list[Record] = []
         self.digits: dict[int, int] = {}  # place in entries -> decimals of a JSON number
-        self.accuracies: list[numbers.Number] = []
+        self.shares: list[numbers.Number] = []
 
     @property
     def known(self) -> set[str]:
         """The metrics that have an entry."""
         return {entry["metric"] for entry in self.entries}
-
-    def accuracy(self, metric: str, raw: object, percent: bool | None = None, **protocol: object) -> None:
-        """A number from 0 to 1, in the row's scale."""
-        got = self._add(metric, raw, self._scale(percent), (0.0, 1.0), protocol)
-        if got is not None:
-            self.accuracies.append(got)
-
-    def difference(self, metric: str, raw: object, percent: bool | None = None, **protocol: object) -> None:
-        """A number from -1 to 1, in the row's scale."""
-        self._add(metric, raw, self._scale(percent), (-1.0, 1.0), protocol)
-
-    def ratio(self, metric: str, raw: object, percent: bool | None = None, **protocol: object) -> None:
-        """A number of any size in the row's scale."""
-        self._add(metric, raw, self._scale(percent), None, protocol)
-
-    def plain(self, metric: str, raw: object, **protocol: object) -> None:
-        """A number of any size: seconds, a loss."""
-        self._add(metric, raw, False, None, protocol)
-
-    def _scale(self, percent: bool | None) -> bool:
-        return self.percent if percent is None else percent
 
     def absent(self, protocol: Record, reason: str) -> None:
         """An entry without a value."""
@@ -60,26 +40,31 @@ class PublishedRow:
             {"tool": TOOL, **protocol, "source": self.source, "value": None, "reason": reason}
         )
 
-    def _add(
+    def add(
         self,
         metric: str,
         raw: object,
-        percent: bool,
-        limits: tuple[float, float] | None,
-        protocol: Mapping[str, Any],
-    ) -> numbers.Number | None:
+        percent: bool | None = None,
+        *,
+        limits: tuple[float, float] | None = SHARE,
+        **protocol: object,
+    ) -> None:
+        """Add a published number: percents or not, else in the row's scale; null adds nothing, and what is
+        no number within the limits is an entry that says why.
+        """
+        percent = self.percent if percent is None else percent
         entry: Record = {"tool": TOOL, "metric": metric, **protocol, "source": self.source}
         try:
             got = numbers.number(raw, percent=percent)
             if got is None:
-                return None
+                return
             if limits and not limits[0] <= got.value <= limits[1]:
                 raise numbers.NoNumber(_out_of_range(got, percent, limits))
         except numbers.NoNumber as wrong:
             shown = str(raw)[:20]
             self.report.error(f"{wrong}; {NO_NUMBER}", f"{self.where}: {metric} is {shown}")
             self.entries.append({**entry, "value": None, "reason": f"published as {shown}: {wrong}"})
-            return None
+            return
         self.metrics[metric] = got.value
         if percent:
             entry |= {"published": got.text, "unit": "percent"}
@@ -90,11 +75,12 @@ class PublishedRow:
             if not isinstance(raw, str):
                 self.digits[len(self.entries)] = got.decimals
         self.entries.append({**entry, "value": got.value})
-        return got
+        if limits == SHARE:
+            self.shares.append(got)
 
     def check_scale(self) -> None:
         """Raise RbError where accuracies that should be percents look like fractions."""
-        read = [got for got in self.accuracies if got.value]
+        read = [got for got in self.shares if got.value]
         if self.percent and not self.report.ours and read and all(got.value <= 0.01 for got in read):
             raise RbError(
                 f"No accuracy of the row is above 1 (the first is {read[0].text}): these look like"
@@ -124,6 +110,15 @@ def _out_of_range(got: numbers.Number, percent: bool, limits: tuple[float, float
     return f"a number is {side} what {unit} from {least:g} to {most:g} can be{hint}"
 
 
+def measured(entry: Mapping[str, Any]) -> dict[str, float]:
+    """What stands beside a metric: its number of images n, and its 95 % interval from low to high."""
+    n, ends = entry.get("n"), entry.get("ci95")
+    beside: dict[str, float] = {"n": n} if type(n) is int else {}
+    if isinstance(ends, list) and len(ends) == 2 and all(type(end) in (int, float) for end in ends):
+        beside |= {"low": ends[0], "high": ends[1]}
+    return beside
+
+
 class MetricValues:
     """The metrics of a record as numbers to write: Decimals, whole numbers, or None."""
 
@@ -132,15 +127,11 @@ class MetricValues:
         self.entries = {entry.get("metric"): entry for entry in record.get("evals") or ()}
         self.percent = percent
 
-    def scaled(self, metric: str) -> Decimal | int | None:
-        """The value in the file's scale, with the published digits if it came from such a file."""
-        return self._printed(metric, self.percent)
-
-    def plain(self, metric: str) -> Decimal | int | None:
-        """The value in its own scale."""
-        return self._printed(metric, False)
-
-    def _printed(self, metric: str, percent: bool) -> Decimal | int | None:
+    def value(self, metric: str, percent: bool | None = None) -> Decimal | int | None:
+        """The value as percents or not, else in the file's scale; with the published digits if it came from a
+        file of that scale.
+        """
+        percent = self.percent if percent is None else percent
         value = self.metrics.get(metric)
         if value is None:
             return None

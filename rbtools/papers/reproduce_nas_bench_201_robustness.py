@@ -166,7 +166,7 @@ def excerpts(records: list[dict[str, Any]]) -> dict[str, side.PaperTable | side.
     written = FORMATS.build("jung2023")
     shown_first = next((one for one in records if one["arch"].get("index") == 0), records[0])
     documents = written.documents([Unit("", written.unit(shown_first))], ConversionReport())
-    files = {one.path.rpartition("/")[2]: json.loads(b"".join(one.content)) for one in documents}
+    files = {one.path.rpartition("/")[2]: json.loads(one.content) for one in documents}
     meta = files["meta.json"]
     shown = {**meta, "ids": {index: meta["ids"][index] for index in ("21", "1832")}}
     made: dict[str, side.PaperTable | side.Excerpt] = {

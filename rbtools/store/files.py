@@ -90,8 +90,8 @@ def _is_descriptor(path: Path) -> bool:
     return folder == "/dev" or folder.startswith("/proc/")
 
 
-def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *, hint: str = _HINT) -> None:
-    """Write several files from pieces, each by `user_output`: (path below `target`, content).
+def write_all(target: Path, documents: Iterable[tuple[str, bytes]], *, hint: str = _HINT) -> None:
+    """Write several files, each by `user_output`: (path below `target`, content).
 
     An empty path is `target` itself. Raises RbError if one cannot be written.
     """
@@ -100,8 +100,7 @@ def write_all(target: Path, documents: Iterable[tuple[str, Iterable[bytes]]], *,
         if path.is_dir():
             raise RbError(f"{path} is a folder. Expected the name of a file to write.")
         with user_output(path, hint=hint) as stream:
-            for piece in content:
-                stream.write(piece)
+            stream.write(content)
 
 
 def check_folder_of(path: Path) -> None:

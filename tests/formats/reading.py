@@ -36,7 +36,7 @@ def texts(name: str, records: list[Record], told: ConversionReport | None = None
     chosen = FORMATS.build(name, **options)
     made = [Unit(f"line {n}", chosen.unit(json.loads(json.dumps(one)))) for n, one in enumerate(records, 1)]
     documents = chosen.documents(made, told or ConversionReport())
-    return {document.path: b"".join(document.content).decode() for document in documents}
+    return {document.path: document.content.decode() for document in documents}
 
 
 def values(name: str, records: list[Record], told: ConversionReport | None = None) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from rbtools import api
 from rbtools.errors import RbError
-from rbtools.formats import FORMATS, Bad, Broken, ConversionReport, Published
+from rbtools.formats import Broken, ConversionReport
 from tests.formats import reading
 
 
@@ -148,27 +147,24 @@ def test_percents_where_fractions_belong_are_noticed() -> None:
     (record,) = read("arch.name,acc\nx,94.85\n", told)
     (line,) = told.errors()
     assert record["metrics"] == {} and "for a file in percent say --scale percent" in line
-    assert "table.csv: line 2: acc is 94.85" in line
+    assert "table.csv: row 1: acc is 94.85" in line
 
 
-def test_a_row_of_another_length_leaves_the_others() -> None:
-    first, bad, last = units("arch.name,acc\nx,0.5\ny,1,2\nz,0.5\n")
-    assert isinstance(bad, Bad) and (bad.where, bad.text) == ("table.csv: line 3", "y,1,2")
-    assert bad.problem == "It has 3 cells, and the header 2."
-    assert not isinstance(first, Bad) and not isinstance(last, Bad)
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (b"y,1,2\n", "Expected 2 fields in line 3, saw 3"),
+        (b'"y,0.5\n', "EOF inside string"),
+        (b"\xff,0.5\n", "is not UTF-8 .byte 21"),
+    ],
+)
+def test_what_is_no_table_is_said(rows: bytes, message: str) -> None:
+    with pytest.raises(Broken, match=message):
+        units(b"arch.name,acc\nx,0.5\n" + rows)
 
 
-def test_a_quote_that_never_ends_gives_the_rows_before() -> None:
-    Path("table.csv").write_text('arch.name,acc\nx,0.5\n"y,0.5\n')
-    reading = FORMATS.build("csv").units(Published(Path("table.csv"), "table.csv"), ConversionReport())
-    next(reading)
-    with pytest.raises(Broken, match="is no CSV in line"):
-        next(reading)
-
-
-def test_what_is_not_utf_8_is_said() -> None:
-    with pytest.raises(Broken, match="is not UTF-8 in its first line"):
-        units(b"arch.name,acc\n" + b"x,0.5\n" * 3 + b"\xff,0.5\n")
+def test_cells_that_a_row_lacks_at_its_end_are_empty() -> None:
+    assert [record["metrics"] for record in read("arch.name,acc\nx\ny,0.5\n")] == [{}, {"acc": 0.5}]
 
 
 @pytest.mark.parametrize(
@@ -196,10 +192,10 @@ def test_a_column_without_a_name_is_left_out_and_said() -> None:
     told = ConversionReport()
     for record in read(",arch.name,acc,Unnamed: 0,,\n0,A,0.9,0,,\n1,B,0.8,1,,\n", told):
         assert list(record["metrics"]) == ["acc"] and "csv" not in record
-    first, _, *more = told.remarks()
-    assert "column 1 has no name and is left out (2 times, first in" in first and not more
+    (said,) = told.remarks()
+    assert "columns without a name are left out (number 1, 4, 5, 6)" in said
     assert read("Unnamed: 0,arch.name\n7,A\n", map="Unnamed: 0=loss")[0]["metrics"] == {"loss": 7}
-    with pytest.raises(RbError, match=r"Columns: \(number 1 has no name\), acc\. Name one: --map 'acc="):
+    with pytest.raises(RbError, match=r"Columns: acc\. Name one: --map 'acc="):
         read(",acc\nA,0.9\n")
 
 
@@ -213,6 +209,14 @@ def test_a_compressed_table_is_called_that(name: str) -> None:
 def test_an_empty_architecture_is_a_row_that_fails() -> None:
     with pytest.raises(RbError, match="The row's architecture is empty"):
         read("arch.name,acc\n,0.5\n")
+
+
+def test_a_return_in_a_name_ends_no_row() -> None:
+    assert read(written([{"arch": {"name": "a\rb"}, "metrics": {"acc": 0.5}}]))[0]["arch"]["name"] == "a\rb"
+
+
+def test_an_empty_file_has_no_rows() -> None:
+    assert read("") == []
 
 
 def test_a_table_can_be_read_by_others() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rbtools.formats.numbers import NoNumber, distance, number, plain, printed
-from rbtools.formats.stream import NotFinite
+from rbtools.formats.numbers import NoNumber, NotFinite, distance, number, plain, printed
 
 
 @pytest.mark.parametrize(

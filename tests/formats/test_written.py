@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
@@ -206,6 +207,17 @@ def test_the_columns_of_parquet_have_types() -> None:
         "double", "int64", "double", "string"
     )  # fmt: skip
     assert parquet.read_table("t.parquet").column("acc.n").to_pylist() == [100, None]
+
+
+def test_a_parquet_table_of_others_is_mapped_as_csv_is() -> None:
+    pytest.importorskip("pyarrow")
+    table = pandas.DataFrame({"Model": ["a", "b"], "Clean": [50.0, None], "Seed": pandas.array([1, None])})
+    table.to_parquet("t.parquet")
+    first, second = reading.read(
+        "parquet", "t.parquet", map="Model=arch.name,Clean=acc:percent,Seed=train.seed"
+    )
+    assert (first["metrics"], first["train"]) == ({"acc": 0.5}, {"seed": 1})
+    assert second["metrics"] == {} and "train" not in second
 
 
 def test_columns_beside_what_is_no_metric_are_metrics_or_texts() -> None:

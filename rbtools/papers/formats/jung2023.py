@@ -13,18 +13,31 @@ and else a list, or for confidence an object of such lists; a value itself is ke
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
-from rbtools.formats import numbers, stream
-from rbtools.formats.base import Bad, Document, Published, Record, Unit, an_object, dumps, file_name, own_part
+from rbtools.formats import numbers
+from rbtools.formats.base import (
+    Bad,
+    Broken,
+    Document,
+    Published,
+    Record,
+    Unit,
+    an_object,
+    dumps,
+    file_name,
+    own_part,
+    parsed,
+)
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import cell, class_of, dataset_name
 from rbtools.formats.rows import MetricValues, PublishedRow
-from rbtools.plain_files import LARGEST_LIST, opened, read_plain
+from rbtools.plain_files import LARGEST_LIST, read_plain
 from rbtools.records import metric_name
 from rbtools.spaces import nasbench201
 from rbtools.units import SEVERITIES
@@ -54,9 +67,8 @@ class Jung2023:
     """The robustness dataset: a folder with meta.json and {key}_{measure}.json files for each data set.
 
     One record for each data set and architecture, with the accuracies of all existing keys; confidence and cm
-    (confusion) go into the "detail" of their entry. Files are read in parallel, architecture by architecture;
-    missing ones are reported, and the others are read. An id that is no representative has its class's in
-    arch.class, and is written under it.
+    (confusion) go into the "detail" of their entry. What is missing is reported, and the rest is read. An id
+    that is no representative has its class's in arch.class, and is written under it.
     """
 
     name: ClassVar[str] = "jung2023"
@@ -85,7 +97,7 @@ class Jung2023:
             try:
                 places = _places(key, unit.epsilons)
                 for protocol, measures in zip(places, _taken_apart(key, values, len(places)), strict=True):
-                    row.accuracy(raw=measures.get("accuracy"), **protocol)
+                    row.add(raw=measures.get("accuracy"), **protocol)
                     _detail(row, protocol, measures)
             except RbError as wrong:
                 report.error(f"{key}: {str(wrong).rstrip('.')}; it is left out", where)
@@ -109,7 +121,7 @@ class Jung2023:
                 continue
             key, level = place
             detail = own_part(values.entries.get(metric, {}).get("detail"))
-            measured = {"accuracy": values.scaled(metric)}
+            measured = {"accuracy": values.value(metric)}
             measured |= {measure: detail.get(name) for measure, name in DETAILS.items()}
             for measure, value in measured.items():
                 if value is not None:
@@ -131,17 +143,20 @@ class Jung2023:
         for result in results.values():
             for key, levels in result.epsilons.items():
                 epsilons[key] = sorted({*epsilons.get(key, ()), *levels})
-        yield Document(META, [dumps({"ids": _ids(), "epsilons": epsilons})])
-        files = dict.fromkeys(
-            (o.data, k, m) for o in results.values() for k, of in o.values.items() for m in of
-        )
-        ordered = sorted(results.values(), key=lambda result: int(result.arch))
-        for data, key, measure in files:
+        yield Document(META, dumps({"ids": _ids(), "epsilons": epsilons}))
+        files: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for result in sorted(results.values(), key=lambda result: int(result.arch)):
+            for key, measures in result.values.items():
+                every = epsilons.get(key, [])
+                own = result.epsilons.get(key, every)
+                for measure, value in measures.items():
+                    if own != every:
+                        by = dict(zip(own, value, strict=True))
+                        value = [by.get(level) for level in every]
+                    files.setdefault((result.data, key, measure), {})[result.arch] = value
+        for (data, key, measure), values in files.items():
             path = f"{data}/{file_name(key)}_{measure}.json"
-            rows = (
-                result for result in ordered if result.data == data and measure in result.values.get(key, {})
-            )
-            yield Document(path, _file(data, key, measure, rows, epsilons))
+            yield Document(path, dumps({data: {key: {measure: values}}}) + b"\n")
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -168,7 +183,7 @@ def _epsilons(folder: Path, report: ConversionReport) -> dict[str, list[float]]:
             " dataset's meta.zip there."
         ) from None
     try:
-        meta = an_object(stream.loads(text), "It")
+        meta = an_object(parsed(text), "It")
         given = an_object(meta.get("epsilons"), 'Its "epsilons"')
         epsilons = {}
         for key, levels in given.items():
@@ -202,33 +217,28 @@ def _merged(
     epsilons: dict[str, list[float]],
     report: ConversionReport,
 ) -> Iterator[Unit | Bad]:
-    """The units of one data set from all its files; an architecture is yielded once all files had it."""
-    readers = {(key, measure): _reader(folder, path, key, measure, report) for path, key, measure in files}
-    for index, by_file, whole in stream.side_by_side(readers):
-        if not whole:
+    """The units of one data set, an architecture from all its files; a file with an error is left out."""
+    results: dict[str, dict[str, dict[str, Any]]] = {}
+    counts: Counter[str] = Counter()
+    for path, key, measure in files:
+        wanted = (folder.name, key, measure)
+        try:
+            value = parsed(read_plain(path), exact=measure == "accuracy")
+        except Broken as wrong:
+            report.error(f"it {wrong}; it is left out", str(path))
+            continue
+        for name in wanted:
+            value = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(value, dict):
+            report.error(f"it has no object {'.'.join(wanted)}; it is left out", str(path))
+            continue
+        counts.update(value.keys())
+        for index, one in value.items():
+            results.setdefault(index, {}).setdefault(key, {})[measure] = one
+    for index, values in results.items():
+        if counts[index] < len(files):
             report.note("an architecture is in some files only", f"{folder}: {index}")
-        values: dict[str, dict[str, Any]] = {}
-        for (key, measure), value in by_file.items():
-            values.setdefault(key, {})[measure] = value
         yield Unit(f"{folder}: {index}", JungResult(folder.name, index, values, epsilons))
-
-
-def _reader(
-    folder: Path, path: Path, key: str, measure: str, report: ConversionReport
-) -> Iterator[tuple[str, Any]]:
-    """(id, value) of one file; an error in a file is reported and ends it."""
-    wanted = (folder.name, key, measure)
-    try:
-        with opened(path) as content:
-            for place, value in stream.members(content, 4, exact=measure == "accuracy"):
-                if place[:3] == wanted and len(place) == 4:
-                    yield str(place[3]), value
-                    continue
-                holds = ".".join(map(str, place[:3])) or numbers.kind(value)
-                report.error(f"it holds {holds}, expected {'.'.join(wanted)}", str(path))
-                return
-    except stream.Broken as wrong:
-        report.error(f"it {wrong}; the architectures before that stand", str(path))
 
 
 def _places(key: str, epsilons: dict[str, list[float]]) -> list[Record]:
@@ -317,21 +327,6 @@ def _listed(
             row = [by.get(level) for level in levels]
             listed.setdefault(key, {})[measure] = row[0] if key == CLEAN else row
     return listed
-
-
-def _file(
-    data: str, key: str, measure: str, rows: Iterable[JungResult], epsilons: dict[str, list[float]]
-) -> Iterator[bytes]:
-    before = b"{" + dumps(data) + b": {" + dumps(key) + b": {" + dumps(measure) + b": {\n"
-    for result in rows:
-        value = result.values[key][measure]
-        own = result.epsilons.get(key)
-        if own is not None and own != epsilons[key]:
-            by = dict(zip(own, value, strict=True))
-            value = [by.get(level) for level in epsilons[key]]
-        yield before + dumps(result.arch) + b": " + dumps(value)
-        before = b",\n"
-    yield b"\n}}}}\n"
 
 
 def _ids() -> dict[str, dict[str, str]]:

@@ -15,11 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError
 from rbtools.formats import numbers
-from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, dumps, own_part
+from rbtools.formats.base import Bad, Document, Published, Record, Unit, as_text, dumps, own_part, parsed
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import cell, class_of, dataset_name
 from rbtools.formats.rows import MetricValues, PublishedRow
-from rbtools.formats.stream import members
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -50,7 +49,7 @@ class NASRobBench201:
 
     One record for each data set, architecture and seed. The mean over three seeds ("threeseed") is in the
     entry of each value, or with --seeds mean a separate record. val_pgd_3.0_acc is pgd20.3, as its PGD has 20
-    steps, and the val images are the test images. Reads architecture by architecture; an id that is no
+    steps, and the val images are the test images. An id that is no
     representative has its class's in arch.class, and is written under it.
     """
 
@@ -63,15 +62,15 @@ class NASRobBench201:
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
         if self.seeds not in ("all", "mean") and not self.seeds.isdecimal():
             raise RbError(f"--seeds is '{self.seeds}'. Expected all, mean, or the number of one seed.")
-        with source.opened() as stream:
-            for path, values in members(stream, 2):
-                where = f"{source.name}: {' '.join(map(str, path))}"
-                if len(path) < 2 or not all(isinstance(part, str) for part in path):
-                    raise RbError(
-                        f"{source.name} is not NAS-RobBench-201's file. Expected an object of data sets,"
-                        " and in each an object of architecture ids."
-                    )
-                dataset, index = str(path[0]), str(path[1])
+        whole = parsed(source.read())
+        if not isinstance(whole, dict) or not all(isinstance(archs, dict) for archs in whole.values()):
+            raise RbError(
+                f"{source.name} is not NAS-RobBench-201's file. Expected an object of data sets, and in each"
+                " an object of architecture ids."
+            )
+        for dataset, archs in whole.items():
+            for index, values in archs.items():
+                where = f"{source.name}: {dataset} {index}"
                 if not isinstance(values, dict):
                     yield Bad(where, f"It is {numbers.kind(values)}. Expected an object.", as_text(values))
                     continue
@@ -111,7 +110,7 @@ class NASRobBench201:
             if beside is not None:
                 protocol[MEAN] = numbers.plain(beside)
                 beside_it.add(name)
-            row.accuracy(raw=raw, **protocol)
+            row.add(raw=raw, **protocol)
         lone = {name: raw for name, raw in unit.means.items() if name not in beside_it}
         if lone:
             over["means"] = lone
@@ -139,7 +138,7 @@ class NASRobBench201:
             name = entry.get("key") or _published(metric)
             if name is None or (_protocol(name) or {}).get("metric") != metric:
                 continue
-            published[name] = values.plain(metric)
+            published[name] = values.value(metric)
             beside = entry.get(MEAN)
             if beside is not None:
                 means[name] = beside
@@ -175,19 +174,11 @@ class NASRobBench201:
                 by = into.setdefault(name, {})
                 if isinstance(by, dict):
                     by.setdefault(MEAN, raw)
-        yield Document("", _pieces(whole))
-
-
-def _pieces(whole: dict[str, dict[str, dict[str, Any]]]) -> Iterator[bytes]:
-    """One architecture per line."""
-    outer = b"{\n"
-    for dataset, archs in whole.items():
-        inner = outer + dumps(dataset) + b": {\n"
-        for index, values in sorted(archs.items(), key=lambda item: int(item[0])):
-            yield inner + dumps(index) + b": " + dumps(values)
-            inner = b",\n"
-        outer = b"\n},\n"
-    yield b"\n}\n}\n" if whole else b"{}\n"
+        ordered = {
+            dataset: dict(sorted(archs.items(), key=lambda item: int(item[0])))
+            for dataset, archs in whole.items()
+        }
+        yield Document("", dumps(ordered) + b"\n")
 
 
 def _protocol(name: str) -> Record | None:

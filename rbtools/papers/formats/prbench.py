@@ -17,15 +17,15 @@ from rbtools.formats.base import (
     Unit,
     an_object,
     as_text,
-    joined,
+    dumps,
     latest,
     own_part,
+    parsed,
     text_field,
 )
 from rbtools.formats.conversion_report import ConversionReport
 from rbtools.formats.naming import NameMap, described
-from rbtools.formats.rows import MetricValues, PublishedRow
-from rbtools.formats.stream import members
+from rbtools.formats.rows import DIFFERENCE, MetricValues, PublishedRow
 from rbtools.records import metric_name
 from rbtools.registry import param
 
@@ -99,7 +99,7 @@ class PRBench:
     the public code. The generalisation error of PR is over all images (ge.pr-all.NOISE.GAMMA): 433 of 540
     published values are impossible over the images classified correctly without noise. Noise is recorded as
     that code draws it, uniform noise with "truncate", and a ResNet for images above 32 pixels with its pool
-    4x4. Other fields of a row are kept under "prbench". Reads row by row; writes after reading all records.
+    4x4. Other fields of a row are kept under "prbench".
     """
 
     name: ClassVar[str] = "prbench"
@@ -114,21 +114,21 @@ class PRBench:
     )
 
     def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
-        with source.opened() as stream:
-            seen: set[tuple[Any, ...]] = set()
-            for path, row in members(stream, 1):
-                if path == () or isinstance(path[0], str):
-                    raise RbError(f"{source.name} holds no list of rows. Expected a JSON list of objects.")
-                where = f"{source.name}: row {int(path[0]) + 1}"
-                if not isinstance(row, dict):
-                    yield Bad(where, f"It is {numbers.kind(row)}. Expected an object.", as_text(row))
-                    continue
-                if (key := _key(row)) in seen:
-                    report.note(
-                        "a row is of the data set, network and method of an earlier one; both are kept", where
-                    )
-                seen.add(key)
-                yield Unit(where, row)
+        rows = parsed(source.read())
+        if not isinstance(rows, list):
+            raise RbError(f"{source.name} holds no list of rows. Expected a JSON list of objects.")
+        seen: set[tuple[Any, ...]] = set()
+        for number, row in enumerate(rows, 1):
+            where = f"{source.name}: row {number}"
+            if not isinstance(row, dict):
+                yield Bad(where, f"It is {numbers.kind(row)}. Expected an object.", as_text(row))
+                continue
+            if (key := _key(row)) in seen:
+                report.note(
+                    "a row is of the data set, network and method of an earlier one; both are kept", where
+                )
+            seen.add(key)
+            yield Unit(where, row)
 
     def record(self, unit: dict[str, Any], report: ConversionReport, where: str) -> Record:
         dataset, model, method = (text_field(unit, key) for key in ("dataset", "model", "method"))
@@ -138,7 +138,7 @@ class PRBench:
         over: Record = {key: value for key, value in unit.items() if key not in KNOWN}
         for key in over:
             report.note(_UNREAD.format(key), where)
-        row.accuracy("acc", unit.get("acc"), split="test")
+        row.add("acc", unit.get("acc"), split="test")
         for group in GROUPS:
             for key, raw in an_object(unit.get(group) or {}, f'The row\'s "{group}"').items():
                 protocol = keys.protocol(group, key)
@@ -146,10 +146,10 @@ class PRBench:
                     over.setdefault(group, {})[key] = raw
                     report.note(_UNREAD.format(f"{group}.{key}"), where)
                 elif group.startswith("ge"):
-                    row.difference(raw=raw, **protocol)
+                    row.add(raw=raw, limits=DIFFERENCE, **protocol)
                 else:
-                    row.accuracy(raw=raw, **protocol)
-        row.plain("seconds_per_epoch", unit.get("time_s_per_ep"))
+                    row.add(raw=raw, **protocol)
+        row.add("seconds_per_epoch", unit.get("time_s_per_ep"), False, limits=None)
         row.check_scale()
         train, arch = _train(method), _arch(model, ours)
         for name, published, back in (
@@ -174,19 +174,20 @@ class PRBench:
             "dataset": over.pop("dataset", DATASETS.theirs(dataset)),
             "model": over.pop("model", _model(arch)),
             "method": over.pop("method", _method(train)),
-            "acc": values.scaled("acc"),
+            "acc": values.value("acc"),
         }
         for metric in values.metrics:
             if place := keys.place(metric, values.entries.get(metric, {}).get("key")):
-                row.setdefault(place[0], {})[place[1]] = values.scaled(metric)
-        row["time_s_per_ep"] = values.plain("seconds_per_epoch")
+                row.setdefault(place[0], {})[place[1]] = values.value(metric)
+        row["time_s_per_ep"] = values.value("seconds_per_epoch", False)
         for key, value in over.items():
             row[key] = {**row.get(key, {}), **own_part(value)} if key in GROUPS else value
         known = {key: row.pop(key, None) for key in KNOWN}
         return {key: value for key, value in known.items() if value is not None} | row
 
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
-        yield Document("", joined(latest(units, _key, report)))
+        rows = map(dumps, latest(units, _key, report))
+        yield Document("", b"[\n" + b",\n".join(rows) + b"\n]\n")
 
 
 _UNREAD = "the key '{}' is not read: it is kept under \"prbench\""

@@ -10,9 +10,10 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, NamedTuple
 
 from rbtools.errors import RbError, unknown
-from rbtools.formats import numbers, stream
+from rbtools.formats import numbers
 from rbtools.formats.base import (
     Bad,
+    Broken,
     Document,
     Published,
     Record,
@@ -20,9 +21,9 @@ from rbtools.formats.base import (
     an_object,
     dumps,
     file_name,
-    files_below,
     latest,
     own_part,
+    parsed,
     text_field,
 )
 from rbtools.formats.conversion_report import ConversionReport
@@ -87,7 +88,7 @@ class RobustBench:
         if self.published:
             yield from self._published()
             return
-        files = files_below(source.path, ".json") if source.path and source.folder else [source.path]
+        files = sorted(source.path.rglob("*.json")) if source.path and source.folder else [source.path]
         if not files:
             raise RbError(
                 f"The folder {source.name} holds no .json files. Expected those of RobustBench's model_info,"
@@ -96,13 +97,12 @@ class RobustBench:
         for path in files:
             where = source.name if path is None else str(path)
             within = plain(path) if path is not None and source.folder else path
-            with Published(within, where).opened() as opened:
-                text = opened.read(LARGEST_LIST)
+            text = Published(within, where).read(LARGEST_LIST)
             try:
-                fields = an_object(stream.loads(text), "The file")
+                fields = an_object(parsed(text), "The file")
                 yield Unit(where, _info(PurePath(where), fields))
             except RbError as wrong:
-                problem = f"It {wrong}." if isinstance(wrong, stream.Broken) else str(wrong)
+                problem = f"It {wrong}." if isinstance(wrong, Broken) else str(wrong)
                 yield Bad(where, problem, text.decode("utf-8", "replace"))
 
     def _published(self) -> Iterator[Unit]:
@@ -118,14 +118,14 @@ class RobustBench:
         if dataset_name(text_field(fields, "dataset")) != ours:
             report.note('a file\'s "dataset" is not that of its folder, which counts', where)
         row = PublishedRow("robustbench", report, where, percent=True)
-        row.accuracy("acc", fields.get("clean_acc"), split="test")
+        row.add("acc", fields.get("clean_acc"), split="test")
         taken = {"clean_acc": "acc"}
         if norm is None:
             for key, metric in CORRUPTIONS.items():
-                row.accuracy(metric, fields.get(key), split="test")
+                row.add(metric, fields.get(key), split="test")
             for key, metric in MCE.items():
-                row.ratio(metric, fields.get(key), split="test")
-            row.accuracy("reported", fields.get("reported"), split="test")
+                row.add(metric, fields.get(key), limits=None, split="test")
+            row.add("reported", fields.get("reported"), split="test")
             taken |= {**CORRUPTIONS, **MCE, "reported": "reported"}
         else:
             eps = distance(fields.get("eps"), norm)
@@ -134,9 +134,9 @@ class RobustBench:
                     "a model was attacked at 0.031; its metric is aa.8, and evals has the distance", where
                 )
             at: Record = {"norm": norm, "eps": eps, "split": "test"}
-            row.accuracy(attack_metric("aa", eps, norm), fields.get("autoattack_acc"), attack="aa", **at)
+            row.add(attack_metric("aa", eps, norm), fields.get("autoattack_acc"), attack="aa", **at)
             for key in ("reported", "external"):
-                row.accuracy(attack_metric(key, eps, norm), fields.get(key), **at)
+                row.add(attack_metric(key, eps, norm), fields.get(key), **at)
             taken |= {key: attack_metric(key, eps, norm) for key in ("reported", "external")}
             taken["autoattack_acc"] = attack_metric("aa", eps, norm)
         arch = _arch(fields.get("architecture"), ours)
@@ -169,7 +169,7 @@ class RobustBench:
         fields: Record = {
             "dataset": over.pop("dataset", dataset),
             "architecture": over.pop("architecture", _published(record["arch"])),
-            "clean_acc": _text(values.scaled("acc")),
+            "clean_acc": _text(values.value("acc")),
         }
         if norm is None:
             metrics = {**CORRUPTIONS, **MCE, "reported": "reported"}
@@ -179,7 +179,7 @@ class RobustBench:
             place = distance(eps, norm)
             metrics = {"autoattack_acc": attack_metric("aa", place, norm)}
             metrics |= {key: attack_metric(key, place, norm) for key in ("reported", "external")}
-        fields |= {key: text for key, metric in metrics.items() if (text := _text(values.scaled(metric)))}
+        fields |= {key: text for key, metric in metrics.items() if (text := _text(values.value(metric)))}
         fields = {**over, **{key: value for key, value in fields.items() if value is not None}}
         known = {key: fields.pop(key) for key in ORDER if key in fields}
         return Info(file_name(dataset), threat, file_name(model), known | fields)
@@ -187,7 +187,7 @@ class RobustBench:
     def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
         for info in latest(units, lambda one: one[:3], report):
             path = f"{info.dataset}/{info.threat}/{info.model}.json"
-            yield Document(path, [dumps(info.fields, indent=True) + b"\n"])
+            yield Document(path, dumps(info.fields, indent=True) + b"\n")
 
 
 def _info(path: PurePath, fields: Record) -> Info:

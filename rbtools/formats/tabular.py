@@ -1,0 +1,314 @@
+"""Tables of results: a row is a record, a column a metric or a field. pandas reads and writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import itertools
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from rbtools.errors import RbError, near
+from rbtools.formats import numbers
+from rbtools.formats.base import RESULTS, Bad, Document, Published, Record, Unit, inside, leaves, own_part
+from rbtools.formats.conversion_report import ConversionReport
+from rbtools.formats.naming import SIZES, dataset_name, described
+from rbtools.formats.rows import DIFFERENCE, SHARE, MetricValues, PublishedRow, measured
+from rbtools.records import metric_name
+from rbtools.registry import param
+from rbtools.spaces.zoo import FORMS
+
+if TYPE_CHECKING:
+    import pandas
+
+FIELDS = (
+    "dataset",
+    "arch.",
+    "train.",
+    "checkpoint",
+    "record.",
+)  # how columns of fields begin, in their order
+TEXTS = ("dataset", "checkpoint", "arch.name", "arch.space", "arch.str", "train.method")
+IGNORED = "-"
+BESIDE = ("n", "low", "high")  # last words of columns beside a metric: its images, and its 95 % interval
+# Metrics that are shares of images, by their first word, unless the last word is another quantity.
+_ACCURACIES = frozenset("acc fgsm aa square fab fab-t corrupt pr probacc reported external".split())
+_OTHER = ("loss", "lip", "mce", "relative_mce")
+# Columns without a name, such as the index that pandas writes, and the names that pandas gives them.
+_NAMELESS = re.compile(r"\s*|Unnamed: \d+|__index_level_\d+__")
+_NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.I)
+
+
+class Column(NamedTuple):
+    """The meaning of a column: the name of a metric or the path of a field, and its unit."""
+
+    name: str
+    percent: bool = False
+    given: bool = False  # whether the user named it, not the header
+
+    @property
+    def field(self) -> str | None:
+        """The dotted path in the record; None for a metric."""
+        if self.name in ("dataset", "checkpoint") or self.name.startswith(("arch.", "train.")):
+            return self.name
+        return self.name.removeprefix("record.") if self.name.startswith("record.") else None
+
+    @property
+    def metric(self) -> str:
+        return self.name.removeprefix("metrics.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tabular:
+    """What the formats of tables share. A unit is a row: header -> cell, a text, empty if there is none."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    one_file: ClassVar[bool] = True
+
+    columns: str = param(
+        "",
+        "Meaning of columns, COLUMN=NAME with commas: 'Model=arch.name,Clean=acc:percent,Notes=-'.",
+        name="map",
+    )
+    fields: str = param("", "Fields of all records, NAME=VALUE with commas: 'dataset=cifar10'.", name="set")
+    scale: str = param("fraction", "Unit of accuracies.", choices=numbers.SCALES)
+
+    def frame(self, content: bytes) -> pandas.DataFrame:
+        """The cells of a file, (rows, columns), as texts. Raises Broken."""
+        raise NotImplementedError
+
+    def file(self, frame: pandas.DataFrame) -> bytes:
+        """The file of a table of texts, (rows, columns), NaN where there is none."""
+        raise NotImplementedError
+
+    def units(self, source: Published, report: ConversionReport) -> Iterator[Unit | Bad]:
+        frame, mapped = self.frame(source.read()), self._mapped()
+        header = [str(name).strip() for name in frame.columns]
+        named = [name in mapped or not _NAMELESS.fullmatch(name) for name in header]
+        if places := ", ".join(str(place) for place, one in enumerate(named, 1) if not one):
+            report.note(f"columns without a name are left out (number {places})", source.name)
+        frame = frame.loc[:, named].set_axis(list(itertools.compress(header, named)), axis=1)
+        if not header:
+            return
+        self._check(list(frame.columns), mapped, source.name)
+        for number, cells in enumerate(frame.to_dict("records"), 1):
+            yield Unit(f"{source.name}: row {number}", cells)
+
+    def _check(self, header: list[str], mapped: Mapping[str, Column], source: str) -> None:
+        """Raise RbError for columns that are there twice or not at all."""
+        listed = ", ".join(header)
+        if twice := [name for name in header if header.count(name) > 1]:
+            raise RbError(f"{source} has the column '{twice[0]}' twice. Expected every column once.")
+        for name in mapped:
+            if name not in header:
+                raise RbError(
+                    f"--map names the column '{name}', which {source} does not have.{near(name, header)}"
+                    f" Columns: {listed}."
+                )
+        columns = (mapped.get(name, Column(name)) for name in header)
+        if "arch" not in self._constants() and not any(one.name.startswith("arch.") for one in columns):
+            raise RbError(
+                f"No column of {source} says what the architecture is. Columns: {listed}. Name one: --map"
+                f" '{next(iter(header), 'NAME')}=arch.name'."
+            )
+
+    def record(self, unit: Mapping[str, str], report: ConversionReport, where: str) -> Record:
+        row = PublishedRow("csv", report, where, percent=self.scale == "percent")
+        record, mapped, texts = self._constants(), self._mapped(), {}
+        columns = {header: mapped.get(header, Column(header)) for header in unit}
+        columns = {header: column for header, column in columns.items() if column.name != IGNORED}
+        metrics = {
+            header
+            for header, column in columns.items()
+            if column.field is None and (column.given or not unit[header].strip() or _is_number(unit[header]))
+        }
+        for header, column in columns.items():
+            cell = unit[header]
+            if column.field is not None:
+                if cell:
+                    _put(record, column.field, _typed(cell, column.name))
+            elif header not in metrics:
+                texts[header] = cell
+            elif cell.strip() and (column.given or not _beside(header, metrics)):
+                self._read(row, column, unit, header)
+        arch, dataset = record.pop("arch", None), record.pop("dataset", None)
+        if not isinstance(arch, dict):
+            raise RbError("The row's architecture is empty. Expected a text or number in a column arch.NAME.")
+        known = isinstance(dataset, str) and dataset_name(dataset) in SIZES
+        ours = dataset_name(dataset) if known else dataset
+        return row.record(_arch(arch, ours), **{"dataset": ours, **record, "csv": texts})
+
+    def _read(self, row: PublishedRow, column: Column, unit: Mapping[str, str], header: str) -> None:
+        """Add a metric to the row, with what is beside it."""
+        metric, in_scale = column.metric, _in_scale(column.metric)
+        percent = column.percent or (in_scale and row.percent)
+        n, low, high = (unit.get(f"{header}.{word}", "") for word in BESIDE)
+        beside: Record = {}
+        if (count := _number(n)) is not None and count == int(count):
+            beside["n"] = int(count)
+        ends = [_number(low, percent), _number(high, percent)]
+        if None not in ends:
+            beside["ci95"] = ends
+        is_ge = metric_name.parse(metric_name.without_split(metric)).is_ge
+        limits = (DIFFERENCE if is_ge else SHARE) if in_scale else None
+        row.add(metric, unit[header], percent, limits=limits, **beside)
+
+    def unit(self, record: Record) -> Any:
+        mapped, constants, cells = self._mapped(), self._constants(), {}
+        back = {column.name: header for header, column in mapped.items()}
+        values = MetricValues(record, percent=self.scale == "percent")
+        fields = {key: value for key, value in record.items() if key not in (*RESULTS, "csv")}
+        for path, value in leaves(fields):
+            name = path if Column(path).field == path else f"record.{path}"
+            if inside(constants, path) != value:
+                cells[back.get(name, name)] = _written(value, name)
+        for metric in values.metrics:
+            own = Column(metric).field or metric.startswith("metrics.") or _beside(metric, values.metrics)
+            name = f"metrics.{metric}" if own else metric
+            header = back.get(name, name)
+            percent = mapped.get(header, Column(name)).percent or (values.percent and _in_scale(metric))
+            if (number := values.value(metric, percent)) is not None:
+                cells[header] = str(number)
+                for word, value in measured(values.entries.get(metric) or {}).items():
+                    scaled = numbers.printed(value, percent=percent and word != "n")
+                    cells[f"{header}.{word}"] = str(scaled)
+        return cells | {key: str(value) for key, value in own_part(record.get("csv")).items()}
+
+    def documents(self, units: Iterable[Unit], report: ConversionReport) -> Iterator[Document]:
+        import pandas
+
+        rows = [unit.content for unit in units]
+        yield Document("", self.file(pandas.DataFrame(rows, columns=_header(rows), dtype=object)))
+
+    def _mapped(self) -> dict[str, Column]:
+        columns = {}
+        for header, text in _pairs(self.columns, "--map", "'Clean=acc:percent'"):
+            name, colon, unit = text.rpartition(":")
+            if colon and unit not in numbers.SCALES:
+                raise RbError(f"--map {header}={text}: '{unit}' is no unit. Expected percent or fraction.")
+            columns[header] = Column(name if colon else text, unit == "percent", True)
+        return columns
+
+    def _constants(self) -> Record:
+        record: Record = {}
+        for name, value in _pairs(self.fields, "--set", "dataset=cifar10"):
+            path = Column(name).field
+            if path is None:
+                raise RbError(
+                    f"--set {name}: that is no field. Expected dataset, checkpoint, arch.NAME, train.NAME or"
+                    " record.PATH."
+                )
+            _put(record, path, _typed(value, name))
+        return record
+
+
+def _pairs(text: str, option: str, example: str) -> Iterator[tuple[str, str]]:
+    for part in next(csv.reader([text], skipinitialspace=True), []):
+        name, equals, value = part.rpartition("=")
+        if not part.strip():
+            continue
+        if not equals or not name.strip() or not value.strip():
+            raise RbError(f"{option} has '{part}'. Expected NAME=VALUE, such as {example}.")
+        yield name.strip(), value.strip()
+
+
+# --- metrics ----------------------------------------------------------------------------------------
+
+
+def numbers_in(header: str, headers: Collection[str]) -> type[int] | type[float] | None:
+    """The type of a column's numbers; None for a field, which is a text."""
+    if Column(header).field is not None:
+        return None
+    return int if header.endswith(".n") and _beside(header, headers) else float
+
+
+def _beside(header: str, headers: Collection[str]) -> bool:
+    """Whether a column is the n, low or high of a metric that has a column as well."""
+    metric, _, word = header.rpartition(".")
+    return word in BESIDE and metric in headers and Column(metric).field is None
+
+
+def _header(rows: list[dict[str, str]]) -> list[str]:
+    """The columns of rows: fields, then each metric with what is beside it."""
+    places = {name: place for place, name in enumerate(dict.fromkeys(itertools.chain.from_iterable(rows)))}
+
+    def key(name: str) -> tuple[int, int, int]:
+        group = next((at for at, start in enumerate(FIELDS) if name.startswith(start)), len(FIELDS))
+        if not _beside(name, places):
+            return group, places[name], 0
+        metric, _, word = name.rpartition(".")
+        return group, places[metric], 1 + BESIDE.index(word)
+
+    return sorted(places, key=key)
+
+
+def _number(cell: str, percent: bool = False) -> float | int | None:
+    with contextlib.suppress(numbers.NoNumber):
+        got = numbers.number(cell, percent=percent)
+        return None if got is None else got.value
+    return None
+
+
+def _is_number(cell: str) -> bool:
+    return _NOT_FINITE.fullmatch(cell) is not None or _number(cell) is not None
+
+
+def _in_scale(metric: str) -> bool:
+    """Whether a metric is a share of images, or a difference of such."""
+    plain = metric_name.without_split(metric)
+    parts = metric_name.parse(plain)
+    if parts.last in _OTHER and parts.last != plain:
+        return False
+    first = parts.words[0]
+    with_steps = first.rstrip("0123456789") in ("pgd", "cw")
+    return parts.is_ge or first in _ACCURACIES or with_steps or first.startswith("apgd-")
+
+
+# --- fields -----------------------------------------------------------------------------------------
+
+
+def _typed(cell: str, name: str) -> Any:
+    """A cell as a value: JSON where it parses, else a text."""
+    if name in TEXTS:
+        return cell
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(cell, parse_constant=str, parse_float=_finite)
+    return cell
+
+
+def _finite(text: str) -> float:
+    if abs(value := float(text)) == float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _written(value: object, name: str) -> str:
+    if isinstance(value, str) and (name in TEXTS or _typed(value, name) == value) and value:
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _put(record: Record, path: str, value: object) -> None:
+    *above, last = path.split(".")
+    for key in above:
+        inner = record.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise RbError(f"The column '{path}' lies inside '{key}', which is another column with a value.")
+        record = inner
+    record[last] = value
+
+
+def _arch(arch: Record, dataset: object) -> Record:
+    """The architecture with the description of its space; values from columns take precedence."""
+    arch = dict(arch)
+    if "space" not in arch:
+        name = str(arch.get("name"))
+        if "str" in arch or "index" in arch or name.startswith("nb201-"):
+            arch["space"] = "nasbench201"
+        else:
+            arch["space"] = "zoo" if name in FORMS else "csv"
+    return described(arch, dataset if isinstance(dataset, str) else None) | arch
