@@ -1,6 +1,6 @@
 """Other people's networks: which are recognised and evaluated rightly, one JSON line an architecture.
 
-    python bench/zoo.py SOURCE [--only TEXT] [--named] [--images 16]
+    python bench/zoo.py SOURCE [--only TEXT] [--named] [--images 64]
     python bench/zoo.py SOURCE --table > rbtools/spaces/robustbench.json
 
 SOURCE is a folder with the package `robustbench` (RobustBench/robustbench, whose code stays there). Every
@@ -43,6 +43,7 @@ from torch import nn
 
 from rbtools.models.torchvision_import import torchvision
 
+BATCH = 64  # images
 RIGHT, NEAR = 1e-5, 2e-2
 NORMALISATION = ("cifar10", "cifar100", "imagenet")
 # Entries whose published file lacks the buffers of the normalisation.
@@ -126,10 +127,16 @@ def _hash(text: str) -> str:
 
 
 def images_of(shape: tuple[int, int, int], count: int) -> torch.Tensor:
-    """Images of bytes; a network never sees the same twice."""
-    from rbtools.models import statistics
-
-    return (statistics.synthetic(shape, count) * 255).round() / 255
+    """Images (count, C, H, W) of bytes in the spectrum of photographs (1/f); none is seen twice."""
+    channels, height, width = shape
+    generator = torch.Generator().manual_seed(0)
+    frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None])
+    frequency[0, 0] = 1 / max(height, width)
+    # Most of a photograph's contrast is common to its channels.
+    noise = torch.randn(count, 1, height, width, generator=generator)
+    noise = noise + 0.35 * torch.randn(count, channels, height, width, generator=generator)
+    images = torch.fft.irfft2(torch.fft.rfft2(noise) / frequency**1.3, s=(height, width))
+    return ((0.47 + 0.25 * images / images.std()).clamp(0, 1) * 255).round() / 255
 
 
 @torch.no_grad()
@@ -186,7 +193,7 @@ def compared(entry: str, zoo: dict[str, Any], count: int, named: bool) -> dict[s
     if isinstance(zoo[entry][0].get("gdrive_id"), list):
         return {"verdict": "refused", "reason": "an ensemble of several files"}
     network = trained(built(entry, zoo), every[: 2 * count])
-    expected = logits_of(network, every[-2:])
+    expected = logits_of(network, every[2 * count :])
     content = as_shipped(entry, network, zoo)
     del network
     return read_back(
@@ -202,14 +209,13 @@ def logits_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
 def read_back(
     content: Any, dataset: str, images: torch.Tensor, expected: torch.Tensor, name: str | None = None
 ) -> dict[str, Any]:
-    """Save the content of a file, read it with rbtools, and compare the logits of the last images.
+    """Save the content of a file, read it with rbtools, and compare the logits of the last two images.
 
-    `images` are those of the data set, which choose the normalisation; `name` is given as `--arch`.
+    `images` are those of the data set, which choose network and normalisation, with the class that has the
+    largest of the `expected` logits as label; `name` is given as `--arch`.
     """
     from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
     from rbtools.errors import RbError
-    from rbtools.execution.run import Run
-    from rbtools.inputs import recognition
     from rbtools.inputs.checkpoints import named_arch
     from rbtools.models import checkpoint
 
@@ -223,24 +229,23 @@ def read_back(
         pairs = {name: (pair.mean, pair.std) for name, pair in NORMALIZATIONS.items() if len(pair.mean) != 2}
         pairs = {name: pair for name, pair in pairs.items() if len(pair[0]) == 3 or name == "half"}
         known = {"dataset": pairs[dataset], "none": None, **pairs, "per-image": "per-image"}
-        hints = checkpoint.NormalizationHints(lambda: images, known, CLASSES)
+        labelled = list(zip(images.split(BATCH), expected.argmax(1).split(BATCH), strict=True))
+        hints = checkpoint.NormalizationHints(known, CLASSES, lambda: labelled)
         start = time.perf_counter()
         try:
             arch = None if name is None else named_arch(name)
             shape = (channels, height, width)
             read, arch, facts = checkpoint.load(path, arch, classes=classes, shape=shape, hints=hints)
-            recognition.judged(path, facts, Run.of("bench"))
         except RbError as error:
             about["seconds"] = round(time.perf_counter() - start, 1)
             return {**about, "verdict": "refused", "reason": str(error).replace(path, "FILE")}
         about["seconds"] = round(time.perf_counter() - start, 1)
         about["params"] = sum(value.numel() for value in read.parameters())
-        logits = logits_of(read, images[-len(expected) :])
+        logits, expected = logits_of(read, images[-2:]), expected[-2:]
     about["arch"] = {
         k: v for k, v in arch.items() if k in ("space", "name", "activation", "stem", "shortcut")
     }
-    about["normalize"] = facts["normalize_from"] + f" {facts.get('normalize_name', '')}".rstrip()
-    about["margin"] = facts.get("fit", {}).get("margin")
+    about["normalize"], about["tried"] = facts["normalize_from"], facts.get("tried")
     if logits.shape != expected.shape:
         return {**about, "verdict": "wrong", "reason": f"{tuple(logits.shape)} logits"}
     difference = float((logits - expected).abs().max() / expected.abs().max())
@@ -296,7 +301,7 @@ def table(zoo: dict[str, Any]) -> dict[str, list[str]]:
 
 def label(name: str, dataset: str, state: dict[str, torch.Tensor], network: nn.Module) -> str:
     """What --arch takes for the network, with what leaves no trace in its file."""
-    from rbtools.models import disambiguate
+    from rbtools.models import variants
     from rbtools.models.recognise import infer
 
     arch, words = infer(state).arch, repr(network)
@@ -308,7 +313,7 @@ def label(name: str, dataset: str, state: dict[str, torch.Tensor], network: nn.M
         arch["shortcut"] = "activation" if getattr(network, "out_shortcut", False) else "input"
     if "MIMIR" in name:
         arch["name"] = arch["name"].replace("microsoft", "xu")
-    return disambiguate.label(arch)
+    return variants.label(arch)
 
 
 def normalisation_of(network: nn.Module) -> str:
@@ -357,7 +362,7 @@ if __name__ == "__main__":
     parser.add_argument("source")
     parser.add_argument("--only", help="a regular expression for DATASET/THREAT/NAME")
     parser.add_argument("--named", action="store_true")
-    parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()

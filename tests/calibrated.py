@@ -1,20 +1,18 @@
-"""Networks with the BatchNorm statistics of some images, and hints with other images of the same kind."""
+"""Networks with random weights and the images that they label: each label is what the network says."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import torch
 from torch import Tensor, nn
 
 from rbtools.datasets.normalization import CLASSES, NORMALIZATIONS
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import build, statistics
+from rbtools.models import build
 from rbtools.models.checkpoint import NormalizationHints
-from rbtools.models.normalising import behind
+from rbtools.models.normalize import Known, behind
 
-SIDE, HALF = 16, 48
-KNOWN = {
+SIDE, COUNT = 16, 128
+KNOWN: dict[str, Known] = {
     "none": None,
     **{name: (pair.mean, pair.std) for name, pair in NORMALIZATIONS.items() if len(pair.mean) == 3},
     "half": ((0.5,), (0.5,)),
@@ -22,33 +20,32 @@ KNOWN = {
 }
 
 
-@cache
-def photographs() -> Tensor:
-    """Photographs in their spectrum: the first half is trained on, the second evaluated."""
-    fine = torch.rand(2 * HALF, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    return 0.75 * statistics.synthetic((3, SIDE, SIDE), 2 * HALF) + 0.25 * fine
-
-
-def hints(images: Tensor | None = None) -> NormalizationHints:
-    """The known normalisations, and these images or those of the evaluation."""
-    seen = photographs()[HALF:] if images is None else images
-    return NormalizationHints(lambda: seen, KNOWN, CLASSES)
+def images() -> Tensor:
+    """Random images (COUNT, 3, SIDE, SIDE) in [0, 1] of different brightness and contrast."""
+    chance = torch.Generator().manual_seed(0)
+    low, high = torch.rand(2, COUNT, 3, 1, 1, generator=chance).sort(0).values
+    return low + (high - low) * torch.rand(COUNT, 3, SIDE, SIDE, generator=chance)
 
 
 @torch.no_grad()
-def calibrated(network: nn.Module, normalize: object = None) -> nn.Module:
-    """The network, whose BatchNorm statistics are those of the training photographs."""
+def made(name: str, normalize: Known = None, classes: int = 10) -> tuple[nn.Module, Tensor]:
+    """A network of that name, and its labels (COUNT,) of the images; BatchNorm has their statistics, so that
+    the network tells them apart.
+    """
+    torch.manual_seed(0)
+    network = build(named_arch(name), classes=classes, shape=(3, SIDE, SIDE))
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.momentum = None  # the plain mean over the batches
-    behind(network, normalize).train()(photographs()[:HALF])
-    return network.eval()
+            module.momentum = None
+    model = behind(network, normalize)
+    model.train()(images())
+    return network.eval(), model.eval()(images()).argmax(1)
 
 
-def made(name: str, normalize: object = None, classes: int = 10) -> nn.Module:
-    """A network of that name with random weights, calibrated."""
-    torch.manual_seed(0)
-    return calibrated(build(named_arch(name), classes=classes, shape=(3, SIDE, SIDE)), normalize)
+def hints(labels: Tensor, known: dict[str, Known] | None = None) -> NormalizationHints:
+    """The known normalisations, and the images with these labels."""
+    batches = images().split(32), labels.split(32)
+    return NormalizationHints(KNOWN if known is None else known, CLASSES, lambda: zip(*batches, strict=True))
 
 
 def waves(side: int = 32) -> Tensor:

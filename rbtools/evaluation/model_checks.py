@@ -27,7 +27,7 @@ FIRST = 128  # images
 FEW = 32  # images on which a normalisation is tried first
 PER_CLASS = 5  # images per class needed to propose another order of the classes
 MUCH = 0.2  # the gain in accuracy needed to propose another order
-SURE = ("checkpoint", "published training")  # sources of a normalisation that is certain
+SURE = ("checkpoint", "published training", "accuracy")  # sources of a normalisation that is certain
 NAMED = ("given", "--normalize")  # sources of a normalisation that the user names
 
 
@@ -169,8 +169,8 @@ def _other_normalisation(
     kind is tried on a few images, and on all images if it is better on those.
     """
     from rbtools.defences.defended import bare as without_stages
-    from rbtools.models.normalize import Preprocessed
-    from rbtools.models.statistics import Known, kinds, normalised
+    from rbtools.models.normalize import Known, Preprocessed, behind, kinds
+    from rbtools.models.trial import beats
 
     if _source(record) in SURE:
         return None
@@ -180,20 +180,18 @@ def _other_normalisation(
     bare = model.network if isinstance(model, Preprocessed) else model
     deviations = 4 if randomised else 2  # a randomised model differs between any two of the tries
     pairs = normalizations(data)
-    inputs = images.cpu()
 
     def right(pair: Known, n: int) -> Tensor:
-        logits = _logits(bare, normalised(inputs[:n], pair).to(labels.device), data.about.classes)
+        logits = _logits(behind(bare, pair).to(labels.device), images[:n], data.about.classes)
         return logits.argmax(1).eq(labels[:n])
 
     now = _logits(model, images, data.about.classes).argmax(1).eq(labels)
     better: dict[str, Tensor] = {}
     for name in kinds(pairs):
         with optional():  # a network may refuse values outside the range that it expects
-            if _gain(now[:FEW], right(pairs[name], FEW)) > 0:
+            if int(right(pairs[name], FEW).sum()) > int(now[:FEW].sum()):
                 on_all = right(pairs[name], len(images))
-                # Standard deviations of the gain if either outcome were right by chance where they differ.
-                if _gain(now, on_all) > deviations * math.sqrt(int(now.ne(on_all).sum())):
+                if beats(on_all, now, deviations):
                     better[name] = on_all
     if not better:
         return None
@@ -202,11 +200,6 @@ def _other_normalisation(
     if best == "dataset":
         shown = " ".join(",".join(f"{value:.4g}" for value in values) for values in pairs[best] or ())
     return _Other(f"--normalize {shown}", int(better[best].sum()), len(images))
-
-
-def _gain(now: Tensor, other: Tensor) -> int:
-    """How many more images are correct."""
-    return int(other.sum()) - int(now.sum())
 
 
 def _other_order(logits: Tensor, labels: Tensor, data: Data) -> _Other | None:

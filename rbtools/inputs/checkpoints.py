@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-VERSION = 4
+VERSION = 5
 ENCODED = ("imagefolder", "parquet")  # data sets of pictures, which have the channels that are asked for
 # LEADERBOARD:NAME is an entry of it: `(name, classes) -> (--arch, --normalize, preprocessing)`, as typed.
 LEADERBOARDS = Registry("leaderboard", {}, group="leaderboards", closed=True)
-FIRST = 64  # the number of images that decide between variants with equal names and shapes
+TRIED, BATCH = 256, 64  # images on which several networks or normalisations are tried, at most
 Pairs = dict[str, tuple[tuple[float, ...], tuple[float, ...]] | str | None]
 
 
@@ -88,7 +88,6 @@ def record_of(path: str, hints: CheckpointHints, run: Run, *, with_data: bool = 
         except Misfit as misfit:
             data, run = _fitting(misfit, data, about, run)
             about["recognised"] = {"classes": data.about.classes}
-    facts = recognition.judged(path, facts, run)
     if hints.normalize is not None and facts["normalize_from"] == "given":
         facts["normalize_from"] = "--normalize"
     recognition.say(path, arch, facts, run)
@@ -187,8 +186,6 @@ def prepared(record: dict[str, Any], run: Run) -> dict[str, Any]:
     facts["arch_from"] = recognised.get("arch_from", "given")
     if "normalize" in given and "normalize_from" in recognised:
         facts["normalize_from"] = recognised["normalize_from"]
-    facts = recognition.judged(path, facts, run)
-    recognition.say_tie(path, facts, run)
     recognition.warn(path, facts, run)
     return {
         **record,
@@ -228,10 +225,7 @@ def _recognised(
             classes=None if about is None else about.classes,
             shape=None if about is None else about.shape,
             hints=checkpoint.NormalizationHints(
-                None if data is None else lambda: first_images(data),
-                normalizations(data),
-                CLASSES,
-                None if data is None else lambda: _batches(data),
+                normalizations(data), CLASSES, None if data is None else lambda: _batches(data)
             ),
             allow_code=run.selection.allow_code,
         )
@@ -245,20 +239,10 @@ def _recognised(
 
 
 def _batches(data: Data) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of more of the first images, and their labels."""
-    from rbtools.models.statistics import MOST
-
+    """Batches of the first images in the order of every evaluation, in [0, 1], and their labels."""
     dataset = data.load()
-    order = data.order(dataset.labels)[:MOST]
-    for start in range(0, len(order), FIRST):
-        ids = order[start : start + FIRST]
+    for ids in data.order(dataset.labels)[:TRIED].split(BATCH):
         yield dataset.images[ids].float().div(255), dataset.labels[ids]
-
-
-def first_images(data: Data, count: int = FIRST) -> Tensor:
-    """The first images of the data in the order of every evaluation: (N, C, H, W) in [0, 1]."""
-    dataset = data.load()
-    return dataset.images[data.order(dataset.labels)[:count]].float().div(255)
 
 
 def normalizations(data: Data | None) -> Pairs:

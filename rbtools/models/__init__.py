@@ -6,8 +6,8 @@ new space is one file with a `from_arch(arch, *, classes, shape)` and one line i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rbtools import spaces
 from rbtools.errors import RbError
@@ -34,7 +34,8 @@ SPACES = Registry(
     last=("python", "checkpoint"),
     closed=True,
 )
-# Spaces with variants of a network that tensor names and shapes do not distinguish: `arch -> Variants`.
+# Spaces with variants of a network that tensor names and shapes do not distinguish: `arch -> [fields]`, the
+# usual one's fields first.
 VARIANTS = Registry("space with variants", {}, group="variants", closed=True)
 RUNS_CODE = ("python",)  # spaces whose networks run the user's own code
 
@@ -49,17 +50,6 @@ FAMILIES = Registry(
         "vit": "rbtools.models.vit:vit",
     },
 )
-
-
-class Variants(NamedTuple):
-    """Fields of an architecture that the names and shapes of its tensors do not determine. usual: the
-    defaults of a named network. known: the fields of each variant. unusual: further variants, to try if these
-    fit badly.
-    """
-
-    usual: Mapping[str, str] = {}
-    known: Sequence[Mapping[str, str]] = ()
-    unusual: Sequence[Mapping[str, str]] = ()
 
 
 def build(

@@ -6,9 +6,10 @@ Code in a file runs only with `allow_code`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,26 @@ from rbtools import check_input, models
 from rbtools.errors import Misfit, RbError, optional
 from rbtools.models import (
     Shape,
-    disambiguate,
     normalising,
     programs,
     recognise,
-    statistics,
     tensor_names,
+    trial,
     unpack,
+    variants,
     weights_file,
 )
-from rbtools.models.families import Ambiguous, Inferred, pooled_windows, skeleton
+from rbtools.models.families import Ambiguous, pooled_windows, skeleton
 from rbtools.models.load_weights import OPTIONAL, load_into, meta_init
-from rbtools.models.normalising import RAW, ChosenNormalization, NormalizationHints, behind, noted_per_image
-from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization, Preprocessed, per_channel
+from rbtools.models.normalising import RAW, Choices, NormalizationHints, noted_per_image
+from rbtools.models.normalize import (
+    PER_IMAGE,
+    Normalized,
+    PerImageStandardization,
+    Preprocessed,
+    behind,
+    per_channel,
+)
 from rbtools.models.read_checkpoint import Checkpoint, counted, read
 from rbtools.models.recognise import infer
 from rbtools.spaces import nasbench201 as nb201
@@ -64,158 +72,94 @@ def load(
 
     `classes` and `shape` (C, H, W) are the data set's, and have to agree with the file. What names and
     shapes do not determine (cells without weights, the variant of a network, the normalisation) is decided by
-    BatchNorm's statistics on the images of `hints`, or on synthetic ones. The facts say how well these fit
-    (`fit`, see `disambiguate.choose_function`), or which fields were not compared with images (`unchecked`).
-    `allow_code` lets programs (TorchScript, torch.export) and the user's own functions run. Raises RbError
-    where anything does not fit, `Ambiguous` where several networks do. The global random state is unchanged.
+    the accuracy on the images of `hints`; the facts say each (`tried`), or, without images, which fields are
+    open (`unchecked`). `allow_code` lets programs (TorchScript, torch.export) and the user's own functions
+    run. Raises RbError where anything does not fit, and where several networks or normalisations do. The
+    global random state is unchanged.
     """
-    path = Path(path)
+    path, hints = Path(path), hints or NormalizationHints()
     kind = programs.kind(path) if path.is_file() else None
     if kind is not None:
         if not allow_code:
             raise programs.refusal(path, kind)
         return _program(path, kind, arch, classes, shape, hints)
     checkpoint = read(path, (arch or {}).get("member"))
-    hints = hints or NormalizationHints()
     n_classes, channels = _classes_and_channels(checkpoint, classes, shape)
-    named = any(field in (arch or {}) for field in disambiguate.VARIANT_FIELDS)
-    arch, facts = _architecture(checkpoint, arch, hints)
+    archs, facts = _architectures(checkpoint, arch, hints)
+    arch = archs[0]
     large = arch.get("space") in ("torchvision", "timm") and "stem" not in arch
     side = arch.get("side") or (224 if large or arch.get("stem") == "imagenet" else 32)
     if arch.get("pool") == "4x4":
         side = 32 * pooled_windows(checkpoint.state)
     classes, shape = n_classes, shape or (channels, side, side)
-    network, checkpoint = _network(checkpoint, arch, classes, shape, allow_code)
+    candidates: list[Candidate] = []
+    for one in archs:
+        network, checkpoint = _network(checkpoint, one, classes, shape, allow_code)
+        if preprocessing := normalising.preprocessing_of(one, network):
+            one = {"preprocessing": preprocessing, **one}
+        candidates.append((one, network))
+    arch, network = candidates[0]
     if arch.get("space") == "python":
         _check_own(path, network, classes, shape)
-    by_user = facts["arch_from"] == "given"
-    normalization = normalising.choose_normalization(
-        checkpoint, arch, network, classes, shape, hints, by_user
-    )
-    candidates = [(arch, network)]
-    others = disambiguate.variants_of(arch)[1:] if hints.known else []
-
-    def built(archs: Iterable[dict[str, Any]]) -> list[Candidate]:
-        return [(one, _network(checkpoint, one, classes, shape, allow_code)[0]) for one in archs]
-
-    if not named:
-        candidates += built(others)
-    normalize = _normalize_of(checkpoint, {**arch, **normalization.arch})
-    if isinstance(normalize, list) and len(normalize[0]) not in (1, shape[0]):
+    named = facts["arch_from"] == "given"
+    choices = normalising.choices(checkpoint, arch, network, classes, shape[0], hints, named)
+    first = _normalize_of(checkpoint, {**arch, **next(iter(choices.fields.values()))})
+    if isinstance(first, list) and len(first[0]) not in (1, shape[0]):
         raise RbError(
-            f"The normalisation has {len(normalize[0])} means and the images of the checkpoint {path} have"
+            f"The normalisation has {len(first[0])} means and the images of the checkpoint {path} have"
             f" {shape[0]} channels. Give one mean and one standard deviation a channel, or one for all."
         )
-    with_cfg = arch["space"] == "timm" and "side" not in arch
-    cfg = getattr(network, "pretrained_cfg", None) if with_cfg else None
-    preprocessing = normalising.preprocessing(cfg)
-    if preprocessing is not None and "preprocessing" not in arch:
-        candidates = [({**one, "preprocessing": preprocessing}, network) for one, network in candidates]
-    unusual = [] if named else disambiguate.unusual_variants_of(arch)
-    arch, network, normalization, checked = _checked(
-        checkpoint, candidates, normalization, facts, hints, lambda: built(unusual)
-    )
-    if named and checked.get("fit", {}).get("divergence", 0) > disambiguate.CLEAR:
-        several = [*others, *disambiguate.unusual_variants_of(arch)]
-        checked |= _warned_of_variant(checkpoint, [(arch, network), *built(several)], normalization, hints)
-    told = normalising.with_accuracies(normalization.facts, network, hints)
-    arch, facts = {**arch, **normalization.arch}, {**facts, **told, **checked}
+    arch, model, more = _decided(path, candidates, choices, hints, partial(_normalize_of, checkpoint))
     normalize = _normalize_of(checkpoint, arch)
-    facts |= {"classes": classes, "shape": list(shape), "normalize": normalize}
+    facts |= {**more, "classes": classes, "shape": list(shape), "normalize": normalize}
+    warnings = normalising.warnings_of(network, arch)
     if "left_out" in checkpoint.origin:
-        left_out = f"{checkpoint.origin['left_out']} beside the network in the file: left out"
-        facts["warnings"] = [*facts.get("warnings", ()), left_out]
-    return behind(network, normalize).eval(), arch, facts
+        warnings.append(f"{checkpoint.origin['left_out']} beside the network in the file: left out")
+    facts |= {"warnings": warnings} if warnings else {}
+    return model.eval(), arch, facts
 
 
-def _checked(
-    checkpoint: Checkpoint,
+def _decided(
+    path: Path,
     candidates: Sequence[Candidate],
-    normalization: ChosenNormalization,
-    facts: Mapping[str, Any],
+    choices: Choices,
     hints: NormalizationHints,
-    unusual: Callable[[], list[Candidate]],
-) -> tuple[dict[str, Any], nn.Module, ChosenNormalization, dict[str, Any]]:
-    """The candidate (architecture, network) that fits the file's BatchNorm statistics, else the first one.
+    normalize_of: Callable[[Mapping[str, Any]], Any],
+) -> tuple[dict[str, Any], nn.Module, dict[str, Any]]:
+    """The architecture with its normalisation, the model, and facts; by its accuracy if there are several.
 
-    Also returns its normalisation, and facts. Without images nothing is compared. An `unusual` candidate has
-    to fit clearly better than all others; such candidates are built only if the others fit badly.
+    Without images it is the first architecture, and several normalisations stay open. Raises RbError.
     """
-    arch, network = candidates[0]
-    compared = str(facts["arch_from"]).startswith(("given", "weights")) and "run" not in checkpoint.origin
-    if not compared or not statistics.remembers(network):
-        if compared:
-            _refuse_to_guess(checkpoint.path, candidates, "it has no BatchNorm statistics that decide")
-        return arch, network, normalization, {}
-    if hints.images is None:
-        fields = [field for field in disambiguate.VARIANT_FIELDS if len(candidates) > 1 and field in arch]
-        by_statistics = normalization.facts.get("normalize_from") == normalising.STATISTICS
-        return arch, network, normalization, {"unchecked": fields + ["normalize"] * by_statistics}
-    images = hints.images()
-    if not statistics.informative(images):
-        _refuse_to_guess(checkpoint.path, candidates, "the images have no contrast that decides")
-        return arch, network, normalization, {}
-    images = images[: statistics.affordable(network)]
-    normalizations = [normalization, *normalization.others]
-    pairs = [_normalize_of(checkpoint, {**arch, **one.arch}) for one in normalizations]
-    place, of_pairs, fit = disambiguate.choose_function(candidates, pairs, images)
-    if fit["divergence"] > disambiguate.USUAL and (more := unusual()):
-        wider = disambiguate.choose_function([*candidates, *more], pairs, images)
-        if wider[-1]["fits"]:
-            candidates, (place, of_pairs, fit) = [*candidates, *more], wider
-    if of_pairs is not None:
-        normalization = normalizations[of_pairs]
-    elif normalization.guess is not None and normalization.guess.arch in [one.arch for one in normalizations]:
-        normalization = normalization.guess
-    if not fit["fits"]:
-        divergences = "; ".join(f"{name} {value:g}" for name, value in fit.get("divergences", {}).items())
-        _refuse_to_guess(
-            checkpoint.path,
-            candidates,
-            f"its BatchNorm statistics do not decide on these images (divergences: {divergences})",
-        )
-    arch, network = candidates[place]
-    return arch, network, normalization, {"fit": fit}
+    several = len(candidates) > 1
+    if hints.batches is None:
+        arch, network = candidates[0]
+        fields = [field for field in variants.VARIANT_FIELDS if field in arch]
+        facts: dict[str, Any] = {"unchecked": fields} if several else {}
+        if len(choices.fields) > 1:
+            return arch, network, {**facts, "normalize_from": normalising.OPEN}
+        (more,) = choices.fields.values()
+        whole = {**arch, **more}
+        return whole, behind(network, normalize_of(whole)), {**facts, "normalize_from": choices.source}
+    archs, models, preferred = {}, {}, set()
+    for arch, network in candidates:
+        for name, more in choices.fields.items():
+            options = f"--arch {variants.label(arch)} " * several
+            options += f"--normalize {name}" * (len(choices.fields) > 1)
+            archs[options.strip()] = whole = {**arch, **more}
+            models[options.strip()] = behind(network, normalize_of(whole))
+            preferred |= {options.strip()} if name in choices.preferred else set()
+    facts, (best, *others) = {"normalize_from": choices.source}, models
+    if others:
+        best, facts["tried"] = trial.decided(path, models, hints.batches, preferred)
+    return archs[best], models[best], facts
 
 
-def _warned_of_variant(
-    checkpoint: Checkpoint,
-    candidates: Sequence[Candidate],
-    normalization: ChosenNormalization,
-    hints: NormalizationHints,
-) -> dict[str, Any]:
-    """A warning if the statistics fit another variant than the named one, which is the first of
-    `candidates`."""
-    assert hints.images is not None
-    images = hints.images()[: statistics.affordable(candidates[0][1])]
-    pair = _normalize_of(checkpoint, {**candidates[0][0], **normalization.arch})
-    place, _, fit = disambiguate.choose_function(candidates, [pair], images)
-    if place == 0:
-        return {}
-    names = [disambiguate.label(arch) for arch, _ in (candidates[0], candidates[place])]
-    far, near = (fit["divergences"][name] for name in names)
-    text = (
-        f"its BatchNorm statistics diverge by {far:g} as {names[0]}, and by {near:g} as {names[1]}. Try"
-        f" --arch {names[1]}"
-    )
-    return {"warnings": [*normalization.facts.get("warnings", ()), text]}
-
-
-def _refuse_to_guess(path: Path, candidates: Sequence[Candidate], why: str) -> None:
-    """Raise RbError where the candidates differ in a field that no convention decides."""
-    if len(candidates) < 2 or candidates[0][0].get("space") != "repo":
-        return
-    names = " or ".join(f"--arch {disambiguate.label(arch)}" for arch, _ in candidates)
-    raise RbError(
-        f"The checkpoint {path} has the names and shapes of several networks, and {why}. Say which it is with"
-        f" {names}, or name the data set that it was trained for with --dataset."
-    )
-
-
-def _architecture(
+def _architectures(
     checkpoint: Checkpoint, arch: Mapping[str, Any] | None, hints: NormalizationHints
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The whole architecture record (given, from metadata, or inferred from the weights), and facts."""
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The whole architecture records (given, from metadata, or inferred from the weights), and facts. There
+    are several if names and shapes do not determine one, the usual one first.
+    """
     facts: dict[str, Any] = dict(checkpoint.origin)
     metadata_arch = checkpoint.metadata.get("arch")
     of_file = {key: arch[key] for key in NOT_OF_THE_NETWORK if arch and key in arch}
@@ -236,9 +180,15 @@ def _architecture(
         facts["arch_from"], fields = "metadata", _arch_in_metadata(metadata_arch, checkpoint)
     else:
         facts["arch_from"] = "weights"
-        fields, more = _inferred_arch(checkpoint, of_file, hints)
-        facts |= more
-    return {**_sizes_in_weights(fields, checkpoint), **fields, **of_file}, facts
+        cells = _inferred(checkpoint, hints)
+        if len(cells) > 1:
+            return [{**cell, **of_file} for cell in cells], facts
+        (fields,) = cells
+    whole = {**_sizes_in_weights(fields, checkpoint), **fields, **of_file}
+    named = any(field in (arch or {}) for field in variants.VARIANT_FIELDS)
+    if named or facts["arch_from"] == "metadata" or "run" in checkpoint.origin:
+        return [whole], facts
+    return variants.variants_of(whole), facts
 
 
 def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
@@ -253,39 +203,15 @@ def _arch_in_metadata(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     return json.loads(json.dumps(arch))  # NumPy's numbers become Python's
 
 
-def _inferred_arch(
-    checkpoint: Checkpoint, of_file: Mapping[str, Any], hints: NormalizationHints
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _inferred(checkpoint: Checkpoint, hints: NormalizationHints) -> list[dict[str, Any]]:
+    """The architecture of the weights, or several cells if there are images, which decide. Raises RbError."""
     try:
-        try:
-            return infer(checkpoint.state, checkpoint.metadata).arch, {}
-        except Ambiguous as several:
-            normalised = _with_normalisation(checkpoint, several.candidates[0], of_file, hints)
-            images = None if hints.images is None else hints.images()
-            inferred, facts = disambiguate.choose_cell(normalised, several, images)
-            return inferred.arch, facts
+        return [infer(checkpoint.state, checkpoint.metadata).arch]
     except RbError as error:
+        if isinstance(error, Ambiguous) and hints.batches is not None:
+            return variants.different_cells(error.candidates)
         error.args = (f"{error} The file is {checkpoint.path}.",)
         raise
-
-
-def _with_normalisation(
-    checkpoint: Checkpoint, one: Inferred, of_file: Mapping[str, Any], hints: NormalizationHints
-) -> Checkpoint:
-    """The checkpoint with its normalisation: the file's, the given one, or the one that its statistics fit.
-
-    The statistics of the first BatchNorm layer are the same for all cells.
-    """
-    shape = (one.in_channels, 32, 32)
-    with meta_init():
-        network = models.build(one.arch, classes=one.classes, shape=shape)
-    load_into(network, checkpoint)
-    normalization = normalising.choose_normalization(checkpoint, of_file, network, one.classes, shape, hints)
-    pair = _normalize_of(checkpoint, {**of_file, **normalization.arch})
-    if not isinstance(pair, list):
-        return checkpoint
-    mean, std = map(per_channel, pair)
-    return replace(checkpoint, mean=mean, std=std)
 
 
 def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
@@ -293,7 +219,7 @@ def _sizes_in_weights(arch: Mapping[str, Any], checkpoint: Checkpoint) -> dict[s
     if arch.get("space") == "nasbench201":
         return dict(skeleton(checkpoint.state))
     if arch.get("space") in models.VARIANTS:
-        return disambiguate.usual_fields(arch)
+        return dict(next(iter(models.VARIANTS.load(str(arch["space"]))(arch)), {}))
     if arch.get("space") in ("fcnn", "rescnn"):
         first = checkpoint.state.get("layers.0.weight")
         return {} if first is None or not first.ndim else {"width": len(first)}
@@ -384,12 +310,17 @@ def _wrappers(names: set[str]) -> Iterator[str]:
             return
 
 
+def _given(arch: Mapping[str, Any]) -> list[list[float]] | str | None:
+    """[mean, std] or PER_IMAGE of an architecture record; None for pixels as they are."""
+    given = arch.get("normalize")
+    return None if given in (None, RAW) else given
+
+
 def _normalize_of(checkpoint: Checkpoint, arch: Mapping[str, Any]) -> list[list[float]] | str | None:
     """[mean, std] or PER_IMAGE from the file or the architecture record. Raises RbError where they differ."""
     given = arch.get("normalize")
     if checkpoint.mean is None or checkpoint.std is None:
-        given = PER_IMAGE if given is None and noted_per_image(checkpoint) else given
-        return None if given in (None, RAW) else given
+        return PER_IMAGE if given is None and noted_per_image(checkpoint) else _given(arch)
     own = [checkpoint.mean.tolist(), checkpoint.std.tolist()]
     if given is not None and (isinstance(given, str) or not _are_equal(own, given)):
         mean, std = (",".join(f"{value:.4f}" for value in values) for values in own)
@@ -477,7 +408,7 @@ def _program(
     arch: Mapping[str, Any] | None,
     classes: int | None,
     shape: tuple[int, int, int] | None,
-    hints: NormalizationHints | None,
+    hints: NormalizationHints,
 ) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
     if shape is None:
         raise RbError(f"The program {path} does not show which images it takes. Name a data set.")
@@ -491,17 +422,13 @@ def _program(
             " Name the data set that it was trained for with --dataset.",
             n_classes,
         )
+    choices = normalising.of_program(program, path, hints, shape[0])
     if arch and "normalize" in arch:
-        fields = {"normalize": arch["normalize"]}
-        normalization = ChosenNormalization(fields, {"normalize_from": "given"})
-    else:
-        normalization = normalising.of_program(program, path, hints or NormalizationHints())
-    normalize = normalization.arch.get("normalize")
-    normalize = None if normalize == RAW else normalize
+        choices = Choices({RAW: {"normalize": arch["normalize"]}}, "given")
+    candidate = {"space": "checkpoint", "name": kind}, program
+    whole, model, more = _decided(path, [candidate], choices, hints, _given)
     facts = {"format": kind, "classes": n_classes, "shape": list(shape), "arch_from": "program"}
-    facts |= {**normalization.facts, "normalize": normalize}
-    whole = {"space": "checkpoint", "name": kind, **normalization.arch}
-    return behind(program, normalize).eval(), whole, facts
+    return model.eval(), whole, {**facts, **more, "normalize": _given(whole)}
 
 
 def to_bytes(

@@ -1,163 +1,102 @@
-"""Choose the normalisation that a checkpoint's network was trained with, and record its source."""
+"""The normalisations that a checkpoint's network may have been trained with, and the source of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from rbtools.errors import RbError, optional
-from rbtools.models import Shape, statistics
-from rbtools.models.normalize import PER_IMAGE, Normalized, PerImageStandardization
+from rbtools.models.normalize import PER_IMAGE, Known, Pair, kinds
 from rbtools.models.read_checkpoint import Checkpoint
-from rbtools.models.statistics import Known, Pair
+from rbtools.models.trial import Batches
 from rbtools.models.unpack import MEANS, MOST_CHANNELS, STDS, take_normalisation
 from rbtools.registry import hooks
 
 RAW = "none"  # an architecture's `normalize` where the network takes pixels as they are
-OPEN = "open"  # an unknown normalisation
+OPEN = "open"  # an unknown normalisation, which images decide
+ACCURACY = "accuracy"  # images decided
 DATASET = "dataset"  # the known normalisation of the evaluated data set
 PUBLISHED = "published"  # the known normalisation of the network's published configuration
 SMALL_IMAGENET = "imagenet16-120"
-STATISTICS = "BatchNorm statistics"
-ASKED = (DATASET, "none", "imagenet")  # proposed if no normalisation is published
-WITH_OWN_INPUTS = ("python", "fcnn", "rescnn")  # spaces whose networks state their inputs
-ACCURACY = 256  # images for the clean accuracy that is reported for normalisations that fit alike
-GUESS = "guess: "  # `normalize_from` begins so if neither file, user nor statistics decide
+GUESS = "guess: "  # `normalize_from` begins so if neither file, user nor images decide
 
 
 @dataclass(frozen=True)
 class NormalizationHints:
-    """Inputs of the choice: images of the data set (N, C, H, W) in [0, 1], the `known` normalisations by
-    name, and the number of `classes` of the data set that a normalisation belongs to. `more`: batches of up
-    to statistics.MOST images with their labels, for normalisations that the `images` do not distinguish.
+    """Inputs of the choice: the `known` normalisations by name, the number of `classes` of the data set that
+    a normalisation belongs to, and `batches` of labelled images on which several are tried.
     """
 
-    images: Callable[[], Tensor] | None = None
     known: Mapping[str, Known] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
-    more: statistics.Batches | None = None
+    batches: Batches | None = None
 
 
-@dataclass(frozen=True)
-class ChosenNormalization:
-    """`arch`: fields for the architecture record; `facts`: the source of the choice; `others`:
-    normalisations of another kind that fit the first BatchNorm layer as well; `guess`: the fallback where
-    the statistics of the other layers do not decide either.
+class Choices(NamedTuple):
+    """`fields`: what --normalize takes for each normalisation that is possible -> the fields of an
+    architecture record. `source`: where they come from. `preferred`: of those that do as well.
     """
 
-    arch: dict[str, Any]
-    facts: dict[str, Any]
-    others: tuple[ChosenNormalization, ...] = ()
-    guess: ChosenNormalization | None = None
+    fields: dict[str, dict[str, Any]]
+    source: str
+    preferred: tuple[str, ...] = ()
 
 
-def choose_normalization(
-    checkpoint: Checkpoint,
-    arch: Mapping[str, Any],
-    network: nn.Module,
-    classes: int,
-    shape: Shape,
-    hints: NormalizationHints,
-    named: bool = False,
-) -> ChosenNormalization:
-    """The normalisation of a checkpoint's `network`, which holds its weights.
-
-    The sources, in this order: the file itself (a file written by rbtools without one has none); the user;
-    the data set that a published run was trained on; BatchNorm's statistics; else a guess: none for a network
-    of the user's own code, the published configuration, the data set that is evaluated. `named`: the user
-    said which network it is.
-
-    Raises RbError for a network without BatchNorm, when there are images, unless all publishers of its
-    tensors use the same normalisation.
-    """
-    noted = checkpoint.metadata.get("arch")
-    own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
-    if own or noted_per_image(checkpoint) or (isinstance(noted, Mapping) and "space" in noted):
-        return ChosenNormalization({}, {"normalize_from": "checkpoint"} | _warned(network, arch))
-    if "normalize" in arch:
-        return ChosenNormalization({}, {"normalize_from": "given"} | _warned(network, arch))
-    known = _fitting(hints.known, shape[0])
-    if classes != hints.classes.get(SMALL_IMAGENET, classes):
-        known.pop(SMALL_IMAGENET, None)  # it is nearly ImageNet's, and nobody uses it for other classes
-    trained_on = str(checkpoint.origin.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
-    if trained_on in known:
-        facts: dict[str, Any] = {"normalize_from": "published training", "normalize_name": trained_on}
-        return ChosenNormalization(chosen(known[trained_on]), facts)
-    if arch.get("space") == "python" and normaliser(network) is not None:
-        return ChosenNormalization(
-            chosen(None), {"normalize_from": f"{GUESS}the network normalises by itself"}
-        )
-    if known:
-        published = [pair for of_network in hooks("normalizations") for pair in of_network(network, classes)]
-        known = {**_fitting({PUBLISHED: published[0]} if published else {}, shape[0]), **known}
-    if not known:
-        return ChosenNormalization({}, {"normalize_from": OPEN})
-    of_classes = [name for name in known if hints.classes.get(name) == classes]
-    guess = guessed(arch, known, of_classes)
-    public = arch.get("space") != "nasbench201"  # its published weights have the exact digits
-    remembered = _remembered(network, shape, hints, known, of_classes, guess, public)
-    if remembered is not None or arch.get("space") in WITH_OWN_INPUTS or statistics.has_statistics(network):
-        return remembered or guess
-    return _agreed(checkpoint, arch, network, classes, shape[0], known, hints, named)
-
-
-def _agreed(
+def choices(
     checkpoint: Checkpoint,
     arch: Mapping[str, Any],
     network: nn.Module,
     classes: int,
     channels: int,
-    known: Mapping[str, Known],
     hints: NormalizationHints,
-    named: bool,
-) -> ChosenNormalization:
-    """The normalisation that all publish for a network without BatchNorm. If they differ, it stays open
-    without images; with images this raises RbError.
+    named: bool = False,
+) -> Choices:
+    """The normalisations that are possible for a checkpoint's `network`.
+
+    It is one if the file says it (a file written by rbtools without one has none), the user, or the data set
+    that a published run was trained on; and none for a network of the user's own code. Else it is one of each
+    kind of the known ones, preferably what the network's authors publish, if all publish the same. `named`:
+    the user said which network it is.
     """
-    published = [
-        pair
-        for in_use in hooks("normalizations-in-use")
-        for pair in in_use(arch, network, classes, checkpoint.saved, known, named, checkpoint.metadata)
-    ]
-    pairs = [pair for pair in published if _fitting({"": pair}, channels)]
-    if len(pairs) == 1:
-        return ChosenNormalization(
-            chosen(pairs[0]), {"normalize_from": f"{GUESS}the published configuration"}
-        )
-    if hints.images is None:
-        return ChosenNormalization({}, {"normalize_from": OPEN})
-    words = [_option(pair, known) for pair in pairs or [known[name] for name in ASKED if name in known]]
-    listed = " or ".join(f"--normalize {word}" for word in words)
-    raise RbError(
-        f"The checkpoint {checkpoint.path} has no BatchNorm, whose statistics would tell its normalisation,"
-        f" and networks of these names and shapes are trained with several. Say which it is: {listed}, or"
-        " another that --normalize takes."
-    )
+    noted = checkpoint.metadata.get("arch")
+    own = checkpoint.mean is not None or "normalisation" in checkpoint.origin
+    if own or noted_per_image(checkpoint) or (isinstance(noted, Mapping) and "space" in noted):
+        return Choices({RAW: {}}, "checkpoint")
+    if "normalize" in arch:
+        return Choices({RAW: {}}, "given")
+    known = _fitting(hints.known, channels)
+    trained_on = str(checkpoint.origin.get("run", "")).partition("/")[0].lower().removesuffix("-valid")
+    if trained_on in known:
+        return Choices({trained_on: chosen(known[trained_on])}, "published training")
+    if arch.get("space") == "python":
+        by_itself = normaliser(network) is not None
+        why = "the network normalises by itself" if by_itself else "none for python:"
+        return Choices({RAW: chosen(None)}, GUESS + why)
+    if classes != hints.classes.get(SMALL_IMAGENET, classes):
+        known.pop(SMALL_IMAGENET, None)  # it is nearly ImageNet's, and nobody uses it for other classes
+    published = [pair for hook in hooks("normalizations") for pair in hook(arch, network, classes, named)]
+    if len(published) == 1 and known and _fitting({PUBLISHED: published[0]}, channels):
+        known[PUBLISHED] = published[0]
+    likely = [PUBLISHED, DATASET, *(name for name in known if hints.classes.get(name) == classes)]
+    return _of_kinds({name: known[name] for name in (*likely, *known) if name in known})
 
 
-def of_program(program: nn.Module, path: Path, hints: NormalizationHints) -> ChosenNormalization:
-    """None for a program with a normaliser's buffers. For others it stays open without images; with images
-    this raises RbError, which requests it.
-    """
+def of_program(program: nn.Module, path: Path, hints: NormalizationHints, channels: int) -> Choices:
+    """None for a program with a normaliser's buffers, else one of each kind of the known ones."""
     mean, _ = take_normalisation(dict(program.named_buffers()), path, {})
     if mean is not None:
-        return ChosenNormalization(
-            chosen(None), {"normalize_from": f"{GUESS}the program normalises by itself"}
-        )
-    if hints.images is None:
-        return ChosenNormalization({}, {"normalize_from": OPEN})
-    words = [_option(hints.known[name], hints.known) for name in (DATASET, "imagenet") if name in hints.known]
-    others = "".join(f", --normalize {word}" for word in dict.fromkeys(words) if word != RAW)
-    raise RbError(
-        f"The program {path} does not show the normalisation of its images. Add --normalize none if it"
-        f" normalises by itself or takes pixels as they are; else name it{others or ', --normalize MEAN STD'}"
-        " or another that --normalize takes."
-    )
+        return Choices({RAW: chosen(None)}, f"{GUESS}the program normalises by itself")
+    return _of_kinds(_fitting(hints.known, channels))
+
+
+def _of_kinds(known: Mapping[str, Known]) -> Choices:
+    """The first of each kind of normalisations; it stays open where none is known."""
+    fields = {_option(known[name], known): chosen(known[name]) for name in kinds(known)}
+    preferred = (_option(known[PUBLISHED], known),) if PUBLISHED in known else ()
+    return Choices(fields, ACCURACY, preferred) if fields else Choices({RAW: {}}, OPEN)
 
 
 def _option(pair: Known, known: Mapping[str, Known]) -> str:
@@ -177,95 +116,9 @@ def _equal(pair: Pair, other: Pair) -> bool:
     )
 
 
-def guessed(
-    arch: Mapping[str, Any], known: Mapping[str, Known], of_classes: Sequence[str] = ()
-) -> ChosenNormalization:
-    """The guessed normalisation; `of_classes` are those of data sets with as many classes."""
-    if arch.get("space") == "python":
-        return ChosenNormalization(chosen(None), {"normalize_from": f"{GUESS}none for python:"})
-    guesses = {PUBLISHED: "the published configuration", DATASET: "the data set's"}
-    if list(of_classes) == ["imagenet"]:
-        guesses["imagenet"] = "ImageNet's 1000 classes"
-    for name, words in guesses.items():
-        if name in known:
-            return ChosenNormalization(chosen(known[name]), {"normalize_from": GUESS + words})
-    return ChosenNormalization({}, {"normalize_from": OPEN})
-
-
-def _remembered(
-    network: nn.Module,
-    shape: Shape,
-    hints: NormalizationHints,
-    known: Mapping[str, Known],
-    of_classes: list[str],
-    guess: ChosenNormalization,
-    public: bool,
-) -> ChosenNormalization | None:
-    """The normalisation that fits the first BatchNorm layer; None where none or no single one fits."""
-    images = hints.images
-    seen = statistics.synthetic(shape) if images is None else images()[: statistics.MANY]
-    preferred = [PUBLISHED] if PUBLISHED in known else [DATASET, *of_classes]
-    fitting = statistics.normalisation(network, seen, known, preferred, hints.more)
-    if fitting is None or (images is None and len(fitting.names) > 1):
-        return None
-
-    def told(name: str) -> str:
-        # CIFAR-10's in the digits that nearly all public code prints, where the exact ones fit: they differ
-        # in the fourth digit, which BatchNorm's statistics do not tell.
-        usual = public and "rice" in known and known[name] == known.get("cifar10")
-        return "rice" if usual else name
-
-    names = [told(name) for name in fitting.names]
-    divergences: dict[str, Any] = {"normalize_divergences": fitting.divergences}
-    if fitting.tie is not None:
-        of_names = {told(name): value for name, value in fitting.tie.divergences.items()}
-        divergences["normalize_tie"] = {"images": fitting.tie.images, "divergences": of_names}
-    first, *others = [
-        ChosenNormalization(
-            chosen(known[name]), {"normalize_from": STATISTICS, "normalize_name": name, **divergences}
-        )
-        for name in names
-    ]
-    return ChosenNormalization(first.arch, first.facts, tuple(others), guess)
-
-
-def with_accuracies(
-    facts: Mapping[str, Any], network: nn.Module, hints: NormalizationHints
-) -> dict[str, Any]:
-    """The facts; normalisations that fit alike get the clean accuracy of each (`acc`) on the first images
-    (`acc_images`): at most ACCURACY, because they go through the whole network.
-    """
-    tie = facts.get("normalize_tie")
-    if tie is None or hints.more is None:
-        return dict(facts)
-    most = min(ACCURACY, statistics.affordable(network) * ACCURACY // statistics.MANY)
-    right, count = dict.fromkeys(tie["divergences"], 0), 0
-    for images, labels in hints.more():
-        images, labels = images[: most - count], labels[: most - count]
-        if not len(images):
-            break
-        count += len(images)
-        for name in right:
-            logits = None
-            with optional(), torch.no_grad():
-                logits = network.eval()(statistics.normalised(images, hints.known[name]))
-            if not isinstance(logits, Tensor) or logits.ndim != 2:  # the evaluation reports it
-                return {key: value for key, value in facts.items() if key != "normalize_tie"}
-            right[name] += int(logits.argmax(1).eq(labels).sum())
-    shares = {name: round(correct / count, 4) for name, correct in right.items()}
-    return {**facts, "normalize_tie": {**tie, "acc": shares, "acc_images": count}}
-
-
 def chosen(pair: Known) -> dict[str, Any]:
     """The field of an architecture record for this normalisation."""
     return {"normalize": RAW if pair is None else pair if isinstance(pair, str) else list(map(list, pair))}
-
-
-def behind(network: nn.Module, normalize: str | Sequence[Sequence[float] | Tensor] | None) -> nn.Module:
-    """The network after a normalisation: [mean, std], PER_IMAGE, or None for unchanged pixels."""
-    if normalize is None:
-        return network
-    return PerImageStandardization(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
 
 
 def noted_per_image(checkpoint: Checkpoint) -> bool:
@@ -280,6 +133,12 @@ def _fitting(known: Mapping[str, Known], channels: int) -> dict[str, Known]:
         for name, pair in known.items()
         if pair is None or isinstance(pair, str) or len(pair[0]) in (1, channels)
     }
+
+
+def preprocessing_of(arch: Mapping[str, Any], network: nn.Module) -> str | None:
+    """The input that the configuration of timm's network requires; None for others, and for other sides."""
+    of_timm = arch.get("space") == "timm" and "side" not in arch
+    return preprocessing(getattr(network, "pretrained_cfg", None)) if of_timm else None
 
 
 def preprocessing(cfg: object) -> str | None:
@@ -309,18 +168,16 @@ def _a_number_a_channel(value: object) -> bool:
         return bool(value.is_floating_point()) and 0 < value.numel() <= MOST_CHANNELS
     if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MOST_CHANNELS:
         return False
-    return all(isinstance(one, (int, float, torch.Tensor)) for one in value)
+    return all(isinstance(one, (int, float, Tensor)) for one in value)
 
 
-def _warned(network: nn.Module, arch: Mapping[str, Any]) -> dict[str, Any]:
+def warnings_of(network: nn.Module, arch: Mapping[str, Any]) -> list[str]:
     """A warning if the network normalises by itself and a normalisation was also given."""
     place = normaliser(network) if arch.get("space") == "python" else None
     if place is None or arch.get("normalize") in (None, RAW):
-        return {}
+        return []
     where = f"its module {place}" if place else "the network itself"
-    return {
-        "warnings": [
-            f"images are normalised twice: by --normalize, and by {where}, which holds a mean and a standard"
-            " deviation. Add --normalize none where the second is meant"
-        ]
-    }
+    return [
+        f"images are normalised twice: by --normalize, and by {where}, which holds a mean and a standard"
+        " deviation. Add --normalize none where the second is meant"
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from rbtools.errors import RbError
 
 PER_IMAGE = "per-image"  # the normalisation of each image by its own mean and standard deviation
+Pair = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel, or one for all
+Known = Pair | str | None  # a normalisation: a pair, PER_IMAGE, or pixels as they are
+NEAR_STD, NEAR_MEAN = 1.3, 0.1  # accuracies do not tell normalisations this similar apart
 
 
 class Preprocessed(nn.Module):
@@ -69,6 +72,13 @@ class PerImageStandardization(Preprocessed):
         return per_image(images)
 
 
+def behind(network: nn.Module, normalize: str | Sequence[Sequence[float]] | None) -> nn.Module:
+    """The network after a normalisation: [mean, std], PER_IMAGE, or None for unchanged pixels."""
+    if normalize is None:
+        return network
+    return PerImageStandardization(network) if normalize == PER_IMAGE else Normalized(network, *normalize)
+
+
 def per_image(images: Tensor) -> Tensor:
     """(x - mean) / max(std, 1/sqrt(CHW)) over all pixels of each image (N, C, H, W), as TensorFlow's
     `per_image_standardization`; the standard deviation is the unbiased one, as in advertorch's.
@@ -80,3 +90,20 @@ def per_image(images: Tensor) -> Tensor:
 def per_channel(values: Sequence[float] | Tensor) -> Tensor:
     """A float32 copy of shape (C,), from numbers or from a tensor such as (1, C, 1, 1)."""
     return torch.as_tensor(values, dtype=torch.float32).detach().clone().reshape(-1)
+
+
+def kinds(known: Mapping[str, Known]) -> list[str]:
+    """The first name of each group of near normalisations."""
+    names: list[str] = []
+    for name, pair in known.items():
+        if not any(_near(pair, known[one]) for one in names):
+            names.append(name)
+    return names
+
+
+def _near(one: Known, other: Known) -> bool:
+    if one is None or other is None or isinstance(one, str) or isinstance(other, str):
+        return one == other
+    (mean, std), (others_mean, others_std) = (map(torch.tensor, pair) for pair in (one, other))
+    shift, ratio = (mean - others_mean).abs().max(), (std / others_std).log().abs().max().exp()
+    return bool(shift <= NEAR_MEAN) and bool(ratio <= NEAR_STD)

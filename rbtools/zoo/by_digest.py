@@ -54,8 +54,8 @@ def timm(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
     """The network of timm that has exactly these names and shapes. Raises RbError where several have.
 
     Some names of timm have the same tensors and another function: pooling that blurs, TensorFlow's padding
-    and epsilon, another GELU. BatchNorm's statistics do not distinguish them reliably (a padding shifted by a
-    pixel changes them less than other images do), so the file's own options decide, else the user.
+    and epsilon, another GELU. Accuracies hardly distinguish them, so the file's own options decide, else the
+    user.
     """
     table = external.timm_table()
     for head, stem in dict.fromkeys((about["head"], about["stem"]) for about in table.values()):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rbtools.errors import RbError, unknown
-from rbtools.models import Shape, Variants
+from rbtools.models import Shape
 from rbtools.zoo import external, timm_2020
 
 
@@ -39,10 +39,10 @@ def from_torchvision(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> 
     return resizing(network, about["fixed"]) if about["fixed"] else network
 
 
-def variants_of(arch: Mapping[str, Any]) -> Variants:
-    """The form for small images, of a network of torchvision that has one."""
+def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The usual form, and that for small images, of a network of torchvision that has one."""
     small = str(arch.get("name")).startswith(external.WITH_SMALL_STEM)
-    return Variants(known=[{"stem": external.SMALL_STEM}] if small else [])
+    return [{}, {"stem": external.SMALL_STEM}] if small else []
 
 
 def without_first_strides(network: nn.Module) -> None:

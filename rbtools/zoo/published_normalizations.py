@@ -1,91 +1,42 @@
-"""The normalisations that networks without BatchNorm are published with.
-
-Nothing in the tensors of such a network shows its normalisation. It is guessed only where all that publish
-these tensors agree; where they differ, the user is asked.
-"""
+"""The normalisations that other people's networks are published with."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from rbtools.errors import RbError
-from rbtools.models import statistics
-from rbtools.models.statistics import Known
+from rbtools.models.normalize import Known, kinds
 from rbtools.zoo.libraries import import_timm
 
-OF_LARGE = "imagenet"  # the known normalisation of torchvision's weights
+IMAGENET: Known = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # that of torchvision's weights
 LARGE = 1000  # classes of ImageNet
-VIT_OF_TORCHVISION = "conv_proj.weight"
-# The configurations of timm's weights for vision transformers (DeiT's; Google's ViT).
-VIT_OF_TIMM = (OF_LARGE, "half")
-
-TIMM_OPTIONS = {"model", "mean", "std", "interpolation", "crop_pct"}  # of timm's training script
 
 
-def of_network(network: nn.Module, classes: int) -> list[Known]:
-    """The normalisations that the network's authors publish for that many classes, the usual one first."""
+def of_network(arch: Mapping[str, Any], network: nn.Module, classes: int, named: bool) -> list[Known]:
+    """What those publish who publish these tensors for that many classes, one of each kind.
+
+    The name decides between configurations with equal tensors, if the user `named` the network.
+    """
     own = getattr(network, "normalizations", None)
+    pairs: list[Known] = []
     if isinstance(own, Mapping):
         others = getattr(network, "other_normalizations", {})
-        return [own[classes], *others.get(classes, ())] if classes in own else []
-    cfg = getattr(network, "pretrained_cfg", None)
-    return list(_pairs([cfg] if isinstance(cfg, Mapping) else [], None))
+        pairs = [own[classes], *others.get(classes, ())] if classes in own else []
+    elif arch.get("space") == "timm":
+        pairs = _of_timm(str(arch["name"]), network, classes, named)
+    elif arch.get("space") == "torchvision" and classes == LARGE:
+        pairs = [IMAGENET]
+    numbered = {str(number): pair for number, pair in enumerate(pairs[: 1 if named else None])}
+    return [numbered[number] for number in kinds(numbered)]
 
 
-def in_use(
-    arch: Mapping[str, Any],
-    network: nn.Module,
-    classes: int,
-    names: Collection[str],
-    known: Mapping[str, Known],
-    named: bool,
-    metadata: Mapping[str, Any],
-) -> list[Known]:
-    """The published normalisations of networks with these tensors, one of each kind.
-
-    `arch` is recognised from the tensors with these `names`, or `named` by the user. That name, or the one in
-    `metadata` (the options of a training script), decides between configurations with equal tensors.
-    `known` are normalisations by name.
-    """
-    if own := _of_timm_training(metadata):
-        return own
-    space, large = arch.get("space"), classes == LARGE
-    usual: tuple[str, ...] = ()
-    if large and (space == "torchvision" or any(name.endswith(VIT_OF_TORCHVISION) for name in names)):
-        usual = (OF_LARGE,)
-    elif large and space == "zoo" and str(arch.get("name")).startswith(("vit-", "deit-")):
-        usual = VIT_OF_TIMM
-    pairs = [known[name] for name in usual if name in known]
-    if space == "timm" and not named:
-        configurations = import_timm().models.get_arch_pretrained_cfgs(str(arch["name"])).values()
-        pairs = list(_pairs([cfg.to_dict() for cfg in configurations if cfg.has_weights], classes))
-    elif space in ("timm", "repo"):
-        pairs = of_network(network, classes)[: 1 if named else None]
-    numbered = {str(number): pair for number, pair in enumerate(pairs)}
-    return [numbered[number] for number in statistics.kinds(numbered)]
-
-
-def _of_timm_training(metadata: Mapping[str, Any]) -> list[Known]:
-    """The normalisation in the saved options of timm's training script, by default that of the configuration
-    of `model`; empty for other files.
-    """
-    options = metadata.get("args")
-    if not isinstance(options, Mapping) or not options.keys() >= TIMM_OPTIONS:
-        return []
-    try:
-        timm, name = import_timm(), str(options["model"])
-    except RbError:
-        return []
-    cfg = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
-    return [] if cfg is None else list(_pairs([cfg.to_dict()], None))
-
-
-def _pairs(configurations: Sequence[Mapping[str, Any]], classes: int | None) -> Iterable[Known]:
-    """The normalisation of each configuration for that many classes; None: for any number."""
-    for cfg in configurations:
-        mean, std = cfg.get("mean"), cfg.get("std")
-        if mean and std and classes in (None, cfg.get("num_classes")):
-            yield None if not any(mean) and set(std) == {1} else (tuple(mean), tuple(std))
+def _of_timm(name: str, network: nn.Module, classes: int, named: bool) -> list[Known]:
+    """The normalisation of the network's configuration, or of all that have weights for these classes."""
+    configurations = [getattr(network, "pretrained_cfg", None) or {}]
+    if not named:
+        listed = import_timm().models.get_arch_pretrained_cfgs(name).values()
+        configurations = [cfg.to_dict() for cfg in listed if cfg.has_weights and cfg.num_classes == classes]
+    pairs = [(cfg["mean"], cfg["std"]) for cfg in configurations if cfg.get("mean") and cfg.get("std")]
+    return [None if not any(mean) and set(std) == {1} else (tuple(mean), tuple(std)) for mean, std in pairs]

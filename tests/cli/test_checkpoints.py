@@ -56,6 +56,7 @@ def forget() -> None:
 
 SIDE, CLASSES = 16, 4
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.2)
+NUMBERS = ("0.4,0.5,0.6", "0.2,0.25,0.2")
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +121,14 @@ def test_a_sequential_with_its_normalisation_is_recognised_without_a_hint(
 
 
 def test_what_was_recognised_is_found_again_without_torch(bare: str, data: str) -> None:
-    one(attack("--checkpoint", bare, "--dataset", data))
+    told = ["--dataset", data, "--normalize", *NUMBERS]
+    one(attack("--checkpoint", bare, *told))
     code = (
         "import sys; from rbtools.commands.attack import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit as end: assert not end.code and 'torch' not in sys.modules, end.code"
     )
-    words = ["fgsm", "--eps", "0", "--checkpoint", bare, "--dataset", data]
+    words = ["fgsm", "--eps", "0", "--checkpoint", bare, *told]
     again = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "0 computed, 1 found in the store" in again.stderr
@@ -217,13 +219,15 @@ def test_files_become_records_that_evaluators_take(bare: str, data: str, trained
     evaluated = records(attack("--dataset", data, given=made.stdout))
     assert evaluated[1]["metrics"]["acc"] > 0.95
     assert evaluated[2] == third
-    direct = one(attack("--checkpoint", bare, "--dataset", data))
-    assert evaluated[0]["metrics"] == direct["metrics"]
-    assert evaluated[0]["recognised"] == direct["recognised"]
+    direct = attack("--checkpoint", bare, "--dataset", data)  # several normalisations are right on all images
+    for result in (evaluated[0], *records(direct)):
+        assert "do not tell which it is" in result["error"]["message"]
+        for options in ("cifar10: 1.0000", "kuangliu: 1.0000", "none: 0."):
+            assert f"--normalize {options}" in result["error"]["message"]
 
 
 def test_a_data_set_and_hints_reach_the_records_of_files(bare: str, data: str) -> None:
-    words = ["--from-checkpoint", bare, "--dataset", data, "--normalize", "0.4,0.5,0.6", "0.2,0.25,0.2"]
+    words = ["--from-checkpoint", bare, "--dataset", data, "--normalize", *NUMBERS]
     made = one(arch(*words))
     assert made["dataset"].startswith("npz:/") and made["recognised"]["normalize_from"] == "--normalize"
     assert one(attack(given=json.dumps(made)))["metrics"]["acc"] > 0.95
@@ -399,8 +403,8 @@ def test_programs_run_only_where_the_command_line_says_so(kind: str) -> None:
     words = ["--checkpoint", "program.pt", "--n", "20"]
     refused = attack(*words)
     assert refused.exit_code == 1 and "could run code. If you trust it, add --allow-code" in refused.stderr
-    asked = attack(*words, "--allow-code")
-    assert asked.exit_code == 1 and "Add --normalize none if it normalises by itself" in asked.stderr
+    asked = attack(*words, "--allow-code")  # it is not trained
+    assert asked.exit_code == 1 and "do not tell which it is. Add the right one's options: --" in asked.stderr
     record = one(attack(*words, "--allow-code", "--normalize", "none"))
     assert record["arch"]["space"] == "checkpoint" and record["arch"]["name"] == kind
     found = datasets.load("digits", "test")
@@ -424,51 +428,47 @@ def test_a_program_with_a_normaliser_takes_pixels_as_they_are() -> None:
 # --- names and shapes that several networks have ---------------------------------------------------
 
 
-def remembering(images: torch.Tensor, scale: float = 1.0) -> None:
-    """The small form of a shufflenet with random weights and the BatchNorm statistics of the images. With
-    another scale the outputs of its stages are multiplied by it.
-    """
+@pytest.fixture
+def small(images: tuple[torch.Tensor, torch.Tensor]) -> str:
+    """The small form of a shufflenet with random weights, in small.pt, and images that are labelled by it."""
     torch.manual_seed(0)
     arch = {"space": "torchvision", "name": "shufflenet_v2_x0_5", "stem": "cifar"}
     network = models.build(arch, classes=CLASSES, shape=(3, SIDE, SIDE))
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.momentum = None
-            module.register_forward_hook(lambda _, inputs, output: output * scale)
+            module.momentum = None  # the statistics of these images, so that it tells them apart
     with torch.no_grad():
-        network(images.float() / 255)
+        network(images[0].float() / 255)
+        labels = network.eval()(images[0].float() / 255).argmax(1)
     torch.save(network.state_dict(), "small.pt")
+    np.savez("own.npz", images=images[0].permute(0, 2, 3, 1).numpy(), labels=labels.numpy())
+    return "npz:own.npz"
 
 
-def test_a_variant_is_told_at_once_or_when_there_are_images(
-    images: tuple[torch.Tensor, torch.Tensor], data: str
-) -> None:
-    remembering(images[0])
-    result = arch("--from-checkpoint", "small.pt", "--dataset", data)
+def test_variant_and_normalisation_are_told_at_once_or_when_there_are_images(small: str) -> None:
+    result = arch("--from-checkpoint", "small.pt", "--dataset", small)
     direct = one(result)
-    assert direct["arch"]["stem"] == "cifar" and direct["recognised"]["fit"]["fits"]
-    assert "Its BatchNorm statistics diverge by 0." in result.stderr and " times as far)" in result.stderr
+    assert (direct["arch"]["stem"], direct["arch"]["normalize"]) == ("cifar", "none")
+    assert direct["recognised"]["normalize_from"] == "accuracy"
+    name = "torchvision:shufflenet_v2_x0_5"
+    assert f"Tried on 64 images: --arch {name}:stem=cifar --normalize none: 1.0000, --arch" in result.stderr
     made = arch("--from-checkpoint", "small.pt")
-    assert "checked once there are images" in made.stderr
+    assert "images decide, with --dataset, or --normalize" in made.stderr
     record = one(made)
-    assert "stem" not in record["arch"] and "normalize" in record["recognised"]["unchecked"]
-    piped = one(attack("--dataset", data, "--n", "4", given=json.dumps(record)))
+    assert "stem" not in record["arch"] and record["recognised"]["normalize_from"] == "open"
+    piped = one(attack("--dataset", small, "--n", "4", given=json.dumps(record)))
     assert piped["recognised"] == direct["recognised"] and piped["arch"] == direct["arch"]
 
 
-def test_a_network_that_fits_none_is_refused_or_warned_of(
-    images: tuple[torch.Tensor, torch.Tensor], data: str
-) -> None:
-    remembering(images[0], 3.0)
-    words = ["--from-checkpoint", "small.pt"]
-    made = arch(*words).stdout
-    for refused in (arch(*words, "--dataset", data), attack("--dataset", data, "--n", "4", given=made)):
-        assert refused.exit_code == 1
-        message = records(refused)[0]["error"]["message"]
-        assert "has the names and shapes of a known network, but on 64 images of the data set" in message
-    named = arch(*words, "--dataset", data, "--arch", "torchvision:shufflenet_v2_x0_5:stem=cifar")
-    assert not one(named)["recognised"]["fit"]["fits"]
-    assert "rb-arch: warning: small.pt: on 64 images of the data set its layers see" in named.stderr
+def test_of_a_network_that_is_right_on_no_images_the_options_are_asked_for(small: str, data: str) -> None:
+    made = arch("--from-checkpoint", "small.pt").stdout
+    for result in (
+        arch("--from-checkpoint", "small.pt", "--dataset", data),
+        attack("--dataset", data, "--n", "4", given=made),
+    ):
+        message = records(result)[0]["error"]["message"]
+        assert "on 80 images of the data set do not tell which it is" in message
+        assert "--arch torchvision:shufflenet_v2_x0_5:stem=cifar --normalize cifar10: 0." in message
 
 
 # --- the look before the evaluation ---------------------------------------------------------------
@@ -591,17 +591,19 @@ def test_normalisation_inside_a_network_of_ones_own_and_outside_do_not_add_up(ca
 def test_which_of_several_sets_of_weights_is_taken_is_said(trained_network: Normalized, data: str) -> None:
     state = trained_network.network.state_dict()
     torch.save({"last": state, "best": state, "epoch": 3}, "two.pt")
-    result = attack("--checkpoint", "two.pt", "--dataset", data)
+    words = ["--checkpoint", "two.pt", "--dataset", data, "--normalize", *NUMBERS]
+    result = attack(*words)
     assert "two.pt holds several sets of weights: best is taken, besides it are last. --member" in (
         result.stderr
     )
     assert one(result)["recognised"]["nesting"] == ["best"]
-    named = attack("--checkpoint", "two.pt", "--dataset", data, "--member", "last")
+    named = attack(*words, "--member", "last")
     assert one(named)["metrics"] and "several sets" not in named.stderr
 
 
 def test_the_look_is_the_same_from_workers(bare: str, data: str) -> None:
-    given = arch("--from-checkpoint", bare, "--dataset", data).stdout
+    words = ["--from-checkpoint", bare, "--dataset", data, "--normalize", *NUMBERS]
+    given = arch(*words).stdout
     alone = one(attack(given=given))
     words = [sys.executable, "-m", *"rbtools.commands.attack fgsm --eps 0 --jobs 2 --store other".split()]
     done = subprocess.run(words, input=given, capture_output=True, text=True)

@@ -1,26 +1,22 @@
-"""Networks with equal tensor names and shapes: their functions, and the choice by BatchNorm's statistics."""
+"""Networks with equal tensor names and shapes: their functions and their records."""
 
 from __future__ import annotations
 
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from rbtools.errors import RbError
-from rbtools.execution.run import Run
-from rbtools.inputs import recognition
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import build, checkpoint, disambiguate, recognise
-from rbtools.models.checkpoint import NormalizationHints
+from rbtools.models import build, checkpoint, recognise
 from rbtools.models.normalize import PER_IMAGE, PerImageStandardization
 from rbtools.spaces import describe
 from rbtools.spaces.identity import identity
-from tests.calibrated import KNOWN, SIDE, calibrated, hints, made, waves
+from tests.calibrated import SIDE, made, waves
 
 pytestmark = pytest.mark.slow
 
@@ -84,150 +80,13 @@ def test_a_flat_image_is_not_divided_by_nothing() -> None:
     assert found[1].mean().abs() < 1e-6 and found[1].std() == pytest.approx(1)
 
 
-# --- told apart -----------------------------------------------------------------------------------
-
-
-def loaded(
-    arch: dict[str, Any] | None = None, seen: NormalizationHints | None = None
-) -> tuple[Any, Any, Any]:
-    return checkpoint.load("m.pt", arch, shape=(3, SIDE, SIDE), hints=seen or hints())
-
-
-@pytest.fixture
-def run() -> Run:
-    return Run.of("rb-test")
-
-
-PAIRS = {
-    "preactresnet18-kuangliu:shortcut=input": "preactresnet18-kuangliu",
-    "resnet18:stem=cifar-maxpool": "resnet18:stem=cifar",
-    "torchvision:shufflenet_v2_x0_5:stem=cifar": "torchvision:shufflenet_v2_x0_5",
-}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_a_variant_is_told_from_its_sibling(name: str, run: Run) -> None:
-    network = made(name)
-    torch.save(network.state_dict(), "m.pt")
-    model, arch, facts = loaded()
-    assert disambiguate.label(arch) == name and arch["normalize"] == "none"
-    fit = facts["fit"]
-    assert fit["fits"] and fit["divergence"] < 0.1 and fit["margin"] > 3
-    assert list(fit["divergences"]) == [name, PAIRS[name]]
-    torch.testing.assert_close(model(waves(SIDE)), network(waves(SIDE)))
-    assert recognition.judged("m.pt", facts, run) == facts
-    # A variant that the user names is kept, with a warning; without images nothing is decided.
-    if name == "resnet18:stem=cifar-maxpool":
-        _, arch, facts = loaded(named_arch(PAIRS[name]))
-        assert disambiguate.label(arch) == PAIRS[name]
-        assert f"Try --arch {name}" in recognition.judged("m.pt", facts, run)["warnings"][0]
-        _, arch, facts = checkpoint.load("m.pt", hints=NormalizationHints(known=KNOWN))
-        assert arch["stem"] == "cifar" and "stem" in facts["unchecked"] and "fit" not in facts
-
-
-@pytest.mark.parametrize(
-    "name", ["wrn-10-2:activation=silu", "wrn-10-2:eps=1e-3", "repo:deepmind/wrn-10-1:activation=gelu"]
-)
-def test_an_unusual_activation_or_epsilon_is_found_where_the_usual_one_fits_badly(
-    name: str, run: Run
-) -> None:
-    torch.manual_seed(0)
-    network = build(named_arch(name), classes=10, shape=(3, SIDE, SIDE))
-    if "eps" in name:  # epsilon matters for small activations
-        for layer in (module for module in network.modules() if isinstance(module, nn.Conv2d)):
-            layer.weight.data.mul_(0.05)
-    calibrated(network)
-    torch.save(network.state_dict(), "m.pt")
-    model, arch, facts = loaded()
-    field = name.rpartition(":")[2].partition("=")[0]
-    assert arch[field] == named_arch(name)[field]
-    assert facts["fit"]["fits"] and facts["fit"]["margin"] > disambiguate.MARGIN
-    torch.testing.assert_close(model(waves(SIDE)), network(waves(SIDE)))
-    if name == "wrn-10-2:activation=silu":  # a user who names the usual variant gets a warning
-        plain = named_arch("wrn-10-2:activation=relu")
-        _, arch, facts = loaded(plain)
-        assert f"Try --arch {name}" in facts["warnings"][0] and arch["activation"] == "relu"
+# --- their records --------------------------------------------------------------------------------
 
 
 def test_an_unusual_field_is_one_of_a_list_and_decides_the_identity() -> None:
     with pytest.raises(RbError, match=r"no activation 'tanh'\. Choose from: relu, silu, gelu"):
         named_arch("wrn-28-10:activation=tanh")
     assert identity(named_arch("resnet18:eps=1e-3")) != identity(named_arch("resnet18"))
-
-
-def test_a_network_that_is_no_known_variant_is_refused_with_its_numbers(run: Run) -> None:
-    torch.manual_seed(0)
-    network = build(named_arch("torchvision:shufflenet_v2_x0_5"), classes=10, shape=(3, SIDE, SIDE))
-    stages = [network.get_submodule(f"stage{number}") for number in (2, 3, 4)]
-    hooks = [stage.register_forward_hook(lambda _, inputs, output: output.cos()) for stage in stages]
-    calibrated(network)
-    for hook in hooks:
-        hook.remove()
-    torch.save(network.state_dict(), "m.pt")
-    _, _, facts = loaded()
-    fit = facts["fit"]
-    assert not fit["fits"] and fit["divergence"] > fit["most"] > fit["first"]
-    with pytest.raises(RbError, match="names and shapes of a known network, but") as error:
-        recognition.judged("m.pt", facts, run)
-    for number in (fit["divergence"], *fit["divergences"].values()):
-        assert f"{number:g}" in str(error.value)
-    named = recognition.judged("m.pt", {**facts, "arch_from": "given"}, run)
-    assert "It is another network" in named["warnings"][0]
-
-
-def test_images_that_cannot_tell_variants_apart_are_said(run: Run) -> None:
-    facts = {"arch_from": "weights", "normalize_from": "checkpoint"}
-    fit = {"fits": False, "divergence": 0.01, "most": 0.3, "first": 0.0, "images": 64}
-    with pytest.raises(
-        RbError, match=r"do not tell on 64 images of the data set which it is.*\(a 0.01, b 0.012\)"
-    ):
-        recognition.judged("m.pt", {**facts, "fit": {**fit, "divergences": {"a": 0.01, "b": 0.012}}}, run)
-
-
-def test_on_other_images_than_those_of_the_training_the_network_is_warned_of(run: Run) -> None:
-    network = made("torchvision:shufflenet_v2_x0_5:stem=cifar")
-    torch.save(network.state_dict(), "m.pt")
-    stripes = (torch.arange(SIDE) % 2).expand(20, 3, SIDE, SIDE).float()
-    _, _, facts = loaded(seen=hints(stripes))
-    fit = facts["fit"]
-    assert not fit["fits"] and fit["first"] > fit["most"] == 0.2  # the limit is 0.15, plus 1/20 by chance
-    (warning,) = recognition.judged("m.pt", facts, run)["warnings"]
-    assert "or trained on other images. Check --normalize and --dataset" in warning
-    nearer = {**facts, "fit": {**fit, "first": 0.01}}
-    with pytest.raises(RbError, match="of a known network"):
-        recognition.judged("m.pt", nearer, run)
-
-
-def test_the_normalisation_of_imagenet16_is_for_its_120_classes() -> None:
-    for classes in (10, 120):
-        torch.save(made("wrn-10-1", list(KNOWN["imagenet16-120"]), classes).state_dict(), "m.pt")
-        _, _, facts = loaded()
-        assert ("imagenet16-120" in facts["normalize_divergences"]) == (classes == 120)
-
-
-@pytest.mark.parametrize("name", ["cifar10", "half", "per-image", "imagenet"])
-def test_the_normalisation_of_least_divergence_is_taken(name: str) -> None:
-    pair = KNOWN[name]
-    normalize = pair if pair is None or isinstance(pair, str) else list(pair)
-    torch.save(made("wrn-10-1", normalize, 1000 if name == "imagenet" else 10).state_dict(), "m.pt")
-    _, _, facts = loaded()
-    usual = "rice" if name == "cifar10" else name  # the digits that public code prints
-    assert (facts["normalize_from"], facts["normalize_name"]) == ("BatchNorm statistics", usual)
-    divergences = facts["normalize_divergences"]
-    assert divergences[name] <= 1.25 * min(divergences.values()) + 0.003
-
-
-def test_among_normalisations_that_fit_alike_that_of_as_many_classes_is_taken() -> None:
-    between = [[0.499, 0.4845, 0.444], [0.2572, 0.25, 0.269]]  # of CIFAR-10's and CIFAR-100's
-    names = []
-    for classes in (10, 100):
-        torch.save(made("wrn-10-1", between, classes).state_dict(), "m.pt")
-        _, _, facts = loaded()
-        names.append(facts["normalize_name"])
-    assert names[0] in ("cifar10", "rice", "cinic10") and names[1] == "cifar100"
-
-
-# --- their records --------------------------------------------------------------------------------
 
 
 def test_the_fields_of_variants_are_counted_and_checked() -> None:
@@ -245,7 +104,7 @@ def test_the_fields_of_variants_are_counted_and_checked() -> None:
 
 
 def test_a_network_written_behind_its_images_own_normalisation_is_read_so() -> None:
-    model = PerImageStandardization(made("wrn-10-1", PER_IMAGE))
+    model = PerImageStandardization(made("wrn-10-1", PER_IMAGE)[0])
     Path("own.safetensors").write_bytes(checkpoint.to_bytes(model, {"arch": named_arch("wrn-10-1")}))
     ours, _, facts = checkpoint.load("own.safetensors")
     assert (facts["normalize_from"], facts["normalize"]) == ("checkpoint", PER_IMAGE)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from rbtools import models
 from rbtools.errors import RbError
 from rbtools.inputs.checkpoints import named_arch
-from rbtools.models import checkpoint, disambiguate, torchvision_import, torchvision_operators
+from rbtools.models import checkpoint, torchvision_import, torchvision_operators, variants
 from rbtools.models.load_weights import meta_init
 from rbtools.models.normalize import Normalized
 from rbtools.models.resnet import ResNet
@@ -183,7 +183,7 @@ def test_a_file_with_the_larger_linear_layer_is_recognised():
         images = torch.rand(2, 3, 64, 64)
         torch.testing.assert_close(model(images), network(images))
     assert named_arch("resnet18:stem=cifar:pool=4x4") == arch
-    assert disambiguate.label(arch) == "resnet18:stem=cifar:pool=4x4"
+    assert variants.label(arch) == "resnet18:stem=cifar:pool=4x4"
 
 
 def test_images_without_a_window_of_4x4_and_other_pools_are_refused():

@@ -7,7 +7,6 @@ A family is one file here and one line in `REPOSITORIES`. Its module has
     infer(state)        the network of a bare state dict, or None: `Seen`
     build(match, fields, classes, shape)    the network of a name that matched, with the record's fields
     variants(name)      fields that names and shapes leave open, the usual ones first; may be absent
-    unusual_variants(name)  more of them, which are tried where the others fit badly; may be absent
 
 A network may have `normalizations`, {number of classes: (mean, std)}: those that its authors use; and
 `other_normalizations`, {number of classes: [...]}, those of others who publish the same tensors.
@@ -24,7 +23,7 @@ from typing import Any
 from torch import nn
 
 from rbtools.errors import RbError, near
-from rbtools.models import Shape, Variants
+from rbtools.models import Shape
 from rbtools.models.families import Inferred, Seen, State
 
 REPOSITORIES = {
@@ -50,7 +49,7 @@ def infer(state: State, metadata: Mapping[str, Any]) -> Inferred | None:
         seen: Seen | None = family.infer(state)
         if seen is not None:
             name, head, stem = seen
-            usual = next(iter(_variants(family, name)), {})
+            usual = next(iter(variants_of({"name": name})), {})
             return Inferred({"space": "repo", "name": name, **usual}, len(head), stem.shape[1])
     return None
 
@@ -59,26 +58,20 @@ def from_arch(arch: Mapping[str, Any], *, classes: int, shape: Shape) -> nn.Modu
     """Build the network called `arch["name"]`. Raises RbError for an unknown name or variant."""
     name = str(arch.get("name"))
     match, family = _family(name)
-    variants = _variants(family, name)
-    every = [*variants, *_variants(family, name, "unusual_variants")]
+    variants = variants_of(arch)
     for field in {field for one in variants for field in one}:
-        known = list(dict.fromkeys(one[field] for one in every if field in one))
+        known = [one[field] for one in variants]
         if arch.get(field, known[0]) not in known:
             raise RbError(f"repo:{name} has no {field} {arch[field]!r}. Choose from: {', '.join(known)}.")
     usual = variants[0] if variants else {}
     return family.build(match, {**usual, **arch}, classes, shape)
 
 
-def variants_of(arch: Mapping[str, Any]) -> Variants:
-    """The variants of a network, the usual one first."""
+def variants_of(arch: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The fields of each variant of a network, the usual one first."""
     name = str(arch.get("name"))
     _, family = _family(name)
-    known, unusual = _variants(family, name), _variants(family, name, "unusual_variants")
-    return Variants(next(iter(known), {}), known, unusual)
-
-
-def _variants(family: ModuleType, name: str, of: str = "variants") -> list[dict[str, str]]:
-    return list(getattr(family, of)(name)) if hasattr(family, of) else []
+    return list(family.variants(name)) if hasattr(family, "variants") else []
 
 
 def _family(name: str) -> tuple[re.Match[str], ModuleType]:

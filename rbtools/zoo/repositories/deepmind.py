@@ -198,11 +198,6 @@ def variants(name: str) -> tuple[dict[str, str], ...]:
     return tuple({"activation": activation} for activation in ("silu", "relu"))
 
 
-def unusual_variants(name: str) -> list[dict[str, str]]:
-    """An activation that DeepMind's code has and no published network."""
-    return [{"activation": "gelu"}]
-
-
 def build(match: re.Match[str], fields: Mapping[str, Any], classes: int, shape: Shape) -> nn.Module:
     """The network of a name: WRN-28-10 has 36,479,194 parameters for 10 classes."""
     ends: dict[str, Any] = {"classes": classes, "in_channels": shape[0], "activation": fields["activation"]}

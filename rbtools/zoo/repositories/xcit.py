@@ -29,7 +29,7 @@ NORMALIZATIONS = {
 
 
 def variants(name: str) -> tuple[dict[str, str], ...]:
-    """The strides do not show in names and shapes; the BatchNorm layers of the patches decide."""
+    """The strides do not show in names and shapes."""
     return ({"stem": "imagenet"}, {"stem": "cifar"})
 
 

@@ -1,0 +1,75 @@
+"""Networks and normalisations that a file's weights may be of, told apart by their accuracies on images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rbtools.errors import RbError, optional
+
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # images (N, C, H, W) in [0, 1] and labels (N)
+BEYOND = 3  # standard deviations of chance by which an accuracy is higher beyond chance
+SHOWN = 12  # candidates that an error names
+
+
+def beats(one: Tensor, other: Tensor, deviations: float = BEYOND) -> bool:
+    """Whether more images are correct, beyond chance: by that many standard deviations of the gain if either
+    were right by chance where they differ. Both are (N,), whether each of the same images is correct.
+    """
+    return int(one.sum()) - int(other.sum()) > deviations * math.sqrt(int(one.ne(other).sum()))
+
+
+def unbeaten(right: Mapping[str, Tensor]) -> list[str]:
+    """The candidates that the best one does not beat, the best first. A candidate that saw fewer images than
+    others was beaten on those.
+    """
+    most = max(map(len, right.values()))
+    order = sorted(right, key=lambda name: -int(right[name].sum()))
+    order = [name for name in order if len(right[name]) == most]
+    return [name for name in order if not beats(right[order[0]], right[name])]
+
+
+@torch.no_grad()
+def tried(models: Mapping[str, nn.Module], batches: Batches) -> dict[str, Tensor]:
+    """Whether each image (N,) is correct with each model; a model sees no more after it is beaten."""
+    right = {name: torch.zeros(0, dtype=torch.bool) for name in models}
+    for images, labels in batches():
+        alive = unbeaten(right)
+        if len(alive) == 1:
+            break
+        for name in alive:
+            correct = torch.zeros(len(labels), dtype=torch.bool)
+            with optional():  # a network may refuse values outside the range that it expects
+                correct = models[name].eval()(images).argmax(1).eq(labels)
+            right[name] = torch.cat([right[name], correct])
+    return right
+
+
+def decided(
+    path: Path, models: Mapping[str, nn.Module], batches: Batches, preferred: Collection[str] = ()
+) -> tuple[str, dict[str, Any]]:
+    """The model, by its options, that is more often correct than all others beyond chance, and the `images`
+    and accuracies (`acc`) for the record. If several are, the one that is `preferred`; if there is none or
+    several, this raises RbError with all accuracies.
+    """
+    right = tried(models, batches)
+    best = unbeaten(right)
+    preferable = [name for name in best if name in preferred]
+    best = preferable if len(preferable) == 1 else best
+    images = max(map(len, right.values()))
+    shares = {name: float(f"{correct.float().mean():.4f}") for name, correct in right.items()}
+    if len(best) == 1:
+        return best[0], {"images": images, "acc": shares}
+    order = sorted(shares, key=lambda name: -shares[name])
+    listed = ", ".join(f"{name}: {shares[name]:.4f}" for name in order[:SHOWN])
+    rest = f", and {len(order) - SHOWN} more" if len(order) > SHOWN else ""
+    raise RbError(
+        f"The weights in {path} fit {len(models)} networks or normalisations, and their accuracies on"
+        f" {images} images of the data set do not tell which it is. Add the right one's options:"
+        f" {listed}{rest}."
+    )
